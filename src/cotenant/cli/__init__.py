@@ -1,0 +1,1 @@
+"""Text over the daemon's interface."""

@@ -1,0 +1,1 @@
+"""The nouns: jobs, GPUs, estimates, placements, events and commands; units, errors, ports. Pure."""

@@ -1,0 +1,108 @@
+"""Every error that cotenant raises on purpose.
+
+A message says what was found and what was wanted, in lower case and without a final stop; `hint` says what
+to do. `exit_code` is what a command line ends with. A GPU that will not do is no error but a `Verdict`;
+an out-of-memory exit of a job is no exception but an event.
+
+    CotenantError                1
+    |- UsageError                2   the request itself is wrong
+    |  |- JobFileError           2   a job file, with file and line
+    |  `- UnknownName            2   a GPU, policy or estimator that does not exist
+    |- DaemonUnreachable         3
+    |- NoSuchJob                 4
+    |- NotPermitted              5
+    |- DaemonRunning             1   a second daemon on the same state
+    |- JournalError              1   the journal cannot be read or written
+    |- TraceError                1   a script could not be traced
+    `- BackendError              1   GPUs, or the engine, cannot be reached
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CotenantError(Exception):
+    """Base of all; `str()` is the message for `error:`, `hint` the line after it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(CotenantError):
+    """The request is wrong: a bad option, a bad value, a file that does not exist."""
+
+    exit_code = 2
+
+
+class JobFileError(UsageError):
+    """A job file that cannot be understood; names file, line (counted from 1) and reason."""
+
+    def __init__(self, path: str, line: int, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{path}:{line}: {reason}", hint=hint)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+class UnknownName(UsageError):
+    """A name that is not in a registry; lists what is known and the nearest spelling."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name.lower(), names, n=1) or difflib.get_close_matches(
+            name.lower(), [each.lower() for each in names], n=1
+        )
+        spelled = next((each for each in names if close and each.lower() == close[0].lower()), None)
+        super().__init__(
+            f"no {kind} named `{name}` (known: {', '.join(names)})",
+            hint=f"did you mean `{spelled}`?" if spelled else None,
+        )
+
+
+class DaemonUnreachable(CotenantError):
+    """No daemon answers on the socket."""
+
+    exit_code = 3
+
+
+class NoSuchJob(CotenantError):
+    """A job id that the daemon does not know."""
+
+    exit_code = 4
+
+
+class NotPermitted(CotenantError):
+    """The kernel says you are somebody who may not do this."""
+
+    exit_code = 5
+
+
+class DaemonRunning(CotenantError):
+    """Another daemon holds the same state folder."""
+
+
+class JournalError(CotenantError):
+    """The journal cannot be opened, read or appended to (a full disk, a newer schema)."""
+
+
+class TraceError(CotenantError):
+    """A script could not be traced; `kind` is a stable word for programs.
+
+    Kinds: `raised` (the script's own exception), `no-step` (ended without an optimizer step), `no-cuda`
+    (never touched CUDA), `timeout`, `unsupported` (this torch or host), `missing-torch`, `crashed`.
+    """
+
+    def __init__(self, kind: str, message: str, *, hint: str | None = None, log_tail: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+        self.log_tail = log_tail
+
+
+class BackendError(CotenantError):
+    """GPUs cannot be read, or an engine cannot start or find an attempt."""

@@ -1,0 +1,45 @@
+"""The number both halves meet in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Predicted GPU memory of one process of a job, on one GPU.
+
+    Attributes:
+        peak_allocated_bytes: most bytes in live blocks at once (`torch.cuda.max_memory_allocated`); None where
+            the estimator cannot tell it from reserved.
+        peak_reserved_bytes: most bytes the caching allocator holds from the driver at once.
+        context_bytes: CUDA context, loaded kernels and libraries, outside the allocator.
+        margin_bytes: what to add so that the true peak fits with probability `coverage`.
+        breakdown_bytes: live bytes by category at the peak of allocated bytes.
+        estimator: registered name; `version` changes when its numbers may.
+        gpu: name of the device profile it is for.
+        partial: something was not seen (a warning says what), so the number is a lower bound.
+    """
+
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int
+    context_bytes: int
+    margin_bytes: int
+    coverage: float
+    estimator: str
+    version: str
+    gpu: str
+    breakdown_bytes: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    partial: bool = False
+
+    @property
+    def device_bytes(self) -> int:
+        """What nvidia-smi shows for the process at its peak."""
+        return self.peak_reserved_bytes + self.context_bytes
+
+    @property
+    def bound_bytes(self) -> int:
+        """What a policy must find free."""
+        return self.device_bytes + self.margin_bytes

@@ -1,0 +1,192 @@
+"""Jobs: what was asked, what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.placement import Placement
+
+Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What was asked; never changes.
+
+    Attributes:
+        command: argv; the first word is looked up on the PATH of `env`.
+        user, uid: the submitter, as the kernel named it.
+        declared_bytes: GPU memory per GPU that the submitter declared, or None to have it estimated.
+        estimator: name of the estimator to ask, or None for the daemon's choice.
+        priority: larger runs earlier.
+        time_limit_s: the attempt is stopped after this long, or None.
+        slowdown_bound: longest step time, as a multiple of the time alone, that the submitter accepts; or None.
+        after: jobs that must have completed first.
+        max_attempts: attempts allowed for a job that runs out of memory.
+        stdout_path, stderr_path: absolute; None lets the daemon choose under its state folder.
+        source: where the spec came from, e.g. `/home/ann/bert.rad`, for people.
+    """
+
+    command: tuple[str, ...]
+    workdir: str
+    env: Mapping[str, str]
+    user: str
+    uid: int
+    name: str
+    gpus: int = 1
+    declared_bytes: int | None = None
+    estimator: str | None = None
+    exclusive: bool = False
+    priority: int = 0
+    time_limit_s: float | None = None
+    slowdown_bound: float | None = None
+    after: tuple[int, ...] = ()
+    max_attempts: int = 4
+    stdout_path: str | None = None
+    stderr_path: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """A process that cannot be mistaken for another: pid, start time in clock ticks, boot id."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomEvidence:
+    """What points to GPU memory running out, as gathered by the runner and the daemon.
+
+    Attributes:
+        exception: final exception of the traceback that the process ended with is an out-of-memory error.
+        message: such words appear in the output, but not as the final exception: a hint, no proof.
+        tried_bytes: the allocation that failed, from the framework's message.
+        in_use_bytes: what the process held then, from the framework's message.
+        free_bytes: least free memory on the attempt's GPUs near the end, from samples.
+    """
+
+    exception: bool = False
+    message: bool = False
+    tried_bytes: int | None = None
+    in_use_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptExit:
+    """How an attempt ended.
+
+    Attributes:
+        exit_code: of the process itself; None when a signal ended it or it never started.
+        signal: number of the signal that ended it, or None.
+        reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, or `lost` (nobody knows).
+        detail: a sentence for people, e.g. why it could not start.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    reason: Literal["exited", "not-started", "timeout", "stopped", "lost"]
+    detail: str = ""
+    oom: OomEvidence = field(default_factory=OomEvidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One run of a job. A retry is the next attempt of the same job.
+
+    Attributes:
+        number: from 1.
+        process: the runner's identity once it is known to have started.
+        peak_observed_bytes: most bytes seen, by GPU UUID.
+        stop_asked: why it is being stopped, or None.
+    """
+
+    number: int
+    placement: Placement
+    placed_at_s: float
+    started_at_s: float | None = None
+    process: ProcessId | None = None
+    peak_observed_bytes: Mapping[str, int] = field(default_factory=dict)
+    stop_asked: str | None = None
+    ended_at_s: float | None = None
+    exit: AttemptExit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """Waits for a place. `reason` is set after a failed attempt, e.g. `retry after out of memory`."""
+
+    since_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Waits for somebody to release it."""
+
+    since_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """Placed; its runner has not reported yet."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Its runner has reported and has not ended."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Over. `code` is the exit code where the outcome is `failed` (128 + N for signal N)."""
+
+    outcome: Outcome
+    at_s: float
+    code: int | None = None
+    reason: str = ""
+
+
+JobState = Queued | Held | Starting | Running | Done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job: the spec, its state, and its history.
+
+    Attributes:
+        estimate: None until it is known; `estimate_error` says why it will stay so.
+        floor_bytes: learned from attempts that ran out of memory; the next one needs more than this. 0 at first.
+        exclusive_retry: the next attempt must have its GPUs alone.
+    """
+
+    id: int
+    spec: JobSpec
+    submitted_at_s: float
+    state: JobState
+    estimate: Estimate | None = None
+    estimate_error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    floor_bytes: int = 0
+    exclusive_retry: bool = False
+
+    @property
+    def last_attempt(self) -> Attempt | None:
+        """The newest attempt, or None."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return isinstance(self.state, Done)

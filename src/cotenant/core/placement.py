@@ -1,0 +1,41 @@
+"""What a policy answers: a place for a job, or why it waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cotenant.core.gpu import Sharing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The GPUs an attempt gets, and how it shares them.
+
+    Attributes:
+        promised_bytes: set aside on each of the GPUs.
+        memory_limit_bytes: cap to enforce where the platform can, or None.
+    """
+
+    job_id: int
+    gpu_uuids: tuple[str, ...]
+    sharing: Sharing
+    promised_bytes: int
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why one GPU will not take a job now: the rule's name and a sentence with its numbers."""
+
+    gpu_uuid: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A job that is not placed now. `reason` stands alone; `verdicts` has one entry per GPU looked at."""
+
+    job_id: int
+    reason: str
+    verdicts: tuple[Verdict, ...] = ()

@@ -1,0 +1,142 @@
+"""What the daemon calls. Each protocol is proven by one contract test that every implementation must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.events import AttemptExited, AttemptStarted, Journaled
+from cotenant.core.gpu import Gpu, GpuSample
+from cotenant.core.job import JobSpec
+from cotenant.core.placement import Placement
+
+
+class GpuBackend(Protocol):
+    """Reads the GPUs of this machine. Calls may block for milliseconds; never called from two threads."""
+
+    name: str
+
+    def inventory(self) -> tuple[Gpu, ...]:
+        """The GPUs, in display order.
+
+        Raises:
+            BackendError: they cannot be listed.
+        """
+        ...
+
+    def sample(self, at_s: float) -> Mapping[str, GpuSample]:
+        """A reading of every GPU that could be read, by UUID. A GPU that fails is left out, not invented."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver; the backend is not used again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRef:
+    """Names one attempt for an engine."""
+
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What an engine knows of an attempt after a restart: `started` and `exited` are as it would have told them."""
+
+    ref: AttemptRef
+    started: AttemptStarted | None
+    exited: AttemptExited | None
+
+
+class Engine(Protocol):
+    """Starts, watches and stops attempts. One attempt is one object of the engine, never edited."""
+
+    name: str
+
+    def start(self, on_event: Callable[[AttemptStarted | AttemptExited], None]) -> None:
+        """Begin to watch; `on_event` is called from a thread of the engine, once per event."""
+        ...
+
+    def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:
+        """Start an attempt; a second call for the same job and attempt starts nothing.
+
+        `env` is laid over `spec.env`. Returns before the attempt is known to run.
+
+        Raises:
+            BackendError: it cannot be started at all (the reason is told); nothing was left behind.
+        """
+        ...
+
+    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
+        """Ask an attempt to end and make sure of it after `grace_s`. Unknown or ended attempts are ignored."""
+        ...
+
+    def find(self, refs: Iterable[AttemptRef]) -> tuple[Found, ...]:
+        """After a restart: what became of these. One never started has neither event and never will start."""
+        ...
+
+    def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
+        """Which attempt each process belongs to; processes of strangers are absent."""
+        ...
+
+    def close(self) -> None:
+        """Stop watching. Attempts go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRequest:
+    """What an estimator is asked.
+
+    Attributes:
+        command: argv as it would be run; `python train.py --batch 32`, or a script with arguments.
+        gpu: name of a device profile, e.g. `A100-40GB`.
+        timeout_s: wall-clock limit.
+        declared_bytes: what the user declared, for the estimator of that name.
+    """
+
+    command: tuple[str, ...]
+    workdir: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpu: str
+    timeout_s: float = 120.0
+    declared_bytes: int | None = None
+
+
+class Estimator(Protocol):
+    """Turns a workload into an `Estimate`."""
+
+    name: str
+    version: str
+
+    def estimate(self, request: EstimateRequest) -> Estimate:
+        """The estimate.
+
+        Raises:
+            TraceError, UsageError: it cannot say; the message tells why.
+        """
+        ...
+
+
+class Journal(Protocol):
+    """Keeps events. One writer."""
+
+    def append(self, events: Sequence[Journaled]) -> None:
+        """Durable when it returns.
+
+        Raises:
+            JournalError: nothing of `events` was kept (a full disk, say).
+        """
+        ...
+
+    def replay(self) -> Iterator[Journaled]:
+        """All events ever kept, oldest first."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...

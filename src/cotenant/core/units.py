@@ -1,0 +1,105 @@
+"""Bytes and durations: the only place where they meet text.
+
+Inside the program bytes are `int` and seconds are `float`. `GiB` and `HH:MM:SS` exist only here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cotenant.core.errors import UsageError
+
+KiB = 2**10
+MiB = 2**20
+GiB = 2**30
+
+_SCALE = {
+    "": 1,
+    "b": 1,
+    "k": KiB,
+    "kib": KiB,
+    "kb": 10**3,
+    "m": MiB,
+    "mib": MiB,
+    "mb": 10**6,
+    "g": GiB,
+    "gib": GiB,
+    "gb": 10**9,
+    "t": 2**40,
+    "tib": 2**40,
+    "tb": 10**12,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes meant by `12G`, `500MiB` or `1.5 GB`.
+
+    A bare letter is binary, as Slurm has it (`12G` = 12 * 2**30); `GB` is decimal, `GiB` binary.
+
+    Raises:
+        UsageError: the text is not a size, or is zero.
+    """
+    match = _SIZE.fullmatch(text)
+    scale = _SCALE.get(match.group(2).lower()) if match else None
+    if match is None or scale is None:
+        raise UsageError(f"`{text}` is not a size in bytes", hint="write e.g. `12G`, `500MiB` or `1.5GB`")
+    value = int(float(match.group(1)) * scale)
+    if value <= 0:
+        raise UsageError(f"`{text}` is zero bytes", hint="give a size above zero, e.g. `12G`")
+    return value
+
+
+def format_bytes(value: int | None) -> str:
+    """`value` for people: `524.0 MiB`, `19.4 GiB`; a dash where it is not known."""
+    if value is None:
+        return "-"
+    sign, size = ("-", -value) if value < 0 else ("", value)
+    if size < KiB:
+        return f"{sign}{size} B"
+    for unit, scale in (("KiB", KiB), ("MiB", MiB)):
+        if size < scale * 1024:
+            return f"{sign}{size / scale:.1f} {unit}"
+    return f"{sign}{size / GiB:.1f} GiB"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds meant by Slurm's `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`.
+
+    Raises:
+        UsageError: the text is none of these, or is zero.
+    """
+    days, dash, clock = text.strip().rpartition("-")
+    parts = clock.split(":")
+    digits = all(part.isascii() and part.isdigit() for part in parts)
+    if not digits or len(parts) > 3 or (dash and not (days.isascii() and days.isdigit())):
+        raise UsageError(f"`{text}` is not a duration", hint="write `MM`, `HH:MM:SS` or `D-HH:MM:SS`, as for Slurm")
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+    elif len(numbers) == 1:
+        hours, minutes, seconds = 0, numbers[0], 0
+    elif len(numbers) == 2:
+        hours, minutes, seconds = 0, numbers[0], numbers[1]
+    else:
+        hours, minutes, seconds = numbers
+    total_s = float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds)
+    if total_s <= 0:
+        raise UsageError(f"`{text}` is zero seconds", hint="give a duration above zero, e.g. `00:30:00`")
+    return total_s
+
+
+def format_duration(value_s: float | None) -> str:
+    """`value_s` for people: `8.2s`, `3m12s`, `2h05m`, `1d04h`; a dash where it is not known."""
+    if value_s is None:
+        return "-"
+    if value_s < 0:
+        return "-" + format_duration(-value_s)
+    if value_s < 60:
+        return f"{value_s:.1f}s" if value_s < 10 else f"{value_s:.0f}s"
+    whole = round(value_s)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"

@@ -1,0 +1,1 @@
+"""Launch, watch and stop attempts."""

@@ -1,0 +1,1 @@
+"""A workload becomes an Estimate: declared, traced, and later by history or learning."""

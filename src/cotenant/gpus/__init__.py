@@ -1,0 +1,1 @@
+"""Readings of GPUs, and their sharing modes."""

@@ -1,0 +1,1 @@
+"""The small process around every attempt: standard library only, imported by nobody."""

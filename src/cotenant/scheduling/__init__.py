@@ -1,0 +1,1 @@
+"""Events in, commands out: the manager, policies, filters, scores, recovery, explanations. Pure."""

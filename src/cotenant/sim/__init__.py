@@ -1,0 +1,1 @@
+"""A server made of numbers: simulated jobs, interference, workload tables."""

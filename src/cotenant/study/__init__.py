@@ -1,0 +1,1 @@
+"""Measurement campaigns and demonstrations."""

@@ -1,0 +1,1 @@
+"""A training script, run on fake CUDA tensors, becomes a MemoryTrace. Needs torch."""

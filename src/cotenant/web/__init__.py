@@ -1,0 +1,1 @@
+"""Pixels over the daemon's interface."""
