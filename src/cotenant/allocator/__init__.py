@@ -1,1 +1,26 @@
 """The CUDA caching allocator of PyTorch, simulated: a trace in, segments and blocks out. Pure."""
+
+from cotenant.allocator.caching import CachingAllocator
+from cotenant.allocator.errors import OutOfMemory
+from cotenant.allocator.options import AllocatorOptions, parse_options, settings_text
+from cotenant.allocator.replay import OomReport, PhasePeak, ReplayResult, TimelinePoint, replay
+from cotenant.allocator.snapshot import AllocatorStats, BlockInfo, SegmentInfo
+from cotenant.allocator.versions import AllocatorRules, rules_for
+
+__all__ = [
+    "AllocatorOptions",
+    "AllocatorRules",
+    "AllocatorStats",
+    "BlockInfo",
+    "CachingAllocator",
+    "OomReport",
+    "OutOfMemory",
+    "PhasePeak",
+    "ReplayResult",
+    "SegmentInfo",
+    "TimelinePoint",
+    "parse_options",
+    "replay",
+    "rules_for",
+    "settings_text",
+]

@@ -1,0 +1,327 @@
+"""The native CUDA caching allocator of PyTorch, as a simulation: same blocks, same segments, no GPU."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from cotenant.allocator import expandable, release
+from cotenant.allocator.blocks import (
+    ADDRESS_BITS,
+    FREE,
+    LIVE,
+    NO_LIMIT,
+    PENDING,
+    UNMAPPED,
+    Block,
+    FreeBlocks,
+)
+from cotenant.allocator.driver import Driver
+from cotenant.allocator.errors import OutOfMemory
+from cotenant.allocator.options import AllocatorOptions
+from cotenant.allocator.rounding import block_bytes, segment_bytes
+from cotenant.allocator.snapshot import AllocatorStats, SegmentInfo, describe_segment
+from cotenant.allocator.versions import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, AllocatorRules
+from cotenant.core.errors import UsageError
+
+_ROUND = MIN_BLOCK_BYTES - 1
+_UNKNOWN_SPACE_BYTES = 1 << 44
+"""Addresses of an expandable segment where nothing says how much memory the GPU has."""
+
+
+class CachingAllocator:
+    """Serves `malloc` and `free` of one process on one GPU.
+
+    Source: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`.
+    Not modeled: private pools (CUDA graphs, `torch.cuda.MemPool`), callbacks that free memory, settings that change
+    during the run, and which of several addresses the driver returns (ties between blocks of equal size).
+
+    Attributes:
+        allocated_bytes, requested_bytes: see `AllocatorStats`; plain attributes, because a replay reads them
+            after every event.
+        driver: holds the reserved bytes.
+    """
+
+    def __init__(
+        self,
+        options: AllocatorOptions,
+        rules: AllocatorRules,
+        capacity_bytes: int | None = None,
+        *,
+        total_bytes: int | None = None,
+    ) -> None:
+        """`capacity_bytes`: what the driver can give to this process at most; None: no end.
+
+        `total_bytes`: memory of the GPU as torch sees it, of which a memory fraction is a share; None: as the
+        capacity.
+
+        Raises:
+            UsageError: the options set a memory fraction, and neither size is known.
+        """
+        self.options = options
+        self.rules = rules
+        self.driver = Driver(capacity_bytes)
+        self.total_bytes = capacity_bytes if total_bytes is None else total_bytes
+        self.allocated_bytes = 0
+        self.peak_allocated_bytes = 0
+        self.requested_bytes = 0
+        self.peak_requested_bytes = 0
+        self.retries = 0
+        self.ooms = 0
+        self._live: dict[int, Block] = {}
+        self._pending: dict[int, Block] = {}
+        self._pending_bytes = 0
+        self._peak_pending_active_bytes = 0
+        self._small: dict[int, FreeBlocks] = {}
+        self._large: dict[int, FreeBlocks] = {}
+        self._divisions = options.roundup_power2_divisions
+        self._max_split_bytes = NO_LIMIT if options.max_split_bytes is None else options.max_split_bytes
+        self._searches = 0
+        self._allowed_bytes: int | None = None
+        self._collects = False
+        self._picks_first = not options.expandable_segments and options.max_split_bytes is None
+        if options.per_process_memory_fraction < 1:
+            self.set_memory_fraction(options.per_process_memory_fraction)
+
+    def malloc(self, request_bytes: int, stream: int = 0) -> int:
+        """Address of a new block for `request_bytes` on `stream`; 0 for a request of nothing, which takes nothing.
+
+        Raises:
+            OutOfMemory: the capacity or the memory fraction does not allow it.
+        """
+        if request_bytes <= 0:
+            if request_bytes < 0:
+                raise ValueError(f"a request of {request_bytes} bytes")
+            return 0
+        size = block_bytes(request_bytes, self._divisions) if self._divisions else (request_bytes + _ROUND) & ~_ROUND
+        homes = self._small if size <= SMALL_REQUEST_BYTES else self._large
+        home = homes.get(stream)
+        if home is None:
+            home = homes[stream] = self._new_home(stream, small=homes is self._small)
+        keys = home.keys
+        at = bisect_left(keys, size << ADDRESS_BITS)
+        if not self._picks_first:
+            at = self._pick(home, size, at)
+        block = home.blocks.pop(keys.pop(at)) if at < len(keys) else self._grow(home, size)
+        rest_bytes = block.size - size
+        if rest_bytes >= home.least_rest and size < home.split_below:
+            above = block.next
+            rest = Block(block.address + size, rest_bytes, home, block, above)
+            if above is not None:
+                above.prev = rest
+            block.next = rest
+            block.size = size
+            rest.born = self._searches
+            key = rest_bytes << ADDRESS_BITS | rest.address
+            insort(keys, key)
+            home.blocks[key] = rest
+        block.state = LIVE
+        block.requested = request_bytes
+        self._live[block.address] = block
+        self.allocated_bytes = allocated = self.allocated_bytes + block.size
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, allocated)
+        self.requested_bytes = requested = self.requested_bytes + request_bytes
+        self.peak_requested_bytes = max(self.peak_requested_bytes, requested)
+        if self._pending_bytes:
+            self._peak_pending_active_bytes = max(self._peak_pending_active_bytes, allocated + self._pending_bytes)
+        return block.address
+
+    def free(self, address: int, *, in_use_elsewhere: bool = False) -> None:
+        """Take back the block at `address`; 0 is nothing.
+
+        `in_use_elsewhere`: another stream still works on it (`Tensor.record_stream`); the block stays active
+        until `finish_streams`, `empty_cache` or a retry waits for that stream.
+
+        Raises:
+            ValueError: no live block is there.
+        """
+        if not address:
+            return
+        block = self._live.pop(address, None)
+        if block is None:
+            raise ValueError(f"free of {address:#x}, where no block is live")
+        self.allocated_bytes -= block.size
+        if in_use_elsewhere:
+            block.state = PENDING
+            self._pending[address] = block
+            self._pending_bytes += block.size
+        else:
+            self._cache(block)
+
+    def _cache(self, block: Block) -> None:
+        """Put a block among the free ones, merged with its free neighbors."""
+        self.requested_bytes -= block.requested
+        block.requested = 0
+        home = block.home
+        keys = home.keys
+        blocks = home.blocks
+        below = block.prev
+        if below is not None and below.state == FREE:
+            key = below.size << ADDRESS_BITS | below.address
+            del keys[bisect_left(keys, key)], blocks[key]
+            block.address = below.address
+            block.size += below.size
+            block.prev = below = below.prev
+            if below is not None:
+                below.next = block
+        above = block.next
+        if above is not None and above.state == FREE:
+            key = above.size << ADDRESS_BITS | above.address
+            del keys[bisect_left(keys, key)], blocks[key]
+            block.size += above.size
+            block.next = above = above.next
+            if above is not None:
+                above.prev = block
+        block.state = FREE
+        block.born = self._searches
+        key = block.size << ADDRESS_BITS | block.address
+        insort(keys, key)
+        blocks[key] = block
+
+    def finish_streams(self) -> None:
+        """Wait for other streams: blocks freed while in use there become free."""
+        pending, self._pending, self._pending_bytes = self._pending, {}, 0
+        for block in pending.values():
+            self._cache(block)
+
+    def empty_cache(self) -> None:
+        """Give back all cached memory that no block in use shares (`torch.cuda.empty_cache`)."""
+        self.finish_streams()
+        give_back = expandable.unmap_free_pages if self.options.expandable_segments else release.release_unsplit
+        for homes in (self._large, self._small):
+            for home in homes.values():
+                give_back(home, self.driver)
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Allow at most this share of the GPU's memory (`torch.cuda.set_per_process_memory_fraction`).
+
+        Raises:
+            UsageError: the fraction is not in 0..1, or nothing says how much memory the GPU has.
+        """
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"memory fraction {fraction} is not in 0..1")
+        if fraction == 1 and self.rules.full_fraction_is_no_limit:
+            self._allowed_bytes = None
+        elif self.total_bytes is None:
+            raise UsageError(
+                f"memory fraction {fraction} of a GPU of unknown size", hint="say which GPU the job is to run on"
+            )
+        else:
+            self._allowed_bytes = int(fraction * self.total_bytes)
+        options = self.options
+        self._collects = self._allowed_bytes is not None and options.garbage_collection_threshold > 0
+        self._picks_first = not (self._collects or options.expandable_segments or options.max_split_bytes is not None)
+
+    @property
+    def stats(self) -> AllocatorStats:
+        """What `torch.cuda.memory_stats` would say now."""
+        return AllocatorStats(
+            allocated_bytes=self.allocated_bytes,
+            peak_allocated_bytes=self.peak_allocated_bytes,
+            requested_bytes=self.requested_bytes,
+            peak_requested_bytes=self.peak_requested_bytes,
+            active_bytes=self.allocated_bytes + self._pending_bytes,
+            peak_active_bytes=max(self.peak_allocated_bytes, self._peak_pending_active_bytes),
+            reserved_bytes=self.driver.reserved_bytes,
+            peak_reserved_bytes=self.driver.peak_reserved_bytes,
+            segments=self.driver.segments,
+            retries=self.retries,
+            ooms=self.ooms,
+        )
+
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """All memory held, by address: what `torch.cuda.memory_snapshot` would list."""
+        heads = [block for block in self._mapped() if block.prev is None or block.prev.state == UNMAPPED]
+        heads.sort(key=lambda block: block.address)
+        return tuple(describe_segment(head, is_expandable=self.options.expandable_segments) for head in heads)
+
+    def _mapped(self) -> Iterator[Block]:
+        yield from self._live.values()
+        yield from self._pending.values()
+        for homes in (self._small, self._large):
+            for home in homes.values():
+                yield from home.blocks.values()
+
+    def _new_home(self, stream: int, *, small: bool) -> FreeBlocks:
+        return FreeBlocks(
+            stream=stream,
+            small=small,
+            split_below=self._max_split_bytes,
+            expandable=self.options.expandable_segments,
+            page_bytes=SMALL_SEGMENT_BYTES if small else self.options.large_segment_bytes,
+        )
+
+    def _pick(self, home: FreeBlocks, size: int, at: int) -> int:
+        """Index of the block to use, from that of the best fit; the number of blocks if none may be used.
+
+        Source: `get_free_block`.
+        """
+        none = len(home.keys)
+        if self._collects and not home.small:
+            self._searches += 1
+        if at == none:
+            return none
+        if self.options.expandable_segments:
+            at = expandable.best_fit(home, at)
+        found, limit = home.keys[at] >> ADDRESS_BITS, self._max_split_bytes
+        if size < limit <= found:
+            return none
+        if size >= limit and found >= size + self.options.max_non_split_rounding_bytes:
+            return none
+        return at
+
+    def _grow(self, home: FreeBlocks, size: int) -> Block:
+        """A block of new memory, after giving back what is cached if need be. Source: `malloc`."""
+        asked = segment_bytes(size, self.options.large_segment_bytes)
+        if self._collects and self._allowed_bytes is not None:
+            threshold = int(self.options.garbage_collection_threshold * self._allowed_bytes)
+            wanted = self.driver.reserved_bytes - threshold
+            if not self.options.expandable_segments:
+                release.collect_garbage(self._large.values(), self._searches, wanted, self.driver)
+        block = self._ask_driver(home, size, asked)
+        if block is None and not self._rejects(asked):
+            if self._max_split_bytes < NO_LIMIT and not self.options.expandable_segments:
+                enough = release.release_oversize(home, size, self._max_split_bytes, self.driver)
+                block = self._ask_driver(home, size, asked) if enough else None
+            if block is None:
+                self.empty_cache()
+                self.retries += 1
+                block = self._ask_driver(home, size, asked)
+        if block is None:
+            self.ooms += 1
+            raise self._out_of_memory(asked)
+        return block
+
+    def _ask_driver(self, home: FreeBlocks, size: int, asked: int) -> Block | None:
+        """Source: `alloc_block`. The limit of a fraction counts a whole segment, expandable or not."""
+        if self._allowed_bytes is not None and self.driver.reserved_bytes + asked > self._allowed_bytes:
+            return None
+        if self._rejects(asked):
+            return None
+        if self.options.expandable_segments:
+            total = self.total_bytes
+            space_bytes = _UNKNOWN_SPACE_BYTES if total is None else total + total // 8
+            return expandable.grow(home, size, self.driver, space_bytes)
+        if not self.driver.take(asked):
+            return None
+        self.driver.segments += 1
+        return Block(self.driver.address_space(asked), asked, home, None, None)
+
+    def _rejects(self, asked: int) -> bool:
+        """`throw_on_cudamalloc_oom` refuses this request, without any retry."""
+        if not self.options.throw_on_cudamalloc_oom or self._allowed_bytes is not None or self.total_bytes is None:
+            return False
+        limit = int(self.options.per_process_memory_fraction * self.total_bytes)
+        return self.driver.reserved_bytes + asked > limit
+
+    def _out_of_memory(self, asked: int) -> OutOfMemory:
+        driver = self.driver
+        free = None if driver.capacity_bytes is None else driver.capacity_bytes - driver.reserved_bytes
+        return OutOfMemory(
+            tried_bytes=asked,
+            free_bytes=free,
+            total_bytes=self.total_bytes,
+            allowed_bytes=self._allowed_bytes,
+            allocated_bytes=self.allocated_bytes,
+            reserved_bytes=driver.reserved_bytes,
+        )

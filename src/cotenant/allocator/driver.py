@@ -1,0 +1,43 @@
+"""The driver below the allocator: it has so much memory, and addresses that never run out."""
+
+from __future__ import annotations
+
+from cotenant.core.units import MiB
+
+
+class Driver:
+    """Gives memory up to a capacity. Addresses only grow: which one a real driver reuses cannot be known.
+
+    Attributes:
+        capacity_bytes: what one process can get; None: as much as it asks for.
+        reserved_bytes: given out now; `peak_reserved_bytes`: most at once so far.
+        segments: number of `cudaMalloc`ed segments; expandable ones are not counted, as in torch's statistics.
+    """
+
+    __slots__ = ("_next_address", "capacity_bytes", "peak_reserved_bytes", "reserved_bytes", "segments")
+
+    def __init__(self, capacity_bytes: int | None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.reserved_bytes = 0
+        self.peak_reserved_bytes = 0
+        self.segments = 0
+        self._next_address = 2 * MiB
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve memory; False, and nothing reserved, where the capacity does not allow it."""
+        reserved = self.reserved_bytes + size_bytes
+        if self.capacity_bytes is not None and reserved > self.capacity_bytes:
+            return False
+        self.reserved_bytes = reserved
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved)
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return memory taken before."""
+        self.reserved_bytes -= size_bytes
+
+    def address_space(self, size_bytes: int, page_bytes: int = 1) -> int:
+        """Start of a range of addresses that nobody has, aligned to `page_bytes`."""
+        address = -(-self._next_address // page_bytes) * page_bytes
+        self._next_address = address + size_bytes
+        return address

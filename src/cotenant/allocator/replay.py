@@ -1,0 +1,229 @@
+"""A memory trace through the allocator: peaks, what they are made of, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cotenant.allocator.caching import CachingAllocator
+from cotenant.allocator.errors import OutOfMemory
+from cotenant.allocator.options import AllocatorOptions
+from cotenant.allocator.versions import AllocatorRules
+from cotenant.core.trace import MemoryEvent
+
+
+class PhasePeak(NamedTuple):
+    """Most bytes at once while a phase lasted, what it found at its beginning included."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class TimelinePoint(NamedTuple):
+    """Bytes after the event at `event_index`."""
+
+    event_index: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomReport:
+    """The request that could not be served; numbers as in torch's own message.
+
+    Attributes:
+        event_index: of the request, in the events as given.
+        request_bytes: what the storage asked for; `tried_bytes`: what the driver was asked for.
+        free_bytes, total_bytes, allowed_bytes: None where not known or not set.
+    """
+
+    event_index: int
+    phase: str
+    module: str
+    request_bytes: int
+    tried_bytes: int
+    free_bytes: int | None
+    total_bytes: int | None
+    allowed_bytes: int | None
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What one GPU's allocator went through.
+
+    Attributes:
+        peak_allocated_bytes: as `torch.cuda.max_memory_allocated`; `peak_reserved_bytes`: as
+            `torch.cuda.max_memory_reserved`; `peak_active_bytes` equals the former, since a trace knows no
+            use on other streams.
+        peak_requested_bytes: most bytes of storages at once, before any rounding.
+        allocated_bytes, reserved_bytes: at the end of the trace, or when memory ran out.
+        breakdown_bytes: allocated bytes by category at the first moment of the peak of allocated bytes, which
+            they add up to.
+        phase_peaks: by phase; of a phase that came several times, the most of all.
+        peak_event_index: of the event that first reached the peak; None if nothing was allocated.
+        retries: times that everything cached had to be given back.
+        oom: None if everything fitted. After it, nothing was replayed.
+        timeline: a point for every event that changed something, if asked for.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_requested_bytes: int
+    peak_active_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    breakdown_bytes: Mapping[str, int]
+    phase_peaks: Mapping[str, PhasePeak]
+    peak_event_index: int | None
+    retries: int
+    oom: OomReport | None
+    timeline: tuple[TimelinePoint, ...] = field(default=())
+
+
+def replay(
+    events: Iterable[MemoryEvent],
+    *,
+    options: AllocatorOptions,
+    rules: AllocatorRules,
+    capacity_bytes: int | None = None,
+    total_bytes: int | None = None,
+    device: int = 0,
+    timeline: bool = False,
+) -> ReplayResult:
+    """Serve the events of `device` in order; those of other GPUs are passed over.
+
+    `capacity_bytes` and `total_bytes` as for `CachingAllocator`.
+
+    Raises:
+        ValueError: an `op` event (to be lowered to `alloc` and `free` first), a storage allocated twice, or one
+            freed that is not live.
+        UsageError: the options set a memory fraction of a GPU of unknown size.
+    """
+    allocator = CachingAllocator(options, rules, capacity_bytes, total_bytes=total_bytes)
+    run = _Run(allocator, points=[] if timeline else None)
+    run.serve(events, device)
+    return run.result()
+
+
+class _Run:
+    """State of one replay."""
+
+    def __init__(self, allocator: CachingAllocator, points: list[TimelinePoint] | None) -> None:
+        self.allocator = allocator
+        self.points = points
+        self.live: dict[int, tuple[int, int, str]] = {}
+        self.category_bytes: dict[str, int] = {}
+        self.breakdown: dict[str, int] = {}
+        self.breakdown_is_due = False
+        self.peak_bytes = 0
+        self.peak_event_index: int | None = None
+        self.phases: dict[str, PhasePeak] = {}
+        self.phase = ""
+        self.phase_allocated_bytes = 0
+        self.phase_reserved_bytes = 0
+        self.oom: OomReport | None = None
+
+    def serve(self, events: Iterable[MemoryEvent], device: int) -> None:
+        """All events of `device`, up to the first that finds no memory."""
+        points = self.points
+        for index, event in enumerate(events):
+            action, storage_id, _, _, phase, _, _, event_device = event
+            if event_device != device:
+                continue
+            if phase != self.phase:
+                self.enter(phase)
+            if action == "alloc":
+                try:
+                    self.alloc(index, event)
+                except OutOfMemory as oom:
+                    self.oom = _report(oom, index, event)
+                    break
+            elif action == "free":
+                self.free(index, storage_id)
+            elif action == "empty_cache":
+                self.allocator.empty_cache()
+            elif action != "phase":
+                raise ValueError(f"event {index} is `{action}`: lower library calls to `alloc` and `free` first")
+            if points is not None and action != "phase":
+                allocator = self.allocator
+                points.append(TimelinePoint(index, allocator.allocated_bytes, allocator.driver.reserved_bytes))
+        self.enter("")
+        if self.breakdown_is_due:
+            self.breakdown = dict(self.category_bytes)
+
+    def alloc(self, index: int, event: MemoryEvent) -> None:
+        """A new storage; hot, like `free`."""
+        _, storage_id, request_bytes, category, _, _, stream, _ = event
+        if storage_id in self.live:
+            raise ValueError(f"event {index} allocates storage {storage_id}, which is live")
+        allocator = self.allocator
+        before = allocator.allocated_bytes
+        address = allocator.malloc(request_bytes, stream)
+        allocated = allocator.allocated_bytes
+        self.live[storage_id] = (address, allocated - before, category)
+        by_category = self.category_bytes
+        by_category[category] = by_category.get(category, 0) + allocated - before
+        if allocated > self.peak_bytes:
+            self.peak_bytes, self.peak_event_index, self.breakdown_is_due = allocated, index, True
+        self.phase_allocated_bytes = max(self.phase_allocated_bytes, allocated)
+        self.phase_reserved_bytes = max(self.phase_reserved_bytes, allocator.driver.reserved_bytes)
+
+    def free(self, index: int, storage_id: int) -> None:
+        """A storage dies."""
+        if self.breakdown_is_due:
+            # Copied when the peak is left, not at every event on the way up.
+            self.breakdown, self.breakdown_is_due = dict(self.category_bytes), False
+        try:
+            address, size, category = self.live.pop(storage_id)
+        except KeyError:
+            raise ValueError(f"event {index} frees storage {storage_id}, which is not live") from None
+        self.allocator.free(address)
+        self.category_bytes[category] -= size
+
+    def enter(self, phase: str) -> None:
+        """Keep the peaks of the phase that ends, and begin another; one without a name is none."""
+        if self.phase:
+            before = self.phases.get(self.phase, PhasePeak(0, 0))
+            self.phases[self.phase] = PhasePeak(
+                max(before.allocated_bytes, self.phase_allocated_bytes),
+                max(before.reserved_bytes, self.phase_reserved_bytes),
+            )
+        self.phase = phase
+        self.phase_allocated_bytes = self.allocator.allocated_bytes
+        self.phase_reserved_bytes = self.allocator.driver.reserved_bytes
+
+    def result(self) -> ReplayResult:
+        """What there is to say in the end."""
+        stats = self.allocator.stats
+        return ReplayResult(
+            peak_allocated_bytes=stats.peak_allocated_bytes,
+            peak_reserved_bytes=stats.peak_reserved_bytes,
+            peak_requested_bytes=stats.peak_requested_bytes,
+            peak_active_bytes=stats.peak_active_bytes,
+            allocated_bytes=stats.allocated_bytes,
+            reserved_bytes=stats.reserved_bytes,
+            breakdown_bytes={category: size for category, size in self.breakdown.items() if size},
+            phase_peaks=self.phases,
+            peak_event_index=self.peak_event_index,
+            retries=stats.retries,
+            oom=self.oom,
+            timeline=tuple(self.points or ()),
+        )
+
+
+def _report(oom: OutOfMemory, index: int, event: MemoryEvent) -> OomReport:
+    return OomReport(
+        event_index=index,
+        phase=event.phase,
+        module=event.module,
+        request_bytes=event.bytes,
+        tried_bytes=oom.tried_bytes,
+        free_bytes=oom.free_bytes,
+        total_bytes=oom.total_bytes,
+        allowed_bytes=oom.allowed_bytes,
+        allocated_bytes=oom.allocated_bytes,
+        reserved_bytes=oom.reserved_bytes,
+    )

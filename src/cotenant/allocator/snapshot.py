@@ -1,0 +1,76 @@
+"""What an allocator says of itself: counts, and the segments and blocks it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from cotenant.allocator.blocks import UNMAPPED, Block
+
+BlockState = Literal["live", "free", "pending"]
+_STATES: tuple[BlockState, ...] = ("live", "free", "pending")
+"""Names of `LIVE`, `FREE` and `PENDING`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorStats:
+    """Counts as in `torch.cuda.memory_stats`: of all pools and streams together, now and at the peak.
+
+    Attributes:
+        allocated_bytes: in blocks handed out; a block may be larger than its request.
+        requested_bytes: asked for, of the blocks counted in `active_bytes`.
+        active_bytes: allocated, or freed but still in use by another stream.
+        reserved_bytes: held from the driver.
+        segments: `cudaMalloc`ed segments held; expandable ones are not counted.
+        retries: times that everything cached was given back to satisfy a request.
+        ooms: requests that failed even then.
+    """
+
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    requested_bytes: int
+    peak_requested_bytes: int
+    active_bytes: int
+    peak_active_bytes: int
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    segments: int
+    retries: int
+    ooms: int
+
+
+class BlockInfo(NamedTuple):
+    """A block in a snapshot; `requested_bytes` is 0 unless it is live or pending."""
+
+    address: int
+    size_bytes: int
+    requested_bytes: int
+    state: BlockState
+
+
+class SegmentInfo(NamedTuple):
+    """A contiguous range of memory in a snapshot, as `torch.cuda.memory_snapshot` reports it."""
+
+    address: int
+    size_bytes: int
+    stream: int
+    pool: Literal["small", "large"]
+    is_expandable: bool
+    blocks: tuple[BlockInfo, ...]
+
+
+def describe_segment(head: Block, *, is_expandable: bool) -> SegmentInfo:
+    """The range of memory that begins with `head`."""
+    blocks = []
+    block: Block | None = head
+    while block is not None and block.state != UNMAPPED:
+        blocks.append(BlockInfo(block.address, block.size, block.requested, _STATES[block.state]))
+        block = block.next
+    return SegmentInfo(
+        address=head.address,
+        size_bytes=sum(each.size_bytes for each in blocks),
+        stream=head.home.stream,
+        pool="small" if head.home.small else "large",
+        is_expandable=is_expandable,
+        blocks=tuple(blocks),
+    )

@@ -1,0 +1,170 @@
+"""Traces through the allocator: peaks, breakdown, phases, and what is no trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.allocator import parse_options, replay, rules_for
+from cotenant.allocator.replay import OomReport, PhasePeak, TimelinePoint
+from cotenant.core.errors import UsageError
+from cotenant.core.trace import MemoryEvent
+from cotenant.core.units import MiB
+
+VERSION = "2.13.0"
+
+
+def alloc(storage_id, mib, category="activation", phase="forward", device=0, stream=0):
+    return MemoryEvent("alloc", storage_id, int(mib * MiB), category, phase, "net.layer", stream, device)
+
+
+def free(storage_id, phase="forward", device=0):
+    return MemoryEvent("free", storage_id, 0, "", phase, "", 0, device)
+
+
+def event(action, phase="forward"):
+    return MemoryEvent(action, -1, 0, "", phase, "", 0, 0)
+
+
+def run(*events, text="", **more):
+    return replay(events, options=parse_options(text, VERSION), rules=rules_for(VERSION), **more)
+
+
+def test_nothing():
+    result = run()
+    assert (result.peak_allocated_bytes, result.peak_reserved_bytes, result.peak_event_index) == (0, 0, None)
+    assert result.oom is None
+    assert result.breakdown_bytes == {}
+    assert result.phase_peaks == {}
+
+
+def test_peaks_and_ends():
+    result = run(alloc(1, 30), alloc(2, 12), free(1), alloc(3, 9), free(2))
+    assert result.peak_allocated_bytes == 42 * MiB
+    assert result.peak_requested_bytes == 42 * MiB
+    assert result.peak_active_bytes == 42 * MiB
+    assert result.peak_reserved_bytes == 42 * MiB  # 9 MiB were cut from the 30
+    assert (result.allocated_bytes, result.reserved_bytes) == (9 * MiB, 42 * MiB)
+    assert result.peak_event_index == 1
+
+
+def test_breakdown_adds_up_to_the_peak():
+    result = run(
+        alloc(1, 30, "parameter"),
+        alloc(2, 12.5, "activation"),
+        alloc(3, 0.0001, "workspace"),
+        free(3),
+        free(2),
+        alloc(4, 2, "gradient"),
+    )
+    assert result.breakdown_bytes == {"parameter": 30 * MiB, "activation": int(12.5 * MiB), "workspace": 512}
+    assert sum(result.breakdown_bytes.values()) == result.peak_allocated_bytes
+
+
+def test_breakdown_is_of_blocks_not_requests():
+    result = run(alloc(1, 20), free(1), alloc(2, 19.5, "gradient"), text="")
+    assert result.breakdown_bytes == {"activation": 20 * MiB}
+    result = run(alloc(1, 20), free(1), alloc(2, 19.5, "gradient"), alloc(3, 20, "parameter"))
+    assert result.breakdown_bytes == {"gradient": 20 * MiB, "parameter": 20 * MiB}
+
+
+def test_breakdown_at_the_first_of_equal_peaks():
+    result = run(alloc(1, 30, "activation"), free(1), alloc(2, 30, "gradient"))
+    assert result.breakdown_bytes == {"activation": 30 * MiB}
+    assert result.peak_event_index == 0
+
+
+def test_phases():
+    result = run(
+        alloc(1, 30, phase="load"),
+        event("phase", "forward"),
+        alloc(2, 40),
+        free(2),
+        free(1, phase="backward"),
+        alloc(3, 10, phase="forward"),
+    )
+    assert result.phase_peaks == {
+        "load": PhasePeak(30 * MiB, 30 * MiB),
+        "forward": PhasePeak(70 * MiB, 70 * MiB),
+        "backward": PhasePeak(30 * MiB, 70 * MiB),
+    }
+
+
+def test_a_phase_without_a_name_is_none():
+    assert run(alloc(1, 30, phase="")).phase_peaks == {}
+
+
+def test_empty_cache():
+    result = run(alloc(1, 30), free(1), event("empty_cache"), alloc(2, 12))
+    assert (result.peak_reserved_bytes, result.reserved_bytes) == (30 * MiB, 12 * MiB)
+
+
+def test_zero_bytes():
+    result = run(alloc(1, 0), alloc(2, 0), free(1), free(2))
+    assert result.peak_reserved_bytes == 0
+
+
+def test_streams():
+    assert run(alloc(1, 30), free(1), alloc(2, 30, stream=7)).peak_reserved_bytes == 60 * MiB
+
+
+def test_other_gpus_are_passed_over():
+    events = (alloc(1, 30), alloc(2, 50, device=1), free(2, device=1), free(1))
+    assert run(*events).peak_reserved_bytes == 30 * MiB
+    assert run(*events, device=1).peak_reserved_bytes == 50 * MiB
+
+
+def test_timeline():
+    result = run(alloc(1, 30), event("phase", "backward"), free(1), event("empty_cache"), timeline=True)
+    assert result.timeline == (
+        TimelinePoint(0, 30 * MiB, 30 * MiB),
+        TimelinePoint(2, 0, 30 * MiB),
+        TimelinePoint(3, 0, 0),
+    )
+    assert run(alloc(1, 30)).timeline == ()
+
+
+def test_out_of_memory_ends_the_replay():
+    result = run(alloc(1, 30), alloc(2, 35), alloc(3, 1), capacity_bytes=60 * MiB, total_bytes=64 * MiB)
+    assert result.oom == OomReport(
+        event_index=1,
+        phase="forward",
+        module="net.layer",
+        request_bytes=35 * MiB,
+        tried_bytes=36 * MiB,
+        free_bytes=30 * MiB,
+        total_bytes=64 * MiB,
+        allowed_bytes=None,
+        allocated_bytes=30 * MiB,
+        reserved_bytes=30 * MiB,
+    )
+    assert result.peak_allocated_bytes == 30 * MiB
+    assert result.breakdown_bytes == {"activation": 30 * MiB}
+    assert result.retries == 1
+
+
+def test_a_retry_is_no_failure():
+    result = run(alloc(1, 30), free(1), alloc(2, 40), capacity_bytes=60 * MiB)
+    assert result.oom is None
+    assert (result.retries, result.peak_reserved_bytes) == (1, 40 * MiB)
+
+
+def test_a_fraction_in_the_settings_needs_a_size():
+    with pytest.raises(UsageError, match="unknown size"):
+        run(alloc(1, 1), text="per_process_memory_fraction:0.5")
+    assert (
+        run(alloc(1, 60), text="per_process_memory_fraction:0.5", total_bytes=100 * MiB).oom.allowed_bytes == 50 * MiB
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        pytest.param([event("op")], "event 0 is `op`: lower", id="library call"),
+        pytest.param([alloc(1, 1), alloc(1, 1)], "event 1 allocates storage 1, which is live", id="twice"),
+        pytest.param([free(1)], "event 0 frees storage 1, which is not live", id="never allocated"),
+        pytest.param([alloc(1, 1), free(1), free(1)], "event 2 frees storage 1", id="freed twice"),
+    ],
+)
+def test_not_a_trace(events, message):
+    with pytest.raises(ValueError, match=message):
+        run(*events)
