@@ -1,0 +1,31 @@
+"""The estimator that believes the user."""
+
+from __future__ import annotations
+
+from cotenant.core.errors import UsageError
+from cotenant.core.estimate import Estimate
+from cotenant.core.ports import EstimateRequest
+
+
+class DeclaredEstimator:
+    """What was declared is the whole device memory of a process; no margin is added to somebody's word."""
+
+    name = "declared"
+    version = "1"
+
+    def estimate(self, request: EstimateRequest) -> Estimate:
+        """The estimate; see `core.ports.Estimator`."""
+        if request.declared_bytes is None:
+            raise UsageError(
+                "no memory was declared", hint="declare it, e.g. `--gpu-mem 12G`, or choose another estimator"
+            )
+        return Estimate(
+            peak_allocated_bytes=None,
+            peak_reserved_bytes=request.declared_bytes,
+            context_bytes=0,
+            margin_bytes=0,
+            coverage=1.0,
+            estimator=self.name,
+            version=self.version,
+            gpu=request.gpu,
+        )

@@ -1,0 +1,77 @@
+"""Library calls of a trace become allocations, for one GPU and one version of the libraries.
+
+The result holds only what the allocator knows: alloc, free, phase, empty_cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.units import KiB, MiB
+
+ConvWorkspace = Callable[[OpCall], int]
+"""Bytes of workspace that a convolution call takes."""
+
+_LT_BYTES = 1 * MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlasWorkspaces:
+    """What cuBLAS and cuBLASLt take.
+
+    Attributes:
+        handle_bytes: kept for each handle, that is for each thread that multiplied matrices, and each stream.
+        lt_bytes: taken for the time of a cuBLASLt call; 0 where it shares the handle's.
+    """
+
+    handle_bytes: int
+    lt_bytes: int
+
+
+def blas_workspaces(default_bytes: int, torch_version: str, config: str) -> BlasWorkspaces:
+    """The sizes for a GPU whose default is `default_bytes`; `config` is CUBLAS_WORKSPACE_CONFIG.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`, `getCUDABlasLtWorkspaceSize`;
+    the shared workspace is the default from torch 2.7 on.
+    """
+    pairs = re.findall(r":(\d+):(\d+)", config)
+    handle = sum(int(size) * int(count) for size, count in pairs) * KiB if pairs else default_bytes
+    major, minor = (int(part) for part in re.findall(r"\d+", torch_version)[:2])
+    return BlasWorkspaces(handle_bytes=handle, lt_bytes=0 if (major, minor) >= (2, 7) else _LT_BYTES)
+
+
+def lower(trace: MemoryTrace, *, blas: BlasWorkspaces, conv: ConvWorkspace) -> Iterator[MemoryEvent]:
+    """The events of `trace` with every `op` replaced by the allocations it makes."""
+    number = max((event.storage_id for event in trace.events), default=-1) + 1 + len(trace.ops)
+    conv_bytes: dict[int, int] = {}
+    handles: set[tuple[str, int, int]] = set()
+    for event in trace.events:
+        if event.action != "op":
+            yield event
+            continue
+        op = trace.ops[event.storage_id]
+        if op.kind.startswith("gemm"):
+            handle = (op.thread, event.stream, event.device)
+            shares = op.kind == "gemm" or not blas.lt_bytes
+            if shares and handle not in handles and blas.handle_bytes:
+                handles.add(handle)
+                number += 1
+                yield _alloc(event, number, blas.handle_bytes)
+            nbytes = 0 if shares else blas.lt_bytes
+        elif op.kind.startswith("conv"):
+            if event.storage_id not in conv_bytes:
+                conv_bytes[event.storage_id] = conv(op)
+            nbytes = conv_bytes[event.storage_id]
+        else:
+            nbytes = 0
+        if nbytes:
+            number += 1
+            yield _alloc(event, number, nbytes)
+            yield event._replace(action="free", storage_id=number, bytes=0, category="", module="")
+
+
+def _alloc(event: MemoryEvent, number: int, nbytes: int) -> MemoryEvent:
+    return event._replace(action="alloc", storage_id=number, bytes=nbytes, category="workspace")

@@ -1,0 +1,164 @@
+"""Which attention kernel CUDA would take, and the tensors around it.
+
+`scaled_dot_product_attention` asks the CUDA build, which asks the GPU. Here the simulated GPU answers, by the same
+rules, and the chosen kernel is called with the inputs prepared as PyTorch prepares them.
+Source: aten/src/ATen/native/transformers/attention.cpp and .../cuda/sdp_utils.cpp, PyTorch 2.13. Not modeled:
+nested tensors; the priority order that a script may set.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+_keep: list[Any] = []
+
+
+def install(capability: tuple[int, int], *, cudnn_version: int) -> None:
+    """Answer for a GPU of this compute capability and a cuDNN such as 91900 (9.19.0)."""
+
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        kernel = choose(
+            query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability=capability, cudnn=cudnn_version
+        )
+        return _run(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("scaled_dot_product_attention", attention, "AutogradCUDA")
+    _keep.append(library)
+
+
+def choose(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
+    *,
+    capability: tuple[int, int],
+    cudnn: int,
+) -> str:
+    """`cudnn`, `flash`, `efficient` or `math`. Queries are (batch, heads, length, head size)."""
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        return "math"
+    if not (query.shape[0] == key.shape[0] == value.shape[0]):
+        return "math"
+    if any(each.stride(-1) != 1 for each in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
+        return "math"
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    training = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    flags = torch._C
+    order = ["flash", "efficient"]
+    prefers_cudnn = capability[0] in (9, 10) and cudnn > 91500
+    prefers_cudnn = prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    order.insert(0 if prefers_cudnn else len(order), "cudnn")
+    fits = {
+        "flash": flags._get_flash_sdp_enabled()
+        and half
+        and mask is None
+        and capability >= (8, 0)
+        and query.shape[-1] == key.shape[-1] == value.shape[-1] <= 256
+        and not (is_causal and query.shape[-2] != key.shape[-2])
+        and _flash_backward_fits(query.shape[-1], dropout_p, capability, training),
+        "efficient": flags._get_mem_efficient_sdp_enabled()
+        and _efficient_fits(query, key, value, mask, half, enable_gqa, capability),
+        "cudnn": flags._get_cudnn_sdp_enabled()
+        and half
+        and capability >= (8, 0)
+        and cudnn >= 90000
+        and max(query.shape[-1], value.shape[-1]) <= 128
+        and query.shape[-1] % 8 == value.shape[-1] % 8 == 0
+        and key.shape[-2] != 1
+        and (dropout_p * 16).is_integer()
+        and not (mask is not None and mask.requires_grad),
+    }
+    return next((each for each in order if fits[each]), "math")
+
+
+def _flash_backward_fits(head: int, dropout_p: float, capability: tuple[int, int], training: bool) -> bool:
+    small_chip = (8, 6) <= capability <= (8, 9) or capability >= (12, 0)
+    if not (training and small_chip):
+        return True
+    return head <= 192 or (dropout_p == 0.0 and head > 224)
+
+
+def _efficient_fits(
+    query: Any, key: Any, value: Any, mask: Any, half: bool, enable_gqa: bool, capability: tuple[int, int]
+) -> bool:
+    if query.dtype not in (torch.float32, torch.float16, torch.bfloat16) or capability < (5, 0):
+        return False
+    if query.dtype is torch.bfloat16 and capability < (8, 0):
+        return False
+    if enable_gqa and query.shape[1] != key.shape[1]:
+        return False
+    alignment = 4 if capability >= (8, 0) else 1
+    if capability >= (8, 0) or (capability >= (7, 0) and half):
+        alignment = max(alignment, 128 // (16 if half else 32))
+    if query.shape[-1] != key.shape[-1] or query.shape[-1] % alignment or value.shape[-1] % alignment:
+        return False
+    return not (mask is not None and mask.requires_grad)
+
+
+def _run(
+    kernel: str,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Any:
+    training = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    if mask is not None and mask.dtype is torch.bool and kernel != "cudnn":
+        additive = torch.zeros_like(mask, dtype=query.dtype)
+        mask = additive.masked_fill_(mask.logical_not(), float("-inf"))
+    if kernel == "flash":
+        head = query.shape[-1]
+        extra = -head % 8
+        if extra:
+            query, key, value = (torch.nn.functional.pad(each, (0, extra)) for each in (query, key, value))
+        scale = scale if scale is not None else head**-0.5
+        out = _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :head] if extra else out
+    if kernel == "efficient":
+        if mask is not None:
+            mask = _expanded(mask, query, key)
+        return _aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, training, dropout_p, is_causal, scale=scale
+        )[0]
+    if kernel == "cudnn":
+        return _aten._scaled_dot_product_cudnn_attention(
+            query, key, value, mask, training, dropout_p, is_causal, False, scale=scale
+        )[0]
+    return _aten._scaled_dot_product_attention_math(
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _expanded(mask: Any, query: Any, key: Any) -> Any:
+    """The mask as the efficient kernel wants it: four dimensions, rows aligned to 16 elements."""
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    mask = mask.expand(shape)
+    last = shape[-1]
+    if last % 16:
+        return torch.nn.functional.pad(mask, (0, 16 - last % 16))[..., :last]
+    if any(mask.stride(each) % 16 for each in range(3)):
+        return mask.contiguous()
+    return mask

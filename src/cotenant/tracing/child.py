@@ -1,0 +1,195 @@
+"""The tracing process: runs a script unchanged, on a GPU that is not there, and writes down its memory.
+
+Ends by `os._exit`: autograd's device thread cannot be joined, and nothing of the script should run after the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from cotenant.core.errors import TraceError
+from cotenant.tracing import wire
+
+
+def main(request_path: str, answer_path: str) -> NoReturn:
+    """Trace what the request file asks for; the answer file holds a trace or an error."""
+    answer = Path(answer_path)
+    try:
+        request = json.loads(Path(request_path).read_text())
+        session = Session(request, answer)
+    except TraceError as error:
+        answer_error(answer, error)
+    session.run(session.script)
+
+
+def answer_error(answer: Path, error: TraceError) -> NoReturn:
+    """Answer with an error; the process ends here."""
+    wire.save(answer, {"error": wire.error_to_dict(error)})
+    _leave()
+
+
+def _leave() -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class Session:
+    """One script, from the patched start to the answer."""
+
+    def __init__(self, request: dict[str, Any], answer: Path) -> None:
+        self.request = request
+        self.answer = answer
+        try:
+            import torch
+        except ImportError as error:
+            raise TraceError(
+                "missing-torch",
+                f"`{sys.executable}` cannot import torch: {error}",
+                hint="name the Python that runs the job with `--python`, or `pip install cotenant[torch]`",
+            ) from error
+        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        if version < (2, 4):
+            raise TraceError(
+                "unsupported", f"torch {torch.__version__} is too old to be traced", hint="torch 2.4 or newer is needed"
+            )
+        from cotenant.tracing import attention, cuda_api, data, kernels, libraries, native
+        from cotenant.tracing.loop import Loop
+        from cotenant.tracing.mode import TraceMode
+        from cotenant.tracing.recorder import Recorder
+
+        card = cuda_api.Card(**{**request["card"], "capability": tuple(request["card"]["capability"])})
+        native.install()
+        self.recorder = Recorder()
+        self.recorder.header.update(_header(torch, card))
+        cuda_api.install(card, self.recorder)
+        kernels.install()
+        attention.install(card.capability, cudnn_version=request["cudnn_version"])
+        libraries.install()
+        self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
+        self.loop.install()
+        data.install(self.loop)
+        self.mode = TraceMode(self.recorder)
+        torch.save = lambda *args, **kwargs: None
+
+    def script(self) -> None:
+        """Run the program of the request as Python itself would."""
+        program = self.request["program"]
+        sys.argv = [program["target"], *program["args"]]
+        if program["kind"] == "module":
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(program["target"], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program["target"]).resolve().parent))
+            runpy.run_path(program["target"], run_name="__main__")
+
+    def run(self, body: Callable[[], object]) -> NoReturn:
+        """Call `body` and answer with its trace; the process ends here."""
+        header = self.recorder.header
+        try:
+            with self.mode:
+                self.mode.learn_engine()
+                self.recorder.restart(header)
+                body()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                self._failed(f"the script ended itself: {_exit_text(stop.code)}")
+            self._ended()
+        except BaseException as error:  # noqa: BLE001 - whatever a script raises is told, not handled
+            self._raised(error)
+        self._ended()
+
+    def finish(self) -> NoReturn:
+        """The trace is complete: answer and end the process, wherever the script is."""
+        self._answer(partial=False)
+
+    def _ended(self) -> NoReturn:
+        if self.recorder.steps:
+            self._answer(partial=False)
+        if not self.recorder.cuda_used:
+            raise_as = TraceError(
+                "no-cuda",
+                "the script ended without putting anything on a GPU",
+                hint="does it choose its device by an option, such as `-- --device cuda`?",
+            )
+        else:
+            raise_as = TraceError(
+                "no-step",
+                "the script ended without an optimizer step",
+                hint="only training is estimated; does the script need options to train, after `--`?",
+            )
+        answer_error(self.answer, raise_as)
+
+    def _raised(self, error: BaseException) -> NoReturn:
+        traceback.print_exception(type(error), error, _own_frames(error.__traceback__))
+        if self.loop.draining:
+            # What came after the training that was asked for: a validation, a checkpoint, a report.
+            self.recorder.warn(
+                f"not traced after training: the script raised {type(error).__name__}: {_first_line(error)}"
+            )
+            self._answer(partial=False)
+        self._failed(f"the script raised {type(error).__name__}: {_first_line(error)}")
+
+    def _failed(self, sentence: str) -> NoReturn:
+        if self.recorder.steps:
+            self.recorder.warn(f"{sentence}, after {self.recorder.steps} optimizer steps")
+            self._answer(partial=True)
+        answer_error(
+            self.answer,
+            TraceError("raised", sentence, hint="run it with `--show-output` to see all that it prints"),
+        )
+
+    def _answer(self, *, partial: bool) -> NoReturn:
+        self.recorder.header.update(_libraries())
+        trace = self.recorder.trace(partial=partial)
+        wire.save(self.answer, {"trace": wire.trace_to_dict(trace)})
+        _leave()
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first frame on; all of it if the script has none."""
+    first = frames
+    while first is not None and (
+        first.tb_frame.f_code.co_filename == __file__ or "runpy" in first.tb_frame.f_code.co_filename
+    ):
+        first = first.tb_next
+    return first or frames
+
+
+def _exit_text(code: object) -> str:
+    return f"exit code {code}" if isinstance(code, int) else str(code)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "(no message)"
+
+
+def _header(torch: Any, card: Any) -> dict[str, object]:
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "capability": list(card.capability),
+        "card": card.name,
+        "devices": card.count,
+        "alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
+        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+    }
+
+
+def _libraries() -> dict[str, object]:
+    versions = {}
+    for name in ("transformers", "timm", "torchvision", "lightning", "accelerate", "peft", "deepspeed"):
+        module = sys.modules.get(name)
+        if module is not None:
+            versions[name] = str(getattr(module, "__version__", "?"))
+    return {"libraries": versions}

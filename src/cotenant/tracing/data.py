@@ -1,0 +1,105 @@
+"""Data loaders without workers and without a data set's worth of reading: one real sample stands for all.
+
+The sample goes through the script's own transforms and collation, so its shapes and types are the true ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from cotenant.tracing.loop import Loop
+
+_AFTER = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
+_ENDLESS = 100_000
+
+
+def install(loop: Loop) -> None:
+    """Replace how data loaders make batches, for all of the process."""
+
+    def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
+        loop.loaders += 1
+        return _Batches(self, loop)
+
+    DataLoader._get_iterator = get_iterator
+    torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.Tensor.is_pinned = lambda self, device=None: False
+
+
+class _Batches:
+    """Iterates as a loader does, over copies of its first sample."""
+
+    def __init__(self, loader: DataLoader[Any], loop: Loop) -> None:
+        self._loader = loader
+        self._loop = loop
+        self._given = 0
+        self._cache: dict[int, Any] = {}
+        self._sample: Any = None
+        self._sizes = self._batch_sizes()
+        self._source: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        if self._loop.draining and self._given >= _AFTER:
+            raise StopIteration
+        batch = self._next()
+        self._given += 1
+        return batch
+
+    def _next(self) -> Any:
+        if self._sizes is None:
+            return self._as_is()
+        size, first = next(self._sizes)
+        if size not in self._cache:
+            if self._sample is None:
+                self._sample = (self._fetch(first),)
+            self._cache[size] = self._loader.collate_fn([self._sample[0]] * size)
+        return _fresh(self._cache[size])
+
+    def _as_is(self) -> Any:
+        """A data set that makes its own batches: take them as they come."""
+        loader = self._loader
+        if self._source is None:
+            if isinstance(loader.dataset, IterableDataset):
+                self._source = iter(loader.dataset)
+            else:
+                self._source = (loader.dataset[index] for index in loader.sampler)
+        return loader.collate_fn(next(self._source))
+
+    def _fetch(self, index: Any) -> Any:
+        dataset = self._loader.dataset
+        if index is None:
+            return next(iter(dataset))
+        fetch_many = getattr(dataset, "__getitems__", None)
+        return fetch_many([index])[0] if fetch_many else dataset[index]
+
+    def _batch_sizes(self) -> Iterator[tuple[int, Any]] | None:
+        """(size, index of the first sample) of each batch; None where the data set batches by itself."""
+        loader = self._loader
+        if not loader._auto_collation:
+            return None
+        if isinstance(loader.dataset, IterableDataset):
+            return iter((loader.batch_size or 1, None) for _ in range(_ENDLESS))
+        return ((len(batch), batch[0]) for batch in map(list, loader.batch_sampler or ()))
+
+
+def _fresh(batch: Any) -> Any:
+    """The same tensors in new containers: scripts pop from and add to what a loader gave them."""
+    if isinstance(batch, dict):
+        if type(batch) is dict:
+            return {key: _fresh(value) for key, value in batch.items()}
+        try:
+            return type(batch)({key: _fresh(value) for key, value in batch.items()})
+        except TypeError:
+            return batch
+    if type(batch) in (list, tuple):
+        return type(batch)(_fresh(value) for value in batch)
+    return batch

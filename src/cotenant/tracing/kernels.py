@@ -1,0 +1,34 @@
+"""Kernels that a CPU build of PyTorch lacks and without which CUDA tensors would take another path.
+
+Some operators have a CUDA kernel and a decomposition. Where the kernel is not registered, autograd takes the
+decomposition, with other temporaries. A registered kernel that is never called puts that right. Attention asks
+the CUDA build which kernel it likes; `attention` answers for the GPU that is simulated.
+Source: aten/src/ATen/native/native_functions.yaml, entries with both CUDA and CompositeImplicitAutograd.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_COMPOSITE_WITH_CUDA = ("silu_backward", "mish_backward", "_fused_rms_norm", "value_selecting_reduction_backward")
+_keep: list[Any] = []
+
+
+def install() -> None:
+    """Register what is missing in this build."""
+    library = torch.library.Library("aten", "IMPL")
+    for name in _COMPOSITE_WITH_CUDA:
+        full = f"aten::{name}"
+        packet = getattr(torch.ops.aten, name, None)
+        if packet is None or torch._C._dispatch_has_kernel_for_dispatch_key(full, "CUDA"):
+            continue
+        if name == "value_selecting_reduction_backward":
+            continue  # the CUDA key holds the decomposition itself
+        library.impl(name, _never, "CUDA")
+    _keep.append(library)
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("a fake tensor reached a CUDA kernel")

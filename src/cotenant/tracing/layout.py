@@ -1,0 +1,50 @@
+"""Strides: which layouts new CUDA tensors get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a row-major tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without holes or overlaps, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def kept_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides of an elementwise result: those of the tensor if it is dense, else row-major.
+
+    Source: `torch.preserve_format`; TensorIterator also keeps the order of dimensions of sparse layouts, which
+    changes no size.
+    """
+    return tuple(tensor.stride()) if is_dense(tensor) else contiguous_strides(tensor.shape)
+
+
+def strides_for(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> tuple[int, ...]:
+    """Strides of a copy of `tensor` in a memory format; None preserves."""
+    if memory_format in (None, torch.preserve_format):
+        return kept_strides(tensor)
+    if memory_format is torch.contiguous_format:
+        return contiguous_strides(tensor.shape)
+    order = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}[memory_format]
+    inner = contiguous_strides([tensor.shape[each] for each in order])
+    return tuple(inner[order.index(each)] for each in range(tensor.dim()))

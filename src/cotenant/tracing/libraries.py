@@ -1,0 +1,78 @@
+"""Small mends of libraries around torch, so that ordinary scripts import and run while traced."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_keep: list[Any] = []
+
+
+def install() -> None:
+    """Apply them; none imports a library that the script does not."""
+    sys.meta_path.insert(0, _BeforeImport("torchvision", _declare_torchvision))
+    _let_scaler_step()
+    _leave_compiler_out()
+
+
+class _BeforeImport(importlib.abc.MetaPathFinder):
+    """Calls a function when a module is about to be imported for the first time."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == self._name:
+            sys.meta_path.remove(self)
+            self._call()
+
+
+def _declare_torchvision() -> None:
+    """Declare torchvision's compiled operators where its library cannot load.
+
+    A CUDA build of torchvision beside a CPU build of torch fails at import, when it adds shape functions to
+    operators that nobody declared.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else None
+    for file in folder.glob("_C*.so") if folder else ():
+        try:
+            torch.ops.load_library(str(file))
+        except OSError:
+            continue
+        return
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not _declared(f"torchvision::{name}"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _keep.append(library)
+
+
+def _declared(name: str) -> bool:
+    return bool(torch._C._jit_get_schemas_for_operator(name))
+
+
+def _let_scaler_step() -> None:
+    """A GradScaler asks the GPU whether a gradient overflowed: none did."""
+
+    def step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    torch.amp.grad_scaler.GradScaler._maybe_opt_step = step
+
+
+def _leave_compiler_out() -> None:
+    """Keep optimizers and checkpoints from importing the compiler only to tell it to stay away (0.8 s)."""
+    holders = [sys.modules["torch.optim.optimizer"].Optimizer, sys.modules.get("torch.utils.checkpoint")]
+    for holder in holders:
+        for value in list(vars(holder).values()) if holder is not None else ():
+            plain = getattr(value, "__wrapped__", None)
+            if plain is not None and getattr(value, "__code__", None) and "_compile.py" in value.__code__.co_filename:
+                plain.__dynamo_disable = plain

@@ -1,0 +1,231 @@
+"""The dispatch mode under which a script runs: CUDA tensors are fake, CPU tensors stay real.
+
+Every operator of the script arrives here. One that touches no CUDA tensor is executed as it stands. One that does
+is answered by shape alone: by a function of `shapes` where speed or fidelity asks for one, by PyTorch's meta kernel,
+or by `FakeTensorMode`. Each new CUDA storage is told to the recorder, and each library call that takes a workspace.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import types
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cotenant.tracing import calls, layout, shapes
+from cotenant.tracing.recorder import Recorder
+
+_aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+_ADD = torch.ops.aten.add.Tensor
+
+# Big random tensors on the CPU cost seconds and nobody looks at their values: memory stays untouched, so it is free.
+_RANDOM = {
+    _aten.uniform_.default,
+    _aten.normal_.default,
+    _aten.exponential_.default,
+    _aten.cauchy_.default,
+    _aten.log_normal_.default,
+    _aten.geometric_.default,
+}
+_RANDOM_NUMEL = 1 << 16
+
+
+class TraceMode(TorchDispatchMode):
+    """One per traced process; entered once, around the whole script."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        FakeTensorMode.avoid_device_init = property(lambda self: True)
+        for name in ("init_gpu_context", "init_cuda_context"):
+            if hasattr(torch._subclasses.fake_tensor, name):
+                setattr(torch._subclasses.fake_tensor, name, lambda *_: None)
+        self.recorder = recorder
+        self.fake = _fake_mode()
+        self._main = threading.get_ident()
+        self._has_meta: dict[Any, bool] = {}
+        self._handlers = {**shapes.HANDLERS}
+        self._learning: list[tuple[int, int]] | None = None
+        self._sole_owner = (4, 2)
+        torch._C._set_only_lift_cpu_tensors(True)
+
+    # -- gradients that meet ----------------------------------------------------------------------------------
+
+    def learn_engine(self) -> None:
+        """See how a sum of gradients that autograd would take in place looks from here. Call inside the mode."""
+        self._learning = []
+        x = torch.empty(4, 4, device="cuda", requires_grad=True)
+        hidden = x.mm(x)
+        (hidden.relu() * 2 + hidden).mm(x).sum().backward()
+        if self._learning:
+            self._sole_owner = min(self._learning)
+        self._learning = None
+
+    def _engine_adds_in_place(self, args: Any) -> bool:
+        """Whether autograd's engine, adding two gradients of one tensor, would write into the first.
+
+        The engine reuses a gradient that nobody else holds; under a dispatch mode it never does, since a mode
+        makes every tensor look like a subclass. Source: torch/csrc/autograd/input_buffer.cpp, `accumulate`.
+        """
+        first = args[0]
+        if not isinstance(first, FakeTensor) or torch.is_grad_enabled() or not isinstance(args[1], FakeTensor):
+            return False
+        if _called_from_python():
+            return False
+        owners = (first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata))
+        if self._learning is not None:
+            self._learning.append(owners)
+        return owners == self._sole_owner and layout.is_dense(first)
+
+    # -- making tensors ---------------------------------------------------------------------------------------
+
+    def wrap(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+        """A fake tensor on `device` over a meta tensor."""
+        return FakeTensor(self.fake, meta, device)
+
+    def empty_strided(self, size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> FakeTensor:
+        """A new fake tensor."""
+        return FakeTensor(self.fake, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+
+    def empty_like(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> FakeTensor:
+        """A new fake tensor of the shape of `tensor`, laid out as CUDA kernels lay out their results."""
+        return self.empty_strided(tensor.shape, layout.kept_strides(tensor), dtype or tensor.dtype, tensor.device)
+
+    # -- dispatch ---------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if func is _ADD and self._engine_adds_in_place(args):
+            return args[0]
+        device = _cuda_device(args)
+        if device is None and "device" not in kwargs:
+            if func in _RANDOM and args[0].numel() > _RANDOM_NUMEL and args[0].device.type == "cpu":
+                return args[0]
+            return func(*args, **kwargs)
+        if device is None:
+            wanted = kwargs["device"]
+            if wanted is None or torch.device(wanted).type != "cuda":
+                return func(*args, **kwargs)
+            device = _indexed(wanted)
+        return self._on_cuda(func, args, kwargs, device)
+
+    def _on_cuda(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+        out = NotImplemented
+        handler = self._handlers.get(func)
+        if handler is not None:
+            out = handler(self, func, args, kwargs)
+        elif func._opname.startswith("_foreach_") or func._opname.startswith("_fused_"):
+            out = shapes.foreach(self, func, args, kwargs)
+        if out is NotImplemented:
+            out = self.by_shape(func, args, kwargs, device)
+        kind = calls.KINDS.get(func)
+        if kind is not None:
+            kind(self, func, args, kwargs, out)
+        else:
+            self.note(out)
+        return out
+
+    def by_shape(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """What `func` gives on fake tensors, by the meta kernel if there is one, else by FakeTensorMode."""
+        if "device" not in kwargs and self._meta_will_do(func):
+            try:
+                with in_kernel_invocation_manager(self.fake):
+                    out = func(*args, **kwargs)
+            except (RuntimeError, NotImplementedError, TypeError):
+                # A mixture of devices, usually; FakeTensorMode knows the rules, and raises the proper error.
+                pass
+            else:
+                return self._wrap_all(out, device)
+        if device.index is None or "device" in kwargs:
+            kwargs = {**kwargs, "device": device} if "device" in kwargs else kwargs
+        return self.fake.dispatch(func, (FakeTensor,), args, kwargs)
+
+    def _meta_will_do(self, func: Any) -> bool:
+        known = self._has_meta.get(func)
+        if known is None:
+            special = func in torch._subclasses.fake_impls.op_implementations_dict
+            has_kernel = func.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+                func.name(), "Meta"
+            )
+            tags = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+            known = self._has_meta[func] = has_kernel and not special and not tags
+        return known
+
+    def _wrap_all(self, out: Any, device: torch.device) -> Any:
+        if isinstance(out, torch.Tensor):
+            return out if isinstance(out, FakeTensor) else FakeTensor(self.fake, out, device)
+        if isinstance(out, (list, tuple)):
+            return type(out)([self._wrap_all(each, device) for each in out])
+        return out
+
+    # -- telling the recorder ---------------------------------------------------------------------------------
+
+    def note(self, out: Any) -> None:
+        """Record the storages of a result."""
+        if isinstance(out, FakeTensor):
+            if out.fake_device.type == "cuda":
+                self.recorder.saw(out)
+        elif isinstance(out, (list, tuple)):
+            for each in out:
+                self.note(each)
+
+    def call(self, kind: str, device: torch.device, **params: object) -> None:
+        """Record a library call."""
+        thread = "main" if threading.get_ident() == self._main else "autograd"
+        self.recorder.op(kind, thread, params, device.index or 0)
+
+
+def _called_from_python() -> bool:
+    """Whether the operator was called by Python code, not by C++ at the bottom of autograd's thread."""
+    try:
+        sys._getframe(3)
+    except ValueError:
+        return False
+    return True
+
+
+def _fake_mode() -> FakeTensorMode:
+    """A FakeTensorMode, without the compiler that its constructor imports for two of its settings (0.8 s)."""
+    if "torch._dynamo" in sys.modules:
+        return FakeTensorMode(allow_non_fake_inputs=True)
+    config: Any = types.ModuleType("torch._dynamo.config")
+    config.fake_tensor_cache_enabled = False
+    config.fake_tensor_cache_crosscheck_enabled = False
+    package: Any = types.ModuleType("torch._dynamo")
+    package.__path__, package.config = [], config
+    sys.modules.update({"torch._dynamo": package, "torch._dynamo.config": config})
+    try:
+        return FakeTensorMode(allow_non_fake_inputs=True)
+    finally:
+        del sys.modules["torch._dynamo"], sys.modules["torch._dynamo.config"]
+
+
+def _cuda_device(args: Any) -> torch.device | None:
+    for arg in args:
+        if isinstance(arg, FakeTensor):
+            if arg.fake_device.type == "cuda":
+                return arg.fake_device
+        elif isinstance(arg, (list, tuple)):
+            for each in arg:
+                if isinstance(each, FakeTensor):
+                    if each.fake_device.type == "cuda":
+                        return each.fake_device
+                elif not isinstance(each, torch.Tensor) and each is not None:
+                    break
+    return None
+
+
+def _indexed(device: Any) -> torch.device:
+    device = torch.device(device)
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+# The base class wraps the method for the compiler's sake, which imports the compiler. Nothing is compiled here.
+TraceMode.__torch_dispatch__ = inspect.unwrap(TraceMode.__torch_dispatch__)  # type: ignore[method-assign]

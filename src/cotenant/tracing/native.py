@@ -1,0 +1,144 @@
+"""Teaches libtorch that a CUDA device exists, without one: the smallest patch that lets autograd run.
+
+Backward of a fake CUDA tensor asks two C++ objects about devices: c10's guard for CUDA and ATen's CUDA hooks.
+A CPU build has neither; a CUDA build without a driver has both, and they fail. Both are replaced in place, by
+vtables whose entries return "1" (device count 1, stream `cuda:0` number 0, true) or "0". No compiler, no callback
+into Python, nothing of CUDA is ever called: a GPU that is present is not touched.
+
+Which entries must say "no" or be replaced follows from the headers that ship with torch, read at run time.
+Source: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/{Accelerator,CUDA}HooksInterface.h; PyTorch 2.4 to 2.15.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import re
+from pathlib import Path
+
+import torch
+
+from cotenant.core.errors import TraceError
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_GUARD_SLOTS = 64
+_CUDA = 1  # c10::DeviceType::CUDA
+
+# Machine code of `return 1` (second result register 0, for two-register structs) and of `return 0`.
+_CODE = {
+    "x86_64": (bytes.fromhex("b80100000031d2c3"), bytes.fromhex("31c031d2c3909090")),
+    "aarch64": (
+        bytes.fromhex("20008052010080d2c0035fd6"),  # mov w0, #1; mov x1, #0; ret
+        bytes.fromhex("000080d2010080d2c0035fd6"),  # mov x0, #0; mov x1, #0; ret
+    ),
+}
+
+_keep: list[object] = []  # what C++ points to must live as long as the process
+
+
+def install() -> None:
+    """Patch this process; a second call does nothing.
+
+    Raises:
+        TraceError: kind `unsupported`: this processor, host policy or torch cannot be patched.
+    """
+    if _keep:
+        return
+    one, zero = _executable_page()
+    include = Path(torch.__file__).parent / "include"
+    _patch_guard(include, one, zero)
+    _patch_hooks(include, one)
+
+
+def _executable_page() -> tuple[int, int]:
+    machine = platform.machine()
+    if machine not in _CODE:
+        raise TraceError(
+            "unsupported", f"tracing is not possible on a `{machine}` processor (known: {', '.join(_CODE)})"
+        )
+    code_one, code_zero = _CODE[machine]
+    try:
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    except OSError as error:
+        raise TraceError(
+            "unsupported",
+            f"this host forbids executable memory ({error.strerror}), which tracing needs",
+            hint="a hardened kernel or SELinux policy does this; allow `execmem` for this Python",
+        ) from error
+    page.write(code_one)
+    page.seek(64)
+    page.write(code_zero)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    _keep.append(page)
+    return start, start + 64
+
+
+def _virtual_names(header: Path, known: list[str]) -> list[str]:
+    """Virtual functions in the order of the vtable: those of the base (`known`), then the new ones of `header`.
+
+    A destructor takes two entries. An override keeps the entry of its base.
+    """
+    try:
+        text = header.read_text()
+    except OSError as error:
+        raise TraceError(
+            "unsupported", f"torch {torch.__version__} ships without `{header.name}`, which tracing reads"
+        ) from error
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r"\[\[[^\]]*\]\]", "", text)
+    start = text.index("{", text.index("Interface", text.index("struct "))) + 1
+    names = list(known)
+    for statement in re.split(r"[;{}]", text[start:]):
+        flat = " ".join(statement.split())
+        if "~" in flat and "Interface()" in flat:
+            if not known:
+                names += ["~", "~"]
+            continue
+        match = re.match(r"(?:virtual )(.*?)\b(\w+)\(", flat)
+        if match and match.group(2) not in names:
+            names.append(match.group(2))
+    return names
+
+
+def _patch_guard(include: Path, one: int, zero: int) -> None:
+    names = _virtual_names(include / "c10/core/impl/DeviceGuardImplInterface.h", [])
+    if not (8 <= len(names) <= _GUARD_SLOTS and "deviceCount" in names and "exchangeDevice" in names):
+        raise TraceError("unsupported", f"torch {torch.__version__} has a device guard of unknown layout")
+    # A stream that says it is being captured would make optimizers believe in a CUDA graph.
+    slots = [zero if "aptur" in name else one for name in names]
+    slots += [one] * (_GUARD_SLOTS - len(slots))
+    vtable = (ctypes.c_void_p * _GUARD_SLOTS)(*slots)
+    instance = ctypes.c_void_p(ctypes.addressof(vtable))
+    library = _library("libc10.so")
+    try:
+        registry = (ctypes.c_void_p * 2).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    except ValueError as error:
+        raise TraceError("unsupported", f"torch {torch.__version__} has no device guard registry to patch") from error
+    _keep.extend((vtable, instance))
+    registry[_CUDA] = ctypes.addressof(instance)
+
+
+def _patch_hooks(include: Path, one: int) -> None:
+    base = _virtual_names(include / "ATen/detail/AcceleratorHooksInterface.h", [])
+    names = _virtual_names(include / "ATen/detail/CUDAHooksInterface.h", base)
+    wanted = {"hasPrimaryContext"} | ({"isBuilt"} if "isBuilt" in names else {"hasCUDA"})
+    if not wanted <= set(names):
+        raise TraceError("unsupported", f"torch {torch.__version__} has CUDA hooks of unknown layout")
+    get_hooks = getattr(_library("libtorch_cpu.so"), "_ZN2at6detail12getCUDAHooksEv", None)
+    if get_hooks is None:
+        raise TraceError("unsupported", f"torch {torch.__version__} has no CUDA hooks to patch")
+    get_hooks.restype = ctypes.c_void_p
+    address = get_hooks()
+    pointer = ctypes.c_void_p.from_address(address)
+    length = len(names) + 2  # two words before the first entry: offset to top, type information
+    table = (ctypes.c_void_p * length).from_address((pointer.value or 0) - 2 * _WORD)
+    copy = (ctypes.c_void_p * length)(*table)
+    for name in wanted:
+        copy[names.index(name) + 2] = one
+    _keep.append(copy)
+    pointer.value = ctypes.addressof(copy) + 2 * _WORD
+
+
+def _library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))

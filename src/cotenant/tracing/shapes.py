@@ -1,0 +1,173 @@
+"""What operators give on fake CUDA tensors, where the general way is unfaithful or too slow.
+
+A handler gets the mode and the call, and answers with the result or with NotImplemented for the general way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.layout import contiguous_strides, strides_for
+
+_aten = torch.ops.aten
+
+
+def _is_cuda(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
+
+
+def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """A value read from the GPU: one, or False. Scripts divide by losses and branch on flags."""
+    dtype = args[0].dtype
+    if dtype is torch.bool:
+        return False
+    if dtype.is_complex:
+        return complex(1.0)
+    return 1.0 if dtype.is_floating_point else 1
+
+
+def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`.to(...)`: between CPU and GPU nothing is copied but the shape."""
+    source = args[0]
+    device = kwargs.get("device")
+    target = torch.device(device) if device is not None else source.device
+    dtype = kwargs.get("dtype") or source.dtype
+    layout = strides_for(source, kwargs.get("memory_format"))
+    if target.type == "cuda":
+        if target.index is None:
+            target = source.device if _is_cuda(source) else torch.device("cuda", torch.cuda.current_device())
+        return mode.empty_strided(source.shape, layout, dtype, target)
+    if target.type == "cpu" and _is_cuda(source):
+        return torch.empty_strided(source.shape, layout, dtype=dtype).zero_()
+    return NotImplemented
+
+
+def _copy_(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`dst.copy_(src)`: the destination, whatever side it is on."""
+    return args[0]
+
+
+def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    source = args[0]
+    return mode.empty_strided(
+        source.shape, strides_for(source, kwargs.get("memory_format")), source.dtype, source.fake_device
+    )
+
+
+def _in_place(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _no_pin(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return False
+
+
+def _nothing(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return None
+
+
+def _false(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    return False
+
+
+def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return mode.empty_like(args[0]) if _is_cuda(args[0]) else NotImplemented
+
+
+def _batch_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """(output, saved mean, saved inverse deviation); the statistics are of the accumulation type."""
+    x, training = args[0], args[5]
+    dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    channels = (x.shape[1],) if training else (0,)
+    save = [mode.empty_strided(channels, (1,), dtype, x.fake_device) for _ in range(2)]
+    return (mode.empty_like(x), *save)
+
+
+def _batch_norm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    grad, x, weight, mask = args[0], args[1], args[2], args[9]
+    stats = weight.dtype if weight is not None else x.dtype
+    channels = (x.shape[1],)
+    grad_x = mode.empty_like(x) if mask[0] else None
+    pair = [mode.empty_strided(channels, (1,), stats, grad.fake_device) if wanted else None for wanted in mask[1:3]]
+    return (grad_x, *pair)
+
+
+def _layer_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    x, shape = args[0], args[1]
+    lead = tuple(x.shape[: x.dim() - len(shape)]) + (1,) * len(shape)
+    dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    out = mode.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device)
+    stats = [mode.empty_strided(lead, contiguous_strides(lead), dtype, x.fake_device) for _ in range(2)]
+    return (out, *stats)
+
+
+def _layer_norm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    _grad, x, _shape, _mean, _rstd, weight, bias, mask = args
+    grad_x = mode.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device) if mask[0] else None
+    grad_w = mode.empty_like(weight) if mask[1] and weight is not None else None
+    grad_b = mode.empty_like(bias) if mask[2] and bias is not None else None
+    return (grad_x, grad_w, grad_b)
+
+
+def _dropout(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """(output, mask); CUDA allocates the mask first. Source: ATen/native/cuda/Dropout.cu, `dropout_cuda`."""
+    x, _p, train = args
+    if train is False or x.numel() == 0:
+        return NotImplemented
+    mask = mode.empty_like(x, torch.bool)
+    mode.note(mask)
+    return (mode.empty_like(x), mask)
+
+
+def foreach(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`torch._foreach_*` and `torch._fused_*`: nothing in place, else one new tensor for each of the first list."""
+    name = func._opname
+    if name.endswith("_"):
+        return None
+    if name in {"_foreach_norm", "_foreach_max", "_foreach_sum"}:
+        return [mode.empty_strided((), (), each.dtype, each.fake_device) for each in args[0]]
+    if all(_is_cuda(each) for each in args[0]) and name.startswith("_foreach_"):
+        return [mode.empty_like(each) for each in args[0]]
+    return NotImplemented
+
+
+HANDLERS: dict[Any, Any] = {
+    _aten._local_scalar_dense.default: _scalar,
+    _aten.equal.default: _false,
+    _aten._to_copy.default: _to_copy,
+    _aten.copy_.default: _copy_,
+    _aten.clone.default: _clone,
+    _aten.is_pinned.default: _no_pin,
+    _aten.record_stream.default: _nothing,
+    _aten.native_batch_norm.default: _batch_norm,
+    _aten.native_batch_norm_backward.default: _batch_norm_backward,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.native_layer_norm_backward.default: _layer_norm_backward,
+    _aten.native_dropout.default: _dropout,
+    _aten.silu_backward.default: _like,
+    _aten.mish_backward.default: _like,
+    **dict.fromkeys(
+        (
+            _aten.uniform_.default,
+            _aten.normal_.default,
+            _aten.exponential_.default,
+            _aten.bernoulli_.float,
+            _aten.random_.default,
+            _aten.zero_.default,
+            _aten.fill_.Scalar,
+            _aten.add_.Tensor,
+            _aten.mul_.Tensor,
+            _aten.div_.Tensor,
+            _aten.addcmul_.default,
+            _aten.addcdiv_.default,
+            _aten.lerp_.Scalar,
+            _aten.relu_.default,
+        ),
+        _in_place,
+    ),
+    _aten._amp_foreach_non_finite_check_and_unscale_.default: _nothing,
+    _aten._amp_update_scale_.default: _in_place,
+}
