@@ -69,6 +69,7 @@ class OomEvidence:
         tried_bytes: the allocation that failed, from the framework's message.
         in_use_bytes: what the process held then, from the framework's message.
         free_bytes: least free memory on the attempt's GPUs near the end, from samples.
+        total_bytes: memory of the GPU that `free_bytes` was read on.
     """
 
     exception: bool = False
@@ -76,6 +77,7 @@ class OomEvidence:
     tried_bytes: int | None = None
     in_use_bytes: int | None = None
     free_bytes: int | None = None
+    total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +87,14 @@ class AttemptExit:
     Attributes:
         exit_code: of the process itself; None when a signal ended it or it never started.
         signal: number of the signal that ended it, or None.
-        reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, or `lost` (nobody knows).
+        reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, `lost` (nobody knows), or
+            `never-ran` (the daemon ended between deciding and launching; the engine vouches that it never will).
         detail: a sentence for people, e.g. why it could not start.
     """
 
     exit_code: int | None
     signal: int | None
-    reason: Literal["exited", "not-started", "timeout", "stopped", "lost"]
+    reason: Literal["exited", "not-started", "timeout", "stopped", "lost", "never-ran"]
     detail: str = ""
     oom: OomEvidence = field(default_factory=OomEvidence)
 

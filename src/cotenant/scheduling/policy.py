@@ -17,7 +17,10 @@ class Policy(Protocol):
     answer has exactly one entry for each, and no two placements together promise more than a GPU has.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The registered name."""
+        ...
 
     def decide(self, queue: Sequence[Job], server: ServerSnapshot) -> list[Placement | Wait]:
         """One `Placement` or `Wait` for every job of `queue`, in the order they were considered."""

@@ -1,0 +1,158 @@
+"""What an attempt's end means, and with how much memory the next one starts.
+
+Out of memory is told by evidence, in this order:
+
+- the traceback the process ended with is an out-of-memory error, and it did not exit with 0: out of memory;
+- such words are only somewhere in its output: a hint, believed if a sample near the end shows the GPU full;
+- anything else that fails is a failure of the job and is not tried again: it would fail again and, if it had
+  precedence, keep others waiting (as happens where every failure counts as out of memory, managers.md 1.1).
+
+The next attempt may start at once, wherever there is room for the new floor: in the published systems the wait
+for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times the work lost (managers.md 0).
+
+- It needed `in_use + tried` at that moment, which is a lower bound of its peak: the floor is that and a tenth.
+  Without these figures, half as much again as it was promised. At least a quarter above the promise in any case,
+  so that few attempts reach any size; at most the whole GPU.
+- If `in_use + tried` was within its promise, a neighbor took the memory: the promise was right, the floor stays.
+- After two such exits, before the last attempt, and when the floor reaches the whole GPU, it gets its GPUs alone.
+- Alone and still out of memory, with no stranger to blame, is the end; so is `max_attempts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Outcome
+from cotenant.core.units import format_bytes
+
+FULL_BELOW = 0.03
+"""A GPU with less than this share of its memory free counts as full: caching allocators work in 2-20 MiB steps,
+but samples are a second apart."""
+
+HEADROOM = 1.1
+LEAST_STEP = 1.25
+BLIND_STEP = 1.5
+SHARED_TRIES = 2
+
+TERMINATED = (15, 9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """The job goes back to the queue with these."""
+
+    floor_bytes: int
+    exclusive: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """The job is over; fields as in `Done`."""
+
+    outcome: Outcome
+    code: int | None = None
+    reason: str = ""
+
+
+def verdict(job: Job) -> Retry | Final:
+    """What follows from the end of the last attempt of `job`, which has its `exit` and `ended_at_s`.
+
+    Depends on the job alone, so that a replayed journal comes to the same end.
+    """
+    attempt = job.attempts[-1]
+    end = attempt.exit or AttemptExit(exit_code=None, signal=None, reason="lost")
+    if attempt.stop_asked is not None and end.reason != "lost":
+        return Final(outcome="cancelled", reason="on request")
+    if _overran(job, attempt, end):
+        return Final(outcome="timeout", code=end.exit_code, reason=end.detail)
+    if end.reason == "lost":
+        return Final(outcome="lost", reason=end.detail or "nobody knows how it ended")
+    if end.reason == "never-ran":
+        return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=f"retry: {end.detail}")
+    if end.reason == "stopped":
+        return Final(outcome="cancelled", reason=end.detail or "stopped from outside")
+    if end.reason == "not-started":
+        return Final(outcome="failed", code=end.exit_code, reason=end.detail or "could not be started")
+    if end.exit_code == 0:
+        return Final(outcome="completed", code=0)
+    if ran_out_of_memory(end):
+        return _after_oom(job, attempt, end.oom)
+    code = 128 + end.signal if end.signal is not None else end.exit_code
+    reason = f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}"
+    return Final(outcome="failed", code=code, reason=end.detail or reason)
+
+
+def ran_out_of_memory(end: AttemptExit) -> bool:
+    """Whether the evidence says that an attempt ended for want of GPU memory."""
+    if end.reason != "exited" or end.exit_code == 0:
+        return False
+    oom = end.oom
+    return oom.exception or (oom.message and _was_full(oom))
+
+
+def _was_full(oom: OomEvidence) -> bool:
+    if oom.free_bytes is None:
+        return False
+    if oom.tried_bytes is not None and oom.free_bytes < oom.tried_bytes:
+        return True
+    return oom.total_bytes is not None and oom.free_bytes < FULL_BELOW * oom.total_bytes
+
+
+def _overran(job: Job, attempt: Attempt, end: AttemptExit) -> bool:
+    if end.reason == "timeout":
+        return True
+    limit_s, since_s = job.spec.time_limit_s, attempt.started_at_s
+    if limit_s is None or since_s is None or attempt.ended_at_s is None:
+        return False
+    stopped = end.reason == "stopped" or (end.reason == "exited" and end.signal in TERMINATED)
+    return stopped and attempt.ended_at_s - since_s >= limit_s
+
+
+def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
+    promised = attempt.placement.promised_bytes
+    alone = attempt.placement.sharing == "exclusive"
+    wanted = None if oom.tried_bytes is None or oom.in_use_bytes is None else oom.tried_bytes + oom.in_use_bytes
+    victim = wanted is not None and wanted <= promised
+    if attempt.number >= job.spec.max_attempts:
+        return Final(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(attempt.number)}")
+    if alone and not victim:
+        return Final(
+            outcome="oom", code=_code(attempt), reason=f"out of memory alone on its GPU, {_held(oom, attempt)}"
+        )
+    floor = job.floor_bytes if victim else next_floor_bytes(job, attempt, wanted)
+    if not victim and oom.total_bytes is not None:
+        floor = max(job.floor_bytes, min(floor, oom.total_bytes))
+    whole = oom.total_bytes is not None and floor >= oom.total_bytes
+    shared_ooms = 1 + sum(1 for each in job.attempts[:-1] if each.exit is not None and ran_out_of_memory(each.exit))
+    last = attempt.number + 1 >= job.spec.max_attempts
+    exclusive = alone or whole or last or shared_ooms >= SHARED_TRIES
+    cause = "neighbors took its memory" if victim else _held(oom, attempt)
+    return Retry(floor_bytes=floor, exclusive=exclusive, reason=f"retry after out of memory: {cause}")
+
+
+def next_floor_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> int:
+    """Floor after an attempt that needed more than its promise; `wanted_bytes` where the framework told."""
+    promised = attempt.placement.promised_bytes
+    peak = max(attempt.peak_observed_bytes.values(), default=0)
+    learned = int(max(wanted_bytes or 0, peak) * HEADROOM)
+    step = int(promised * (LEAST_STEP if wanted_bytes is not None else BLIND_STEP))
+    return max(learned, step, job.floor_bytes)
+
+
+def _held(oom: OomEvidence, attempt: Attempt) -> str:
+    promised = format_bytes(attempt.placement.promised_bytes)
+    if oom.in_use_bytes is None or oom.tried_bytes is None:
+        return f"more than the {promised} promised"
+    return f"held {format_bytes(oom.in_use_bytes)}, tried {format_bytes(oom.tried_bytes)} more, {promised} promised"
+
+
+def _code(attempt: Attempt) -> int | None:
+    end = attempt.exit
+    if end is None:
+        return None
+    return 128 + end.signal if end.signal is not None else end.exit_code
+
+
+def _attempts(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"

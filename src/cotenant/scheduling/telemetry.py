@@ -1,0 +1,166 @@
+"""What was read of the GPUs lately, and whose memory it is. Forgotten at a restart; the next sample brings it back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from cotenant.core.events import AttemptExited, ObservedBytes, ServerSampled
+from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
+from cotenant.core.job import Job
+
+Key = tuple[int, int]
+"""Job id and attempt number."""
+
+MOST_SAMPLES = 256
+NEAR_END_S = 10.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one attempt was seen to hold on one GPU."""
+
+    at_s: float
+    peak_bytes: int
+
+
+class Telemetry:
+    """A bounded window of samples for every GPU, and the peaks of every live attempt.
+
+    Attributes:
+        gpus: the newest inventory, in display order.
+    """
+
+    def __init__(self, *, stale_after_s: float, window_s: float) -> None:
+        self.gpus: tuple[Gpu, ...] = ()
+        self._stale_after_s = stale_after_s
+        self._window_s = window_s
+        self._windows: dict[str, deque[GpuSample]] = {}
+        self._tuples: dict[str, tuple[GpuSample, ...]] = {}
+        self._strangers: dict[str, int | None] = {}
+        self._seen: dict[Key, dict[str, _Seen]] = {}
+
+    def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
+        """Take in a reading. Memory that is not of an attempt of `jobs` on its own GPU is a stranger's."""
+        self.gpus = event.gpus
+        ours: dict[str, int] = {}
+        for each in event.observed:
+            if each.used_bytes > 0 and _is_ours(each, jobs, event.at_s):
+                ours[each.gpu_uuid] = ours.get(each.gpu_uuid, 0) + each.used_bytes
+                self._see((each.job_id, each.attempt), each.gpu_uuid, each.used_bytes, event.at_s)
+        for gpu in event.gpus:
+            sample = event.samples.get(gpu.uuid)
+            if sample is not None and self._keep(gpu.uuid, sample):
+                self._strangers[gpu.uuid] = _strangers(sample, gpu, ours.get(gpu.uuid, 0))
+
+    def _see(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
+        on_gpu = self._seen.get(key)
+        if on_gpu is None:
+            return
+        seen = on_gpu.get(uuid)
+        if seen is None:
+            on_gpu[uuid] = _Seen(at_s, used_bytes)
+        elif used_bytes > seen.peak_bytes:
+            seen.peak_bytes = used_bytes
+
+    def _keep(self, uuid: str, sample: GpuSample) -> bool:
+        """Append `sample` unless it is out of order; a clock that was set back starts the window afresh."""
+        window = self._windows.setdefault(uuid, deque(maxlen=MOST_SAMPLES))
+        if window and sample.at_s < window[-1].at_s:
+            if window[-1].at_s - sample.at_s <= self._stale_after_s:
+                return False
+            window.clear()
+        window.append(sample)
+        while sample.at_s - window[0].at_s > self._window_s:
+            window.popleft()
+        self._tuples.pop(uuid, None)
+        return True
+
+    def watch(self, job_id: int, attempt: int) -> None:
+        """Remember peaks of this attempt until it is forgotten."""
+        self._seen[job_id, attempt] = {}
+
+    def forget(self, job_id: int, attempt: int) -> None:
+        """Drop what was seen of an attempt that has ended."""
+        self._seen.pop((job_id, attempt), None)
+
+    def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
+        """Most bytes seen of a live attempt, by GPU UUID; a GPU where it was not seen is absent."""
+        return {uuid: seen.peak_bytes for uuid, seen in self._seen.get((job_id, attempt), {}).items()}
+
+    def witnessed(self, event: AttemptExited, uuids: Iterable[str]) -> AttemptExited:
+        """`event` with what samples showed filled in where it says nothing: peaks, and free memory near the end."""
+        oom = event.exit.oom
+        least = self._least_free(uuids, event.at_s)
+        if oom.free_bytes is None and least is not None:
+            oom = replace(oom, free_bytes=least[0], total_bytes=least[1])
+        peaks = {**self.peaks_bytes(event.job_id, event.attempt), **event.peak_observed_bytes}
+        return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks)
+
+    def _least_free(self, uuids: Iterable[str], at_s: float) -> tuple[int, int] | None:
+        totals = {gpu.uuid: gpu.memory_total_bytes for gpu in self.gpus}
+        readings = (
+            (totals[uuid] - sample.used_bytes, totals[uuid])
+            for uuid in uuids
+            if uuid in totals
+            for sample in self._windows.get(uuid, ())
+            if _is_bytes(sample.used_bytes, totals[uuid]) and abs(at_s - sample.at_s) <= NEAR_END_S
+            if sample.used_bytes is not None
+        )
+        return min(readings, default=None)
+
+    def resident(self, job_id: int, attempt: int, uuid: str, *, blank: Resident) -> Resident:
+        """`blank` with what was seen of it."""
+        seen = self._seen.get((job_id, attempt), {}).get(uuid)
+        return blank if seen is None else replace(blank, observed_bytes=seen.peak_bytes, seen_at_s=seen.at_s)
+
+    def snapshot(self, at_s: float, residents: Mapping[str, tuple[Resident, ...]]) -> ServerSnapshot:
+        """All GPUs at `at_s`. Strangers' use is None where the newest sample is stale, absent or nonsense."""
+        gpus = tuple(
+            GpuSnapshot(
+                gpu=gpu,
+                samples=self._samples(gpu.uuid),
+                residents=residents.get(gpu.uuid, ()),
+                strangers_bytes=self._fresh_strangers(gpu.uuid, at_s),
+            )
+            for gpu in self.gpus
+        )
+        return ServerSnapshot(at_s=at_s, gpus=gpus)
+
+    def _samples(self, uuid: str) -> tuple[GpuSample, ...]:
+        found = self._tuples.get(uuid)
+        if found is None:
+            found = self._tuples[uuid] = tuple(self._windows.get(uuid, ()))
+        return found
+
+    def _fresh_strangers(self, uuid: str, at_s: float) -> int | None:
+        window = self._windows.get(uuid)
+        # A sample from the future means a clock was set: no better than an old one. Written so that NaN fails.
+        if not window or not abs(at_s - window[-1].at_s) <= self._stale_after_s:
+            return None
+        return self._strangers.get(uuid)
+
+
+def _is_ours(seen: ObservedBytes, jobs: Mapping[int, Job], at_s: float) -> bool:
+    """Whether the attempt was placed on that GPU and had not ended before the sample.
+
+    A job that strayed from its GPU, or a process that outlived its attempt, is a stranger: nothing is promised to it.
+    """
+    job = jobs.get(seen.job_id)
+    if job is None or not 0 < seen.attempt <= len(job.attempts):
+        return False
+    attempt = job.attempts[seen.attempt - 1]
+    over = attempt.ended_at_s is not None and attempt.ended_at_s < at_s
+    return seen.gpu_uuid in attempt.placement.gpu_uuids and not over
+
+
+def _strangers(sample: GpuSample, gpu: Gpu, ours_bytes: int) -> int | None:
+    """Bytes of others. Processes are read a moment after the total, so ours may exceed it a little: then 0."""
+    if not _is_bytes(sample.used_bytes, gpu.memory_total_bytes) or sample.used_bytes is None:
+        return None
+    return max(0, sample.used_bytes - ours_bytes)
+
+
+def _is_bytes(value: object, total_bytes: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= total_bytes

@@ -1,0 +1,17 @@
+PRAGMA application_id = 1668248677;
+PRAGMA user_version = 1;
+BEGIN TRANSACTION;
+CREATE TABLE events (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, type TEXT NOT NULL, job_id INTEGER NOT NULL, body TEXT NOT NULL, crc32 INTEGER NOT NULL);
+INSERT INTO "events" VALUES(1,1.5,'JobSubmitted',1,'{"type":"JobSubmitted","at_s":1.5,"cause":"api","job_id":1,"spec":{"type":"JobSpec","command":["true"],"workdir":"/tmp","env":{"A":"\u00e4\udc80"},"user":"ann","uid":1000,"name":"job","gpus":1,"declared_bytes":null,"estimator":null,"exclusive":false,"priority":0,"time_limit_s":60.0,"slowdown_bound":null,"after":[7,8],"max_attempts":4,"stdout_path":null,"stderr_path":null,"source":null}}',3673322806);
+INSERT INTO "events" VALUES(2,2.0,'EstimateReady',1,'{"type":"EstimateReady","at_s":2.0,"cause":"traced","job_id":1,"estimate":{"type":"Estimate","peak_allocated_bytes":null,"peak_reserved_bytes":8589934592,"context_bytes":0,"margin_bytes":0,"coverage":0.99,"estimator":"declared","version":"1","gpu":"A100-40GB","breakdown_bytes":{"weights":5},"warnings":[],"partial":false},"error":null}',2353288800);
+INSERT INTO "events" VALUES(3,2.5,'EstimateReady',1,'{"type":"EstimateReady","at_s":2.5,"cause":"traced","job_id":1,"estimate":null,"error":"no such script"}',2253075529);
+INSERT INTO "events" VALUES(4,3.0,'AttemptPlaced',1,'{"type":"AttemptPlaced","at_s":3.0,"cause":"policy","job_id":1,"attempt":1,"placement":{"type":"Placement","job_id":1,"gpu_uuids":["GPU-0","GPU-1"],"sharing":"time-sliced","promised_bytes":17179869184,"memory_limit_bytes":null}}',213508433);
+INSERT INTO "events" VALUES(5,4.0,'AttemptStarted',1,'{"type":"AttemptStarted","at_s":4.0,"cause":"engine","job_id":1,"attempt":1,"process":{"type":"ProcessId","pid":9,"start_ticks":1099511627776,"boot_id":"b"}}',3259171497);
+INSERT INTO "events" VALUES(6,5.0,'AttemptExited',1,'{"type":"AttemptExited","at_s":5.0,"cause":"engine","job_id":1,"attempt":1,"exit":{"type":"AttemptExit","exit_code":1,"signal":null,"reason":"exited","detail":"","oom":{"type":"OomEvidence","exception":true,"message":false,"tried_bytes":8589934592,"in_use_bytes":null,"free_bytes":null,"total_bytes":null}},"peak_observed_bytes":{"GPU-0":123}}',882391319);
+INSERT INTO "events" VALUES(7,6.0,'JobHeld',1,'{"type":"JobHeld","at_s":6.0,"cause":"api","job_id":1}',3609464884);
+INSERT INTO "events" VALUES(8,7.0,'JobReleased',1,'{"type":"JobReleased","at_s":7.0,"cause":"api","job_id":1}',2026175811);
+INSERT INTO "events" VALUES(9,8.0,'JobCancelled',1,'{"type":"JobCancelled","at_s":8.0,"cause":"api","job_id":1}',658559195);
+CREATE INDEX events_by_job ON events (job_id, seq);
+CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+COMMIT;

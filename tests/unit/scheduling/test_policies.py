@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.scheduling.policies import create, options, policies
+
+
+def test_every_policy_goes_by_its_registered_name():
+    assert [create(each).name for each in policies()] == list(policies())
+    assert "exclusive" in policies()
+    assert "most-memory" in policies()
+
+
+def test_an_unknown_policy_is_answered_with_the_known_ones():
+    with pytest.raises(UnknownName, match=r"no policy named `bestfit` \(known: best-fit, exclusive, .*\)") as caught:
+        create("bestfit")
+    assert caught.value.hint == "did you mean `best-fit`?"
+    with pytest.raises(UnknownName):
+        options("bestfit")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"smact": 1}, "has no option `smact` (known: backfill, keep_after_s, settle_s, sharing, smact_limit)"),
+        ({"return": 1}, "has no option `return`"),
+        ({"backfill": "yes"}, "option `backfill` of policy `best-fit` is 'yes', wanted bool"),
+        ({"sharing": "exclusive"}, "is 'exclusive', wanted one of ['time-sliced', 'mps', 'mig']"),
+        ({"smact_limit": 80}, "SMACT limit 80 is no ratio"),
+    ],
+)
+def test_wrong_options_are_errors(given, message):
+    with pytest.raises(UsageError) as caught:
+        create("best-fit", given)
+    assert message in str(caught.value)
+
+
+def test_options_reach_the_policy():
+    assert options("exclusive") == {"backfill": False}
+    assert create("exclusive", {"backfill": True}).backfill is True
+    assert create("most-memory", {"keep_after_s": None}).keep_after_s is None
+    assert create("most-memory", {"keep_after_s": 60}).keep_after_s == 60.0

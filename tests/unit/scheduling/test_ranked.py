@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job, a_resident, a_server, a_snapshot
+from cotenant.core.job import Queued
+from cotenant.core.placement import Placement, Wait
+from cotenant.core.units import GiB
+from cotenant.scheduling import filters, orders, scores
+from cotenant.scheduling.policies import create
+from cotenant.scheduling.ranked import Ranked
+
+MEMORY_ONLY = Ranked(
+    name="memory-only",
+    order=orders.fifo,
+    filters=(filters.honors_exclusive, filters.fits_memory),
+    score=scores.first,
+)
+BUSY = (a_resident(30, 30),)
+
+
+def placed(answers):
+    return {each.job_id: each.gpu_uuids for each in answers if isinstance(each, Placement)}
+
+
+def waits(answers):
+    return {each.job_id: each for each in answers if isinstance(each, Wait)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "uuid"),
+    [("best-fit", "GPU-1"), ("first-fit", "GPU-0"), ("most-memory", "GPU-2")],
+)
+def test_which_gpu_each_policy_prefers(policy, uuid):
+    server = a_server(a_snapshot(0, strangers=10), a_snapshot(1, strangers=20), a_snapshot(2))
+    assert placed(create(policy).decide([a_job(1, 8)], server)) == {1: (uuid,)}
+
+
+def test_equal_scores_go_by_display_order():
+    server = a_server(a_snapshot(0), a_snapshot(1), a_snapshot(2))
+    assert placed(create("most-memory").decide([a_job(1, 8, gpus=2)], server)) == {1: ("GPU-0", "GPU-1")}
+
+
+def test_larger_priority_goes_first_then_age():
+    queue = [a_job(1, 30, at_s=5), a_job(2, 30, at_s=1), a_job(3, 30, at_s=9, priority=1)]
+    answers = MEMORY_ONLY.decide(queue, a_server(a_snapshot()))
+    assert [each.job_id for each in answers] == [3, 2, 1]
+    assert placed(answers) == {3: ("GPU-0",)}
+
+
+def test_a_shared_job_is_promised_its_bound_and_one_alone_all_there_is():
+    server = a_server(a_snapshot(0, strangers=1), a_snapshot(1))
+    answers = MEMORY_ONLY.decide([a_job(1, 8, exclusive=True), a_job(2, 8)], server)
+    assert [(each.sharing, each.promised_bytes) for each in answers] == [
+        ("exclusive", 39 * GiB),
+        ("time-sliced", 8 * GiB),
+    ]
+
+
+def test_what_one_decision_gives_is_gone_for_its_later_jobs():
+    answers = MEMORY_ONLY.decide([a_job(each, 15) for each in (1, 2, 3)], a_server(a_snapshot()))
+    assert placed(answers) == {1: ("GPU-0",), 2: ("GPU-0",)}
+    assert waits(answers)[3].verdicts[0].reason == "needs 15.0 GiB, 10.0 GiB available"
+
+
+def test_jobs_behind_one_that_waits_pass_with_backfill_only():
+    queue = [a_job(1, 20), a_job(2, 4)]
+    server = a_server(a_snapshot(residents=BUSY))
+    assert placed(MEMORY_ONLY.decide(queue, server)) == {2: ("GPU-0",)}
+    strict = replace(MEMORY_ONLY, backfill=False).decide(queue, server)
+    assert placed(strict) == {}
+    assert waits(strict)[2].reason == "job 1 is ahead and this policy lets nobody pass"
+    assert [each.rule for each in waits(strict)[2].verdicts] == ["in_order"]
+
+
+def test_a_retry_never_blocks_the_queue():
+    retry = replace(a_job(1, 20), attempts=(object(),))
+    strict = replace(MEMORY_ONLY, backfill=False)
+    answers = strict.decide([retry, a_job(2, 4)], a_server(a_snapshot(residents=BUSY)))
+    assert placed(answers) == {2: ("GPU-0",)}
+
+
+def long_wait(job, since_s=0.0):
+    return replace(job, state=Queued(since_s=since_s))
+
+
+def test_a_gang_that_waited_long_gets_gpus_emptied():
+    policy = replace(MEMORY_ONLY, keep_after_s=600)
+    server = a_server(
+        a_snapshot(0, residents=(a_resident(8), a_resident(8, job_id=101))),
+        a_snapshot(1, residents=(a_resident(8, job_id=102),)),
+        a_snapshot(2, residents=(a_resident(8, job_id=103),)),
+        at_s=600.0,
+    )
+    queue = [long_wait(a_job(1, 36, gpus=2)), long_wait(a_job(2, 8))]
+    answers = policy.decide(queue, server)
+    assert placed(answers) == {2: ("GPU-0",)}, "the two with fewest residents are kept for the gang"
+    early = policy.decide(queue, replace(server, at_s=599.0))
+    assert placed(early) == {2: ("GPU-0",)}
+    crowd = [queue[0], *(a_job(each, 20, at_s=1) for each in (2, 3, 4))]
+    assert len(placed(policy.decide(crowd, server))) == 1
+    assert len(placed(policy.decide(crowd, replace(server, at_s=599.0)))) == 3
+
+
+def test_only_one_job_at_a_time_has_gpus_emptied():
+    policy = replace(MEMORY_ONLY, keep_after_s=0)
+    server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
+    answers = policy.decide([a_job(1, 20), a_job(2, 20, gpus=2), a_job(3, 4)], server)
+    assert placed(answers) == {3: ("GPU-1",)}
+    assert [each.rule for each in waits(answers)[2].verdicts] == ["kept_free", "fits_memory"]
+
+
+def test_a_gpu_filled_by_a_job_of_another_size_is_full_for_all():
+    server = a_server(a_snapshot(0), a_snapshot(1))
+    queue = [a_job(1, 20), a_job(2, 39), a_job(3, 20), a_job(4, 20)]
+    assert placed(MEMORY_ONLY.decide(queue, server)) == {1: ("GPU-0",), 2: ("GPU-1",), 3: ("GPU-0",)}
+
+
+def test_a_gpu_taken_by_a_job_of_another_size_is_ranked_anew():
+    policy = replace(MEMORY_ONLY, score=scores.most_available_memory)
+    server = a_server(*(a_snapshot(each) for each in range(3)))
+    answers = policy.decide([a_job(1, 4), a_job(2, 20), a_job(3, 4)], server)
+    assert placed(answers) == {1: ("GPU-0",), 2: ("GPU-1",), 3: ("GPU-2",)}
+
+
+def test_a_gang_never_gets_a_gpu_twice():
+    server = a_server(a_snapshot(0, strangers=20), a_snapshot(1, strangers=20), a_snapshot(2))
+    answers = MEMORY_ONLY.decide([a_job(1, 15, gpus=2), a_job(2, 12), a_job(3, 15, gpus=2)], server)
+    assert placed(answers) == {1: ("GPU-0", "GPU-1"), 2: ("GPU-2",)}
+
+
+def test_gpus_are_kept_from_jobs_of_a_size_seen_before_too():
+    policy = replace(MEMORY_ONLY, keep_after_s=0)
+    server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
+    queue = [a_job(1, 5), a_job(2, 20), a_job(3, 5), a_job(4, 5)]
+    assert placed(policy.decide(queue, server)) == {1: ("GPU-0",), 3: ("GPU-0",)}
+
+
+def test_more_kinds_of_need_than_are_remembered():
+    server = a_server(*(a_snapshot(each) for each in range(4)))
+    queue = [a_job(1 + each, 0.1 + each % 100 / 100) for each in range(200)]
+    assert len(placed(MEMORY_ONLY.decide(queue, server))) == 200
+
+
+def test_verdicts_tell_what_is_available_after_the_jobs_before():
+    server = a_server(a_snapshot(residents=BUSY))
+    answers = waits(MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 4), a_job(3, 20)], server))
+    assert answers[1].verdicts[0].reason == "needs 20.0 GiB, 10.0 GiB available"
+    assert answers[3].verdicts[0].reason == "needs 20.0 GiB, 6.0 GiB available"
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        pytest.param(a_job(1, 13.1), "1 GPU with 13.1 GiB available, none of 2 qualifies", id="one"),
+        pytest.param(
+            a_job(1, 13.1, exclusive=True), "1 empty GPU with 13.1 GiB available, none of 2 qualifies", id="alone"
+        ),
+        pytest.param(a_job(1, None), "1 empty GPU, none of 2 qualifies", id="unknown"),
+        pytest.param(a_job(1, 9.2, gpus=2), "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies", id="gang"),
+        pytest.param(a_job(1, 1, gpus=3), "3 GPUs with 1.0 GiB available each, 2 of 2 qualify", id="too wide"),
+    ],
+)
+def test_the_reason_of_a_wait(job, reason):
+    server = a_server(a_snapshot(0, residents=(a_resident(31),)), a_snapshot(1, residents=(a_resident(30.5),)))
+    assert MEMORY_ONLY.decide([job], server)[0].reason == reason
+
+
+def test_without_gpus_a_job_waits_for_one():
+    assert MEMORY_ONLY.decide([a_job(1)], a_server())[0].reason == "1 GPU with 8.0 GiB available, no GPU is known"
+
+
+def test_verdicts_of_a_gang_are_in_display_order():
+    server = a_server(a_snapshot(0), a_snapshot(1, residents=BUSY), a_snapshot(2))
+    (wait,) = MEMORY_ONLY.decide([a_job(1, 20, gpus=3)], server)
+    assert [(each.gpu_uuid, each.rule) for each in wait.verdicts] == [
+        ("GPU-0", "gang"),
+        ("GPU-1", "fits_memory"),
+        ("GPU-2", "gang"),
+    ]
+
+
+def test_jobs_that_ask_for_the_same_get_the_same_verdicts_under_their_own_id():
+    server = a_server(a_snapshot(residents=BUSY))
+    first, second = MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 20)], server)
+    assert (first.job_id, second.job_id) == (1, 2)
+    assert first.verdicts == second.verdicts
+
+
+def test_a_second_job_does_not_follow_onto_a_gpu_that_has_not_settled():
+    answers = create("first-fit").decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
+    assert placed(answers) == {1: ("GPU-0",)}
+    assert waits(answers)[2].verdicts[0].rule == "settled"
+    both = create("first-fit", {"settle_s": 0}).decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
+    assert len(placed(both)) == 2
+
+
+def test_sharing_is_as_chosen():
+    (answer,) = create("best-fit", {"sharing": "mps"}).decide([a_job(1)], a_server(a_snapshot()))
+    assert answer.sharing == "mps"

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.scheduling.recovery import Final, Retry, ran_out_of_memory, verdict
+
+TOTAL = 40 * GiB
+
+
+def gib(**sizes):
+    return OomEvidence(**{key: value if isinstance(value, bool) else int(value * GiB) for key, value in sizes.items()})
+
+
+def an_exit(code=1, reason="exited", signal=None, oom=None, detail=""):
+    return AttemptExit(exit_code=code, signal=signal, reason=reason, detail=detail, oom=oom or OomEvidence())
+
+
+def ended(end, *, promised=8, sharing="time-sliced", earlier=(), peak=None, floor=0, ran_s=10.0, asked=None, **spec):
+    """A job whose last attempt came to `end`; `earlier` are the exits before it."""
+    attempts = tuple(
+        Attempt(
+            number=number,
+            placement=Placement(job_id=1, gpu_uuids=("GPU-0",), sharing=sharing, promised_bytes=int(promised * GiB)),
+            placed_at_s=0.0,
+            started_at_s=100.0,
+            ended_at_s=100.0 + ran_s,
+            exit=each,
+            stop_asked=asked,
+            peak_observed_bytes={} if peak is None else {"GPU-0": int(peak * GiB)},
+        )
+        for number, each in enumerate([*earlier, end], start=1)
+    )
+    return replace(a_job(**spec), attempts=attempts, floor_bytes=int(floor * GiB))
+
+
+PROOF = gib(exception=True)
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "code"),
+    [
+        pytest.param(an_exit(0), "completed", 0, id="completed"),
+        pytest.param(an_exit(0, oom=PROOF), "completed", 0, id="recovered from running out by itself"),
+        pytest.param(an_exit(3), "failed", 3, id="failed"),
+        pytest.param(an_exit(None, signal=9), "failed", 137, id="killed"),
+        pytest.param(an_exit(None, "lost"), "lost", None, id="lost"),
+        pytest.param(an_exit(None, "timeout", 15), "timeout", None, id="timeout"),
+        pytest.param(an_exit(1, "timeout", oom=PROOF), "timeout", 1, id="timeout beats memory"),
+        pytest.param(an_exit(None, "stopped", 15), "cancelled", None, id="stopped by somebody else"),
+        pytest.param(an_exit(None, "not-started", detail="no such command"), "failed", None, id="not started"),
+        pytest.param(an_exit(None, "not-started", oom=PROOF), "failed", None, id="not started is never memory"),
+        pytest.param(an_exit(1, oom=gib(message=True)), "failed", 1, id="a word without a reading"),
+        pytest.param(
+            an_exit(1, oom=gib(message=True, free_bytes=5, total_bytes=40)), "failed", 1, id="a word on a free GPU"
+        ),
+        pytest.param(
+            an_exit(1, oom=gib(message=True, free_bytes=1.3, total_bytes=40)), "failed", 1, id="a word, 3 % free"
+        ),
+        pytest.param(an_exit(1, oom=gib(free_bytes=0, total_bytes=40)), "failed", 1, id="a full GPU without a word"),
+    ],
+)
+def test_ends_that_are_final(end, outcome, code):
+    found = verdict(ended(end))
+    assert isinstance(found, Final)
+    assert (found.outcome, found.code) == (outcome, code)
+
+
+@pytest.mark.parametrize(
+    "oom",
+    [
+        pytest.param(PROOF, id="the exception it ended with"),
+        pytest.param(gib(message=True, free_bytes=1.1, total_bytes=40), id="a word and a full GPU"),
+        pytest.param(gib(message=True, free_bytes=3, tried_bytes=4), id="a word and too little free for what it tried"),
+    ],
+)
+def test_evidence_of_running_out_of_memory(oom):
+    assert isinstance(verdict(ended(an_exit(1, oom=oom))), Retry)
+
+
+@pytest.mark.parametrize("reason", ["timeout", "stopped", "lost", "not-started"])
+def test_only_an_exit_of_its_own_is_out_of_memory(reason):
+    assert not ran_out_of_memory(an_exit(1, reason, oom=PROOF))
+    assert ran_out_of_memory(an_exit(1, oom=PROOF))
+
+
+@pytest.mark.parametrize(
+    ("oom", "peak", "floor"),  # GiB; promised 8
+    [
+        pytest.param(gib(exception=True, in_use_bytes=10, tried_bytes=10), None, 22, id="held and tried, and a tenth"),
+        pytest.param(gib(exception=True, in_use_bytes=8, tried_bytes=0.5), None, 10, id="at least a quarter more"),
+        pytest.param(PROOF, None, 12, id="blind: half as much again"),
+        pytest.param(PROOF, 20, 22, id="was seen to hold 20"),
+        pytest.param(
+            replace(gib(exception=True, in_use_bytes=30, tried_bytes=30), total_bytes=TOTAL),
+            None,
+            40,
+            id="at most the GPU",
+        ),
+    ],
+)
+def test_the_next_floor(oom, peak, floor):
+    found = verdict(ended(an_exit(1, oom=oom), peak=peak))
+    assert isinstance(found, Retry)
+    assert found.floor_bytes == pytest.approx(floor * GiB, rel=1e-9)
+    assert found.exclusive == (floor == 40)
+
+
+def test_a_floor_never_sinks():
+    found = verdict(ended(an_exit(1, oom=PROOF), floor=30))
+    assert isinstance(found, Retry)
+    assert found.floor_bytes == 30 * GiB
+
+
+def test_a_victim_of_its_neighbors_keeps_its_floor():
+    oom = gib(exception=True, in_use_bytes=3, tried_bytes=1)
+    found = verdict(ended(an_exit(1, oom=oom), floor=2))
+    assert found == Retry(
+        floor_bytes=2 * GiB, exclusive=False, reason="retry after out of memory: neighbors took its memory"
+    )
+
+
+def test_the_second_time_it_gets_its_gpu_alone():
+    earlier = an_exit(1, oom=PROOF)
+    found = verdict(ended(an_exit(1, oom=PROOF), earlier=[earlier]))
+    assert isinstance(found, Retry)
+    assert found.exclusive
+
+
+def test_the_last_attempt_is_alone():
+    found = verdict(ended(an_exit(1, oom=PROOF), max_attempts=2))
+    assert isinstance(found, Retry)
+    assert found.exclusive
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        pytest.param(ended(an_exit(1, oom=PROOF), max_attempts=1), "out of memory in 1 attempt", id="no more attempts"),
+        pytest.param(
+            ended(an_exit(1, oom=PROOF), sharing="exclusive", promised=40),
+            "out of memory alone on its GPU, more than the 40.0 GiB promised",
+            id="alone",
+        ),
+    ],
+)
+def test_out_of_memory_for_good(job, reason):
+    assert verdict(job) == Final(outcome="oom", code=1, reason=reason)
+
+
+def test_alone_but_a_stranger_took_the_memory():
+    oom = gib(exception=True, in_use_bytes=3, tried_bytes=1)
+    found = verdict(ended(an_exit(1, oom=oom), sharing="exclusive", promised=40))
+    assert isinstance(found, Retry)
+    assert found.exclusive
+
+
+@pytest.mark.parametrize(
+    ("end", "ran_s", "outcome"),
+    [
+        pytest.param(an_exit(None, "stopped", 15), 60.0, "timeout", id="stopped at the limit"),
+        pytest.param(an_exit(None, "exited", 15), 60.0, "timeout", id="ended by the signal at the limit"),
+        pytest.param(an_exit(None, "exited", 11), 60.0, "failed", id="crashed at the limit"),
+        pytest.param(an_exit(0, "exited"), 60.0, "completed", id="completed at the limit"),
+        pytest.param(an_exit(None, "stopped", 15), 59.0, "cancelled", id="before the limit"),
+    ],
+)
+def test_the_time_limit(end, ran_s, outcome):
+    found = verdict(ended(end, ran_s=ran_s, time_limit_s=60.0))
+    assert isinstance(found, Final)
+    assert found.outcome == outcome
+
+
+@pytest.mark.parametrize("end", [an_exit(0), an_exit(1, oom=PROOF), an_exit(None, "timeout", 15)])
+def test_a_job_that_was_cancelled_stays_so(end):
+    found = verdict(ended(end, asked="cancelled"))
+    assert isinstance(found, Final)
+    assert found.outcome == "cancelled"
