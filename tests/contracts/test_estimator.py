@@ -1,0 +1,97 @@
+"""What every registered estimator must honor."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.core.codec import decode, encode
+from cotenant.core.errors import CotenantError, UnknownName
+from cotenant.core.estimate import Estimate
+from cotenant.core.ports import EstimateRequest
+from cotenant.core.units import GiB
+from cotenant.estimators import ESTIMATORS, create
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(4):
+    model(torch.ones(8, 512, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(params=sorted(ESTIMATORS))
+def name(request):
+    if request.param == "traced" and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    return request.param
+
+
+@pytest.fixture
+def request_(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return EstimateRequest(
+        command=(sys.executable, "train.py"), workdir=str(tmp_path), gpu="A100-40GB", declared_bytes=3 * GiB
+    )
+
+
+def test_goes_by_its_name(name):
+    assert create(name).name == name
+    assert create(name).version
+
+
+def test_numbers_are_in_order(name, request_):
+    estimate = create(name).estimate(request_)
+    assert 0 < (estimate.peak_allocated_bytes or 1) <= estimate.peak_reserved_bytes
+    assert estimate.peak_reserved_bytes <= estimate.device_bytes <= estimate.bound_bytes
+    assert 0 < estimate.coverage <= 1
+    assert estimate.estimator == name
+
+
+def test_the_breakdown_adds_up(name, request_):
+    estimate = create(name).estimate(request_)
+    if estimate.breakdown_bytes:
+        assert sum(estimate.breakdown_bytes.values()) == estimate.peak_allocated_bytes
+
+
+def test_says_the_same_twice(name, request_):
+    assert create(name).estimate(request_) == create(name).estimate(request_)
+
+
+def test_survives_the_journal(name, request_):
+    estimate = create(name).estimate(request_)
+    assert decode(Estimate, json.loads(json.dumps(encode(estimate)))) == estimate
+
+
+def test_refuses_what_it_cannot_say(name, tmp_path):
+    nothing = EstimateRequest(command=("nope.py",), workdir=str(tmp_path), gpu="A100-40GB")
+    with pytest.raises(CotenantError) as caught:
+        create(name).estimate(nothing)
+    assert caught.value.hint
+
+
+def test_answers_in_a_process_of_its_own(name, request_):
+    asked = json.dumps({**encode(request_), "estimator": name})
+    done = subprocess.run(
+        [sys.executable, "-m", "cotenant.estimators"], input=asked, capture_output=True, text=True, check=True
+    )
+    assert decode(Estimate, json.loads(done.stdout)["estimate"]) == create(name).estimate(request_)
+
+
+def test_tells_an_error_in_a_process_of_its_own(request_):
+    asked = json.dumps({**encode(request_), "estimator": "nobody"})
+    done = subprocess.run(
+        [sys.executable, "-m", "cotenant.estimators"], input=asked, capture_output=True, text=True, check=True
+    )
+    assert "no estimator named `nobody`" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(UnknownName, match="declared, traced"):
+        create("tracd")

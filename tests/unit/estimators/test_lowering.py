@@ -1,0 +1,98 @@
+"""Library calls become allocations."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.estimators.lowering import BlasWorkspaces, blas_workspaces, lower
+from cotenant.estimators.workspaces import rule
+
+
+def event(action, number=-1, nbytes=0, stream=0):
+    return MemoryEvent(action, number, nbytes, "", "forward", "", stream, 0)
+
+
+def lowered(events, ops, *, lt_bytes=0, conv=lambda op: 0):
+    trace = MemoryTrace(events=tuple(events), ops=tuple(ops), header={})
+    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes)
+    return [(each.action, each.bytes) for each in lower(trace, blas=blas, conv=conv)]
+
+
+MAIN, AUTOGRAD = OpCall(kind="gemm", thread="main"), OpCall(kind="gemm", thread="autograd")
+LT = OpCall(kind="gemm_lt", thread="main")
+CONV = OpCall(kind="conv_forward", thread="main")
+
+
+def test_a_handle_keeps_its_workspace():
+    assert lowered([event("op", 0)] * 3, [MAIN]) == [("alloc", 100)]
+
+
+def test_each_thread_and_each_stream_has_a_handle():
+    events = [event("op", 0), event("op", 1), event("op", 0, stream=7)]
+    assert lowered(events, [MAIN, AUTOGRAD]) == [("alloc", 100)] * 3
+
+
+def test_lt_shares_the_workspace_of_its_handle():
+    assert lowered([event("op", 1), event("op", 0)], [MAIN, LT]) == [("alloc", 100)]
+
+
+def test_an_older_lt_takes_its_own_for_the_call():
+    assert lowered([event("op", 0)] * 2, [LT], lt_bytes=7) == [("alloc", 7), ("free", 0)] * 2
+
+
+def test_a_convolution_takes_its_workspace_for_the_call():
+    assert lowered([event("op", 0)], [CONV], conv=lambda op: 9) == [("alloc", 9), ("free", 0)]
+
+
+def test_numbers_do_not_meet_those_of_the_trace():
+    trace = MemoryTrace(events=(event("alloc", 5, 1), event("op", 0)), ops=(MAIN,), header={})
+    found = list(lower(trace, blas=BlasWorkspaces(handle_bytes=1, lt_bytes=0), conv=lambda op: 0))
+    assert len({each.storage_id for each in found}) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "handle", "lt"),
+    [
+        pytest.param("2.13.0+cu130", "", 8519680, 0, id="shared from 2.7 on"),
+        pytest.param("2.4.1", "", 8519680, 2**20, id="own before"),
+        pytest.param("2.13.0", ":4096:8", 4096 * 8 * 1024, 0, id="set by the environment"),
+        pytest.param("2.13.0", ":0:0", 0, 0, id="none at all"),
+    ],
+)
+def test_blas_workspaces(version, config, handle, lt):
+    found = blas_workspaces(8519680, version, config)
+    assert (found.handle_bytes, found.lt_bytes) == (handle, lt)
+
+
+def a_conv(**changes):
+    params = {
+        "x": (2, 256, 8, 8),
+        "w": (256, 256, 3, 3),
+        "y": (2, 256, 8, 8),
+        "groups": 1,
+        "dtype": "float32",
+        "channels_last": False,
+        **changes,
+    }
+    return OpCall(kind="conv_forward", thread="main", params=params)
+
+
+@pytest.mark.parametrize(
+    ("changes", "copies"),
+    [
+        pytest.param({}, 2, id="3x3"),
+        pytest.param({"dtype": "bfloat16"}, 1, id="half as big in half precision"),
+        pytest.param({"groups": 256}, 0, id="depthwise"),
+        pytest.param({"enabled": False}, 0, id="cuDNN switched off"),
+        pytest.param({"dtype": "bfloat16", "channels_last": True}, 0, id="tensor cores take it as it is"),
+    ],
+)
+def test_rule(changes, copies):
+    elements = 2 * 256 * 64 * 2 + 256 * 256 * 9
+    assert rule(a_conv(**changes)) == copies * 4 * elements
+
+
+@pytest.mark.parametrize(("channels", "takes"), [(128, False), (129, True)])
+def test_rule_spares_narrow_pointwise_convolutions(channels, takes):
+    assert bool(rule(a_conv(w=(channels, 256, 1, 1)))) is takes
