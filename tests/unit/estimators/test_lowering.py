@@ -6,7 +6,6 @@ import pytest
 
 from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
 from cotenant.estimators.lowering import BlasWorkspaces, blas_workspaces, lower
-from cotenant.estimators.workspaces import rule
 
 
 def event(action, number=-1, nbytes=0, stream=0):
@@ -63,36 +62,3 @@ def test_numbers_do_not_meet_those_of_the_trace():
 def test_blas_workspaces(version, config, handle, lt):
     found = blas_workspaces(8519680, version, config)
     assert (found.handle_bytes, found.lt_bytes) == (handle, lt)
-
-
-def a_conv(**changes):
-    params = {
-        "x": (2, 256, 8, 8),
-        "w": (256, 256, 3, 3),
-        "y": (2, 256, 8, 8),
-        "groups": 1,
-        "dtype": "float32",
-        "channels_last": False,
-        **changes,
-    }
-    return OpCall(kind="conv_forward", thread="main", params=params)
-
-
-@pytest.mark.parametrize(
-    ("changes", "copies"),
-    [
-        pytest.param({}, 2, id="3x3"),
-        pytest.param({"dtype": "bfloat16"}, 1, id="half as big in half precision"),
-        pytest.param({"groups": 256}, 0, id="depthwise"),
-        pytest.param({"enabled": False}, 0, id="cuDNN switched off"),
-        pytest.param({"dtype": "bfloat16", "channels_last": True}, 0, id="tensor cores take it as it is"),
-    ],
-)
-def test_rule(changes, copies):
-    elements = 2 * 256 * 64 * 2 + 256 * 256 * 9
-    assert rule(a_conv(**changes)) == copies * 4 * elements
-
-
-@pytest.mark.parametrize(("channels", "takes"), [(128, False), (129, True)])
-def test_rule_spares_narrow_pointwise_convolutions(channels, takes):
-    assert bool(rule(a_conv(w=(channels, 256, 1, 1)))) is takes
