@@ -1,0 +1,339 @@
+"""Attempts as processes of this machine, each wrapped by a runner that outlives the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.core.errors import BackendError
+from cotenant.core.events import AttemptExited, AttemptStarted
+from cotenant.core.job import AttemptExit, JobSpec, ProcessId
+from cotenant.core.placement import Placement
+from cotenant.core.ports import AttemptRef, Found
+from cotenant.engines import processes
+from cotenant.engines.attempt_files import AttemptFolder
+from cotenant.engines.launching import GRACE_S, runner_spec, start_runner
+
+logger = logging.getLogger(__name__)
+
+Events = Callable[[AttemptStarted | AttemptExited], None]
+
+CAUSE = "local engine"
+RUNNER_LATE_S = 30.0  # a runner that has not ended this long after the grace does not answer
+STARTING_S = 30.0  # a runner gets from claim to start in milliseconds; one that takes longer hangs
+POLL_S = 1.0  # how often an adopted runner is looked at where the kernel has no pidfd
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """An attempt whose end is awaited.
+
+    Attributes:
+        runner_pid: also the id of the session that the job's processes are born into.
+        popen: the runner, where it is our child.
+        descriptor: the notify pipe of our own child, the pidfd of an adopted runner, or -1 without either.
+        told_start: AttemptStarted has been given to the listener, or to the caller of `find`.
+        kill_at_s: monotonic time when a stop that was asked for is forced, or None.
+    """
+
+    folder: AttemptFolder
+    runner_pid: int
+    popen: subprocess.Popen[bytes] | None
+    descriptor: int
+    told_start: bool = False
+    stop_reason: str = ""
+    kill_at_s: float | None = None
+
+
+class LocalEngine:
+    """Runs attempts on this machine; everything about them is in `<state_dir>/attempts/<job>/<attempt>/`."""
+
+    name = "local"
+
+    def __init__(self, state_dir: Path) -> None:
+        self._root = Path(state_dir).resolve() / "attempts"
+        self._lock = threading.Lock()
+        self._watched: dict[AttemptRef, _Watched] = {}
+        self._on_event: Events | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._wake_read, self._wake_write = os.pipe()
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BackendError(f"cannot create `{self._root}`: {error.strerror}") from error
+
+    def start(self, on_event: Events) -> None:
+        """Begin to watch."""
+        self._on_event = on_event
+        self._thread = threading.Thread(target=self._watch, name="local-engine", daemon=True)
+        self._thread.start()
+
+    def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:
+        """Start the runner of an attempt.
+
+        Raises:
+            BackendError: no folder, no process, or not the right to become the submitter.
+        """
+        folder = AttemptFolder(self._root, AttemptRef(job_id=placement.job_id, attempt=attempt))
+        if spec.uid != os.geteuid() and os.geteuid() != 0:
+            raise BackendError(
+                f"cannot run a job of user `{spec.user}` (uid {spec.uid}) as uid {os.geteuid()}",
+                hint="start the daemon as root to serve several users",
+            )
+        try:
+            folder.path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise BackendError(f"cannot create `{folder.path}`: {error.strerror}") from error
+        try:
+            folder.write("spec.json", runner_spec(spec, folder, attempt, placement, env))
+            with self._lock:
+                self._watched[folder.ref] = self._spawn(folder)
+        except OSError as error:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise BackendError(f"cannot start a runner for job {placement.job_id}: {error.strerror}") from error
+        self._wake()
+
+    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
+        """Tell the runner to stop, and be ready to do it without the runner."""
+        folder = AttemptFolder(self._root, ref)
+        if not folder.path.is_dir() or folder.read("result.json") is not None:
+            return
+        with contextlib.suppress(OSError):  # on a full disk the runner stops without knowing why
+            folder.write("stop.json", {"reason": reason, "grace_s": grace_s}, durable=False)
+        with self._lock:
+            watched = self._watched.get(ref)
+            if watched is not None:
+                due_s = time.monotonic() + grace_s + RUNNER_LATE_S
+                watched.kill_at_s = due_s if watched.kill_at_s is None else min(due_s, watched.kill_at_s)
+                watched.stop_reason = watched.stop_reason or reason
+        runner = folder.runner()
+        if runner is not None:
+            processes.send_signal(runner, signal.SIGTERM)
+        elif watched is not None and watched.popen is not None:
+            watched.popen.send_signal(signal.SIGTERM)
+        self._wake()
+
+    def find(self, refs: Iterable[AttemptRef]) -> tuple[Found, ...]:
+        """What became of attempts of an earlier daemon; those that still run are watched from now on."""
+        return tuple(self._find(AttemptFolder(self._root, ref)) for ref in refs)
+
+    def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
+        """By the session of the process or of an ancestor: orphans of a job are children of its runner."""
+        with self._lock:
+            runners = {each.runner_pid: each.folder.ref for each in self._watched.values()}
+        sessions = {pid: [each.session for each in processes.ancestors(pid)] for pid in pids}
+        found = {pid: next((runners[s] for s in line if s in runners), None) for pid, line in sessions.items()}
+        return {pid: ref for pid, ref in found.items() if ref is not None}
+
+    def log_paths(self, ref: AttemptRef) -> tuple[Path, Path]:
+        """Where the attempt's output and errors go."""
+        folder = AttemptFolder(self._root, ref)
+        spec = folder.read("spec.json") or {}
+        return Path(spec.get("stdout", folder.stdout_path)), Path(spec.get("stderr", folder.stderr_path))
+
+    def close(self) -> None:
+        """Stop watching; runners go on by themselves."""
+        self._closing = True
+        self._wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            for each in self._watched.values():
+                if each.descriptor >= 0:
+                    os.close(each.descriptor)
+            self._watched.clear()
+        for descriptor in (self._wake_read, self._wake_write):
+            os.close(descriptor)
+        self._wake_write = -1
+
+    # -- starting
+
+    def _spawn(self, folder: AttemptFolder) -> _Watched:
+        read_end, write_end = os.pipe()
+        try:
+            with (folder.path / "runner.log").open("ab") as log:
+                popen = start_runner(folder, write_end, log)
+        except OSError:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        os.set_blocking(read_end, False)
+        return _Watched(folder=folder, runner_pid=popen.pid, popen=popen, descriptor=read_end)
+
+    # -- finding
+
+    def _find(self, folder: AttemptFolder) -> Found:
+        with self._lock:
+            known = folder.ref in self._watched
+        watched = known or (folder.exited(CAUSE) is None and self._settle(folder))
+        # The exit of a watched attempt is told to the listener, and only there.
+        return Found(ref=folder.ref, started=folder.started(CAUSE), exited=None if watched else folder.exited(CAUSE))
+
+    def _settle(self, folder: AttemptFolder) -> bool:
+        """Bring an attempt that nobody watches into one of three states: never starts, ended, or watched (True)."""
+        try:
+            voided = folder.void()
+        except OSError as error:
+            raise BackendError(f"cannot read or write `{folder.path}`: {error.strerror}") from error
+        runner = folder.runner()
+        if voided or runner is None:
+            return False
+        if not _await_start(folder, runner):
+            self._kill_remains(folder)
+            if folder.read("started.json") is not None:
+                self._end_without_runner(folder, "")
+            return False
+        descriptor = processes.open_pidfd(runner)
+        with self._lock:
+            self._watched[folder.ref] = _Watched(
+                folder=folder,
+                runner_pid=runner.pid,
+                popen=None,
+                descriptor=-1 if descriptor is None else descriptor,
+                told_start=True,
+            )
+        self._wake()
+        return True
+
+    def _kill_remains(self, folder: AttemptFolder) -> int:
+        return processes.kill_remains(folder.known_processes(), folder.mark(), timeout_s=GRACE_S)
+
+    def _end_without_runner(self, folder: AttemptFolder, stop_reason: str) -> AttemptExited:
+        """What is told of an attempt whose runner is gone, after making sure that nothing of it is left."""
+        told = folder.exited(CAUSE)
+        if told is not None:
+            return told
+        left = self._kill_remains(folder)
+        told = folder.exited(CAUSE)  # the runner's last act may have come in between
+        if told is not None:
+            return told
+        ended = _end_seen_from_outside(stop_reason, started=folder.read("started.json") is not None, left=left)
+        at_s = time.time()
+        try:
+            folder.write_result(ended, at_s)
+        except OSError as error:
+            logger.warning("cannot write the result of %s: %s", folder.ref, error)
+        return folder.exit_event(ended, at_s, CAUSE)
+
+    # -- watching
+
+    def _watch(self) -> None:
+        while not self._closing:
+            with self._lock:
+                watched = list(self._watched.values())
+            poller = select.poll()
+            poller.register(self._wake_read, select.POLLIN)
+            by_descriptor = {each.descriptor: each for each in watched if each.descriptor >= 0}
+            for descriptor in by_descriptor:
+                poller.register(descriptor, select.POLLIN)
+            for descriptor, _ in poller.poll(_timeout_ms(watched)):
+                if descriptor == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                else:
+                    self._heard(by_descriptor[descriptor])
+            for each in watched:
+                self._check(each)
+
+    def _heard(self, watched: _Watched) -> None:
+        """Our child's pipe spoke or closed, or an adopted runner ended."""
+        if watched.popen is None:
+            self._ended(watched)
+            return
+        try:
+            if os.read(watched.descriptor, 4096):
+                self._tell_start(watched)
+                return
+        except BlockingIOError:
+            return
+        watched.popen.wait()
+        self._ended(watched)
+
+    def _check(self, watched: _Watched) -> None:
+        """What no descriptor tells: a runner that does not answer, and runners without a pidfd."""
+        if watched.folder.ref not in self._watched:
+            return
+        if watched.kill_at_s is not None and time.monotonic() >= watched.kill_at_s:
+            watched.kill_at_s = None
+            runner = watched.folder.runner()
+            if runner is not None:
+                processes.send_signal(runner, signal.SIGKILL)
+            elif watched.popen is not None:
+                watched.popen.kill()
+        elif watched.descriptor < 0:
+            runner = watched.folder.runner()
+            if runner is None or not processes.is_alive(runner):
+                self._ended(watched)
+
+    def _tell_start(self, watched: _Watched) -> None:
+        started = None if watched.told_start else watched.folder.started(CAUSE)
+        if started is not None:
+            watched.told_start = True
+            self._emit(started)
+
+    def _ended(self, watched: _Watched) -> None:
+        folder = watched.folder
+        with self._lock:
+            self._watched.pop(folder.ref, None)
+            if watched.descriptor >= 0:
+                os.close(watched.descriptor)
+        self._tell_start(watched)
+        self._emit(self._end_without_runner(folder, watched.stop_reason))
+
+    def _emit(self, event: AttemptStarted | AttemptExited) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:  # a listener's bug must not end the watch over all other attempts
+            logger.exception("listener failed on %s", type(event).__name__)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"\0")
+
+
+def _end_seen_from_outside(stop_reason: str, *, started: bool, left: int) -> AttemptExit:
+    """The end of an attempt whose runner left no result; `left` processes could not be killed."""
+    remains = f"; {left} processes could not be killed" if left else ""
+    if stop_reason:
+        number = signal.SIGKILL if started else None
+        return AttemptExit(exit_code=None, signal=number, reason="stopped", detail=stop_reason + remains)
+    if not started:
+        return AttemptExit(exit_code=None, signal=None, reason="not-started", detail="its runner ended too early")
+    detail = "its runner was killed, or the machine restarted"
+    return AttemptExit(exit_code=None, signal=None, reason="lost", detail=detail + remains)
+
+
+def _await_start(folder: AttemptFolder, runner: ProcessId) -> bool:
+    """Whether the runner lives and has started its job; it is between the two for milliseconds only."""
+    give_up_s = time.monotonic() + STARTING_S
+    while processes.is_alive(runner):
+        if folder.read("started.json") is not None:
+            return True
+        if time.monotonic() > give_up_s:
+            processes.send_signal(runner, signal.SIGKILL)
+            return False
+        time.sleep(0.002)
+    return False
+
+
+def _timeout_ms(watched: Iterable[_Watched]) -> float | None:
+    """Until the next forced stop or, for runners without a descriptor, the next look."""
+    now_s = time.monotonic()
+    waits_s = [each.kill_at_s - now_s for each in watched if each.kill_at_s is not None]
+    waits_s += [POLL_S for each in watched if each.descriptor < 0]
+    return None if not waits_s else max(0.0, min(waits_s)) * 1000 + 1

@@ -1,0 +1,230 @@
+"""NVIDIA GPUs through NVML: memory, processes, power, energy, and SM activity where the GPU offers it.
+
+SM activity comes from NVML's GPU performance monitoring (Hopper and later); older GPUs give None, for
+`utilization` says only whether anything ran. A reading that fails is None, a GPU that fails is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cotenant.core.errors import BackendError
+from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Device:
+    """A GPU or a MIG instance.
+
+    Attributes:
+        parent: handle of the GPU that holds this MIG instance, or None.
+        gpm: the last performance sample; what has happened since is read against it. None if not supported.
+    """
+
+    gpu: Gpu
+    handle: Any
+    parent: Any = None
+    gpu_instance_id: int | None = None
+    gpm: Any = None
+
+
+class NvmlBackend:
+    """Reads the GPUs of this machine through the driver.
+
+    Raises:
+        BackendError: pynvml is missing, or no driver answers.
+    """
+
+    name = "nvml"
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise BackendError(
+                "the Python package `nvidia-ml-py` is missing", hint="install it, or simulate"
+            ) from error
+        self._nvml: Any = pynvml
+        self._devices: tuple[_Device, ...] | None = None
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise BackendError(f"NVML does not start: {error}", hint="is the NVIDIA driver loaded?") from error
+
+    def inventory(self) -> tuple[Gpu, ...]:
+        """The GPUs; in place of a GPU in MIG mode, its instances. Read anew by every call."""
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise BackendError(f"NVML cannot list the GPUs: {error}") from error
+        self._forget_devices()
+        self._devices = tuple(each for index in range(count) for each in self._devices_at(index))
+        return tuple(each.gpu for each in self._devices)
+
+    def sample(self, at_s: float) -> Mapping[str, GpuSample]:
+        """A reading of each GPU of the last inventory; one whose memory cannot be read is left out."""
+        if self._devices is None:
+            with contextlib.suppress(BackendError):
+                self.inventory()
+        readings = {each.gpu.uuid: self._sample(each, at_s) for each in self._devices or ()}
+        return {uuid: reading for uuid, reading in readings.items() if reading is not None}
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._forget_devices()
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    # -- inventory
+
+    def _devices_at(self, index: int) -> Iterable[_Device]:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            name = _text(nvml.nvmlDeviceGetName(handle))
+            total_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        except nvml.NVMLError:
+            return ()  # one broken GPU must not hide the others
+        if self._read(lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) == nvml.NVML_DEVICE_MIG_ENABLE:
+            return self._instances(handle, uuid, index)
+        gpu = Gpu(uuid=uuid, index=index, name=name, memory_total_bytes=total_bytes)
+        return (_Device(gpu=gpu, handle=handle, gpm=self._first_gpm(handle)),)
+
+    def _instances(self, parent: Any, parent_uuid: str, index: int) -> Iterable[_Device]:
+        nvml = self._nvml
+        for position in range(self._read(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(parent))) or 0):
+            try:
+                handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, position)
+                gpu = Gpu(
+                    uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+                    index=index,
+                    name=_text(nvml.nvmlDeviceGetName(handle)),
+                    memory_total_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                    mig_parent=parent_uuid,
+                    mig_profile=self._profile(handle),
+                )
+                instance = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+            except nvml.NVMLError:
+                continue  # positions are numbered up to the most that could be; not all are taken
+            gpm = self._first_gpm(parent, instance)
+            yield _Device(gpu=gpu, handle=handle, parent=parent, gpu_instance_id=instance, gpm=gpm)
+
+    def _profile(self, handle: Any) -> str | None:
+        """`3g.20gb`, from the instance's name, which ends in `MIG 3g.20gb`."""
+        name = _text(self._read(lambda: self._nvml.nvmlDeviceGetName(handle)) or "")
+        return name.rpartition("MIG ")[2] if "MIG " in name else None
+
+    def _forget_devices(self) -> None:
+        for each in self._devices or ():
+            if each.gpm is not None:
+                self._free(each.gpm)
+        self._devices = None
+
+    # -- sampling
+
+    def _sample(self, device: _Device, at_s: float) -> GpuSample | None:
+        nvml, handle = self._nvml, device.handle
+        memory = self._read(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        if memory is None:
+            return None
+        smact, smocc, drama = self._activity(device)
+        power_mw = self._read(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        energy_mj = self._read(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        utilization_percent = self._read(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return GpuSample(
+            at_s=at_s,
+            # What the driver keeps for itself cannot be had either: all that is not free is in use.
+            used_bytes=int(memory.total) - int(memory.free),
+            smact=smact,
+            smocc=smocc,
+            drama=drama,
+            utilization=None if utilization_percent is None else utilization_percent / 100,
+            power_w=None if power_mw is None else power_mw / 1000,
+            energy_j=None if energy_mj is None else energy_mj / 1000,
+            processes=self._processes(handle),
+        )
+
+    def _processes(self, handle: Any) -> tuple[GpuProcess, ...]:
+        """Compute processes and clients of MPS, each once, with the larger of two readings."""
+        nvml = self._nvml
+        running = self._read(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        clients = self._read(lambda: nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)) or []
+        found: dict[int, int | None] = {}
+        for each in [*running, *clients]:
+            told = [size for size in (found.get(each.pid), each.usedGpuMemory) if size is not None]
+            found[int(each.pid)] = max(told) if told else None
+        return tuple(GpuProcess(pid=pid, used_bytes=used) for pid, used in sorted(found.items()))
+
+    def _activity(self, device: _Device) -> tuple[float | None, float | None, float | None]:
+        """SM activity, SM occupancy, DRAM activity since the last call."""
+        if device.gpm is None:
+            return None, None, None
+        owner = device.parent if device.parent is not None else device.handle
+        current = self._take_gpm(owner, device.gpu_instance_id)
+        if current is None:
+            return None, None, None
+        before, device.gpm = device.gpm, current
+        ratios = self._read(lambda: self._gpm_ratios(before, current))
+        self._free(before)
+        return ratios or (None, None, None)
+
+    def _gpm_ratios(self, before: Any, current: Any) -> tuple[float | None, float | None, float | None]:
+        nvml = self._nvml
+        wanted = (nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_SM_OCCUPANCY, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(wanted)
+        request.sample1, request.sample2 = before, current
+        for position, metric in enumerate(wanted):
+            request.metrics[position].metricId = metric
+        nvml.nvmlGpmMetricsGet(request)
+        smact, smocc, drama = (_ratio(request.metrics[position]) for position in range(len(wanted)))
+        return smact, smocc, drama
+
+    def _first_gpm(self, handle: Any, gpu_instance_id: int | None = None) -> Any:
+        support = self._read(lambda: self._nvml.nvmlGpmQueryDeviceSupport(handle))
+        supported = support is not None and bool(support.isSupportedDevice)
+        return self._take_gpm(handle, gpu_instance_id) if supported else None
+
+    def _take_gpm(self, handle: Any, gpu_instance_id: int | None) -> Any:
+        nvml = self._nvml
+        sample = self._read(nvml.nvmlGpmSampleAlloc)
+        if sample is None:
+            return None
+        try:
+            if gpu_instance_id is None:
+                nvml.nvmlGpmSampleGet(handle, sample)
+            else:
+                nvml.nvmlGpmMigSampleGet(handle, gpu_instance_id, sample)
+        except nvml.NVMLError:
+            self._free(sample)
+            return None
+        return sample
+
+    def _free(self, sample: Any) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlGpmSampleFree(sample)
+
+    def _read(self, reader: Callable[[], T]) -> T | None:
+        """What `reader` gives; None if this GPU, driver or library cannot tell."""
+        try:
+            return reader()
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+
+
+def _ratio(metric: Any) -> float | None:
+    """A percentage from GPM as a ratio; None if this one was not read."""
+    if metric.nvmlReturn != 0 or metric.value != metric.value:  # not a number
+        return None
+    return min(1.0, max(0.0, float(metric.value) / 100))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

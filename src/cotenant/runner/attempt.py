@@ -1,0 +1,253 @@
+"""One attempt, from claim to result: start it, wait, stop it when asked or too late, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cotenant.runner import child, files, oom, procfs
+
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+EXIT_OOM = 77
+EXIT_TIMEOUT = 124
+EXIT_NOT_STARTED = 127
+EXIT_CLAIMED = 0
+TIDY_S = 2.0  # what is left of a job that ended gets this long after SIGTERM
+UNKILLABLE_S = 20.0  # a process in an uninterruptible call may outlive SIGKILL; the result then says so
+RESULT_RETRY_S = 24 * 3600.0
+
+
+def main(argv: list[str]) -> int:
+    """Run the attempt in the folder `argv[0]`; the exit code is the job's, 77 after running out of GPU memory."""
+    folder = Path(argv[0])
+    notify = int(argv[1]) if len(argv) > 1 else None
+    if notify is not None:
+        os.set_inheritable(notify, False)  # noqa: FBT003 - takes no keyword
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setsid()
+    # The job's orphans become ours: they can be found, ended and reaped.
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    spec = files.read_json(folder / "spec.json")
+    if spec is None:
+        sys.stderr.write(f"error: no spec in `{folder}`\n")
+        return EXIT_NOT_STARTED
+    me = _identity(os.getpid())
+    if not files.claim(folder / "claim", {"by": "runner", "process": me, "at_s": time.time()}):
+        return EXIT_CLAIMED
+    return Supervisor(folder, spec, me, notify).run()
+
+
+class Supervisor:
+    """Holds one attempt while it lives."""
+
+    def __init__(self, folder: Path, spec: dict[str, Any], me: dict[str, Any], notify: int | None) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.me = me
+        self.notify = notify
+        self.started_at_s = time.time()
+        self.started_mono_s = time.monotonic()
+        self.pid: int | None = None  # of the job's first process, until it has ended
+        self.status: int | None = None  # as waitpid gave it
+        self.reason = "exited"
+        self.detail = ""
+        self.deadline_s: float | None = None  # when the next, harder step of stopping is due
+        self.limit_at_s: float | None = None
+
+    def run(self) -> int:
+        """Everything, and the runner's exit code."""
+        files.reserve(self.folder / ".result.reserved")
+        log_sizes = {path: _size(Path(path)) for path in {self.spec["stdout"], self.spec["stderr"]}}
+        if (self.folder / "stop.json").exists():
+            self.reason, self.detail = "stopped", self._stop_order()[0] or "stopped before it started"
+            return self._finish({})
+        try:
+            self._start()
+        except child.NotStartable as error:
+            self.reason, self.detail = "not-started", str(error)
+            return self._finish({})
+        self._wait()
+        self._clear_leftovers()
+        evidence = oom.evidence([_tail(Path(path), size) for path, size in log_sizes.items()], failed=self.status != 0)
+        return self._finish(evidence)
+
+    def _start(self) -> None:
+        gated = child.fork(self.spec, self.folder)
+        job = _identity(gated.pid)
+        started = {"runner": self.me, "session": os.getsid(0), "job": job, "started_at_s": self.started_at_s}
+        try:
+            files.write_json(self.folder / "started.json", started)
+        except OSError as error:
+            os.close(gated.gate)
+            os.waitpid(gated.pid, 0)
+            raise child.NotStartable(f"cannot write to `{self.folder}`: {error.strerror}") from error
+        child.release(gated)
+        self.pid = gated.pid
+        limit_s = self.spec.get("time_limit_s")
+        self.limit_at_s = None if limit_s is None else time.monotonic() + float(limit_s)
+        self._tell("started")
+
+    def _wait(self) -> None:
+        """Until the first process has ended, whatever it takes."""
+        while self.pid is not None:
+            due = min((each for each in (self.deadline_s, self.limit_at_s) if each is not None), default=None)
+            got = _next_signal(due)
+            self._reap()
+            if self.pid is None:
+                return
+            if got in (signal.SIGTERM, signal.SIGINT):
+                self._stop_asked()
+            now_s = time.monotonic()
+            if self.limit_at_s is not None and now_s >= self.limit_at_s:
+                self.limit_at_s = None
+                self._begin_stop("timeout", f"longer than its limit of {self.spec['time_limit_s']:g} s", None)
+            if self.deadline_s is not None and now_s >= self.deadline_s:
+                self._signal_all(signal.SIGKILL)
+                self.deadline_s = now_s + 0.5  # forks may have escaped: again until it has ended
+
+    def _stop_asked(self) -> None:
+        reason, grace_s = self._stop_order()
+        self._begin_stop("stopped", reason or "SIGTERM to its runner", grace_s)
+
+    def _stop_order(self) -> tuple[str, float | None]:
+        order = files.read_json(self.folder / "stop.json") or {}
+        grace_s = order.get("grace_s")
+        return str(order.get("reason", "")), None if grace_s is None else float(grace_s)
+
+    def _begin_stop(self, reason: str, detail: str, grace_s: float | None) -> None:
+        due_s = time.monotonic() + (float(self.spec["grace_s"]) if grace_s is None else grace_s)
+        if self.deadline_s is not None:
+            self.deadline_s = min(self.deadline_s, due_s)
+            return
+        self.reason, self.detail, self.deadline_s = reason, detail, due_s
+        self._signal_all(signal.SIGTERM)
+
+    def _clear_leftovers(self) -> None:
+        """End what the job left running: its GPU memory must be free when the attempt is told to have ended."""
+        if not procfs.descendants(os.getpid()):
+            self._reap()
+            return
+        now_s = time.monotonic()
+        kill_at_s = now_s + TIDY_S if self.deadline_s is None else min(self.deadline_s, now_s + TIDY_S)
+        give_up_s = kill_at_s + UNKILLABLE_S
+        self._signal_all(signal.SIGTERM)
+        while left := procfs.descendants(os.getpid()):
+            now_s = time.monotonic()
+            if now_s >= give_up_s:
+                self.detail = f"{self.detail}; {len(left)} processes could not be killed".lstrip("; ")
+                return
+            if now_s >= kill_at_s:
+                self._signal_all(signal.SIGKILL)
+            _next_signal(min(now_s + 0.05 if now_s >= kill_at_s else kill_at_s, give_up_s))
+            self._reap()
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in procfs.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.pid, self.status = None, status
+
+    def _finish(self, evidence: dict[str, Any]) -> int:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        elapsed_s = time.monotonic() - self.started_mono_s
+        status = self.status
+        result = {
+            "reason": self.reason,
+            "exit_code": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+            "detail": self.detail,
+            "oom": evidence,
+            "started_at_s": self.started_at_s,
+            "ended_at_s": self.started_at_s + elapsed_s,  # a wall clock that is set meanwhile does no harm
+            "elapsed_s": elapsed_s,
+            "user_s": usage.ru_utime,
+            "system_s": usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * 1024,
+        }
+        self._keep(result)
+        return _exit_code(result)
+
+    def _keep(self, result: dict[str, Any]) -> None:
+        """Write the result; on a full or failing disk hold on to it and try again."""
+        give_up_s = time.monotonic() + RESULT_RETRY_S
+        pause_s = 0.25
+        while True:
+            try:
+                files.write_json(self.folder / "result.json", result, via=self.folder / ".result.reserved")
+            except OSError as error:
+                if time.monotonic() >= give_up_s:
+                    sys.stderr.write(f"error: result lost: {error}: {result}\n")
+                    return
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 30.0)
+            else:
+                return
+
+    def _tell(self, word: str) -> None:
+        if self.notify is not None:
+            with contextlib.suppress(OSError):
+                os.write(self.notify, word.encode() + b"\n")
+
+
+def _exit_code(result: dict[str, Any]) -> int:
+    if result["reason"] == "not-started":
+        return EXIT_NOT_STARTED
+    if result["reason"] == "timeout":
+        return EXIT_TIMEOUT
+    if result["oom"].get("exception"):
+        return EXIT_OOM
+    if result["signal"] is not None:
+        return 128 + int(result["signal"])
+    return int(result["exit_code"] or 0)
+
+
+def _next_signal(due_s: float | None) -> int | None:
+    """The next of our signals, or None once the monotonic clock shows `due_s`."""
+    if due_s is None:
+        return signal.sigwaitinfo(SIGNALS).si_signo
+    got = signal.sigtimedwait(SIGNALS, max(0.0, due_s - time.monotonic()))
+    return None if got is None else got.si_signo
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    found = procfs.stat(pid)
+    return {"pid": pid, "start_ticks": found.start_ticks if found else 0, "boot_id": procfs.boot_id()}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tail(path: Path, begin: int) -> str:
+    """The last part of what was added to `path` after its first `begin` bytes."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            # A log that shrank was truncated by the job: all of it is of this attempt.
+            log.seek(max(begin if begin <= size else 0, size - oom.TAIL_BYTES))
+            return log.read(oom.TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,150 @@
+"""A driver that does not exist: what `pynvml` gives, with errors wherever a test wants them.
+
+Install with `monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(...))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+MIB = 2**20
+
+
+class NVMLError(Exception):
+    """As pynvml raises it."""
+
+
+@dataclass
+class FakeGpu:
+    """A GPU, or a MIG instance. `broken` names calls that fail, without `nvmlDeviceGet`; `*` stands for all."""
+
+    uuid: str
+    name: str = "NVIDIA H100 80GB HBM3"
+    total_bytes: int = 81559 * MIB
+    free_bytes: int = 81000 * MIB
+    broken: set[str] = field(default_factory=set)
+    processes: list[tuple[int, int | None]] = field(default_factory=list)
+    mps_clients: list[tuple[int, int | None]] = field(default_factory=list)
+    mig: list[FakeGpu | None] | None = None
+    gpm: tuple[float, float, float] | None = None  # percent: SM, occupancy, DRAM
+    gpu_instance_id: int = 0
+
+
+class FakeDriver:
+    """The module `pynvml`."""
+
+    NVMLError = NVMLError
+    NVML_DEVICE_MIG_ENABLE = 1
+    NVML_GPM_METRIC_SM_UTIL = 2
+    NVML_GPM_METRIC_SM_OCCUPANCY = 3
+    NVML_GPM_METRIC_DRAM_BW_UTIL = 10
+    NVML_GPM_METRICS_GET_VERSION = 1
+
+    def __init__(self, *gpus: FakeGpu, no_driver: bool = False) -> None:
+        self.gpus = gpus
+        self.no_driver = no_driver
+        self.samples_open = 0
+        self.is_open = False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.no_driver:
+            raise NVMLError("Driver Not Loaded")
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.is_open = False
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if self.no_driver:
+            raise NVMLError("Driver Not Loaded")
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+        return self._ask(self.gpus[index], "HandleByIndex")
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802
+        return self._ask(gpu, "UUID").uuid
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> bytes:  # noqa: N802
+        return self._ask(gpu, "Name").name.encode()
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        self._ask(gpu, "MemoryInfo")
+        # As version 2 of the call has it: what the driver keeps is in neither `used` nor `free`.
+        return SimpleNamespace(total=gpu.total_bytes, free=gpu.free_bytes, used=0)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:  # noqa: N802
+        self._ask(gpu, "PowerUsage")
+        return 312_500
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:  # noqa: N802
+        self._ask(gpu, "TotalEnergyConsumption")
+        return 7_000_500
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        self._ask(gpu, "UtilizationRates")
+        return SimpleNamespace(gpu=87, memory=12)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
+        self._ask(gpu, "ComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
+        self._ask(gpu, "MPSComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.mps_clients]
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
+        self._ask(gpu, "MigMode")
+        return [0 if gpu.mig is None else 1, 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return len(gpu.mig or ())
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:  # noqa: N802
+        instance = (gpu.mig or [])[index]
+        if instance is None:
+            raise NVMLError("Not Found")
+        return instance
+
+    def nvmlDeviceGetGpuInstanceId(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return gpu.gpu_instance_id
+
+    def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        self._ask(gpu, "Gpm")
+        return SimpleNamespace(isSupportedDevice=int(gpu.gpm is not None))
+
+    def nvmlGpmSampleAlloc(self) -> Any:  # noqa: N802
+        self.samples_open += 1
+        return SimpleNamespace(of=None, instance=None)
+
+    def nvmlGpmSampleFree(self, sample: Any) -> None:  # noqa: N802
+        assert sample.of != "freed"
+        sample.of = "freed"
+        self.samples_open -= 1
+
+    def nvmlGpmSampleGet(self, gpu: FakeGpu, sample: Any) -> None:  # noqa: N802
+        sample.of = self._ask(gpu, "GpmSample")
+
+    def nvmlGpmMigSampleGet(self, gpu: FakeGpu, instance: int, sample: Any) -> None:  # noqa: N802
+        sample.of, sample.instance = self._ask(gpu, "GpmSample"), instance
+
+    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(8)])
+
+    def nvmlGpmMetricsGet(self, request: Any) -> None:  # noqa: N802
+        assert request.version == 1
+        assert request.sample1 is not request.sample2
+        gpu = request.sample2.of
+        assert isinstance(gpu, FakeGpu)
+        assert request.sample1.of is gpu
+        values = dict(zip((2, 3, 10), gpu.gpm or (), strict=True))
+        for metric in request.metrics[: request.numMetrics]:
+            metric.value = values[metric.metricId]
+            metric.nvmlReturn = int("GpmMetric" in gpu.broken)
+
+    def _ask(self, gpu: FakeGpu, call: str) -> FakeGpu:
+        if gpu.broken & {call, "*"}:
+            raise NVMLError("GPU is lost" if "*" in gpu.broken else "Not Supported")
+        return gpu

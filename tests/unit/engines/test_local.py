@@ -1,0 +1,120 @@
+"""What the local engine refuses, and how it tells processes apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builders import a_spec
+from cotenant.core.errors import BackendError
+from cotenant.core.placement import Placement
+from cotenant.core.ports import AttemptRef
+from cotenant.engines import processes
+from cotenant.engines.attempt_files import AttemptFolder
+from cotenant.engines.local import LocalEngine
+
+PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-a",), sharing="exclusive", promised_bytes=0)
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen(["sleep", "1000"], env={"MARK": "yes", "OTHER": "x"}, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_another_user_needs_root(tmp_path, monkeypatch):
+    engine = LocalEngine(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    with pytest.raises(BackendError, match=r"cannot run a job of user `ann` \(uid 1000\) as uid 1234"):
+        engine.launch(a_spec(uid=1000), 1, PLACEMENT, {})
+    engine.close()
+
+
+def test_state_that_cannot_be_kept(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BackendError, match="cannot create"):
+        LocalEngine(tmp_path / "file")
+
+
+def test_failed_launch_leaves_nothing_behind(tmp_path, monkeypatch):
+    engine = LocalEngine(tmp_path)
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(BackendError, match="cannot start a runner for job 1"):
+        engine.launch(a_spec(uid=os.getuid()), 1, PLACEMENT, {})
+    assert list((tmp_path / "attempts").rglob("*.json")) == []
+    assert not AttemptFolder(tmp_path / "attempts", AttemptRef(job_id=1, attempt=1)).path.exists()
+    engine.close()
+
+
+def test_identity(child):
+    own = processes.identity(child.pid)
+    assert processes.is_alive(own)
+    assert not processes.is_alive(replace(own, start_ticks=own.start_ticks + 1))
+    assert not processes.is_alive(replace(own, boot_id="another"))
+    assert processes.identity(2**22 + 1) is None
+
+
+def test_zombie_is_not_alive(child):
+    own = processes.identity(child.pid)
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.read_stat(child.pid).state == "Z"
+    assert not processes.is_alive(own)
+    assert processes.open_pidfd(own) is None
+
+
+@pytest.mark.parametrize("with_pidfd", [True, False])
+def test_signal_reaches_only_the_very_process(child, monkeypatch, with_pidfd):
+    if not with_pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    own = processes.identity(child.pid)
+    assert not processes.send_signal(replace(own, start_ticks=1), signal.SIGKILL)
+    assert child.poll() is None
+    assert processes.send_signal(own, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert not processes.send_signal(own, signal.SIGKILL)
+
+
+def test_kill_remains_by_mark(child):
+    assert processes.kill_remains((), {"MARK": "no"}, timeout_s=5) == 0
+    assert child.poll() is None
+    assert processes.kill_remains((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_kill_remains_takes_the_session_of_a_known_process():
+    """The second process carries no mark, but lives in the session of the first."""
+    script = "env -i sleep 1000 & echo $!; wait"
+    leader = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
+    other = int(leader.stdout.readline())
+    assert processes.kill_remains([processes.identity(leader.pid)], {"MARK": "none"}, timeout_s=5) == 0
+    leader.communicate()
+    found = processes.read_stat(other)
+    assert found is None or found.state == "Z"
+
+
+def test_mark_must_match_in_full(child):
+    # The environment is in place once the child has become `sleep`; Popen has waited for that.
+    assert processes.has_mark(child.pid, {"MARK": "yes", "OTHER": "x"})
+    assert not processes.has_mark(child.pid, {"MARK": "ye"})
+    assert not processes.has_mark(child.pid, {"MARK": "yes", "OTHER": "y"})
+
+
+def test_files_of_nobody_are_no_attempt(tmp_path):
+    folder = AttemptFolder(tmp_path, AttemptRef(job_id=1, attempt=1))
+    folder.path.mkdir(parents=True)
+    (folder.path / "result.json").write_text("{ half")
+    (folder.path / "started.json").write_text("[]")
+    assert folder.exited("test") is None
+    assert folder.started("test") is None
+    assert folder.runner() is None
+    assert folder.void()
+    assert folder.void()
+    assert [each.name for each in Path(folder.path).iterdir() if each.name.startswith(".claim")] == []

@@ -1,0 +1,134 @@
+"""NVML's many ways of not telling, over a driver that does not exist."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from cotenant.core.errors import BackendError
+from cotenant.gpus.nvml import NvmlBackend
+from fake_pynvml import MIB, FakeDriver, FakeGpu
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    def make(*gpus):
+        driver = FakeDriver(*gpus)
+        monkeypatch.setitem(sys.modules, "pynvml", driver)
+        return NvmlBackend(), driver
+
+    return make
+
+
+def sample_of(backend, uuid="GPU-a"):
+    return backend.sample(1.0)[uuid]
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ("PowerUsage", "power_w"),
+        ("TotalEnergyConsumption", "energy_j"),
+        ("UtilizationRates", "utilization"),
+    ],
+)
+def test_what_is_not_supported_is_none(backend, call, field):
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", broken={call}))
+    found = sample_of(nvml)
+    others = {"power_w": 312.5, "energy_j": 7000.5, "utilization": 0.87}
+    assert {name: getattr(found, name) for name in others} == {**others, field: None}
+
+
+def test_all_that_is_not_free_is_used(backend):
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", total_bytes=1000 * MIB, free_bytes=400 * MIB))
+    assert sample_of(nvml).used_bytes == 600 * MIB
+
+
+def test_broken_gpu_hides_no_other(backend):
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", broken={"Name"}), FakeGpu(uuid="GPU-b"))
+    assert [each.uuid for each in nvml.inventory()] == ["GPU-b"]
+
+
+def test_gpu_whose_memory_cannot_be_read_is_left_out(backend):
+    gpu = FakeGpu(uuid="GPU-a")
+    nvml, _ = backend(gpu)
+    nvml.inventory()
+    gpu.broken.add("MemoryInfo")
+    assert nvml.sample(1.0) == {}
+
+
+def test_driver_that_goes_away(backend):
+    nvml, driver = backend(FakeGpu(uuid="GPU-a"))
+    driver.no_driver = True
+    with pytest.raises(BackendError, match="Driver Not Loaded"):
+        nvml.inventory()
+    assert nvml.sample(1.0) == {}
+
+
+def test_processes_of_mps_are_seen_once(backend):
+    nvml, _ = backend(
+        FakeGpu(uuid="GPU-a", processes=[(7, 100), (8, None), (9, 5)], mps_clients=[(7, 300), (8, 50), (11, None)])
+    )
+    found = [(each.pid, each.used_bytes) for each in sample_of(nvml).processes]
+    assert found == [(7, 300), (8, 50), (9, 5), (11, None)]
+
+
+def test_processes_without_mps_support(backend):
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", processes=[(7, 100)], broken={"MPSComputeRunningProcesses"}))
+    assert [each.pid for each in sample_of(nvml).processes] == [7]
+
+
+def test_activity_where_the_gpu_has_it(backend):
+    nvml, driver = backend(FakeGpu(uuid="GPU-a", gpm=(75.0, 30.0, 101.0)))
+    for _ in range(3):
+        found = sample_of(nvml)
+        assert (found.smact, found.smocc, found.drama) == (0.75, 0.3, 1.0)
+    nvml.inventory()
+    assert driver.samples_open == 1
+    nvml.close()
+    assert driver.samples_open == 0
+    assert not driver.is_open
+
+
+@pytest.mark.parametrize(
+    ("gpm", "broken"),
+    [
+        pytest.param(None, set(), id="older GPU"),
+        pytest.param((75.0, 30.0, 10.0), {"Gpm"}, id="older driver"),
+        pytest.param((75.0, 30.0, 10.0), {"GpmSample"}, id="no permission"),
+        pytest.param((75.0, 30.0, 10.0), {"GpmMetric"}, id="metric not read"),
+        pytest.param((float("nan"),) * 3, set(), id="not a number"),
+    ],
+)
+def test_activity_where_it_cannot_be_told(backend, gpm, broken):
+    nvml, driver = backend(FakeGpu(uuid="GPU-a", gpm=gpm, broken=broken))
+    found = sample_of(nvml)
+    assert (found.smact, found.smocc, found.drama) == (None, None, None)
+    assert found.used_bytes is not None
+    nvml.close()
+    assert driver.samples_open == 0
+
+
+def test_instances_stand_for_their_gpu(backend):
+    def instance(number, free):
+        return FakeGpu(
+            uuid=f"MIG-{number}",
+            name="NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+            total_bytes=20096 * MIB,
+            free_bytes=free * MIB,
+            gpu_instance_id=number,
+            broken={"PowerUsage", "TotalEnergyConsumption", "UtilizationRates"},
+        )
+
+    parent = FakeGpu(uuid="GPU-a", mig=[instance(1, 20000), None, instance(2, 96)], gpm=(50.0, 20.0, 10.0))
+    nvml, _ = backend(parent, FakeGpu(uuid="GPU-b"))
+    gpus = nvml.inventory()
+    assert [(each.uuid, each.index, each.mig_parent, each.mig_profile) for each in gpus] == [
+        ("MIG-1", 0, "GPU-a", "3g.20gb"),
+        ("MIG-2", 0, "GPU-a", "3g.20gb"),
+        ("GPU-b", 1, None, None),
+    ]
+    found = nvml.sample(1.0)
+    assert found["MIG-2"].used_bytes == 20000 * MIB
+    assert (found["MIG-1"].power_w, found["MIG-1"].smact) == (None, 0.5)

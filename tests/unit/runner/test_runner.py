@@ -1,0 +1,203 @@
+"""The runner by itself, as an engine or a person would start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import cotenant
+from cotenant.runner import files, procfs
+
+RUNNER = Path(cotenant.__file__).parent / "runner"
+TIMEOUT_S = 60
+OOM = "printf 'Traceback (most recent call last):\\n  x\\ntorch.OutOfMemoryError: CUDA out of memory.\\n' >&2; exit 1"
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    """Writes a spec and gives the command line of its runner."""
+
+    def attempt(*argv, **spec):
+        folder = tmp_path / "attempt"
+        folder.mkdir()
+        fields = {"argv": list(argv), "cwd": "/", "env": {"PATH": os.environ["PATH"]}, "grace_s": 1.0}
+        fields |= {"stdout": str(folder / "out"), "stderr": str(folder / "err"), **spec}
+        (folder / "spec.json").write_text(json.dumps(fields))
+        return [sys.executable, "-I", "-S", str(RUNNER), str(folder)]
+
+    return attempt
+
+
+def result(tmp_path):
+    return json.loads((tmp_path / "attempt/result.json").read_text())
+
+
+def wait_until(holds):
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while not (found := holds()):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "spec", "code"),
+    [
+        pytest.param("exit 0", {}, 0, id="success"),
+        pytest.param("exit 9", {}, 9, id="failure"),
+        pytest.param("kill -KILL $$", {}, 137, id="signal"),
+        pytest.param("sleep 1000", {"time_limit_s": 0.05}, 124, id="time limit"),
+        pytest.param("true", {"cwd": "/no/such"}, 127, id="not started"),
+        pytest.param(OOM, {}, 77, id="out of memory"),
+    ],
+)
+def test_exit_code(attempt, script, spec, code):
+    assert subprocess.run(attempt("sh", "-c", script, **spec), check=False, timeout=TIMEOUT_S).returncode == code
+
+
+def test_error_that_was_survived_is_no_proof(attempt, tmp_path):
+    subprocess.run(attempt("sh", "-c", OOM.replace("exit 1", "exit 0")), check=True, timeout=TIMEOUT_S)
+    assert result(tmp_path)["oom"] == {"message": True}
+
+
+def test_second_runner_starts_nothing(attempt, tmp_path):
+    command = attempt("sh", "-c", f"echo run >>{tmp_path}/runs")
+    for _ in range(2):
+        assert subprocess.run(command, check=False, timeout=TIMEOUT_S).returncode == 0
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_two_runners_at_once_start_one_job(attempt, tmp_path):
+    command = attempt("sh", "-c", f"echo run >>{tmp_path}/runs")
+    runners = [subprocess.Popen(command) for _ in range(8)]
+    assert [each.wait(TIMEOUT_S) for each in runners] == [0] * 8
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_no_spec(tmp_path):
+    done = subprocess.run([sys.executable, "-I", "-S", str(RUNNER), str(tmp_path)], capture_output=True, check=False)
+    assert done.returncode == 127
+    assert b"no spec in" in done.stderr
+
+
+def test_sigterm_alone_stops_with_the_grace_of_the_spec(attempt, tmp_path):
+    command = attempt("sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done", grace_s=TIMEOUT_S)
+    runner = subprocess.Popen(command)
+    wait_until(lambda: (tmp_path / "attempt/out").exists() and (tmp_path / "attempt/out").read_text())
+    runner.send_signal(signal.SIGTERM)
+    assert runner.wait(TIMEOUT_S) == 3
+    assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "SIGTERM to its runner")
+
+
+def test_stop_that_came_before_the_runner(attempt, tmp_path):
+    command = attempt("touch", str(tmp_path / "ran"))
+    (tmp_path / "attempt/stop.json").write_text(json.dumps({"reason": "cancelled", "grace_s": 1}))
+    subprocess.run(command, check=False, timeout=TIMEOUT_S)
+    assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "cancelled")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_start_is_on_disk_before_the_program_runs(attempt, tmp_path):
+    subprocess.run(attempt("cat", str(tmp_path / "attempt/started.json")), check=True, timeout=TIMEOUT_S)
+    told = json.loads((tmp_path / "attempt/out").read_text())
+    assert told["job"]["boot_id"] == procfs.boot_id()
+    assert told["runner"]["pid"] == told["session"]
+
+
+def test_result_waits_for_a_disk_that_fails(attempt, tmp_path):
+    """A folder in place of the result stands for any reason why it cannot be written."""
+    command = attempt("sh", "-c", "echo ready; exit 4")
+    (tmp_path / "attempt/result.json/in the way").mkdir(parents=True)
+    runner = subprocess.Popen(command)
+    drafts = set()
+
+    def tried_twice():
+        draft = tmp_path / "attempt/.result.reserved"
+        if draft.exists() and draft.read_text().startswith("{"):
+            drafts.add(draft.stat().st_mtime_ns)
+        return len(drafts) >= 2
+
+    wait_until(tried_twice)
+    (tmp_path / "attempt/result.json/in the way").rmdir()
+    (tmp_path / "attempt/result.json").rmdir()
+    assert runner.wait(TIMEOUT_S) == 4
+    assert result(tmp_path)["exit_code"] == 4
+
+
+def test_accounts(attempt, tmp_path):
+    burn = "import time\nwhile time.process_time() < 0.1: pass"
+    subprocess.run(attempt(sys.executable, "-c", burn), check=True, timeout=TIMEOUT_S)
+    told = result(tmp_path)
+    assert told["user_s"] + told["system_s"] >= 0.1
+    assert told["max_rss_bytes"] > 2**20
+    assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"])
+
+
+def test_job_has_default_signals_and_its_own_group(attempt, tmp_path):
+    subprocess.run(
+        attempt("sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status; ps -o pgid= -p $$; echo $$"),
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    blocked, ignored, group, pid = (tmp_path / "attempt/out").read_text().split("\n")[:4]
+    assert int(blocked.split()[1], 16) == 0
+    assert int(ignored.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGHUP - 1) == 0
+    assert group.strip() == pid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a job as somebody else")
+class TestAsAnotherUser:
+    """Uid 65534 is `nobody` on Linux."""
+
+    def test_becomes_the_user(self, attempt, tmp_path):
+        subprocess.run(attempt("id", "-u", uid=65534), check=True, timeout=TIMEOUT_S)
+        assert (tmp_path / "attempt/out").read_text() == "65534\n"
+
+    def test_groups_are_those_of_the_user(self, attempt, tmp_path):
+        subprocess.run(attempt("id", "-G", uid=65534), check=True, timeout=TIMEOUT_S, extra_groups=[0, 54321])
+        assert not {"0", "54321"} & set((tmp_path / "attempt/out").read_text().split())
+
+    def test_user_logs_are_opened_as_the_user(self, attempt, tmp_path):
+        (tmp_path / "theirs").write_text("root only\n")
+        (tmp_path / "theirs").chmod(0o600)
+        subprocess.run(attempt("true", uid=65534, stdout=str(tmp_path / "theirs")), check=False, timeout=TIMEOUT_S)
+        assert result(tmp_path)["reason"] == "not-started"
+        assert "permission denied" in result(tmp_path)["detail"]
+
+    def test_unknown_user(self, attempt, tmp_path):
+        subprocess.run(attempt("true", uid=3_999_999), check=False, timeout=TIMEOUT_S)
+        assert "no user of this machine has the id 3999999" in result(tmp_path)["detail"]
+
+
+def test_stat_of_a_process_with_a_strange_name(tmp_path):
+    program = tmp_path / "a) S 1 (b"
+    program.symlink_to(Path("/bin/sleep").resolve())
+    process = subprocess.Popen([str(program), "1000"])
+    try:
+        wait_until(lambda: b"1000" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        assert procfs.stat(process.pid).ppid == os.getpid()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_write_json_leaves_the_old_file_when_it_fails(tmp_path):
+    files.write_json(tmp_path / "file", {"a": 1})
+    with pytest.raises(TypeError):
+        files.write_json(tmp_path / "file", {"a": object()})
+    assert files.read_json(tmp_path / "file") == {"a": 1}
+
+
+def test_reserved_file_takes_the_result(tmp_path):
+    files.reserve(tmp_path / "reserved")
+    assert (tmp_path / "reserved").stat().st_size == files.RESERVED_BYTES
+    files.write_json(tmp_path / "file", {"a": 1}, via=tmp_path / "reserved")
+    assert files.read_json(tmp_path / "file") == {"a": 1}
+    assert not (tmp_path / "reserved").exists()

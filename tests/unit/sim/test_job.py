@@ -1,0 +1,203 @@
+"""Simulated jobs: real processes on a simulated server, in fast virtual time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cotenant.core.units import GiB
+from cotenant.gpus.simcard import read_card
+from cotenant.gpus.simulated import SimulatedBackend, SimulatedServer
+from cotenant.runner.oom import evidence
+from cotenant.sim import job as job_module
+from cotenant.sim.oom_text import _size
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def server(tmp_path):
+    return SimulatedServer.create(tmp_path / "server", "2xA100-40GB", time_scale=500)
+
+
+@pytest.fixture
+def start(server):
+    jobs = []
+
+    def start(*argv, gpus=None):
+        env = {**os.environ, "COTENANT_SIM_SERVER": str(server.folder)}
+        env["CUDA_VISIBLE_DEVICES"] = server.uuids[0] if gpus is None else gpus
+        jobs.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "cotenant.sim.job", *argv],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return jobs[-1]
+
+    yield start
+    for each in jobs:
+        if each.poll() is None:
+            each.kill()
+            each.communicate()
+
+
+def wait_until(holds):
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while not (found := holds()):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.005)
+    return found
+
+
+def done_s(job):
+    out, err = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode == 0, err
+    return float(re.search(r"done in ([\d.]+) s", out)[1])
+
+
+def test_alone_it_takes_its_time(start):
+    job = start("--workload", "mnist_bs32")
+    # Starting Python takes a part of the launch delay; were it longer, the job would end that much later.
+    assert done_s(job) >= 140.44
+
+
+def test_progress_lines(start):
+    out, _ = start("--duration", "50", "--delay", "1").communicate(timeout=TIMEOUT_S)
+    assert "100 %, speed 1.00" in out
+
+
+def test_grows_to_its_peak_and_gives_all_back(server, start):
+    job = start("--peak-gib", "12.5", "--duration", "1e6", "--delay", "50")
+    seen = []
+
+    def at_peak():
+        seen.append(server.card(0).used_bytes)
+        return seen[-1] == int(12.5 * GiB)
+
+    wait_until(at_peak)
+    assert seen == sorted(seen)
+    found = SimulatedBackend(server.folder).sample(0.0)[server.uuids[0]]
+    assert [(each.pid, each.used_bytes) for each in found.processes] == [(job.pid, int(12.5 * GiB))]
+    wait_until(lambda: server.card(0).smact > 0)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode == 143
+    assert server.card(0).processes == ()
+
+
+def test_some_grow_again_later(server, start):
+    """U-Net shows 5.5 GiB in its first 200 s and 9.7 GiB later."""
+    start("--workload", "unet_voc", "--delay", "5")
+    wait_until(lambda: server.card(0).used_bytes == 5636 * 2**20)
+    wait_until(lambda: server.card(0).used_bytes == 9910 * 2**20)
+    assert server.now_s() > 200
+
+
+def test_full_card(server, start):
+    stranger = server.attach("0", context_bytes=GiB)
+    stranger.allocate(34 * GiB)
+    job = start("--peak-gib", "8", "--duration", "1e6", "--delay", "50")
+    out, err = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode == 1
+    assert "GPU 0 has a total capacity of 40.00 GiB" in err
+    assert f"Process {os.getpid()} has 35.00 GiB memory in use." in err
+    found = evidence([out, err], failed=True)
+    assert found["exception"]
+    assert 0 < found["tried_bytes"] < 8 * GiB
+    assert found["in_use_bytes"] <= 5.01 * GiB
+    assert server.card(0).used_bytes == 35 * GiB
+
+
+def test_second_of_two_gpus_is_full(server, start):
+    server.attach("0", context_bytes=40 * GiB)
+    job = start("--peak-gib", "8", "--duration", "1e6", "--delay", "50", gpus=f"{server.uuids[1]},{server.uuids[0]}")
+    _, err = job.communicate(timeout=TIMEOUT_S)
+    assert "GPU 1 has a total capacity" in err  # as the process counts them
+    assert server.card(1).used_bytes == 0
+
+
+def test_two_gpus(server, start):
+    job = start("--peak-gib", "8", "--duration", "1e6", "--delay", "50", gpus=",".join(server.uuids))
+    wait_until(lambda: [server.card(i).used_bytes for i in range(2)] == [8 * GiB] * 2)
+    assert {each.pid for i in range(2) for each in server.card(i).processes} == {job.pid}
+
+
+def test_partner_slows_it_down(server, start):
+    """EfficientNet beside VGG16 was measured at 0.5245 of its speed alone, VGG16 at 0.8798."""
+    partner = start("--workload", "vgg16_imagenet_bs64", "--duration", "1e6", "--delay", "5")
+    wait_until(lambda: server.card(0).smact > 0)
+    job = start("--workload", "efficientnet_imagenet_bs64", "--duration", "1000", "--delay", "5")
+    wait_until(lambda: [p.speed for p in server.card(0).processes if p.pid == partner.pid] == [pytest.approx(0.8798)])
+    out, _ = job.communicate(timeout=TIMEOUT_S)
+    assert set(re.findall(r"speed ([\d.]+)", out)) == {"0.52"}
+    assert float(re.search(r"done in ([\d.]+) s", out)[1]) >= 5 + 995 / 0.5245 - 0.1
+
+
+def test_partner_that_was_killed_is_noticed(server, start):
+    first = start("--workload", "efficientnet_imagenet_bs64", "--duration", "1e6", "--delay", "5")
+    second = start("--workload", "vgg16_imagenet_bs64", "--duration", "1e6", "--delay", "5")
+
+    def speed_of(pid):
+        # As the file has it: asking the server would remove the dead by itself.
+        card = read_card(server.folder / "card-0.json")
+        return [each.speed for each in card.processes if each.pid == pid and each.smact > 0]
+
+    wait_until(lambda: speed_of(first.pid) == [pytest.approx(0.5245)])
+    second.kill()
+    second.communicate()
+    wait_until(lambda: speed_of(first.pid) == [1.0])
+
+
+def test_failure_on_demand(start):
+    job = start("--duration", "1000", "--fail-after", "100", "--fail-code", "9")
+    out, err = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode == 9
+    assert "RuntimeError" in err
+    assert evidence([out, err], failed=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("argv", "gpus", "code", "message"),
+    [
+        pytest.param(["--duration", "0"], None, 2, "is not above zero", id="no time"),
+        pytest.param(["--smact", "1.5"], None, 2, "is not from 0 to 1", id="more than all"),
+        pytest.param([], "", 2, "names no GPU", id="no GPU"),
+        pytest.param(["--workload", "resnet"], None, 2, "no workload named `resnet`", id="unknown workload"),
+        pytest.param([], "GPU-x", 2, "no GPU named `GPU-x`", id="unknown GPU"),
+    ],
+)
+def test_refuses(start, argv, gpus, code, message):
+    job = start(*argv, gpus=gpus)
+    _, err = job.communicate(timeout=TIMEOUT_S)
+    assert job.returncode == code
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_drawn_delays_follow_the_seed():
+    def delay_s(seed, server_seed=0):
+        return job_module._plan(job_module._parse(["--seed", str(seed)]), server_seed).delay_s
+
+    drawn = sorted(delay_s(seed) for seed in range(400))
+    assert delay_s(3) == delay_s(3) != delay_s(4)
+    assert delay_s(3) != delay_s(3, server_seed=1)
+    assert 7 < drawn[200] < 9.5
+    assert 16 < drawn[380] < 26
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (20 * 2**20, "20.00 MiB"), (2 * GiB, "2.00 GiB"), (1536, "1.50 KiB")],
+)
+def test_sizes_as_torch_writes_them(size, text):
+    assert _size(size) == text
