@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.trace import OpCall
+from cotenant.estimators.cudnn_table import cudnn_table
 
 _HALF = {"float16", "bfloat16"}
 _NARROW = 128
@@ -46,7 +47,7 @@ class ConvRule:
     sm_count: int
 
     def __call__(self, call: OpCall) -> int:
-        """Bytes for the time of `call`."""
+        """Bytes for the time of `call`: cuDNN's answer where the table of this capability has it, else the rule's."""
         p: dict[str, Any] = dict(call.params)
         if p["groups"] > 1 or not p.get("enabled", True):
             return 0
@@ -57,6 +58,9 @@ class ConvRule:
         sizes = _sizes(p)
         if sizes.stem:
             return 0
+        known = self._known(call, sizes)
+        if known is not None:
+            return known
         kind = call.kind
         if p.get("transposed"):
             kind = {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(kind, kind)
@@ -66,6 +70,10 @@ class ConvRule:
             return 0 if p["channels_last"] or _is_narrow_pointwise(sizes) else self._copies(kind, sizes, p)
         return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
 
+    def _known(self, call: OpCall, sizes: _Sizes) -> int | None:
+        table = cudnn_table(self.capability)
+        return None if table is None or _is_narrow_pointwise(sizes) else table(call)
+
     def _copies(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         """All operands and the result in the other layout."""
         if kind == "conv_wgrad":
@@ -73,7 +81,7 @@ class ConvRule:
         return sizes.x + sizes.w + sizes.y
 
     def _tf32(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
-        """Ampere's kernels for float32: they round their operands into the workspace and write the result themselves."""
+        """Ampere's kernels for float32: they round operands into the workspace and write the result themselves."""
         if kind == "conv_forward":
             return sizes.x + sizes.weight
         if kind == "conv_dgrad":

@@ -19,6 +19,9 @@ def conv(kind="conv_forward", **changes):
         "x": (2, 256, 8, 8),
         "w": (512, 256, 3, 3),
         "y": (2, 512, 8, 8),
+        "stride": (1, 1),
+        "padding": (9, 9),  # which no table knows: the rule must answer
+        "dilation": (1, 1),
         "groups": 1,
         "dtype": "float32",
         "channels_last": False,

@@ -1,0 +1,82 @@
+"""cuDNN's own answers for the convolutions of common networks, shipped as a table.
+
+The workspace of a convolution is copies of its operands: a cell such as `xy3` says one of the input, one of the output
+and three of the weight. So an answer for one batch size serves those near it. Made by `scripts/ask_cudnn.py`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from cotenant.core.trace import OpCall
+
+_ITEM_BYTES = 4
+_CELL = re.compile(r"(x?)(y?)(w?)(\d*)")
+_OPS = {"conv_forward": 0, "conv_dgrad": 1, "conv_wgrad": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class CudnnTable:
+    """Answers of one cuDNN for one compute capability; float32, the usual layout, two dimensions.
+
+    Attributes:
+        source: version and capability, as a sentence.
+        batches: that were asked for, ascending.
+    """
+
+    source: str
+    batches: tuple[int, ...]
+    _cells: Mapping[str, tuple[str, str, str]]
+
+    def __call__(self, call: OpCall) -> int | None:
+        """Bytes that cuDNN takes for `call`; None if the table does not know."""
+        p: dict[str, Any] = dict(call.params)
+        if p["dtype"] != "float32" or p["channels_last"] or p.get("transposed") or p["groups"] > 1 or len(p["x"]) != 4:
+            return None
+        batch, c, h, w = p["x"]
+        k, _, r, s = p["w"]
+        geometry = (c, k, h, w, r, s, *p["stride"], *p["padding"], *p["dilation"], *p["y"][2:])
+        found = self._cells.get(",".join(map(str, geometry)))
+        if found is None:
+            return None
+        nearest = min(range(len(self.batches)), key=lambda i: abs(math.log(batch / self.batches[i])))
+        cell = found[_OPS[call.kind]].split(" ")[nearest]
+        return _bytes(cell, p, batch / self.batches[nearest])
+
+
+def _bytes(cell: str, p: Mapping[str, Any], ratio: float) -> int | None:
+    if cell == "?":
+        return None
+    if cell.isdigit():
+        return round(int(cell) * ratio)
+    match = _CELL.fullmatch(cell)
+    if match is None:
+        return None
+    x, y, _, copies = match.groups()
+    elements: int = int(copies or 0) * math.prod(p["w"])
+    elements += math.prod(p["x"]) if x else 0
+    elements += math.prod(p["y"]) if y else 0
+    return _ITEM_BYTES * elements
+
+
+@lru_cache(maxsize=4)
+def cudnn_table(capability: tuple[int, int]) -> CudnnTable | None:
+    """The table for a compute capability, or None if none is shipped."""
+    name = f"sm{capability[0]}{capability[1]}_float32.csv.gz"
+    file = resources.files("cotenant.estimators") / "data" / "cudnn" / name
+    if not file.is_file():
+        return None
+    head, *lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    batches = tuple(int(each) for each in head.split("batches ")[1].split(","))
+    cells = {}
+    for line in lines:
+        *geometry, forward, dgrad, wgrad = line.split(",")
+        cells[",".join(geometry)] = (forward, dgrad, wgrad)
+    return CudnnTable(head.removeprefix("# "), batches, cells)

@@ -1,0 +1,95 @@
+"""cuDNN's answers, as shipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.trace import OpCall
+from cotenant.estimators.cudnn_table import CudnnTable, cudnn_table
+from cotenant.estimators.workspaces import ConvRule
+
+MiB = 2**20
+
+
+def conv(kind="conv_forward", batch=32, **changes):
+    """The second convolution of VGG-16."""
+    params = {
+        "x": (batch, 64, 224, 224),
+        "w": (64, 64, 3, 3),
+        "y": (batch, 64, 224, 224),
+        "stride": (1, 1),
+        "padding": (1, 1),
+        "dilation": (1, 1),
+        "groups": 1,
+        "dtype": "float32",
+        "channels_last": False,
+        "transposed": False,
+        **changes,
+    }
+    return OpCall(kind=kind, thread="main", params=params)
+
+
+def test_answers_as_cudnn_did():
+    # Asked directly, cuDNN 9.10.2 said 411,188,000 bytes for an A100: the input and the weight.
+    table = cudnn_table((8, 0))
+    assert table is not None
+    assert table(conv()) == pytest.approx(392.14 * MiB, rel=1e-3)
+    assert "cuDNN 91002, sm80" in table.source
+
+
+def test_other_batches_scale():
+    table = cudnn_table((8, 0))
+    assert table(conv(batch=40)) == pytest.approx(392.14 * 40 / 32 * MiB, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"dtype": "bfloat16"}, id="another type"),
+        pytest.param({"channels_last": True}, id="another layout"),
+        pytest.param({"groups": 2}, id="grouped"),
+        pytest.param({"transposed": True}, id="transposed"),
+        pytest.param({"padding": (7, 7)}, id="a geometry nobody asked about"),
+        pytest.param({"x": (32, 64, 224), "w": (64, 64, 3), "y": (32, 64, 224)}, id="one dimension"),
+    ],
+)
+def test_says_nothing_of_what_it_does_not_know(changes):
+    assert cudnn_table((8, 0))(conv(**changes)) is None
+
+
+def test_no_table_for_other_capabilities():
+    assert cudnn_table((7, 5)) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "batch", "elements"),
+    [
+        pytest.param("xy3", 8, 2 * 8 * 64 * 224 * 224 + 3 * 64 * 64 * 9, id="input, output and three weights"),
+        pytest.param("x", 8, 8 * 64 * 224 * 224, id="input alone"),
+        pytest.param("w2", 8, 2 * 64 * 64 * 9, id="weights alone"),
+        pytest.param("400", 8, 100, id="bytes"),
+        pytest.param("400", 16, 200, id="bytes, for twice the batch"),
+        pytest.param("0", 8, 0, id="nothing"),
+    ],
+)
+def test_cells(cell, batch, elements):
+    key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
+    table = CudnnTable("made up", (8,), {key: (cell, "?", "?")})
+    assert table(conv(batch=batch)) == 4 * elements
+
+
+def test_the_nearest_batch_answers():
+    key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
+    table = CudnnTable("made up", (8, 32), {key: ("100 900", "? 0", "0 0")})
+    assert [table(conv(batch=n)) for n in (8, 15, 17, 64)] == [100, 188, 478, 1800]
+    assert table(conv("conv_dgrad", batch=8)) is None
+
+
+def test_the_rule_asks_the_table_first():
+    rule = ConvRule(capability=(8, 0), sm_count=108)
+    assert rule(conv("conv_wgrad")) == cudnn_table((8, 0))(conv("conv_wgrad"))
+
+
+def test_what_was_measured_overrules_the_table():
+    narrow = conv(w=(64, 64, 1, 1), padding=(0, 0))
+    assert ConvRule(capability=(8, 0), sm_count=108)(narrow) == 0
