@@ -52,12 +52,10 @@ class CudnnTable:
 
 
 def _bytes(cell: str, p: Mapping[str, Any], ratio: float) -> int | None:
-    if cell == "?":
-        return None
     if cell.isdigit():
         return round(int(cell) * ratio)
     match = _CELL.fullmatch(cell)
-    if match is None:
+    if match is None:  # `?`: cuDNN had no plan
         return None
     x, y, _, copies = match.groups()
     elements: int = int(copies or 0) * math.prod(p["w"])
