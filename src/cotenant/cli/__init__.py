@@ -1,1 +1,30 @@
-"""Text over the daemon's interface."""
+"""The command line. One file a command, one line here; a command is imported when it is called.
+
+A module named here has a function `command` (its docstring is the help text) or, with subcommands, a `typer.Typer`
+named `app`. It may have `CONTEXT`, a mapping of click context settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# name: (module, line in `cotenant --help`), in the order of that help
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "estimate": ("cotenant.cli.estimate", "Predict the GPU memory of a training script, without a GPU"),
+    "compare": ("cotenant.cli.compare", "All estimators on one training script, side by side"),
+    "submit": ("cotenant.cli.submit", "Queue a job: a script, a command or a .rad file"),
+    "run": ("cotenant.cli.run", "Submit, stream the output, and exit as the job does"),
+    "ls": ("cotenant.cli.ls", "List jobs (also: ps, queue)"),
+    "show": ("cotenant.cli.show", "Everything about one job"),
+    "explain": ("cotenant.cli.explain", "Why a job waits, GPU by GPU"),
+    "logs": ("cotenant.cli.logs", "Print a job's output; -f follows it"),
+    "wait": ("cotenant.cli.wait", "Wait for a job and exit as it does"),
+    "cancel": ("cotenant.cli.cancel", "Stop jobs, or take them out of the queue"),
+    "hold": ("cotenant.cli.hold", "Keep queued jobs from starting"),
+    "release": ("cotenant.cli.release", "Let held jobs start"),
+    "gpus": ("cotenant.cli.gpus", "The GPUs: memory promised and used, activity, residents"),
+    "daemon": ("cotenant.cli.daemon", "Start, stop and ask the daemon"),
+    "demo": ("cotenant.cli.demo", "Estimates and a shared server, shown in a few minutes"),
+}
+
+ALIASES: Mapping[str, str] = {"ps": "ls", "queue": "ls"}

@@ -1,0 +1,28 @@
+"""`cotenant cancel`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cotenant.cli.common import Json, Socket, for_each, new_client
+from cotenant.core.errors import UsageError
+
+Jobs = Annotated[list[int] | None, typer.Argument(metavar="[JOB...]", help="Ids of jobs.")]
+All = Annotated[bool, typer.Option("-a", "--all", help="All jobs that are not over.")]
+
+
+def command(jobs: Jobs = None, *, every: All = False, json: Json = False, socket: Socket = None) -> int:
+    """Stop jobs that run, take out of the queue those that wait.
+
+    A job that runs gets SIGTERM, and SIGKILL with its whole process tree after a grace.
+
+      cotenant cancel 17 18
+      cotenant cancel --all
+    """
+    if bool(jobs) == every:
+        raise UsageError("which jobs?", hint="give ids, or --all")
+    client = new_client(socket)
+    ids = jobs or [job["id"] for job in client.jobs(active=True)]
+    return for_each(ids, client.cancel, json=json)

@@ -1,0 +1,14 @@
+"""`cotenant hold`."""
+
+from __future__ import annotations
+
+from cotenant.cli.common import JobIds, Json, Socket, for_each, new_client
+
+
+def command(jobs: JobIds, *, json: Json = False, socket: Socket = None) -> int:
+    """Keep queued jobs from starting until they are released.
+
+    cotenant hold 17 18
+    """
+    client = new_client(socket)
+    return for_each(jobs, client.hold, json=json)

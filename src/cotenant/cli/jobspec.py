@@ -1,0 +1,271 @@
+"""From a command line to the job that the daemon is asked to queue: the options of `submit` and `run`."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cotenant.cli.output import note
+from cotenant.core import radfile
+from cotenant.core.errors import JobFileError, UsageError
+from cotenant.core.units import parse_bytes, parse_duration
+
+RadMemory = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
+
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="SCRIPT|COMMAND [ARGS]...", help="A .py or .sh script, a .rad job file, or a command."),
+]
+Name = Annotated[str | None, typer.Option("-J", "--job-name", help="Name of the job; by default the script's.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="GPUs the job needs.  [default: 1]")]
+Gres = Annotated[str | None, typer.Option("--gres", metavar="gpu:N", help="The same, as Slurm spells it.")]
+GpuMem = Annotated[
+    str | None,
+    typer.Option("--gpu-mem", metavar="SIZE", help="Memory it needs on each GPU, e.g. 12G. Estimated if not given."),
+]
+Exclusive = Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with nobody.")]
+Slowdown = Annotated[
+    float | None,
+    typer.Option("--slowdown", metavar="X", help="Most it may be slowed down by neighbors: 1.5 is half as long again."),
+]
+Estimator = Annotated[str | None, typer.Option("--estimator", metavar="NAME", help="Who estimates its memory.")]
+Time = Annotated[
+    str | None, typer.Option("-t", "--time", metavar="TIME", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH:MM.")
+]
+Dependency = Annotated[
+    str | None,
+    typer.Option("-d", "--dependency", metavar="afterok:ID[:ID...]", help="Start after these jobs have completed."),
+]
+Output = Annotated[
+    str | None,
+    typer.Option("-o", "--output", metavar="FILE", help="File for its output; %j is the id, %x the name."),
+]
+Error = Annotated[
+    str | None, typer.Option("-e", "--error", metavar="FILE", help="File for its errors; by default with the output.")
+]
+Chdir = Annotated[Path | None, typer.Option("-D", "--chdir", metavar="DIR", help="Folder to run it in.")]
+Nice = Annotated[int, typer.Option("--nice", metavar="N", help="Run it after (above 0) or before (below) others.")]
+Export = Annotated[
+    str, typer.Option("--export", metavar="ALL|NONE|VARS", help="Environment it gets: ALL, NONE, A,B=1 or ALL,B=1.")
+]
+MaxAttempts = Annotated[
+    int, typer.Option("--max-attempts", min=1, max=100, metavar="N", help="Runs allowed if it runs out of GPU memory.")
+]
+Rad = Annotated[
+    RadMemory, typer.Option("--rad-memory", help="Which memory of a .rad file to declare; none has it estimated.")
+]
+
+CONTEXT = {"allow_interspersed_args": False}
+"""For the commands: what follows the script is the script's, options too."""
+
+_ALWAYS_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
+
+
+def with_job_options(act: Callable[..., Any]) -> Callable[..., Any]:
+    """`act`, called with the job that the options describe as its first argument, and with its own options."""
+    shared = inspect.signature(describe, eval_str=True).parameters
+    own = list(inspect.signature(act, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(act)
+    def command(**given: Any) -> Any:
+        job = describe(**{name: given.pop(name) for name in shared})
+        return act(job, **given)
+
+    parameters = [*shared.values(), *own]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def describe(
+    *,
+    command: Command,
+    job_name: Name = None,
+    gpus: Gpus = None,
+    gres: Gres = None,
+    gpu_mem: GpuMem = None,
+    exclusive: Exclusive = False,
+    slowdown: Slowdown = None,
+    estimator: Estimator = None,
+    time: Time = None,
+    dependency: Dependency = None,
+    output: Output = None,
+    error: Error = None,
+    chdir: Chdir = None,
+    nice: Nice = 0,
+    export: Export = "ALL",
+    max_attempts: MaxAttempts = 4,
+    rad_memory: Rad = "measured",
+) -> dict[str, Any]:
+    """The job as the daemon wants it (fields of `JobSpec`).
+
+    Raises:
+        UsageError: something cannot be understood, or the script or command does not exist.
+    """
+    try:
+        workdir = (chdir or Path()).absolute()
+    except FileNotFoundError as gone:
+        raise UsageError("the folder you are in is gone", hint="cd to one that exists") from gone
+    if not workdir.is_dir():
+        raise UsageError(f"`{workdir}` is not a folder")
+    if slowdown is not None and not slowdown >= 1:
+        raise UsageError(
+            f"a slowdown of {slowdown:g} cannot be kept", hint="1 is no slowdown at all, 1.5 half as long again"
+        )
+    told: dict[str, Any] = {"gpus": 1, "declared_bytes": None, "source": None}
+    if command[0].endswith(".rad"):
+        argv, name, from_file = _from_rad(command, rad_memory)
+        told |= from_file
+    else:
+        argv = resolve(command, os.environ.get("PATH", os.defpath), moved=chdir is not None)
+        name = Path(command[0]).stem
+    count = gpus if gpus is not None else gpu_count(gres)
+    stdout = _path(output, workdir)
+    job = {
+        "command": argv,
+        "workdir": str(workdir),
+        "env": environment(export, os.environ),
+        "name": job_name or name,
+        "estimator": estimator,
+        "exclusive": exclusive,
+        "priority": -nice,
+        "time_limit_s": None if time is None else parse_duration(time),
+        "slowdown_bound": slowdown,
+        "after": dependencies(dependency),
+        "max_attempts": max_attempts,
+        "stdout_path": stdout,
+        "stderr_path": stdout if error is None else _path(error, workdir),
+        **told,
+    }
+    job |= {} if count is None else {"gpus": count}
+    return job | ({} if gpu_mem is None else {"declared_bytes": parse_bytes(gpu_mem)})
+
+
+def resolve(words: Sequence[str], path: str, *, moved: bool) -> list[str]:
+    """Argv for a script or a command: scripts with their interpreter, commands by the absolute path of the program.
+
+    `path` is searched for programs. `moved`: the job will run in another folder than this one.
+
+    Raises:
+        UsageError: there is no such file or program.
+    """
+    word, rest = words[0], list(words[1:])
+    file = Path(word)
+    shown = str(file.absolute()) if moved else word
+    if file.suffix in (".py", ".sh"):
+        if not file.is_file():
+            raise _no_such_file(file)
+        interpreters = ("python", "python3") if file.suffix == ".py" else ("bash",)
+        return [_program(interpreters, path), shown, *rest]
+    if "/" in word:
+        if not file.is_file():
+            raise _no_such_file(file)
+        if not os.access(file, os.X_OK):
+            raise UsageError(f"`{word}` is not executable", hint=f"chmod +x {word}, or name its interpreter")
+        return [str(file.absolute()), *rest]
+    found = shutil.which(word, path=path)
+    if found is None:
+        here = f"`./{word}` is in this folder" if file.is_file() else None
+        raise UsageError(f"no such command: `{word}`", hint=here or "scripts need their ending: `train.py`")
+    return [found, *rest]
+
+
+def _no_such_file(file: Path) -> UsageError:
+    with contextlib.suppress(OSError):
+        names = [each.name for each in file.parent.iterdir()]
+        close = difflib.get_close_matches(file.name, names, n=1)
+        if close:
+            return UsageError(f"no such file: `{file}`", hint=f"did you mean `{file.with_name(close[0])}`?")
+    return UsageError(f"no such file: `{file}`")
+
+
+def _program(names: Sequence[str], path: str) -> str:
+    for name in names:
+        found = shutil.which(name, path=path)
+        if found is not None:
+            return found
+    raise UsageError(f"no `{names[0]}` on the PATH")
+
+
+def _from_rad(words: Sequence[str], choice: RadMemory) -> tuple[list[str], str, dict[str, Any]]:
+    """argv, name and further fields from a `.rad` file."""
+    if len(words) > 1:
+        raise UsageError(f"a .rad file holds the whole command, but `{words[1]}` follows it")
+    path = Path(words[0])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise JobFileError(str(path), line, "is not UTF-8 text") from error
+    rad = radfile.parse(text, str(path))
+    declared = None if choice == "none" else rad.memory_bytes[choice]
+    if choice != "none" and declared is None:
+        note(f"{path}: {choice} could not tell the memory; it will be estimated")
+    return list(rad.argv), path.stem, {"gpus": rad.gpus, "declared_bytes": declared, "source": str(path.absolute())}
+
+
+def gpu_count(gres: str | None) -> int | None:
+    """GPUs asked for with `--gres`: `gpu`, `gpu:2` or `gpu:a100:2`.
+
+    Raises:
+        UsageError: it asks for something else.
+    """
+    if gres is None:
+        return None
+    kind, *rest = gres.split(":")
+    count = rest[-1] if rest and rest[-1].isdigit() else "1"
+    if kind != "gpu" or len(rest) > 2 or int(count) < 1 or (len(rest) == 2 and not rest[-1].isdigit()):
+        raise UsageError(f"`--gres={gres}` is not understood", hint="write --gres=gpu:N")
+    return int(count)
+
+
+def dependencies(text: str | None) -> list[int]:
+    """Ids in `afterok:3`, `afterok:3:4` or `afterok:3,afterok:4`.
+
+    Raises:
+        UsageError: another kind of dependency, or no ids.
+    """
+    ids: list[int] = []
+    for part in text.split(",") if text is not None else ():
+        kind, *found = part.split(":")
+        if kind != "afterok" or not found or not all(each.isascii() and each.isdigit() for each in found):
+            raise UsageError(f"dependency `{part}` is not understood", hint="write afterok:ID or afterok:ID:ID")
+        ids += [int(each) for each in found]
+    return ids
+
+
+def environment(export: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that `--export` lets through; what a program cannot do without is always among them.
+
+    Raises:
+        UsageError: a variable that is named is not set.
+    """
+    kept = {name: env[name] for name in _ALWAYS_KEPT if name in env}
+    for part in export.split(","):
+        name, equals, value = part.partition("=")
+        if part == "ALL":
+            kept |= env
+        elif part in ("NONE", "NIL"):
+            continue
+        elif equals and name:
+            kept[name] = value
+        elif part in env:
+            kept[part] = env[part]
+        else:
+            raise UsageError(f"`--export` names `{part}`, which is not set")
+    return kept
+
+
+def _path(text: str | None, workdir: Path) -> str | None:
+    return None if text is None else str(workdir / text)

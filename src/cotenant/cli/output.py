@@ -1,0 +1,110 @@
+"""What is printed and where: data on stdout, messages on stderr, one JSON value with `--json`."""
+
+from __future__ import annotations
+
+import json as _json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.core.errors import CotenantError, UnknownName
+
+SCHEMA = 1
+"""Version of all JSON that the command line and the daemon give; it changes when a field goes or changes meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table: `key` for `--format`, `title` for the header."""
+
+    key: str
+    title: str
+    right: bool = False
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether `--json` was asked for, told before the command line is parsed, so that its errors can be JSON too."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    return "--json" in own
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON value, with the schema version in it."""
+    print(_json.dumps({"schema": SCHEMA, **value}, indent=2, ensure_ascii=False))
+
+
+def report_error(error: CotenantError, *, json: bool = False) -> None:
+    """`error:` and `hint:` on stderr; with `json`, an error object on stdout as well."""
+    if json:
+        body = {
+            "kind": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+        }
+        emit_json({"error": body})
+    sys.stdout.flush()
+    print(f"error: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_table(
+    rows: Sequence[Mapping[str, str]],
+    columns: Sequence[Column],
+    *,
+    only: str | None = None,
+    header: bool = True,
+) -> None:
+    """Rows as a table: drawn by rich on a terminal, else aligned with two spaces between columns.
+
+    `only`: keys of columns, separated by commas, as of `--format`.
+
+    Raises:
+        UnknownName: `only` names a column that is not there.
+    """
+    chosen = _choose(columns, only)
+    if sys.stdout.isatty():
+        _draw(rows, chosen, header=header)
+        return
+    lines = [[column.title for column in chosen]] if header else []
+    lines += [[row[column.key] for column in chosen] for row in rows]
+    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(chosen))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, chosen, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def _choose(columns: Sequence[Column], only: str | None) -> list[Column]:
+    if only is None:
+        return list(columns)
+    known = {column.key: column for column in columns}
+    chosen = []
+    for key in (each.strip() for each in only.split(",")):
+        if key not in known:
+            raise UnknownName("column", key, known)
+        chosen.append(known[key])
+    return chosen
+
+
+def _draw(rows: Sequence[Mapping[str, str]], columns: Sequence[Column], *, header: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=header, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for column in columns:
+        wraps = column is columns[-1]
+        table.add_column(column.title, justify="right" if column.right else "left", no_wrap=not wraps, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[column.key]) for column in columns))
+    Console().print(table)

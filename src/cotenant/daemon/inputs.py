@@ -1,0 +1,109 @@
+"""What reaches the loop: requests of clients, each with a future for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from cotenant.core.errors import UsageError
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptStarted,
+    EstimateReady,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    ServerSampled,
+)
+from cotenant.core.job import Done, Held, Job, JobSpec, Queued
+
+T = TypeVar("T")
+
+Report = AttemptStarted | AttemptExited | EstimateReady
+"""Events that tell what has happened already: they cannot be refused, only kept later."""
+
+CHANGES: Mapping[str, type[JobCancelled] | type[JobHeld] | type[JobReleased]] = {
+    "cancel": JobCancelled,
+    "hold": JobHeld,
+    "release": JobReleased,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue all of `specs` or none; answers with their ids once they are durable."""
+
+    specs: tuple[JobSpec, ...]
+    answer: Future[list[int]] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Cancel, hold or release a job; answers with the job right after."""
+
+    kind: Literal["cancel", "hold", "release"]
+    job_id: int
+    cause: str
+    answer: Future[Job] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[T]):
+    """Look at the manager from the thread that owns it; answers with what `question` returns."""
+
+    question: Any  # a callable; a generic field of a callable confuses type checkers more than it helps
+    answer: Future[T] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Answers with the job once it is `done`, or has `started` for the first time."""
+
+    job_id: int
+    until: Literal["done", "started"]
+    answer: Future[Job] = field(default_factory=Future)
+
+    def reached(self, job: Job) -> bool:
+        """Whether the job has come this far."""
+        return job.is_done or (self.until == "started" and any(each.started_at_s is not None for each in job.attempts))
+
+
+Input = Submit | Change | Ask[Any] | Watch | Report | ServerSampled
+
+
+def groups(inputs: Iterable[Input]) -> Iterable[list[Input]]:
+    """Inputs in order, those together that may be kept in one transaction."""
+    group: list[Input] = []
+    jobs: set[int] = set()
+    for each in inputs:
+        joins = isinstance(each, (Submit, EstimateReady, AttemptStarted, AttemptExited))
+        job_id = getattr(each, "job_id", None) if joins else None
+        if group and (not joins or job_id in jobs):
+            yield group
+            group, jobs = [], set()
+        if not joins:
+            yield [each]
+            continue
+        group.append(each)
+        if job_id is not None:
+            jobs.add(job_id)
+    if group:
+        yield group
+
+
+def check_change(kind: str, job: Job) -> None:
+    """Refuse a change that would do nothing.
+
+    Raises:
+        UsageError: says in what state the job is.
+    """
+    state = job.state
+    if isinstance(state, Done):
+        raise UsageError(f"job {job.id} is over ({state.outcome})")
+    if kind == "hold" and not isinstance(state, Queued):
+        already = "held" if isinstance(state, Held) else "running"
+        raise UsageError(f"job {job.id} is {already}, only a queued job can be held")
+    if kind == "release" and not isinstance(state, Held):
+        raise UsageError(f"job {job.id} is not held")

@@ -1,0 +1,67 @@
+"""One line a record: time, level, message, then `key=value` for what was given as `extra={"fields": {...}}`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import IO
+
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    EstimateReady,
+    JobSubmitted,
+    Journaled,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class LineFormatter(logging.Formatter):
+    """`2026-11-21T01:17:26.120Z info job submitted job=17 name=bert`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback follows where there is one."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields = getattr(record, "fields", {})
+        pairs = "".join(f" {key}={_value(value)}" for key, value in fields.items())
+        line = f"{stamp}.{record.msecs:03.0f}Z {record.levelname.lower()} {record.getMessage()}{pairs}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up(level: str, stream: IO[str] | None = None) -> None:
+    """Send the records of the whole process to `stream`, by default stderr."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # What uvicorn says at `info` is about itself.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def log_event(event: Journaled) -> None:
+    """One line about an event; never the environment of a job."""
+    fields: dict[str, object] = {"job": event.job_id}
+    match event:
+        case JobSubmitted(spec=spec):
+            fields |= {"name": spec.name, "user": spec.user}
+        case EstimateReady(estimate=estimate, error=error):
+            fields |= {"bound_bytes": estimate.bound_bytes} if estimate is not None else {"error": error or ""}
+        case AttemptExited(attempt=attempt, exit=ended):
+            code = ended.exit_code if ended.signal is None else f"signal {ended.signal}"
+            fields |= {"attempt": attempt, "reason": ended.reason, "code": code}
+        case AttemptStarted(attempt=attempt, process=process):
+            fields |= {"attempt": attempt, "pid": process.pid}
+        case AttemptPlaced(attempt=attempt, placement=placement):
+            fields |= {"attempt": attempt, "gpus": ",".join(placement.gpu_uuids)}
+    logger.info(type(event).__name__, extra={"fields": fields})
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return text if text and all(char.isprintable() and char not in ' "=' for char in text) else json.dumps(text)

@@ -1,0 +1,389 @@
+"""The thread that owns the manager and the journal: every event is kept before anything is done because of it.
+
+Events that come together are kept in one transaction, as far as their order against the decisions between them does
+not matter: those of different jobs that only add knowledge (submitted, estimated, started, exited). Requests of
+clients that change a job are kept one by one.
+
+When the journal cannot be written (a full disk), requests are refused with its error. What has already happened, an
+attempt's end for one, waits in memory and is kept as soon as it can be; until then nothing is decided or started.
+Attempts are not touched by any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from cotenant.core.errors import BackendError, CotenantError, JournalError, NoSuchJob
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptStarted,
+    Command,
+    EstimateReady,
+    JobCancelled,
+    JobSubmitted,
+    Journaled,
+    Launch,
+    RequestEstimate,
+    ServerSampled,
+    Stop,
+    Tick,
+)
+from cotenant.core.job import AttemptExit, Job, JobSpec
+from cotenant.core.ports import AttemptRef, Engine, Journal
+from cotenant.daemon.estimates import EstimatePool
+from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups
+from cotenant.daemon.log import log_event
+from cotenant.daemon.specs import numbered
+from cotenant.scheduling.manager import Manager
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOST_TOGETHER = 512
+RETRY_S = 0.5
+"""Between two attempts to write to a journal that fails."""
+
+
+class Loop:
+    """Runs the manager. Methods may be called from any thread; answers come through futures.
+
+    `launch_env` is laid over the environment of every job; `on_exit` is called after an attempt has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        manager: Manager,
+        journal: Journal,
+        engine: Engine,
+        now: Callable[[], float],
+        tick_s: float,
+        launch_env: Mapping[str, str],
+        on_exit: Callable[[], None],
+    ) -> None:
+        self._manager = manager
+        self._journal = journal
+        self._engine = engine
+        self._now = now
+        self._tick_s = tick_s
+        self._launch_env = launch_env
+        self._on_exit = on_exit
+        self._estimates: EstimatePool | None = None
+        self._inbox: queue.SimpleQueue[Input | None] = queue.SimpleQueue()
+        self._sample_lock = threading.Lock()
+        self._newest_sample: ServerSampled | None = None
+        self._backlog: deque[Report] = deque()
+        self._unkept: list[Launch] = []
+        self._journal_error: JournalError | None = None
+        self._watches: dict[int, list[Watch]] = {}
+        self._next_id = max(manager.jobs, default=0) + 1
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self.failed: Callable[[], None] = lambda: None
+
+    def start(self, estimates: EstimatePool, found: Sequence[Report], commands: Sequence[Command]) -> None:
+        """Begin, with what was found of earlier attempts and what the restored manager asks for."""
+        self._estimates = estimates
+        for report in found:
+            self._inbox.put(report)
+        self._act(commands)
+        self._thread.start()
+
+    def put(self, report: Report) -> None:
+        """Something has happened."""
+        self._inbox.put(report)
+
+    def sampled(self, event: ServerSampled) -> None:
+        """A reading of the GPUs; while the loop is busy only the newest is kept."""
+        with self._sample_lock:
+            waiting = self._newest_sample is not None
+            self._newest_sample = event
+        if not waiting:
+            self._inbox.put(event)
+
+    def submit(self, specs: Sequence[JobSpec]) -> Future[list[int]]:
+        """Queue `specs`, all or none; their ids, once durable."""
+        request = Submit(tuple(specs))
+        self._inbox.put(request)
+        return request.answer
+
+    def change(self, change: Change) -> Future[Job]:
+        """Cancel, hold or release."""
+        self._inbox.put(change)
+        return change.answer
+
+    def ask(self, question: Callable[[Manager], T]) -> Future[T]:
+        """What `question` returns of the manager."""
+        request: Ask[T] = Ask(question)
+        self._inbox.put(request)
+        return request.answer
+
+    def watch(self, watch: Watch) -> Future[Job]:
+        """The job, once it is as far as `watch` says. Cancel the future to stop waiting."""
+        self._inbox.put(watch)
+        return watch.answer
+
+    @property
+    def journal_error(self) -> JournalError | None:
+        """Why the journal cannot be written at present, or None."""
+        return self._journal_error
+
+    def close(self) -> None:
+        """Finish what has come in, then end."""
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # -- taking in
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Exception:  # the state in memory can no longer be trusted: end, and restart from the journal
+            logger.exception("the daemon's loop failed")
+            self.failed()
+
+    def _turn(self) -> bool:
+        """Take in what is there, or wait a tick for it; False at the end."""
+        blocked = bool(self._backlog or self._unkept)
+        inputs = self._drain(RETRY_S if blocked else self._tick_s)
+        if blocked:
+            self._catch_up()
+        if not inputs:
+            self._handle([Tick(at_s=self._now(), cause="clock")])
+        for group in groups(each for each in inputs if each is not None):
+            self._take(group)
+        self._answer_watches()
+        return None not in inputs
+
+    def _drain(self, timeout_s: float) -> list[Input | None]:
+        found: list[Input | None] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._inbox.get(timeout=timeout_s))
+            while len(found) < MOST_TOGETHER:
+                found.append(self._inbox.get_nowait())
+        return found
+
+    def _take(self, group: Sequence[Input]) -> None:
+        first = group[0]
+        if isinstance(first, Ask):
+            self._ask(first)
+        elif isinstance(first, Watch):
+            self._add_watch(first)
+        elif isinstance(first, ServerSampled):
+            with self._sample_lock:
+                newest, self._newest_sample = self._newest_sample, None
+            if newest is not None:
+                self._handle([newest])
+        elif isinstance(first, Change):
+            _answer(first.answer, lambda: self._change(first))
+        else:
+            self._keep_and_handle(group)
+
+    def _ask(self, ask: Ask[Any]) -> None:
+        if not ask.answer.set_running_or_notify_cancel():
+            return
+        try:
+            ask.answer.set_result(ask.question(self._manager))
+        except Exception as error:  # noqa: BLE001 (a question changes nothing: its error is the asker's)
+            ask.answer.set_exception(error)
+
+    def _change(self, change: Change) -> Job:
+        job = self._manager.jobs.get(change.job_id)
+        if job is None:
+            raise NoSuchJob(f"no job {change.job_id}", hint="see `cotenant ls`")
+        check_change(change.kind, job)
+        self._ensure_writable()
+        event = CHANGES[change.kind](at_s=self._now(), cause=change.cause, job_id=job.id)
+        self._append([event])
+        if isinstance(event, JobCancelled) and self._estimates is not None:
+            self._estimates.cancel(job.id)
+        self._handle([event])
+        return self._manager.jobs[job.id]
+
+    def _keep_and_handle(self, group: Sequence[Input]) -> None:
+        """Keep and handle submissions and reports; refuse or postpone them if the journal fails."""
+        submits = [each for each in group if isinstance(each, Submit)]
+        reports: list[Report] = [
+            each for each in group if isinstance(each, (EstimateReady, AttemptStarted, AttemptExited))
+        ]
+        if self._backlog or self._unkept:
+            self._postpone(reports)
+            reports = []
+        if reports:
+            reports = [self._witnessed(each) for each in reports]
+        accepted = self._number(submits)
+        submitted = [event for _, events in accepted for event in events]
+        events: list[Journaled] = []
+        events += submitted
+        events += reports
+        try:
+            self._ensure_writable()
+            self._append(events)
+        except JournalError as error:
+            self._next_id = max(self._manager.jobs, default=0) + 1
+            for request, _ in accepted:
+                request.answer.set_exception(error)
+            self._postpone(reports)
+            return
+        self._handle(events)
+        for request, mine in accepted:
+            request.answer.set_result([each.job_id for each in mine])
+        self._after(events)
+
+    def _number(self, submits: Iterable[Submit]) -> list[tuple[Submit, list[JobSubmitted]]]:
+        """The events of those submissions that can be accepted; the others are answered with their error."""
+        accepted = []
+        for request in submits:
+            unknown = [each for spec in request.specs for each in spec.after if each not in self._manager.jobs]
+            if unknown:
+                request.answer.set_exception(NoSuchJob(f"no job {unknown[0]} to wait for", hint="see `cotenant ls`"))
+                continue
+            at_s, first = self._now(), self._next_id
+            self._next_id += len(request.specs)
+            events = [
+                JobSubmitted(at_s=at_s, cause="submit", job_id=first + i, spec=numbered(spec, first + i))
+                for i, spec in enumerate(request.specs)
+            ]
+            accepted.append((request, events))
+        return accepted
+
+    def _witnessed(self, report: Report) -> Report:
+        return self._manager.witnessed(report) if isinstance(report, AttemptExited) else report
+
+    def _after(self, events: Sequence[Journaled]) -> None:
+        if any(isinstance(event, AttemptExited) for event in events):
+            # Its memory is free now: a reading says so to those who wait for it.
+            self._on_exit()
+
+    # -- keeping
+
+    def _append(self, events: Sequence[Journaled]) -> None:
+        if not events:
+            return
+        try:
+            self._journal.append(events)
+        except JournalError as error:
+            if self._journal_error is None:
+                logger.error("the journal cannot be written", extra={"fields": {"why": error.message}})
+            self._journal_error = error
+            raise
+        if self._journal_error is not None:
+            logger.info("the journal can be written again")
+            self._journal_error = None
+        for event in events:
+            log_event(event)
+
+    def _ensure_writable(self) -> None:
+        """Raise the journal's error while decisions wait to be kept: what comes later must not be kept before them."""
+        if self._unkept:
+            self._catch_up()
+        if self._unkept and self._journal_error is not None:
+            raise self._journal_error
+
+    def _postpone(self, reports: Sequence[Report]) -> None:
+        self._backlog.extend(reports)
+
+    def _catch_up(self) -> None:
+        """Keep and do what had to wait, as far as the journal lets us."""
+        try:
+            if self._unkept:
+                self._append([launch.placed for launch in self._unkept])
+                waiting, self._unkept = self._unkept, []
+                self._launch(waiting)
+            while self._backlog and not self._unkept:
+                report = self._witnessed(self._backlog[0])
+                self._append([report])
+                self._backlog.popleft()
+                self._handle([report])
+                self._after([report])
+        except JournalError:
+            return
+
+    # -- acting
+
+    def _handle(self, events: Sequence[Any]) -> None:
+        """Hand events to the manager and do what it says.
+
+        Samples and ticks only lead to decisions, and there is no use in those while they cannot be kept.
+        """
+        commands: list[Command] = []
+        for event in events:
+            if self._unkept and isinstance(event, (ServerSampled, Tick)):
+                continue
+            commands += self._manager.handle(event)
+        self._act(commands)
+
+    def _act(self, commands: Sequence[Command]) -> None:
+        launches = [each for each in commands if isinstance(each, Launch)]
+        for command in commands:
+            if isinstance(command, RequestEstimate) and self._estimates is not None:
+                self._estimates.request(command.job_id, command.spec)
+            elif isinstance(command, Stop):
+                ref = AttemptRef(job_id=command.job_id, attempt=command.attempt)
+                self._engine.stop(ref, reason=command.cause, grace_s=command.grace_s)
+        if not launches:
+            return
+        try:
+            self._append([launch.placed for launch in launches])
+        except JournalError:
+            self._unkept += launches
+            return
+        self._launch(launches)
+
+    def _launch(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            placed = launch.placed
+            try:
+                self._engine.launch(launch.spec, placed.attempt, placed.placement, self._launch_env)
+            except BackendError as error:
+                self._inbox.put(
+                    AttemptExited(
+                        at_s=self._now(),
+                        cause=f"engine {self._engine.name}",
+                        job_id=placed.job_id,
+                        attempt=placed.attempt,
+                        exit=AttemptExit(exit_code=None, signal=None, reason="not-started", detail=error.message),
+                        peak_observed_bytes={},
+                    )
+                )
+
+    # -- watching
+
+    def _add_watch(self, watch: Watch) -> None:
+        if watch.job_id not in self._manager.jobs:
+            watch.answer.set_exception(NoSuchJob(f"no job {watch.job_id}", hint="see `cotenant ls`"))
+            return
+        self._watches.setdefault(watch.job_id, []).append(watch)
+
+    def _answer_watches(self) -> None:
+        for job_id in list(self._watches):
+            job = self._manager.jobs[job_id]
+            waiting = []
+            for watch in self._watches.pop(job_id):
+                if watch.reached(job):
+                    # False when the one who waited has gone.
+                    if watch.answer.set_running_or_notify_cancel():
+                        watch.answer.set_result(job)
+                elif not watch.answer.cancelled():
+                    waiting.append(watch)
+            if waiting:
+                self._watches[job_id] = waiting
+
+
+def _answer(answer: Future[T], work: Callable[[], T]) -> None:
+    """Answer with what `work` returns, or with the error it raises."""
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(work())
+    except CotenantError as error:
+        answer.set_exception(error)

@@ -1,0 +1,54 @@
+"""Where the socket, the state and the configuration are, after the XDG base directory specification."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from cotenant.core.errors import NotPermitted
+
+
+def socket_path(env: Mapping[str, str] = os.environ) -> Path:
+    """`$COTENANT_SOCKET`, or `cotenant/sock` in `$XDG_RUNTIME_DIR`, or in a folder of this user in /tmp."""
+    if named := env.get("COTENANT_SOCKET"):
+        return Path(named).absolute()
+    if runtime := env.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "cotenant" / "sock"
+    return Path("/tmp") / f"cotenant-{os.getuid()}" / "sock"  # noqa: S108 (`private_folder` checks the owner)
+
+
+def state_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """`cotenant` in `$XDG_STATE_HOME`, by default `~/.local/state`."""
+    return _home(env, "XDG_STATE_HOME", ".local/state") / "cotenant"
+
+
+def config_files(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Configuration files, later ones over earlier ones; they need not exist."""
+    return (Path("/etc/cotenant/config.toml"), _home(env, "XDG_CONFIG_HOME", ".config") / "cotenant" / "config.toml")
+
+
+def _home(env: Mapping[str, str], variable: str, default: str) -> Path:
+    value = env.get(variable, "")
+    # The specification has relative values ignored.
+    return Path(value) if value.startswith("/") else Path(env.get("HOME") or "~").expanduser() / default
+
+
+def private_folder(path: Path) -> Path:
+    """Make `path`, mode 0700, and its parents.
+
+    Raises:
+        NotPermitted: it is there and belongs to somebody else, or others may write to it, or it is a link. In /tmp
+            anybody could have made it, to read what we write.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    hint = "remove it, or choose another with --socket and --state-dir"
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotPermitted(f"`{path}` is not a folder", hint=hint)
+    if found.st_uid != os.getuid():
+        raise NotPermitted(f"`{path}` belongs to uid {found.st_uid}, not to you (uid {os.getuid()})", hint=hint)
+    if found.st_mode & 0o077:
+        path.chmod(0o700)
+    return path

@@ -1,0 +1,52 @@
+"""What would happen to a job if it were submitted now. Nothing is kept, and nobody is disturbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.job import Job, JobSpec, Queued
+from cotenant.core.placement import Placement
+from cotenant.daemon.views import Views, estimate_view
+from cotenant.scheduling.explain import open_dependencies
+from cotenant.scheduling.ledger import need_bytes
+from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.policy import Policy
+
+
+def preview(
+    manager: Manager, policy: Policy, spec: JobSpec, estimate: Estimate | None, error: str | None, *, at_s: float
+) -> dict[str, Any]:
+    """The estimate, and a place or the reason to wait, with those ahead in the queue served first."""
+    job = Job(
+        id=max(manager.jobs, default=0) + 1,
+        spec=spec,
+        submitted_at_s=at_s,
+        state=Queued(since_s=at_s),
+        estimate=estimate,
+        estimate_error=error,
+    )
+    queue = [each for each in manager.jobs.values() if isinstance(each.state, Queued) and _may_start(manager, each)]
+    queue.sort(key=lambda each: (each.submitted_at_s, each.id))
+    views = Views(manager, at_s)
+    answer = next(each for each in policy.decide([*queue, job], manager.snapshot(at_s)) if each.job_id == job.id)
+    fields: dict[str, Any] = {
+        "name": spec.name,
+        "command": list(spec.command),
+        "gpus": spec.gpus,
+        "need_bytes": need_bytes(job),
+        "estimate": None if estimate is None else estimate_view(estimate),
+        "estimate_error": error,
+    }
+    waits_for = open_dependencies(job, manager.jobs)
+    if waits_for:
+        ids = ", ".join(str(each) for each in waits_for)
+        return {**fields, "would": "wait", "reason": f"waits for job {ids} to complete", "verdicts": []}
+    if isinstance(answer, Placement):
+        return {**fields, "would": "start", **views.placement(answer)}
+    return {**fields, "would": "wait", **views.wait(answer)}
+
+
+def _may_start(manager: Manager, job: Job) -> bool:
+    known = job.estimate is not None or job.estimate_error is not None or need_bytes(job) is not None
+    return known and not open_dependencies(job, manager.jobs)

@@ -1,0 +1,338 @@
+"""Brings the rooms together: start, serve until told to stop, and leave the attempts to the next daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+import cotenant
+from cotenant import engines, gpus
+from cotenant.core.errors import BackendError, UnknownName, UsageError
+from cotenant.core.events import AttemptExited
+from cotenant.core.job import AttemptExit, Job, Running, Starting
+from cotenant.core.ports import AttemptRef, Engine, Found, GpuBackend, Journal
+from cotenant.daemon import api, paths
+from cotenant.daemon.clock import Clock
+from cotenant.daemon.config import Config
+from cotenant.daemon.estimates import EstimatePool
+from cotenant.daemon.inputs import Report
+from cotenant.daemon.loop import Loop
+from cotenant.daemon.monitor import Monitor
+from cotenant.daemon.sockets import ListeningSocket, peer_of
+from cotenant.daemon.views import rfc3339
+from cotenant.estimators import ESTIMATORS
+from cotenant.gpus.simulated import SimulatedServer
+from cotenant.scheduling import policies
+from cotenant.scheduling.manager import Manager, ManagerConfig
+from cotenant.store.sqlite import SqliteJournal
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_FILE = "journal.db"
+SIMULATED_FOLDER = "simulated"
+GRACE_S = 3
+"""Open requests get this long when the daemon ends."""
+
+
+def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Run a daemon until SIGTERM, SIGINT or a request to shut down. Attempts that run go on.
+
+    `on_ready` is called once the socket answers.
+
+    Raises:
+        DaemonRunning: the socket or the state folder is another daemon's.
+        BackendError, JournalError, UsageError, NotPermitted: what it needs is not there.
+    """
+    if config.estimates.estimator not in ESTIMATORS:
+        raise UnknownName("estimator", config.estimates.estimator, ESTIMATORS)
+    state_dir = paths.private_folder(state_folder(config))
+    with ExitStack() as stack:
+        listening = ListeningSocket(socket_file)
+        stack.callback(listening.close)
+        durable: Any = config.daemon.durable.upper()
+        journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=durable)
+        stack.callback(journal.close)
+        backend, launch_env = open_gpus(config, state_dir)
+        stack.callback(backend.close)
+        engine = engines.create("local", state_dir)
+        stack.callback(engine.close)
+        daemon = _Daemon(
+            config,
+            state_dir=state_dir,
+            journal=journal,
+            backend=backend,
+            engine=engine,
+            launch_env=launch_env,
+        )
+        asyncio.run(daemon.run(listening, on_ready))
+
+
+def state_folder(config: Config) -> Path:
+    """The folder of the journal, the attempts and their output."""
+    named = config.daemon.state_dir
+    return paths.state_dir() if named is None else Path(named).absolute()
+
+
+def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
+    """The backend, and what jobs need in their environment to use its GPUs.
+
+    Raises:
+        BackendError, UsageError: there is none, or not as asked for.
+    """
+    settings = config.gpus
+    folder = state_dir / SIMULATED_FOLDER
+    if settings.simulate is None and settings.backend != "simulated":
+        try:
+            return gpus.create(settings.backend), {}
+        except BackendError as error:
+            raise BackendError(
+                error.message, hint="try it without one: cotenant daemon --simulate 4xA100-40GB"
+            ) from error
+    if settings.backend == "nvml":
+        raise UsageError("backend `nvml` cannot be simulated", hint="leave out one of --backend and --simulate")
+    _simulated_server(folder, settings.simulate, settings.time_scale)
+    return gpus.create("simulated", simulated_dir=folder), {"COTENANT_SIM_SERVER": str(folder)}
+
+
+def _simulated_server(folder: Path, cards: str | None, time_scale: float) -> None:
+    """Make the simulated server, or see that the one in the state folder is the one asked for."""
+    asked = folder / "asked.txt"
+    if not asked.exists():
+        if cards is None:
+            raise UsageError("which GPUs are to be simulated?", hint="say e.g. --simulate 4xA100-40GB")
+        # Left half made by a daemon that was killed: nothing can have used it, for `asked` is written last.
+        shutil.rmtree(folder, ignore_errors=True)
+        SimulatedServer.create(folder, cards, time_scale=time_scale)
+        asked.write_text(cards)
+        return
+    was, scale = asked.read_text(), SimulatedServer.open(folder).time_scale
+    if cards not in (None, was) or scale != time_scale:
+        raise UsageError(
+            f"`{folder}` holds a simulated server `{was}`, time scale {scale:g}",
+            hint="ask for that one, remove the folder, or choose another --state-dir",
+        )
+
+
+def scaled_options(name: str, given: dict[str, object], time_scale: float) -> dict[str, object]:
+    """Options of policy `name`: those that are seconds count the time of the simulated server, which runs faster."""
+    if time_scale == 1.0:
+        return given
+    known = {**policies.options(name), **given}
+    scaled = {
+        key: value / time_scale
+        for key, value in known.items()
+        if key.endswith("_s") and isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    return {**given, **scaled}
+
+
+@runtime_checkable
+class _KeepsOutput(Protocol):
+    """An engine whose attempts write to files of this machine."""
+
+    def log_paths(self, ref: AttemptRef) -> tuple[Path, Path]: ...
+
+
+def log_paths_of(engine: Engine) -> api.LogPaths:
+    """Where `engine` keeps the output of attempts.
+
+    Raises:
+        BackendError: elsewhere.
+    """
+    if not isinstance(engine, _KeepsOutput):
+        raise BackendError(f"engine `{engine.name}` does not say where the output of jobs is")
+    return engine.log_paths
+
+
+def reports_of(jobs: Sequence[Job], found: Sequence[Found], *, at_s: float) -> list[Report]:
+    """What an engine found of attempts that the journal left open, as the events to take in."""
+    reports: list[Report] = []
+    for job, each in zip(jobs, found, strict=True):
+        if each.started is not None and isinstance(job.state, Starting):
+            reports.append(each.started)
+        if each.exited is not None:
+            reports.append(each.exited)
+        elif each.started is None:
+            reports.append(_missing(job, each.ref, at_s))
+    return reports
+
+
+def _missing(job: Job, ref: AttemptRef, at_s: float) -> AttemptExited:
+    """The end of an attempt that an engine knows nothing of."""
+    if isinstance(job.state, Starting):
+        end = AttemptExit(exit_code=None, signal=None, reason="never-ran", detail="the daemon ended before it started")
+    else:
+        end = AttemptExit(exit_code=None, signal=None, reason="lost", detail="its files are gone")
+    return AttemptExited(
+        at_s=at_s, cause="restart", job_id=ref.job_id, attempt=ref.attempt, exit=end, peak_observed_bytes={}
+    )
+
+
+class _Daemon:
+    """One life of the daemon."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        state_dir: Path,
+        journal: Journal,
+        backend: GpuBackend,
+        engine: Engine,
+        launch_env: dict[str, str],
+    ) -> None:
+        self._config = config
+        self._state_dir = state_dir
+        self._engine = engine
+        self._now = Clock()
+        options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
+        self._policy = policies.create(config.policy.name, options)
+        self._manager = Manager(
+            self._policy,
+            ManagerConfig(
+                estimate=config.estimates.enabled,
+                stale_after_s=config.scheduling.stale_after_s,
+                window_s=config.scheduling.window_s,
+                stop_grace_s=config.scheduling.stop_grace_s,
+            ),
+        )
+        self._commands = self._manager.restore(journal.replay())
+        self._loop = Loop(
+            manager=self._manager,
+            journal=journal,
+            engine=engine,
+            now=self._now,
+            tick_s=config.daemon.tick_s,
+            launch_env=launch_env,
+            on_exit=self._attempt_ended,
+        )
+        self._backend = backend
+        self._monitor = Monitor(backend, engine, tick_s=config.daemon.tick_s, now=self._now, emit=self._loop.sampled)
+
+    def _attempt_ended(self) -> None:
+        self._monitor.poke()
+
+    async def run(self, listening: ListeningSocket, on_ready: Callable[[], None]) -> None:
+        """Serve until told to stop."""
+        closing = asyncio.Event()
+        here = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            here.add_signal_handler(number, closing.set)
+        failed = False
+
+        def fail() -> None:
+            nonlocal failed
+            failed = True
+            here.call_soon_threadsafe(closing.set)
+
+        self._loop.failed = fail
+        with self._running() as estimates:
+            application = api.application(
+                api.Server(
+                    loop=self._loop,
+                    policy=self._policy,
+                    estimates=estimates,
+                    log_paths=log_paths_of(self._engine),
+                    now=self._now,
+                    info=self._info(listening.path),
+                    stop=closing.set,
+                    closing=closing,
+                )
+            )
+            server = _HttpServer(_http_config(application))
+            serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
+            on_ready()
+            logger.info("daemon serves", extra={"fields": {"socket": listening.path, "pid": os.getpid()}})
+            await asyncio.wait({serving, asyncio.ensure_future(closing.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            closing.set()
+            server.should_exit = True
+            await serving
+        if failed:
+            raise BackendError("the daemon failed; its log says how", hint="start it again: nothing is lost")
+        logger.info("daemon ends")
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[EstimatePool]:
+        """Everything that has a thread, started in order and stopped in reverse."""
+        biggest = max(self._monitor.gpus, key=lambda gpu: gpu.memory_total_bytes, default=None)
+        estimates = EstimatePool(
+            self._config.estimates,
+            gpu="" if biggest is None else biggest.name,
+            folder=self._state_dir / "estimates",
+            now=self._now,
+            emit=self._loop.put,
+        )
+        self._engine.start(self._loop.put)
+        self._loop.start(estimates, self._found(), self._commands)
+        self._monitor.start()
+        try:
+            yield estimates
+        finally:
+            self._monitor.close()
+            self._loop.close()
+            estimates.close()
+
+    def _found(self) -> list[Report]:
+        live = [job for job in self._manager.jobs.values() if isinstance(job.state, (Starting, Running))]
+        refs = [AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live]
+        found = self._engine.find(refs)
+        if refs:
+            kept = sum(1 for each in found if each.started is not None and each.exited is None)
+            logger.info("attempts found", extra={"fields": {"running": kept, "ended": len(refs) - kept}})
+        return reports_of(live, found, at_s=self._now())
+
+    def _info(self, socket_file: Path) -> dict[str, Any]:
+        return {
+            "version": cotenant.__version__,
+            "pid": os.getpid(),
+            "started_at": rfc3339(self._now()),
+            "socket": str(socket_file),
+            "state_dir": str(self._state_dir),
+            "policy": self._config.policy.name,
+            "backend": self._backend.name,
+            "simulate": self._config.gpus.simulate,
+            "time_scale": self._config.gpus.time_scale,
+            "tick_s": self._config.daemon.tick_s,
+            "estimator": self._config.estimates.estimator if self._config.estimates.enabled else None,
+        }
+
+
+class _PeerProtocol(H11Protocol):
+    """HTTP that remembers who connected, for `request.state.peer`."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
+        super().connection_made(transport)
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn, with the signals left to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _http_config(application: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        http=_PeerProtocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )

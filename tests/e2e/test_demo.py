@@ -1,0 +1,116 @@
+"""The demo's server: real, and gone without a trace, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cotenant.core.errors import CotenantError
+from cotenant.daemon.client import Client
+from cotenant.study.demo_server import demo_server
+from cotenant.study.published import TraceJob
+from cotenant.study.server_run import summarize_run
+
+TIMEOUT_S = 60
+
+
+def a_submission(number=0, workload="mnist_bs32", mib="1776", declared=None) -> TraceJob:
+    return TraceJob(
+        number=number,
+        arrival_s=number * 30.0,
+        workload=workload,
+        batch=32,
+        gpus=1,
+        measured_mib=mib,
+        horus_mib="1",
+        faketensor_mib="1",
+        gpumemnet_mib="1",
+        declared_mib=declared,
+    )
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    # Not `tmp_path`: with it, the path of the socket could get too long.
+    with tempfile.TemporaryDirectory(prefix="ct-") as name:
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(name)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that were told of `folder` on their command line or in their environment, but not we."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(f"{folder}/cotenant-demo" in each for each in told):
+            found.append(process.pid)
+    return found
+
+
+def test_a_trace_is_run_and_nothing_is_left(folder):
+    seen = []
+    trace = [a_submission(0), a_submission(1)]
+    with demo_server("most-memory", time_scale=300) as server:
+        jobs = server.run(trace, seen.append, limit_s=TIMEOUT_S)
+        assert list(folder.iterdir()) != []
+    assert [job.state.outcome for job in jobs] == ["completed", "completed"]
+    assert [job.spec.declared_bytes for job in jobs] == [each.told_bytes for each in trace]
+    assert seen[-1].is_over
+    assert summarize_run(jobs, time_scale=300).makespan_s >= 140  # `mnist_bs32` alone takes 140 s
+    assert list(folder.iterdir()) == []
+    assert processes_of(folder) == []
+
+
+def test_a_run_that_takes_too_long_is_ended(folder):
+    with (
+        pytest.raises(CotenantError, match="1 of 1 jobs are not done"),
+        demo_server("exclusive", time_scale=1) as server,
+    ):
+        server.run([a_submission()], lambda _: None, limit_s=0)
+    assert list(folder.iterdir()) == []
+    assert processes_of(folder) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing(folder, number):
+    command = [sys.executable, "-m", "cotenant", "demo", "--only", "server"]
+    demo = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        await_running_job(folder)
+        os.killpg(demo.pid, number)  # as a terminal does: to all of its group
+        _, err = demo.communicate(timeout=TIMEOUT_S)
+    finally:
+        demo.kill()
+        demo.wait()
+    assert demo.returncode == 130, err
+    assert "Traceback" not in err
+    assert list(folder.iterdir()) == []
+    assert processes_of(folder) == []
+
+
+def await_running_job(folder: Path) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end_s:
+        for found in folder.glob("cotenant-demo-*/sock"):
+            try:
+                if any(job["state"] == "RUNNING" for job in Client(found).jobs()):
+                    return
+            except CotenantError:
+                pass
+        time.sleep(0.05)
+    pytest.fail("the demo started no job")

@@ -1,0 +1,143 @@
+"""What the demo prints."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from builders import a_job, an_estimate
+from cotenant.cli.demo_text import (
+    BAR_WIDTH,
+    HEAD,
+    bar,
+    columns,
+    comparison_line,
+    counts,
+    display,
+    estimate_line,
+    gpu_line,
+    progress_line,
+    progress_table,
+)
+from cotenant.core.job import Done, Running, Starting
+from cotenant.core.units import GiB
+from cotenant.study.demo_gpu import Measured
+from cotenant.study.demo_server import Progress
+from cotenant.study.examples import Estimated
+from cotenant.study.published import MeasuredScript
+
+
+def a_result(gib=9.0, *, fake=5.0, problem=None) -> Estimated:
+    return Estimated(
+        measured=MeasuredScript(
+            script="net.py",
+            args=("--batch-size", "8"),
+            measured_bytes=10 * GiB,
+            faketensor_bytes=None if fake is None else int(fake * GiB),
+            source="a publication",
+        ),
+        estimate=None if problem else an_estimate(gib),
+        problem=problem,
+        elapsed_s=1.25,
+    )
+
+
+def a_progress(elapsed=60.0, *, total=4, states=()) -> Progress:
+    jobs = [dataclasses.replace(a_job(i), state=state) if state else a_job(i) for i, state in enumerate(states, 1)]
+    gpu = {
+        "index": 0,
+        "used_bytes": 10 * GiB,
+        "promised_bytes": 20 * GiB,
+        "memory_total_bytes": 40 * GiB,
+        "residents": [{"job_id": 1, "name": "bert"}, {"job_id": 2, "name": "vgg"}],
+    }
+    return Progress(elapsed_s=elapsed, total=total, jobs=jobs, gpus=[gpu])
+
+
+DONE = Done(outcome="completed", at_s=1)
+
+
+@pytest.mark.parametrize(
+    ("result", "wanted"),
+    [
+        pytest.param(a_result(), ["10.0 GiB", "9.0 GiB", "-10.0%", "-50.0%", "1.2"], id="both baselines"),
+        pytest.param(a_result(11, fake=None), ["10.0 GiB", "11.0 GiB", "+10.0%", "-", "1.2"], id="nothing published"),
+    ],
+)
+def test_estimate_line(result, wanted):
+    line = estimate_line(result)
+    assert line.startswith("net --batch-size 8 ")
+    assert line.split("  ", 1)[1].replace(" GiB", "_GiB").split() == [each.replace(" ", "_") for each in wanted]
+
+
+def test_estimate_line_tells_what_went_wrong():
+    line = estimate_line(a_result(problem="the script raised KeyError"))
+    assert line.endswith("-  the script raised KeyError")
+
+
+def test_columns_are_under_their_heads():
+    head, line = columns(HEAD), estimate_line(a_result())
+    for title, cell in (("measured", "10.0 GiB"), ("estimated", "9.0 GiB"), ("error", "-10.0%"), ("seconds", "1.2")):
+        assert head.index(title) + len(title) == line.index(cell) + len(cell)
+
+
+def test_counts():
+    states = (None, Starting(attempt=1), Running(attempt=1), DONE, DONE)
+    assert counts(a_progress(total=20, states=states)) == " 1 waiting,  2 running,  2 of 20 done"
+
+
+def test_progress_line_tells_memory_and_residents():
+    line = progress_line("exclusive", a_progress(3600, states=(DONE,)))
+    assert line == "exclusive     1h00m   0 waiting,  0 running,  1 of 4 done  GPUs: 10.0 GiB (2)"
+
+
+@pytest.mark.parametrize(
+    ("used", "full"),
+    [
+        pytest.param(0, 0, id="empty"),
+        pytest.param(20, BAR_WIDTH // 2, id="half"),
+        pytest.param(40, BAR_WIDTH, id="full"),
+        pytest.param(50, BAR_WIDTH, id="never longer than the card"),
+    ],
+)
+def test_bar(used, full):
+    assert bar(used, 40) == "█" * full + "░" * (BAR_WIDTH - full)
+
+
+def test_lines_come_now_and_then_and_at_the_end():
+    said = []
+    with display("exclusive", said.append, live=False, time_scale=100) as show:
+        for elapsed in (0, 250, 499, 500, 700):  # a line each 5 s of wall-clock time, 500 s on the server
+            show(a_progress(elapsed, total=1, states=(None,)))
+        show(a_progress(710, total=1, states=(DONE,)))
+    assert [line.split()[1] for line in said] == ["0.0s", "8m20s", "11m50s"]
+
+
+def test_table_has_a_row_for_each_gpu():
+    rich = pytest.importorskip("rich.console")
+    console = rich.Console(width=100)
+    with console.capture() as captured:
+        console.print(progress_table("most-memory", a_progress(states=(DONE,))))
+    title, _, row = captured.get().strip().splitlines()
+    assert title.startswith("most-memory, 1m00s:")
+    assert row.split() == ["0", "10.0", "GiB", "20.0", "GiB", "█" * 5 + "░" * 15, "bert,", "vgg"]
+
+
+def test_comparison_line_has_no_trailing_space():
+    assert comparison_line("makespan", "4h", "3h", "") == "makespan                       4h           3h"
+
+
+@pytest.mark.parametrize(
+    ("real", "wanted"),
+    [
+        pytest.param(Measured(reason="no GPU here"), "Nothing was run on a real GPU: no GPU here.", id="no GPU"),
+        pytest.param(
+            Measured(script="mlp", gpu="T4", estimated_bytes=9 * GiB, measured_bytes=10 * GiB),
+            "On the T4 of this machine, mlp was estimated at 9.0 GiB and held 10.0 GiB when it ran (-10.0%).",
+            id="a GPU",
+        ),
+    ],
+)
+def test_gpu_line(real, wanted):
+    assert gpu_line(real) == wanted

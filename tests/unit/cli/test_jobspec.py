@@ -1,0 +1,212 @@
+"""From a command line to the job that is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli import jobspec
+from cotenant.core.errors import JobFileError, UsageError
+from cotenant.core.units import GiB, MiB
+
+HERE = str(Path(sys.executable).parent)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{HERE}:/usr/bin:/bin")
+    return tmp_path
+
+
+def script(folder, name="train.py", text="", mode=0o644):
+    (folder / name).write_text(text)
+    (folder / name).chmod(mode)
+    return name
+
+
+def test_plain_job(folder):
+    job = jobspec.describe(command=[script(folder), "--lr", "1"])
+    assert job["command"] == [f"{HERE}/python", "train.py", "--lr", "1"]
+    assert (job["name"], job["gpus"], job["workdir"]) == ("train", 1, str(folder))
+    assert (job["declared_bytes"], job["priority"], job["time_limit_s"], job["after"]) == (None, 0, None, [])
+    assert job["env"] == dict(os.environ)
+
+
+def test_all_options(folder):
+    (folder / "sub").mkdir()
+    job = jobspec.describe(
+        command=["true"],
+        job_name="n",
+        gres="gpu:2",
+        gpu_mem="12G",
+        exclusive=True,
+        slowdown=1.5,
+        estimator="traced",
+        time="1:00:00",
+        dependency="afterok:3:4",
+        output="o-%j",
+        error="e-%j",
+        chdir=Path("sub"),
+        nice=5,
+        export="NONE",
+        max_attempts=2,
+    )
+    assert (job["gpus"], job["declared_bytes"], job["exclusive"], job["slowdown_bound"]) == (2, 12 * GiB, True, 1.5)
+    assert (job["time_limit_s"], job["after"], job["priority"], job["max_attempts"]) == (3600.0, [3, 4], -5, 2)
+    assert (job["stdout_path"], job["stderr_path"]) == (f"{folder}/sub/o-%j", f"{folder}/sub/e-%j")
+    assert (job["name"], job["workdir"], job["estimator"]) == ("n", f"{folder}/sub", "traced")
+    assert "PYTEST_CURRENT_TEST" not in job["env"]
+
+
+def test_output_alone_takes_the_errors_too(folder):
+    job = jobspec.describe(command=["true"], output="/x/o")
+    assert (job["stdout_path"], job["stderr_path"]) == ("/x/o", "/x/o")
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        pytest.param(["a.py", "x"], [f"{HERE}/python", "a.py", "x"], id="python script"),
+        pytest.param(["./a.py"], [f"{HERE}/python", "./a.py"], id="python script with a path"),
+        pytest.param(["b.sh", "x"], ["/usr/bin/bash", "b.sh", "x"], id="shell script"),
+        pytest.param(["./tool", "x"], ["{folder}/tool", "x"], id="program with a path"),
+        pytest.param(["env", "x"], ["/usr/bin/env", "x"], id="program on the PATH"),
+    ],
+)
+def test_resolve(folder, words, argv):
+    script(folder, "a.py")
+    script(folder, "b.sh")
+    script(folder, "tool", mode=0o755)
+    found = jobspec.resolve(words, f"{HERE}:/usr/bin:/bin", moved=False)
+    assert found == [each.format(folder=folder) for each in argv]
+
+
+def test_a_job_that_runs_elsewhere_gets_the_script_by_its_full_path(folder):
+    script(folder)
+    assert jobspec.resolve(["train.py"], HERE, moved=True)[1] == f"{folder}/train.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "message", "hint"),
+    [
+        pytest.param(["trian.py"], HERE, "no such file: `trian.py`", "did you mean `train.py`?", id="misspelled"),
+        pytest.param(["q.sh"], HERE, "no such file: `q.sh`", None, id="absent"),
+        pytest.param(["./train.py2"], HERE, "no such file: `train.py2`", "did you mean `train.py`?", id="program"),
+        pytest.param(
+            ["./plain"], HERE, "`./plain` is not executable", "chmod +x ./plain, or name its interpreter", id="mode"
+        ),
+        pytest.param(["plain"], HERE, "no such command: `plain`", "`./plain` is in this folder", id="not on the PATH"),
+        pytest.param(["train.py"], "/nowhere", "no `python` on the PATH", None, id="no python"),
+    ],
+)
+def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint):
+    script(folder)
+    script(folder, "plain")
+    with pytest.raises(UsageError) as caught:
+        jobspec.resolve(words, path, moved=False)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [(None, None), ("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)]
+)
+def test_gres(text, count):
+    assert jobspec.gpu_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100"])
+def test_other_gres_is_refused(text):
+    with pytest.raises(UsageError, match="is not understood"):
+        jobspec.gpu_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"), [(None, []), ("afterok:3", [3]), ("afterok:3:4", [3, 4]), ("afterok:3,afterok:5", [3, 5])]
+)
+def test_dependencies(text, ids):
+    assert jobspec.dependencies(text) == ids
+
+
+@pytest.mark.parametrize("text", ["3", "afterany:3", "afterok", "afterok:", "afterok:x", "afterok:3,", "afterok:-1"])
+def test_other_dependencies_are_refused(text):
+    with pytest.raises(UsageError, match="is not understood"):
+        jobspec.dependencies(text)
+
+
+ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
+
+
+@pytest.mark.parametrize(
+    ("export", "env"),
+    [
+        pytest.param("ALL", ENV, id="all"),
+        pytest.param("NONE", {"PATH": "/bin", "HOME": "/h"}, id="none"),
+        pytest.param("A", {"PATH": "/bin", "HOME": "/h", "A": "1"}, id="one"),
+        pytest.param("A,C=x=y", {"PATH": "/bin", "HOME": "/h", "A": "1", "C": "x=y"}, id="a new one"),
+        pytest.param("ALL,A=9", {**ENV, "A": "9"}, id="all and one changed"),
+    ],
+)
+def test_environment(export, env):
+    assert jobspec.environment(export, ENV) == env
+
+
+def test_a_variable_that_is_not_set_is_refused():
+    with pytest.raises(UsageError, match="names `NOPE`, which is not set"):
+        jobspec.environment("NOPE", ENV)
+
+
+def test_a_folder_that_is_gone(folder, monkeypatch):
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    with pytest.raises(UsageError, match="the folder you are in is gone"):
+        jobspec.describe(command=["true"])
+
+
+RAD = "# c\nconda activate tf\npython t.py\nm.model\nd\n32\nexclusive\n2\n2048\n3000\n40000\n8000\n"
+
+
+@pytest.mark.parametrize(
+    ("choice", "declared"),
+    [("measured", 2048 * MiB), ("horus", 3000 * MiB), ("faketensor", None), ("gpumemnet", 8000 * MiB), ("none", None)],
+)
+def test_rad_file(folder, choice, declared):
+    job = jobspec.describe(command=[script(folder, "j.rad", RAD)], rad_memory=choice)
+    assert (job["name"], job["gpus"], job["declared_bytes"]) == ("j", 2, declared)
+    assert job["source"] == f"{folder}/j.rad"
+    assert job["command"][:2] == ["bash", "-lc"]
+
+
+def test_options_win_over_the_rad_file(folder):
+    job = jobspec.describe(command=[script(folder, "j.rad", RAD)], gpu_mem="1G", gpus=1, job_name="n")
+    assert (job["name"], job["gpus"], job["declared_bytes"]) == ("n", 1, GiB)
+
+
+def test_rad_file_takes_no_arguments(folder):
+    with pytest.raises(UsageError, match="`--lr` follows it"):
+        jobspec.describe(command=[script(folder, "j.rad", RAD), "--lr"])
+
+
+def test_rad_file_that_is_no_text(folder):
+    (folder / "j.rad").write_bytes(b"# ok\n\xff\xfe\n")
+    with pytest.raises(JobFileError, match=r"j.rad:2: is not UTF-8 text"):
+        jobspec.describe(command=["j.rad"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"slowdown": 0.5}, "a slowdown of 0.5 cannot be kept"),
+        ({"slowdown": float("nan")}, "a slowdown of nan cannot be kept"),
+        ({"chdir": Path("nowhere")}, "is not a folder"),
+        ({"gpu_mem": "lots"}, "`lots` is not a size in bytes"),
+        ({"time": "soon"}, "`soon` is not a duration"),
+    ],
+)
+def test_refused(change, message):
+    with pytest.raises(UsageError, match=message):
+        jobspec.describe(command=["true"], **change)

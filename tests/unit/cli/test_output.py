@@ -1,0 +1,98 @@
+"""Tables and messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.cli import ls, output
+from cotenant.cli.main import main
+from cotenant.core.errors import CotenantError, UnknownName
+
+COLUMNS = (output.Column(key="id", title="JOB", right=True), output.Column(key="name", title="NAME"))
+ROWS = [{"id": "7", "name": "bert"}, {"id": "1024", "name": "x"}]
+
+
+def test_table_is_aligned(capsys):
+    output.print_table(ROWS, COLUMNS)
+    assert capsys.readouterr().out == " JOB  NAME\n   7  bert\n1024  x\n"
+
+
+def test_columns_can_be_chosen(capsys):
+    output.print_table(ROWS, COLUMNS, only="name, id", header=False)
+    assert capsys.readouterr().out == "bert     7\nx     1024\n"
+
+
+def test_unknown_column(capsys):
+    with pytest.raises(UnknownName, match="no column named `nmae`"):
+        output.print_table(ROWS, COLUMNS, only="nmae")
+
+
+def test_no_rows(capsys):
+    output.print_table([], COLUMNS, header=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_on_a_terminal_rich_draws_and_markup_is_text():
+    """Names with brackets must not be taken for markup."""
+    code = (
+        "from cotenant.cli.output import Column, print_table\n"
+        "print_table([{'name': '[red]x[/red]'}], [Column(key='name', title='NAME')])"
+    )
+    parent, child = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], stdout=child, check=True, env={**os.environ, "TERM": "xterm"})
+    os.close(child)
+    text = os.read(parent, 4096).decode()
+    os.close(parent)
+    assert "[red]x[/red]" in text
+    assert "\x1b[1m" in text  # the bold header: it was rich
+
+
+def test_error_and_hint_go_to_stderr(capsys):
+    output.report_error(CotenantError("it broke", hint="mend it"))
+    assert capsys.readouterr() == ("", "error: it broke\nhint: mend it\n")
+
+
+def test_error_as_json_is_one_value_on_stdout(capsys):
+    output.report_error(CotenantError("it broke"), json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"] == {"kind": "CotenantError", "message": "it broke", "hint": None, "exit_code": 1}
+    assert err == "error: it broke\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "wanted"),
+    [
+        (["ls", "--json"], True),
+        (["submit", "--json", "--", "x"], True),
+        (["submit", "--", "x", "--json"], False),
+        (["ls"], False),
+    ],
+)
+def test_wants_json(argv, wanted):
+    assert output.wants_json(argv) is wanted
+
+
+def a_view(job_id, state):
+    return {"id": job_id, "state": state}
+
+
+def test_ls_keeps_what_is_not_over_and_the_newest_of_the_rest():
+    jobs = [a_view(1, "RUNNING"), *(a_view(i, "COMPLETED") for i in range(2, 40)), a_view(40, "HELD")]
+    assert [each["id"] for each in ls.recent(jobs)] == [1, *range(20, 40), 40]
+    assert ls.recent(jobs[:5]) == jobs[:5]
+
+
+def test_misspelled_command_is_named(capsys):
+    assert main(["sbumit"]) == 2
+    assert capsys.readouterr().err.endswith("hint: did you mean `submit`?\n")
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("cotenant ")

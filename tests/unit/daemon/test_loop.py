@@ -1,0 +1,334 @@
+"""The loop: kept before done, in one transaction where order does not matter, and sane while nothing can be kept."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from builders import a_gpu, a_spec
+from cotenant.core.errors import BackendError, JournalError, NoSuchJob, UsageError
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    EstimateReady,
+    JobCancelled,
+    JobSubmitted,
+    ServerSampled,
+)
+from cotenant.core.gpu import GpuSample
+from cotenant.core.job import AttemptExit, Done, ProcessId, Running, Starting
+from cotenant.daemon.inputs import Ask, Change, Submit, Watch, groups
+from cotenant.daemon.loop import Loop
+from cotenant.scheduling import policies
+from cotenant.scheduling.manager import Manager
+from cotenant.store.memory import MemoryJournal
+
+TIMEOUT_S = 60
+PROCESS = ProcessId(pid=1, start_ticks=1, boot_id="b")
+
+
+class Disk(MemoryJournal):
+    """A journal on a disk that can be full; counts transactions."""
+
+    def __init__(self):
+        super().__init__()
+        self.full = False
+        self.transactions = []
+
+    def append(self, events):
+        if self.full:
+            raise JournalError("disk full", hint="free some space")
+        self.transactions.append(list(events))
+        super().append(events)
+
+
+class Engine:
+    """Takes note of what it is asked, and of what the journal held at that moment."""
+
+    name = "fake"
+
+    def __init__(self, disk):
+        self.disk = disk
+        self.launched = []
+        self.stopped = []
+        self.broken = False
+        self.kept_at_launch = []
+
+    def launch(self, spec, attempt, placement, env):
+        if self.broken:
+            raise BackendError("no room for a runner")
+        self.kept_at_launch.append(any(isinstance(each, AttemptPlaced) for each in self.disk.replay()))
+        self.launched.append((placement.job_id, attempt, dict(env)))
+
+    def stop(self, ref, *, reason, grace_s):
+        self.stopped.append((ref.job_id, ref.attempt, reason))
+
+
+class Bench:
+    """A loop over one GPU, on a clock that stands still."""
+
+    def __init__(self):
+        self.disk = Disk()
+        self.engine = Engine(self.disk)
+        self.manager = Manager(policies.create("most-memory", {}))
+        self.exits = 0
+        self.failed = threading.Event()
+        self.loop = Loop(
+            manager=self.manager,
+            journal=self.disk,
+            engine=self.engine,
+            now=lambda: 10.0,
+            tick_s=0.05,
+            launch_env={"SIM": "1"},
+            on_exit=self.on_exit,
+        )
+        self.loop.failed = self.failed.set
+
+    def on_exit(self):
+        self.exits += 1
+
+    def start(self):
+        self.loop.start(Declares(self.loop), [], [])
+        return self
+
+    def sample(self, used=0):
+        gpu = a_gpu()
+        samples = {gpu.uuid: GpuSample(at_s=10.0, used_bytes=used, smact=0.0)}
+        self.loop.sampled(ServerSampled(at_s=10.0, cause="test", gpus=(gpu,), samples=samples, observed=()))
+
+    def submit(self, *specs):
+        return self.loop.submit(specs or [a_spec(declared_bytes=2**30)]).result(TIMEOUT_S)
+
+    def state(self, job_id):
+        return self.loop.ask(lambda manager: manager.jobs[job_id].state).result(TIMEOUT_S)
+
+    def turn(self):
+        """Until the loop has taken in all that was put before, and what followed from it."""
+        for _ in range(3):
+            self.loop.ask(lambda _: None).result(TIMEOUT_S)
+
+    def until(self, holds):
+        """Until `holds`; a turn of the loop between two looks."""
+        for _ in range(2000):
+            if holds():
+                return
+            self.turn()
+            threading.Event().wait(0.01)
+        raise AssertionError("it never came")
+
+
+class Declares:
+    """An estimate pool that knows declared needs only."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.cancelled = []
+
+    def request(self, job_id, spec):
+        self.loop.put(EstimateReady(at_s=10.0, cause="t", job_id=job_id, estimate=None, error="none"))
+
+    def cancel(self, job_id):
+        self.cancelled.append(job_id)
+
+
+@pytest.fixture
+def bench():
+    bench = Bench().start()
+    yield bench
+    bench.loop.close()
+
+
+def exited(job_id, code=0, attempt=1, reason="exited"):
+    end = AttemptExit(exit_code=code, signal=None, reason=reason)
+    return AttemptExited(at_s=11.0, cause="t", job_id=job_id, attempt=attempt, exit=end, peak_observed_bytes={})
+
+
+def started(job_id, attempt=1):
+    return AttemptStarted(at_s=10.5, cause="t", job_id=job_id, attempt=attempt, process=PROCESS)
+
+
+def test_a_decision_is_kept_before_it_is_acted_on(bench):
+    bench.sample()
+    assert bench.submit() == [1]
+    bench.until(lambda: bench.engine.launched)
+    assert bench.engine.launched == [(1, 1, {"SIM": "1"})]
+    assert bench.engine.kept_at_launch == [True]
+    bench.loop.put(started(1))
+    bench.loop.put(exited(1))
+    bench.until(lambda: isinstance(bench.state(1), Done))
+    assert bench.exits == 1
+    kinds = [type(each).__name__ for each in bench.disk.replay()]
+    assert kinds[0] == "JobSubmitted"
+    assert kinds[-2:] == ["AttemptStarted", "AttemptExited"]
+
+
+def test_a_journal_of_the_loop_restores_the_same_jobs(bench):
+    bench.sample()
+    for i in range(5):
+        bench.submit(a_spec(declared_bytes=2**30, name=f"{i}"))
+    bench.turn()
+    bench.loop.change(Change("cancel", 2, "t")).result(TIMEOUT_S)
+    bench.loop.put(exited(1, code=3))
+    bench.turn()
+    other = Manager(policies.create("most-memory", {}))
+    other.restore(bench.disk.replay())
+    assert dict(other.jobs) == bench.loop.ask(lambda manager: dict(manager.jobs)).result(TIMEOUT_S)
+
+
+def test_submissions_that_come_together_are_kept_together():
+    bench = Bench()
+    answers = [bench.loop.submit([a_spec(), a_spec()]) for _ in range(3)]
+    bench.start()
+    assert [each.result(TIMEOUT_S) for each in answers] == [[1, 2], [3, 4], [5, 6]]
+    bench.loop.close()
+    assert [type(each) for each in bench.disk.transactions[0]] == [JobSubmitted] * 6
+
+
+def test_groups_keep_the_order_that_matters():
+    submit = Submit((a_spec(),))
+    change = Change("cancel", 1, "t")
+    ask = Ask(lambda _: None)
+    inputs = [submit, exited(1), started(2), exited(2), change, submit, ask]
+    assert list(groups(inputs)) == [[submit, exited(1), started(2)], [exited(2)], [change], [submit], [ask]]
+
+
+def test_dependency_on_an_unknown_job_is_refused(bench):
+    with pytest.raises(NoSuchJob, match="no job 9 to wait for"):
+        bench.submit(a_spec(after=(9,)))
+    assert bench.submit() == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("release", "job 1 is not held"), ("hold", "job 1 is running, only a queued job can be held")],
+)
+def test_a_change_that_would_do_nothing_is_refused(bench, kind, error):
+    bench.sample()
+    bench.submit()
+    bench.until(lambda: isinstance(bench.state(1), Starting))
+    with pytest.raises(UsageError, match=error):
+        bench.loop.change(Change(kind, 1, "t")).result(TIMEOUT_S)
+
+
+def test_cancel_stops_a_running_attempt_and_its_estimate(bench):
+    bench.sample()
+    bench.submit()
+    bench.until(lambda: bench.engine.launched)
+    bench.loop.change(Change("cancel", 1, "t")).result(TIMEOUT_S)
+    assert bench.engine.stopped == [(1, 1, "cancelled")]
+    assert bench.loop._estimates.cancelled == [1]
+
+
+def test_an_attempt_that_cannot_be_launched_fails_its_job(bench):
+    bench.engine.broken = True
+    bench.sample()
+    bench.submit()
+    bench.until(lambda: isinstance(bench.state(1), Done))
+    assert bench.state(1).reason == "no room for a runner"
+
+
+class TestFullDisk:
+    def test_submission_is_refused_and_its_id_not_used_up(self, bench):
+        bench.disk.full = True
+        with pytest.raises(JournalError, match="disk full"):
+            bench.submit()
+        assert bench.loop.journal_error is not None
+        bench.disk.full = False
+        assert bench.submit() == [1]
+        assert bench.loop.journal_error is None
+
+    def test_change_is_refused_and_not_done(self, bench):
+        bench.sample()
+        bench.submit()
+        bench.until(lambda: bench.engine.launched)
+        bench.disk.full = True
+        with pytest.raises(JournalError):
+            bench.loop.change(Change("cancel", 1, "t")).result(TIMEOUT_S)
+        assert bench.engine.stopped == []
+
+    def test_what_has_happened_waits_in_memory(self, bench):
+        bench.sample()
+        bench.submit()
+        bench.until(lambda: bench.engine.launched)
+        bench.disk.full = True
+        bench.loop.put(started(1))
+        bench.loop.put(exited(1, code=4))
+        bench.turn()
+        assert bench.state(1) == Starting(attempt=1)
+        bench.disk.full = False
+        bench.until(lambda: isinstance(bench.state(1), Done))
+        assert bench.state(1).code == 4
+        assert [type(each) for each in bench.disk.replay()][-2:] == [AttemptStarted, AttemptExited]
+
+    def test_decision_that_cannot_be_kept_waits_and_is_then_done_once(self, bench):
+        bench.submit(a_spec(declared_bytes=2**30), a_spec(declared_bytes=2**30))
+        bench.turn()
+        bench.disk.full = True
+        bench.sample()
+        bench.turn()
+        assert bench.engine.launched == []
+        with pytest.raises(JournalError):
+            bench.submit()
+        bench.sample()
+        bench.disk.full = False
+        bench.until(lambda: bench.engine.launched)
+        bench.loop.put(started(1))
+        bench.until(lambda: isinstance(bench.state(1), Running))
+        assert bench.engine.launched.count((1, 1, {"SIM": "1"})) == 1
+
+
+class TestWatch:
+    def test_answered_when_the_job_is_over(self, bench):
+        bench.sample()
+        bench.submit()
+        bench.until(lambda: bench.engine.launched)
+        done = bench.loop.watch(Watch(1, "done"))
+        begun = bench.loop.watch(Watch(1, "started"))
+        bench.loop.put(started(1))
+        assert begun.result(TIMEOUT_S).state == Running(attempt=1)
+        assert not done.done()
+        bench.loop.put(exited(1))
+        assert isinstance(done.result(TIMEOUT_S).state, Done)
+
+    def test_started_is_reached_by_a_job_that_never_will(self, bench):
+        bench.submit()
+        begun = bench.loop.watch(Watch(1, "started"))
+        bench.loop.change(Change("cancel", 1, "t")).result(TIMEOUT_S)
+        assert isinstance(begun.result(TIMEOUT_S).state, Done)
+
+    def test_one_who_has_gone_is_forgotten(self, bench):
+        bench.submit()
+        gone = bench.loop.watch(Watch(1, "done"))
+        bench.turn()
+        gone.cancel()
+        bench.turn()
+        assert bench.loop._watches == {}
+        with contextlib.suppress(CancelledError):
+            gone.result(0)
+
+    def test_unknown_job(self, bench):
+        with pytest.raises(NoSuchJob):
+            bench.loop.watch(Watch(5, "done")).result(TIMEOUT_S)
+
+
+def test_a_question_that_fails_is_the_asker_s(bench):
+    with pytest.raises(ZeroDivisionError):
+        bench.loop.ask(lambda _: 1 // 0).result(TIMEOUT_S)
+    assert bench.submit() == [1]
+
+
+def test_a_bug_ends_the_daemon(bench):
+    bench.manager.handle = None
+    bench.loop.submit([a_spec()])
+    assert bench.failed.wait(TIMEOUT_S)
+
+
+def test_cancelled_event_is_kept_first(bench):
+    bench.submit()
+    bench.loop.change(Change("cancel", 1, "why")).result(TIMEOUT_S)
+    last = list(bench.disk.replay())[-1]
+    assert (type(last), last.cause) == (JobCancelled, "why")

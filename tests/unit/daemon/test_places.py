@@ -1,0 +1,95 @@
+"""Paths, sockets and logs."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.errors import DaemonRunning, NotPermitted, UsageError
+from cotenant.daemon import paths
+from cotenant.daemon.log import LineFormatter
+from cotenant.daemon.sockets import ListeningSocket, peer_of
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        pytest.param({"COTENANT_SOCKET": "/a/b", "XDG_RUNTIME_DIR": "/run/user/7"}, "/a/b", id="named"),
+        pytest.param({"XDG_RUNTIME_DIR": "/run/user/7"}, "/run/user/7/cotenant/sock", id="XDG"),
+        pytest.param({}, f"/tmp/cotenant-{os.getuid()}/sock", id="without XDG"),
+        pytest.param({"XDG_RUNTIME_DIR": ""}, f"/tmp/cotenant-{os.getuid()}/sock", id="empty XDG"),
+    ],
+)
+def test_socket_path(env, path):
+    assert paths.socket_path(env) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        pytest.param({"XDG_STATE_HOME": "/s", "HOME": "/h"}, "/s/cotenant", id="XDG"),
+        pytest.param({"HOME": "/h"}, "/h/.local/state/cotenant", id="home"),
+        pytest.param({"XDG_STATE_HOME": "relative", "HOME": "/h"}, "/h/.local/state/cotenant", id="relative ignored"),
+    ],
+)
+def test_state_dir(env, path):
+    assert paths.state_dir(env) == Path(path)
+
+
+def test_private_folder_is_made_and_closed(tmp_path):
+    made = paths.private_folder(tmp_path / "a" / "b")
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o777)
+    assert paths.private_folder(made).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_private_folder_of_another_user_is_refused(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    os.chown(other, 4242, 4242)
+    with pytest.raises(NotPermitted, match="belongs to uid 4242"):
+        paths.private_folder(other)
+
+
+def test_private_folder_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(NotPermitted, match="is not a folder"):
+        paths.private_folder(tmp_path / "link")
+
+
+def test_one_daemon_a_socket_and_the_kernel_names_the_peer(tmp_path):
+    first = ListeningSocket(tmp_path / "s" / "sock")
+    with pytest.raises(DaemonRunning, match="already listens"):
+        ListeningSocket(tmp_path / "s" / "sock")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(first.path))
+        connection, _ = first.socket.accept()
+        with connection:
+            peer = peer_of(connection)
+    assert (peer.pid, peer.uid) == (os.getpid(), os.getuid())
+    first.close()
+    assert not first.path.exists()
+    ListeningSocket(tmp_path / "s" / "sock").close()
+
+
+def test_socket_path_too_long_for_the_kernel(tmp_path):
+    with pytest.raises(UsageError, match="longer than 107 bytes"):
+        ListeningSocket(tmp_path / ("x" * 108))
+
+
+def test_log_lines_quote_what_would_break_them():
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(LineFormatter())
+    record = logging.LogRecord("x", logging.INFO, __file__, 1, "job %s", ("seen",), None)
+    record.fields = {"job": 3, "name": 'a b="c"\n', "empty": ""}
+    handler.emit(record)
+    line = out.getvalue()
+    assert line.count("\n") == 1
+    assert line.endswith('Z info job seen job=3 name="a b=\\"c\\"\\n" empty=""\n')
