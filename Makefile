@@ -1,0 +1,38 @@
+# PYTHON=python3.12 make test   builds on another Python; scripts/setup.sh says what it understands.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## a virtual environment with everything below in it; nothing to do when it is there
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/setup.sh
+
+demo: setup ## estimates and a shared server, in three minutes and without a GPU
+	@$(BIN)/cotenant demo
+
+test: setup ## the whole test suite
+	@$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy, and the floors between the rooms
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## rewrite the code in the house style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## every benchmark in its quick form
+	@set -e; for each in $$(grep -l -- --quick benchmarks/*.py); do echo "== $$each"; $(BIN)/python $$each --quick; done
+
+docs: setup ## check the documentation: links, commands, code
+	@$(BIN)/python -m pytest tests/unit/test_docs.py
+
+clean: ## remove what the above made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,52 @@
+"""How far estimates are from measurements, in the numbers that every comparison here uses."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSummary:
+    """Absolute relative errors (ratios) of `count` estimates.
+
+    Attributes:
+        low: estimates below the measured value.
+    """
+
+    count: int
+    median: float
+    mean: float
+    p95: float
+    worst: float
+    low: int
+
+
+def signed_error(estimated_bytes: float, measured_bytes: float) -> float:
+    """(estimated - measured) / measured: above 0 where the estimate is too high."""
+    return (estimated_bytes - measured_bytes) / measured_bytes
+
+
+def summarize_errors(signed: Sequence[float]) -> ErrorSummary | None:
+    """Summary of signed errors; None of none."""
+    if not signed:
+        return None
+    sizes = [abs(each) for each in signed]
+    return ErrorSummary(
+        count=len(sizes),
+        median=statistics.median(sizes),
+        mean=statistics.fmean(sizes),
+        p95=percentile(sizes, 0.95),
+        worst=max(sizes),
+        low=sum(each < 0 for each in signed),
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0..1) of `values` lie, straight lines between neighbors."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -1,0 +1,36 @@
+"""The demo's server, as far as it is plain computation; the rest is in tests/e2e."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from builders import a_job
+from cotenant.core.job import Done, Queued
+from cotenant.study.demo_server import TICK_S, Progress, window_s
+
+
+@pytest.mark.parametrize(
+    ("states", "total", "over"),
+    [
+        pytest.param((Done(outcome="completed", at_s=1),), 1, True, id="all done"),
+        pytest.param((Done(outcome="failed", at_s=1), Queued(since_s=0)), 2, False, id="one waits"),
+        pytest.param((Done(outcome="completed", at_s=1),), 2, False, id="one has not come"),
+        pytest.param((), 2, False, id="none has come"),
+    ],
+)
+def test_a_run_is_over_when_all_came_and_went(states, total, over):
+    jobs = [dataclasses.replace(a_job(i), state=state) for i, state in enumerate(states)]
+    assert Progress(elapsed_s=0, total=total, jobs=jobs, gpus=()).is_over is over
+
+
+@pytest.mark.parametrize(
+    ("scale", "wanted_s"),
+    [
+        pytest.param(10, 3.0, id="as long as usual on the server"),
+        pytest.param(10_000, 2 * TICK_S, id="but never without a reading in it"),
+    ],
+)
+def test_window_of_readings(scale, wanted_s):
+    assert window_s(scale) == pytest.approx(wanted_s)
