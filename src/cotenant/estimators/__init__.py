@@ -14,6 +14,15 @@ from cotenant.core.ports import Estimator
 ESTIMATORS: Mapping[str, tuple[str, str]] = {
     "declared": ("cotenant.estimators.declared", "DeclaredEstimator"),
     "traced": ("cotenant.estimators.traced", "TracedEstimator"),
+    "accelerate": ("cotenant.estimators.accelerate", "AccelerateEstimator"),
+    "deepspeed-zero2": ("cotenant.estimators.deepspeed", "Zero2Estimator"),
+    "deepspeed-zero3": ("cotenant.estimators.deepspeed", "Zero3Estimator"),
+    "dnnmem": ("cotenant.estimators.dnnmem", "DnnMemEstimator"),
+    "faketensor": ("cotenant.estimators.faketensor", "FakeTensorEstimator"),
+    "horus": ("cotenant.estimators.horus", "HorusEstimator"),
+    "llmem": ("cotenant.estimators.llmem", "LlMemEstimator"),
+    "memtracker": ("cotenant.estimators.memtracker", "MemTrackerEstimator"),
+    "params16": ("cotenant.estimators.params16", "Params16Estimator"),
 }
 
 

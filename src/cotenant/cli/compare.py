@@ -1,0 +1,117 @@
+"""`cotenant compare`: what every estimator says of one training script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.core.errors import TraceError
+from cotenant.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from cotenant.estimators.compare import Opinion
+
+CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
+
+
+def command(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python training script; it is not changed.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script, after `--`.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="Device profile, e.g. A100-40GB.")] = "A100-40GB",
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter that runs the script; default: this one.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to see.")] = 3,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop the script after this long.")] = 120.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Ask every estimator about one PyTorch training script, without a GPU.
+
+    The script is traced once. `traced` is ours; the others are estimators and rules that were published, computed from
+    the same trace. RATIO is their device memory by ours, a `>` marks what is only a lower bound.
+
+      cotenant compare train.py -- --batch-size 64
+    """
+    from cotenant.core.ports import EstimateRequest
+    from cotenant.estimators.compare import opinions
+    from cotenant.estimators.profiles import profile
+    from cotenant.estimators.traced import TracedEstimator
+
+    began_s = time.perf_counter()
+    request = EstimateRequest(
+        command=(script, *(args or ())), workdir=str(Path.cwd()), env=dict(os.environ), gpu=gpu, timeout_s=timeout
+    )
+    try:
+        result = TracedEstimator(steps=steps, python=python).explain(request)
+    except TraceError as error:
+        if not json and error.log_tail.strip():
+            note("the script's last words:\n  " + "\n  ".join(error.log_tail.strip().splitlines()[-12:]))
+        raise
+    found = opinions(result, profile(gpu), request.command)
+    elapsed_s = time.perf_counter() - began_s
+    if json:
+        body = {"gpu": result.estimate.gpu, "estimators": [_as_json(each, found) for each in found]}
+        emit_json({**body, "elapsed_s": round(elapsed_s, 3)})
+        return
+    print(f"{shlex.join(request.command)} on {result.estimate.gpu}, traced in {elapsed_s:.1f} s\n")
+    columns = [
+        Column(key="name", title="ESTIMATOR"),
+        Column(key="device", title="DEVICE", right=True),
+        Column(key="bound", title="BOUND", right=True),
+        Column(key="ratio", title="RATIO", right=True),
+        Column(key="leaves_out", title="LEAVES OUT"),
+    ]
+    print_table([_row(each, found) for each in found], columns)
+    for warning in _warnings(found):
+        note(f"warning: {warning}")
+
+
+def _ratio(opinion: Opinion, found: Sequence[Opinion]) -> float | None:
+    """Device bytes as a multiple of those of `traced`, the first of `found`."""
+    traced = found[0].estimate
+    if opinion.estimate is None or traced is None:
+        return None
+    return opinion.estimate.device_bytes / traced.device_bytes
+
+
+def _row(opinion: Opinion, found: Sequence[Opinion]) -> dict[str, str]:
+    estimate, ratio = opinion.estimate, _ratio(opinion, found)
+    if estimate is None or ratio is None:
+        problem = (opinion.problem or "").removeprefix(f"{opinion.name}: ")
+        return {"name": opinion.name, "device": "-", "bound": "-", "ratio": "-", "leaves_out": problem}
+    return {
+        "name": opinion.name,
+        "device": (">" if estimate.partial else "") + format_bytes(estimate.device_bytes),
+        "bound": format_bytes(estimate.bound_bytes),
+        "ratio": f"{ratio:.2f}",
+        "leaves_out": opinion.leaves_out,
+    }
+
+
+def _as_json(opinion: Opinion, found: Sequence[Opinion]) -> dict[str, Any]:
+    estimate, ratio = opinion.estimate, _ratio(opinion, found)
+    return {
+        "name": opinion.name,
+        "device_bytes": None if estimate is None else estimate.device_bytes,
+        "bound_bytes": None if estimate is None else estimate.bound_bytes,
+        "peak_reserved_bytes": None if estimate is None else estimate.peak_reserved_bytes,
+        "ratio_to_traced": None if ratio is None else round(ratio, 4),
+        "partial": estimate is not None and estimate.partial,
+        "leaves_out": opinion.leaves_out,
+        "problem": opinion.problem,
+        "warnings": [] if estimate is None else list(estimate.warnings),
+    }
+
+
+def _warnings(found: Sequence[Opinion]) -> list[str]:
+    """Of all estimates, each once."""
+    return list(dict.fromkeys(each for one in found if one.estimate is not None for each in one.estimate.warnings))

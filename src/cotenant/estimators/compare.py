@@ -1,0 +1,44 @@
+"""All estimators that answer from a trace, asked about one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.estimate import Estimate
+from cotenant.estimators import ESTIMATORS, create
+from cotenant.estimators.features import features_of
+from cotenant.estimators.profiles import DeviceProfile
+from cotenant.estimators.rules import TraceRule
+from cotenant.estimators.traced import TracedResult
+
+_TRACED_LEAVES_OUT = "memory of other libraries outside the allocator (NCCL)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """One estimator's answer, or in `problem` why it has none."""
+
+    name: str
+    estimate: Estimate | None
+    problem: str | None
+    leaves_out: str
+
+
+def opinions(traced: TracedResult, gpu: DeviceProfile, command: Sequence[str] = ()) -> tuple[Opinion, ...]:
+    """That of `traced`, then that of every registered `TraceRule` from the same trace, in the order of the registry."""
+    ours = traced.estimate
+    found = [Opinion(name=ours.estimator, estimate=ours, problem=None, leaves_out=_TRACED_LEAVES_OUT)]
+    features = features_of(traced.trace, command)
+    for name in ESTIMATORS:
+        rule = create(name)
+        if not isinstance(rule, TraceRule):
+            continue
+        estimate, problem = None, None
+        try:
+            estimate = rule.on(traced.trace, features, gpu)
+        except CotenantError as error:
+            problem = error.message
+        found.append(Opinion(name=name, estimate=estimate, problem=problem, leaves_out=rule.leaves_out))
+    return tuple(found)

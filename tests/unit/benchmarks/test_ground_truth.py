@@ -1,0 +1,198 @@
+"""Rows of published tables become jobs, and their errors are counted as the report says."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def modules():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield importlib.import_module("ground_truth"), importlib.import_module("ground_truth_rows")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def truth(modules):
+    return modules[0]
+
+
+@pytest.fixture
+def tables(modules):
+    return modules[1]
+
+
+def a_result(modules, *, measured, reserved, oom=False, measured_oom=False, margin=0, problem=None):
+    truth, tables = modules
+    row = tables.Row(
+        title="job",
+        script="mlp_row.py",
+        args=(),
+        gpu="RTX3060-12GB",
+        torch="2.6.0",
+        measured_bytes=measured * MIB,
+        measured_oom=measured_oom,
+    )
+    return truth.Result(
+        row=row,
+        reserved_bytes=reserved * MIB,
+        margin_bytes=margin * MIB,
+        parameter_bytes=MIB,
+        oom=oom,
+        problem=problem,
+    )
+
+
+MLP = {
+    "dataset": "mlp_step2",
+    "row_in_source": "7",
+    "input_size": "64",
+    "hidden_widths": "32-16",
+    "output_size": "4",
+    "activation": "gelu",
+    "batch": "10",
+    "use_batchnorm": "1",
+    "use_dropout": "1",
+    "dropout_p": "0.25",
+    "measured_mib": "1500",
+    "flag": "",
+}
+
+
+def test_mlp_row_says_all_of_the_network(tables):
+    row = tables.mlp_row(MLP)
+    assert " ".join(row.args) == (
+        "--inputs 64 --hidden 32 16 --classes 4 --activation gelu --batch-size 10 --batch-norm --dropout 0.25"
+    )
+    assert row.measured_bytes == 1500 * MIB
+
+
+def test_mlp_of_the_first_step_has_no_softmax(tables):
+    assert "--no-softmax" in tables.mlp_row({**MLP, "dataset": "mlp_step1"}).args
+
+
+@pytest.mark.parametrize(
+    ("function", "cells", "reason"),
+    [
+        pytest.param("mlp_row", {**MLP, "flag": "crashed"}, "crashed", id="crashed"),
+        pytest.param("cnn_row", {"status": "oom"}, "oom", id="out of memory"),
+        pytest.param("cnn_row", {"status": "ok", "flag": "near_capacity"}, "near_capacity", id="censored"),
+        pytest.param("cnn_row", {"status": "ok", "flag": "", "architecture": "dense"}, "branches", id="branches"),
+        pytest.param("timm_row", {"flag": "at_capacity|flat_over_batch"}, "at_capacity", id="first flag"),
+        pytest.param("xmem_row", {"model": "unheard-of"}, "model not rebuilt", id="unknown model"),
+        pytest.param("peft_row", {"model": "black-forest-labs/FLUX.2-klein-base-4B"}, "other model", id="other model"),
+    ],
+)
+def test_a_row_left_out_says_why(tables, function, cells, reason):
+    assert getattr(tables, function)(cells) == reason
+
+
+def test_xmem_oom_rows_are_kept(tables):
+    cells = {
+        "model": "VGG16",
+        "optimizer": "SGD",
+        "batch": "657",
+        "gpu": "NVIDIA GeForce RTX 4060",
+        "measured_bytes": "100",
+        "measured_oom": "True",
+    }
+    row = tables.xmem_row(cells)
+    assert row.measured_oom
+    assert row.gpu == "RTX4060-8GB"
+    assert "--classes" not in row.args
+
+
+def test_every_job_script_exists(tables):
+    scripts = {
+        "mlp_row.py",
+        "cnn_row.py",
+        "transformer_row.py",
+        "timm_row.py",
+        "xmem_cnn.py",
+        "xmem_lm.py",
+        "peft_row.py",
+    }
+    assert scripts == {each.name for each in (BENCHMARKS / "jobs").glob("*.py")}
+
+
+def test_read_counts_what_it_leaves_out(tables, tmp_path):
+    (tmp_path / "table.csv").write_text("keep\nyes\nno\nno\n")
+    group = tables.Group(
+        name="x",
+        file="table.csv",
+        measures="",
+        outside_bytes=0,
+        imports=(),
+        row=lambda cells: tables.mlp_row(MLP) if cells["keep"] == "yes" else "unwanted",
+    )
+    rows, left_out = tables.read(group, tmp_path)
+    assert len(rows) == 1
+    assert left_out == {"unwanted": 2}
+
+
+def test_sample_depends_on_the_seed_alone(truth):
+    rows = list(range(100))
+    assert truth.sample(rows, 10, 1) == truth.sample(rows, 10, 1)
+    assert truth.sample(rows, 10, 1) != truth.sample(rows, 10, 2)
+    assert sorted(truth.sample(rows, None, 1)) == rows
+
+
+def test_fitted_constant_is_a_median(modules):
+    results = [a_result(modules, measured=100 + extra, reserved=100) for extra in (30, 10, 500)]
+    assert modules[0].fitted_outside_bytes(results) == 30 * MIB
+
+
+def test_rows_that_fit_the_constant_are_not_scored(modules):
+    results = [a_result(modules, measured=number + 1, reserved=1) for number in range(4)]
+    results.insert(1, a_result(modules, measured=9, reserved=0, problem="raised"))
+    fitted, scored = modules[0].split(results, 2)
+    assert [each.row.measured_bytes // MIB for each in fitted] == [1, 2]
+    assert [each.row.measured_bytes // MIB for each in scored] == [3, 4]
+    assert modules[0].split(results, None)[0] == []
+
+
+def test_score_counts_oom_rows_out_and_misses_of_the_bound_in(modules):
+    results = [
+        a_result(modules, measured=1000, reserved=900, margin=50),
+        a_result(modules, measured=1000, reserved=980, margin=50),
+        a_result(modules, measured=5000, reserved=1, measured_oom=True),
+    ]
+    text = "\n".join(modules[0].score_lines(results, 0))
+    assert "| cotenant | 2 | 6.00% | 6.00% |" in text
+    assert "| 100% | 100.0% |" in text
+    assert "above our bound: 1 of 2" in text
+
+
+@pytest.mark.parametrize(
+    ("measured", "reserved", "margin", "by_estimate", "by_bound"),
+    [
+        pytest.param(5000, 5100, 0, 0, 0, id="estimate above"),
+        pytest.param(5000, 4500, 600, 1, 0, id="only the bound is above"),
+        pytest.param(5000, 4000, 100, 1, 1, id="both below"),
+    ],
+)
+def test_second_run_fails_above_its_cap(modules, measured, reserved, margin, by_estimate, by_bound):
+    lines = modules[0].failure_lines([a_result(modules, measured=measured, reserved=reserved, margin=margin)], 0)
+    assert f"({by_estimate} runs above their cap)" in lines[1]
+    assert f"({by_bound} runs above their cap)" in lines[2]
+
+
+def test_wrong_oom_calls_are_failures(modules):
+    results = [
+        a_result(modules, measured=5000, reserved=5100),
+        a_result(modules, measured=5000, reserved=9000, oom=True),
+        a_result(modules, measured=9000, reserved=9000, measured_oom=True),
+        a_result(modules, measured=9000, reserved=9000, oom=True, measured_oom=True),
+    ]
+    lines = modules[0].failure_lines(results, 0)
+    assert lines[0].startswith("Wrong OOM calls: 2 of 4")
+    assert "50.0%" in lines[1]
