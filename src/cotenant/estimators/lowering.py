@@ -54,13 +54,13 @@ def lower(trace: MemoryTrace, *, blas: BlasWorkspaces, conv: ConvWorkspace) -> I
             continue
         op = trace.ops[event.storage_id]
         if op.kind.startswith("gemm"):
+            # cuBLASLt has no handle of its own: it asks for cuBLAS', which brings that one's workspace along.
             handle = (op.thread, event.stream, event.device)
-            shares = op.kind == "gemm" or not blas.lt_bytes
-            if shares and handle not in handles and blas.handle_bytes:
+            if handle not in handles and blas.handle_bytes:
                 handles.add(handle)
                 number += 1
                 yield _alloc(event, number, blas.handle_bytes)
-            nbytes = 0 if shares else blas.lt_bytes
+            nbytes = blas.lt_bytes if op.kind == "gemm_lt" else 0
         elif op.kind.startswith("conv"):
             if event.storage_id not in conv_bytes:
                 conv_bytes[event.storage_id] = conv(op)

@@ -5,8 +5,9 @@ reserved. What follows is a rule for that choice which needs no library. It was 
 without a GPU (versions 9.10.2 and 9.20, 1,794 convolutions of common networks, compute capability 7.5 to 9.0):
 
 Tensor cores work in channels-last layout. Operands in the usual layout are copied into the workspace, and so is the
-result on its way back, except where a kernel can read or write the usual layout itself. The gradient of the weights is
-summed in parts, one for each group of thread blocks that would otherwise leave multiprocessors idle.
+result on its way back, except where a kernel can read or write the usual layout itself. Channels are padded to vectors
+of 16 bytes on the way. The gradient of the weights is summed in parts, one for each group of thread blocks that would
+otherwise leave multiprocessors idle.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cotenant.estimators.cudnn_table import cudnn_table
 _HALF = {"float16", "bfloat16"}
 _NARROW = 128
 _TILE = 128
+_VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class _Sizes:
     pointwise: bool
     narrow: bool
     stem: bool
+    padded_output: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,8 @@ class ConvRule:
     def _tf32(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         """Ampere's kernels for float32: they round operands into the workspace and write the result themselves."""
         if kind == "conv_forward":
-            return sizes.x + sizes.weight
+            # A result with padded channels is not what was asked for: it is copied, too.
+            return sizes.x + sizes.weight + (sizes.y if sizes.padded_output else 0)
         if kind == "conv_dgrad":
             return sizes.y + sizes.weight + (0 if p["channels_last"] else sizes.x)
         return sizes.x + sizes.y + self._parts(p) * sizes.weight
@@ -107,14 +111,25 @@ def _is_narrow_pointwise(sizes: _Sizes) -> bool:
 
 def _sizes(p: dict[str, Any]) -> _Sizes:
     item = 2 if p["dtype"] in _HALF else 4
-    x, w, y = (item * math.prod(p[name]) for name in ("x", "w", "y"))
-    pointwise = math.prod(p["w"][2:]) == 1
+    out_channels, in_channels, *kernel = p["w"]
+    if p.get("transposed"):
+        out_channels, in_channels = in_channels, out_channels
+    wide_in, wide_out = (_padded(channels, _VECTOR_BYTES // item) for channels in (in_channels, out_channels))
+    x = item * p["x"][0] * wide_in * math.prod(p["x"][2:])
+    y = item * p["y"][0] * wide_out * math.prod(p["y"][2:])
+    weight = item * wide_out * wide_in * math.prod(kernel)
+    pointwise = math.prod(kernel) == 1
     return _Sizes(
         x=x if math.prod(p["x"][2:]) > 1 else 0,
-        w=0 if pointwise else w,
+        w=0 if pointwise else weight,
         y=y if math.prod(p["y"][2:]) > 1 else 0,
-        weight=w,
+        weight=weight,
         pointwise=pointwise,
-        narrow=min(p["w"][0], p["w"][1]) <= _NARROW,
-        stem=p["w"][1] <= 4,
+        narrow=min(in_channels, out_channels) <= _NARROW,
+        stem=in_channels <= 4,
+        padded_output=wide_out != out_channels,
     )
+
+
+def _padded(channels: int, multiple: int) -> int:
+    return math.ceil(channels / multiple) * multiple

@@ -52,6 +52,8 @@ def conv(kind="conv_forward", **changes):
         pytest.param(A100, conv(w=(128, 256, 1, 1)), 0, id="narrow pointwise"),
         pytest.param(A100, conv(w=(129, 256, 1, 1)), X + 129 * 256, id="wide pointwise"),
         pytest.param(A100, conv(transposed=True), X + W + Y, id="a transposed forward is an input gradient"),
+        pytest.param(A100, conv(x=(2, 253, 8, 8), w=(512, 253, 3, 3)), X + W, id="input channels are padded to four"),
+        pytest.param(A100, conv(w=(509, 256, 3, 3), y=(2, 509, 8, 8)), X + W + Y, id="so is the result, then copied"),
     ],
 )
 def test_float32(rule, call, elements):
@@ -64,6 +66,7 @@ def test_float32(rule, call, elements):
         pytest.param(A100, conv(), X + W + Y, id="all are copied"),
         pytest.param(T4, conv(), X + W + Y, id="on Turing, too"),
         pytest.param(A100, conv(channels_last=True), 0, id="nothing in channels-last"),
+        pytest.param(A100, conv(x=(2, 249, 8, 8), w=(512, 249, 3, 3)), X + W + Y, id="channels are padded to eight"),
         pytest.param(A100, conv(w=(512, 256, 1, 1)), X + Y, id="a pointwise weight is the same in both layouts"),
         pytest.param(A100, conv(x=(2, 256, 1, 1), y=(2, 512, 1, 1)), W, id="so is an image of one pixel"),
     ],
