@@ -6,21 +6,48 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cotenant.cli.output import emit_json, note
-from cotenant.core.errors import TraceError, UsageError
+from cotenant.cli import estimate_json, estimate_text
+from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from cotenant.core.estimate import Estimate
-    from cotenant.core.trace import MemoryTrace
+    from cotenant.core.ports import EstimateRequest
+    from cotenant.estimators.batch import BatchSearch
+    from cotenant.estimators.traced import TracedEstimator, TracedResult
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
-_BAR = 24
+_FIRST_BATCH = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is asked of the trace beside the estimate."""
+
+    fits_on: bool
+    what_if: bool
+    plot: Path | None
+    snapshot: Path | None
+    find_batch_size: bool
+    argument: str
+    limit_bytes: int | None
+
+    def first_option(self) -> str | None:
+        """The first option given that needs a trace."""
+        given = {
+            "--fits-on": self.fits_on,
+            "--what-if": self.what_if,
+            "--plot": self.plot,
+            "--snapshot": self.snapshot,
+            "--find-batch-size": self.find_batch_size,
+        }
+        return next((name for name, value in given.items() if value), None)
 
 
 def command(
@@ -42,6 +69,28 @@ def command(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to see.")] = 3,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop the script after this long.")] = 120.0,
+    fits_on: Annotated[
+        bool, typer.Option("--fits-on", help="Show which known GPUs and MIG instances it fits.")
+    ] = False,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Show what allocator settings and 8-bit states would save.")
+    ] = False,
+    find_batch_size: Annotated[
+        bool, typer.Option("--find-batch-size", help="Find the largest batch that fits; traces several times.")
+    ] = False,
+    arg: Annotated[
+        str, typer.Option(metavar="ARGUMENT", help="The script's argument for it; write `--arg=--batch`.")
+    ] = "--batch-size",
+    limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory the batch may need; default: the GPU's.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw memory over time (.png, .svg, .pdf); needs matplotlib.")
+    ] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a pickle for https://pytorch.org/memory_viz.")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Make a new trace, and do not keep it.")] = False,
     show_output: Annotated[bool, typer.Option("--show-output", help="Let the script print, to stderr.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
@@ -50,8 +99,18 @@ def command(
     The script runs unchanged, for a few optimizer steps, on CUDA tensors that have shapes but no data. What it does
     beside training it does for real: it reads its data, and writes its files.
 
+    A trace is kept in ~/.cache/cotenant and used again while the script, what it imports, its arguments and the files
+    they name, the environment and the installed packages stay as they are. Data that the script opens by itself is not
+    compared: after a change of it that matters to memory, say --no-cache. Another GPU of the same compute capability
+    is computed from the same trace, and so are other settings in PYTORCH_CUDA_ALLOC_CONF.
+
+    The bound covers what small changes, such as one workspace more, do to the reserved bytes; where they lead to two
+    states, both are told. Close to the GPU's limit the answer also says how often the cache must be given back.
+
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json
+      cotenant estimate train.py --find-batch-size --gpu L40S-48GB
+      cotenant estimate train.py --fits-on --what-if --plot memory.png
       cotenant estimate --gpu list
     """
     began_s = time.perf_counter()
@@ -60,10 +119,19 @@ def command(
         return
     if script is None:
         raise UsageError("no script to estimate", hint="give one: `cotenant estimate train.py -- ARGS`")
+    if limit is not None and not find_batch_size:
+        raise UsageError("`--limit` needs `--find-batch-size`")
     from cotenant.core.ports import EstimateRequest
-    from cotenant.estimators import create
-    from cotenant.estimators.traced import TracedEstimator
 
+    wanted = _Wanted(
+        fits_on=fits_on,
+        what_if=what_if,
+        plot=plot,
+        snapshot=snapshot,
+        find_batch_size=find_batch_size,
+        argument=arg,
+        limit_bytes=parse_bytes(limit) if limit else None,
+    )
     request = EstimateRequest(
         command=(script, *(args or ())),
         workdir=str(Path.cwd()),
@@ -72,25 +140,151 @@ def command(
         timeout_s=timeout,
         declared_bytes=parse_bytes(gpu_mem) if gpu_mem else None,
     )
-    trace = None
-    if estimator == TracedEstimator.name:
-        try:
-            result = TracedEstimator(steps=steps, python=python, show_output=show_output).explain(request)
-        except TraceError as error:
-            _tell_last_words(error, json=json)
-            raise
-        estimate, trace = result.estimate, result.trace
+    if estimator == "traced":
+        traced = _new_estimator(steps=steps, python=python, show_output=show_output, keeps=not no_cache)
+        _answer(request, traced, wanted, began_s, json=json)
     else:
-        estimate = create(estimator).estimate(request)
+        _answer_without_trace(request, estimator, wanted, began_s, json=json)
+
+
+def _new_estimator(*, steps: int, python: str | None, show_output: bool, keeps: bool) -> TracedEstimator:
+    from cotenant.estimators.cache import TraceCache, default_folder
+    from cotenant.estimators.traced import TracedEstimator
+
+    folder = default_folder() if keeps else None
+    return TracedEstimator(
+        steps=steps, python=python, show_output=show_output, cache=TraceCache(folder) if folder is not None else None
+    )
+
+
+def _answer_without_trace(
+    request: EstimateRequest, estimator: str, wanted: _Wanted, began_s: float, *, json: bool
+) -> None:
+    from cotenant.estimators import create
+
+    made = create(estimator)
+    option = wanted.first_option()
+    if option is not None:
+        raise UsageError(f"`{option}` needs a trace, and `--estimator {estimator}` makes none")
+    estimate = made.estimate(request)
     elapsed_s = time.perf_counter() - began_s
     if json:
-        emit_json({**_as_json(estimate), "elapsed_s": round(elapsed_s, 3), "trace": _summary(trace)})
+        emit_json({**estimate_json.of_estimate(estimate), "elapsed_s": round(elapsed_s, 3), "trace": None})
     else:
-        _print(shlex.join(request.command), estimate, trace, elapsed_s)
+        estimate_text.print_estimate(shlex.join(request.command), estimate, None, elapsed_s)
+
+
+def _answer(
+    request: EstimateRequest, estimator: TracedEstimator, wanted: _Wanted, began_s: float, *, json: bool
+) -> None:
+    search = None
+    _check_files(wanted)
+    try:
+        if wanted.find_batch_size:
+            request, search = _search(request, estimator, wanted, json=json)
+        result = estimator.explain(request)
+    except TraceError as error:
+        _tell_last_words(error, json=json)
+        raise
+    told: dict[str, Any] = {**estimate_json.of_estimate(result.estimate), **estimate_json.of_result(result)}
+    if search is not None:
+        told["batch_size"] = estimate_json.of_search(search)
+    elapsed_s = time.perf_counter() - began_s
+    if not json:
+        estimate_text.print_estimate(shlex.join(request.command), result.estimate, result, elapsed_s)
+    told |= _tables(result, wanted, json=json)
+    _save_files(result, wanted, title=f"{shlex.join(request.command)} on {result.estimate.gpu}")
+    if json:
+        emit_json({**told, "elapsed_s": round(time.perf_counter() - began_s, 3)})
+
+
+def _tables(result: TracedResult, wanted: _Wanted, *, json: bool) -> dict[str, Any]:
+    """The tables asked for: printed, or given for the JSON value."""
+    told: dict[str, Any] = {}
+    if wanted.fits_on:
+        from cotenant.estimators.fits import capability_of, fits_on
+
+        fits = fits_on(result.trace, result.scene.stack, result.spread_bytes)
+        told["fits_on"] = [estimate_json.of_fit(each) for each in fits]
+        if not json:
+            estimate_text.print_fits(fits, capability_of(result.trace))
+    if wanted.what_if:
+        from cotenant.estimators.whatif import NOT_COMPUTED, what_if
+
+        changes = what_if(result)
+        told["what_if"] = [estimate_json.of_change(each) for each in changes]
+        if not json:
+            estimate_text.print_changes(changes, result.fit.bound_bytes, NOT_COMPUTED)
+    return told
+
+
+def _check_files(wanted: _Wanted) -> None:
+    """Refuse what could not be written, before the script is run for it."""
+    for path in (wanted.plot, wanted.snapshot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"no folder `{path.parent}` to write `{path.name}` to")
+    if wanted.plot is not None:
+        from cotenant.estimators.plot import new_figure
+
+        new_figure(wanted.plot)
+
+
+def _save_files(result: TracedResult, wanted: _Wanted, *, title: str) -> None:
+    if wanted.plot is None and wanted.snapshot is None:
+        return
+    from cotenant.estimators.memory_viz import save_snapshot
+    from cotenant.estimators.plot import save_plot
+    from cotenant.estimators.timeline import history_of
+
+    history = history_of(result.scene, result.capacity_bytes)
+    if wanted.plot is not None:
+        save_plot(wanted.plot, history, title=title, usable_bytes=result.fit.usable_bytes)
+        note(f"drawn in `{wanted.plot}`")
+    if wanted.snapshot is not None:
+        save_snapshot(wanted.snapshot, history, result.scene.stack)
+        note(f"snapshot in `{wanted.snapshot}`: open it at https://pytorch.org/memory_viz")
+
+
+def _search(
+    request: EstimateRequest, estimator: TracedEstimator, wanted: _Wanted, *, json: bool
+) -> tuple[EstimateRequest, BatchSearch]:
+    """The request with the largest batch, and how it was found."""
+    from cotenant.estimators.batch import Trial, find_batch_size, value_of, with_value
+    from cotenant.estimators.profiles import profile
+    from cotenant.estimators.replays import usable_bytes
+
+    script, *args = request.command
+    limit = wanted.limit_bytes or usable_bytes(profile(request.gpu))
+
+    def with_batch(size: int) -> EstimateRequest:
+        return replace(request, command=(script, *with_value(args, wanted.argument, size)))
+
+    def show(trial: Trial) -> None:
+        if not json:
+            estimate_text.print_trial(wanted.argument, trial)
+
+    if not json:
+        print(f"largest {wanted.argument} with a bound of {format_bytes(limit)} at most")
+    search = find_batch_size(
+        lambda size: estimator.explain(with_batch(size)).fit.bound_bytes,
+        argument=wanted.argument,
+        start=value_of(args, wanted.argument) or _FIRST_BATCH,
+        limit_bytes=limit,
+        on_trial=show,
+    )
+    if search.largest is None:
+        least = min(search.trials, key=lambda each: each.batch_size)
+        raise CotenantError(
+            f"no batch fits in {format_bytes(limit)}: with {least.batch_size} the bound is "
+            f"{format_bytes(least.bound_bytes)}",
+            hint="try `--what-if`, or a larger GPU: `--fits-on`",
+        )
+    if not json:
+        print()
+    return with_batch(search.largest), search
 
 
 def _list_profiles(*, json: bool) -> None:
-    from cotenant.cli.output import Column, print_table
     from cotenant.estimators.profiles import profiles
 
     if json:
@@ -118,55 +312,3 @@ def _tell_last_words(error: TraceError, *, json: bool) -> None:
     note("the script's last words:")
     for line in error.log_tail.strip().splitlines()[-12:]:
         note(f"  {line}")
-
-
-def _as_json(estimate: Estimate) -> dict[str, Any]:
-    from cotenant.core.codec import encode
-
-    fields: dict[str, Any] = encode(estimate)
-    del fields["type"]
-    return {**fields, "device_bytes": estimate.device_bytes, "bound_bytes": estimate.bound_bytes}
-
-
-def _summary(trace: MemoryTrace | None) -> dict[str, Any] | None:
-    if trace is None:
-        return None
-    header = trace.header
-    return {
-        "events": len(trace.events),
-        "optimizer_steps": header["steps"],
-        "torch": header["torch"],
-        "python": header["python"],
-        "libraries": header.get("libraries", {}),
-        "convolutions": sum(op.kind == "conv_forward" for op in trace.ops),
-        "alloc_conf": header["alloc_conf"],
-    }
-
-
-def _print(command: str, estimate: Estimate, trace: MemoryTrace | None, elapsed_s: float) -> None:
-    print(f"{command} on {estimate.gpu}{'  (partial: a lower bound)' if estimate.partial else ''}\n")
-    context, margin = format_bytes(estimate.context_bytes), format_bytes(estimate.margin_bytes)
-    lines = [
-        ("peak allocated", estimate.peak_allocated_bytes, "live tensors, rounded up to blocks"),
-        ("peak reserved", estimate.peak_reserved_bytes, "held by the caching allocator"),
-        ("device", estimate.device_bytes, f"as nvidia-smi shows it: with {context} of CUDA context"),
-        (
-            "bound",
-            estimate.bound_bytes,
-            f"to find free: with a margin of {margin}, for {estimate.coverage:.0%} of jobs",
-        ),
-    ]
-    for name, value, meaning in lines:
-        print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
-    total = sum(estimate.breakdown_bytes.values())
-    if total:
-        print("\n  at the peak of allocated bytes")
-        for category, value in sorted(estimate.breakdown_bytes.items(), key=lambda item: -item[1]):
-            bar = "#" * max(1, round(_BAR * value / total))
-            print(f"  {category:<16}{format_bytes(value):>10}   {bar:<{_BAR}} {value / total:6.1%}")
-    print()
-    if trace is not None:
-        steps = f"{trace.header['steps']} optimizer step{'s' if trace.header['steps'] != 1 else ''}"
-        print(f"  {steps}, {len(trace.events):,} events, torch {trace.header['torch']}, {elapsed_s:.1f} s")
-    for warning in estimate.warnings:
-        note(f"warning: {warning}")

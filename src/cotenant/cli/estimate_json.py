@@ -1,0 +1,86 @@
+"""`cotenant estimate --json`: one object, whose fields are listed here. Sizes are bytes.
+
+Of every estimate: the fields of `core.estimate.Estimate`; `device_bytes`, `bound_bytes`; `elapsed_s`; `trace`, null
+unless a script was traced: `events`, `optimizer_steps`, `torch`, `python`, `libraries`, `convolutions`, `alloc_conf`,
+`from_cache`.
+
+Of a traced one also:
+    interval      `low_bytes`, `high_bytes` of the reserved bytes when small things change; `states`: one [low, high]
+                  or two; `replays`
+    fit           the verdict for the GPU: `verdict` (`fits`, `tight`, `unsure`, `no`), `sentence`, `usable_bytes`,
+                  `reserved_bytes` and `bound_bytes` on a GPU without end, `spare_bytes`, `retries`,
+                  `capability_differs`, and `oom`, null or the request that found no memory: `phase`, `module`,
+                  `request_bytes`, `allocated_bytes`, `reserved_bytes`
+    fits_on       with `--fits-on`: one such verdict for each known GPU and MIG instance, by `gpu`
+    what_if       with `--what-if`: `name`, `kind` (`setting`, `optimizer`), `peak_allocated_bytes`,
+                  `peak_reserved_bytes`, `bound_bytes`, `saves_bytes`, `assumed`
+    batch_size    with `--find-batch-size`: `argument`, `limit_bytes`, `largest`, `smallest_misfit`, `trials`
+                  (`batch_size`, `bound_bytes`, `fits`, `problem`); the estimate is that of `largest`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cotenant.core.estimate import Estimate
+    from cotenant.estimators.batch import BatchSearch
+    from cotenant.estimators.fits import Fit
+    from cotenant.estimators.traced import TracedResult
+    from cotenant.estimators.whatif import Change
+
+
+def of_estimate(estimate: Estimate) -> dict[str, Any]:
+    """An estimate of any estimator."""
+    fields = _plain(estimate)
+    return {**fields, "device_bytes": estimate.device_bytes, "bound_bytes": estimate.bound_bytes}
+
+
+def of_result(result: TracedResult) -> dict[str, Any]:
+    """What a traced estimate has beside."""
+    header = result.trace.header
+    return {
+        "interval": _plain(result.interval),
+        "fit": of_fit(result.fit),
+        "trace": {
+            "events": len(result.trace.events),
+            "optimizer_steps": header["steps"],
+            "torch": header["torch"],
+            "python": header["python"],
+            "libraries": header.get("libraries", {}),
+            "convolutions": sum(op.kind == "conv_forward" for op in result.trace.ops),
+            "alloc_conf": result.scene.stack.alloc_conf,
+            "from_cache": result.from_cache,
+        },
+    }
+
+
+def of_fit(fit: Fit) -> dict[str, Any]:
+    """A verdict."""
+    oom = fit.oom
+    place = oom and {
+        "phase": oom.phase,
+        "module": oom.module,
+        "request_bytes": oom.request_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+    }
+    return {**_plain(fit), "oom": place, "spare_bytes": fit.spare_bytes, "sentence": fit.sentence}
+
+
+def of_change(change: Change) -> dict[str, Any]:
+    """A row of `--what-if`."""
+    return _plain(change)
+
+
+def of_search(search: BatchSearch) -> dict[str, Any]:
+    """What `--find-batch-size` found."""
+    return {**_plain(search), "trials": [_plain(each) for each in search.trials]}
+
+
+def _plain(value: object) -> dict[str, Any]:
+    from cotenant.core.codec import encode
+
+    fields: dict[str, Any] = encode(value)
+    del fields["type"]
+    return fields

@@ -1,0 +1,138 @@
+"""`cotenant estimate`, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cotenant.cli.output import Column, note, print_table
+from cotenant.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from cotenant.core.estimate import Estimate
+    from cotenant.estimators.batch import Trial
+    from cotenant.estimators.fits import Fit
+    from cotenant.estimators.interval import Interval
+    from cotenant.estimators.traced import TracedResult
+    from cotenant.estimators.whatif import Change
+
+_BAR = 24
+_VERDICTS = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no": "does not fit"}
+
+
+def print_estimate(command: str, estimate: Estimate, result: TracedResult | None, elapsed_s: float) -> None:
+    """The numbers, what they are made of, and whether the job fits; warnings go to stderr."""
+    print(f"{command} on {estimate.gpu}{'  (partial: a lower bound)' if estimate.partial else ''}\n")
+    context, margin = format_bytes(estimate.context_bytes), format_bytes(estimate.margin_bytes)
+    lines = [
+        ("peak allocated", estimate.peak_allocated_bytes, "live tensors, rounded up to blocks"),
+        ("peak reserved", estimate.peak_reserved_bytes, f"held by the caching allocator{_spread(result)}"),
+        ("device", estimate.device_bytes, f"as nvidia-smi shows it: with {context} of CUDA context"),
+        (
+            "bound",
+            estimate.bound_bytes,
+            f"to find free: with a margin of {margin}, for {estimate.coverage:.0%} of jobs",
+        ),
+    ]
+    for name, value, meaning in lines:
+        print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
+    _print_breakdown(estimate)
+    print()
+    warnings = list(estimate.warnings)
+    if result is not None:
+        print(f"  {result.fit.sentence}")
+        print(f"  {_made_from(result, elapsed_s)}")
+        warnings = [each for each in warnings if not each.startswith(result.fit.sentence)]
+    for warning in warnings:
+        note(f"warning: {warning}")
+
+
+def _print_breakdown(estimate: Estimate) -> None:
+    total = sum(estimate.breakdown_bytes.values())
+    if not total:
+        return
+    print("\n  at the peak of allocated bytes")
+    for category, value in sorted(estimate.breakdown_bytes.items(), key=lambda item: -item[1]):
+        bar = "#" * max(1, round(_BAR * value / total))
+        print(f"  {category:<16}{format_bytes(value):>10}   {bar:<{_BAR}} {value / total:6.1%}")
+
+
+def _made_from(result: TracedResult, elapsed_s: float) -> str:
+    header = result.trace.header
+    steps = f"{header['steps']} optimizer step{'s' if header['steps'] != 1 else ''}"
+    kept = "; trace from the cache, `--no-cache` makes a new one" if result.from_cache else ""
+    return f"{steps}, {len(result.trace.events):,} events, torch {header['torch']}, {elapsed_s:.1f} s{kept}"
+
+
+def _spread(result: TracedResult | None) -> str:
+    """The interval, where it is wide enough to matter."""
+    if result is None:
+        return ""
+    interval: Interval = result.interval
+    if len(interval.states) == 2:
+        low, high = (_range(*each) for each in interval.states)
+        return f"; two states: {low}, or {high}"
+    told = _range(interval.low_bytes, interval.high_bytes)
+    return f"; {told} if small things differ" if " to " in told else ""
+
+
+def _range(low_bytes: int, high_bytes: int) -> str:
+    low, high = format_bytes(low_bytes), format_bytes(high_bytes)
+    return low if low == high else f"{low} to {high}"
+
+
+def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None) -> None:
+    """The table of `--fits-on`."""
+    traced = f" (as traced for sm{made_for[0]}{made_for[1]})" if made_for else ""
+    rows = [
+        {
+            "gpu": each.gpu,
+            "memory": format_bytes(each.usable_bytes),
+            "bound": format_bytes(each.bound_bytes),
+            "spare": format_bytes(each.spare_bytes),
+            "verdict": _VERDICTS[each.verdict] + (traced if each.capability_differs else ""),
+        }
+        for each in fits
+    ]
+    print()
+    print_table(rows, _columns({"gpu": "GPU", "memory": "MEMORY", "bound": "BOUND", "spare": "SPARE"}, "VERDICT"))
+
+
+def print_changes(changes: Sequence[Change], bound_bytes: int, not_computed: str) -> None:
+    """The table of `--what-if`."""
+    rows = [{"change": "as it is", "reserved": "", "bound": format_bytes(bound_bytes), "verdict": ""}]
+    rows += [
+        {
+            "change": each.name + (" *" if each.assumed else ""),
+            "reserved": format_bytes(each.peak_reserved_bytes),
+            "bound": format_bytes(each.bound_bytes),
+            "verdict": _saving(each.saves_bytes),
+        }
+        for each in changes
+    ]
+    print()
+    print_table(rows, _columns({"change": "WHAT IF", "reserved": "RESERVED", "bound": "BOUND"}, ""))
+    if any(each.assumed for each in changes):
+        print("* the states of the trace in 8 bits; what such an optimizer takes beside them is not known")
+    print(not_computed)
+
+
+def _saving(value_bytes: int) -> str:
+    if value_bytes == 0:
+        return "no change"
+    return f"{'saves' if value_bytes > 0 else 'costs'} {format_bytes(abs(value_bytes))}"
+
+
+def print_trial(argument: str, trial: Trial) -> None:
+    """One line of the path of `--find-batch-size`."""
+    if trial.problem is not None:
+        print(f"  {argument} {trial.batch_size:<8}{'-':>10}   {trial.problem}", flush=True)
+        return
+    told = "fits" if trial.fits else "does not fit"
+    print(f"  {argument} {trial.batch_size:<8}{format_bytes(trial.bound_bytes):>10}   {told}", flush=True)
+
+
+def _columns(sizes: dict[str, str], verdict: str) -> list[Column]:
+    first, *rest = [Column(key=key, title=title, right=key != "gpu") for key, title in sizes.items()]
+    first = Column(key=first.key, title=first.title)
+    return [first, *rest, Column(key="verdict", title=verdict)]
