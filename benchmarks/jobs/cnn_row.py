@@ -1,0 +1,109 @@
+"""A convolutional network of GPUMemNet's generator, from its list of layers: random images, Adam, fp32.
+
+`--layers` names them in order, as `conv3x3:64x112;bn;act;dropout;gap:64x1;linear:10x1;softmax`: a convolution and the
+linear layer with their channels, the rest keeps the shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "prelu": nn.PReLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+    "swish": nn.SiLU,
+    "softplus": nn.Softplus,
+    "mish": nn.Mish,
+}
+
+
+class RandomImages(Dataset):
+    """Images made when they are asked for."""
+
+    def __init__(self, samples: int, channels: int, size: int, classes: int) -> None:
+        self.samples, self.shape, self.classes = samples, (channels, size, size), classes
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(*self.shape), int(torch.randint(0, self.classes, (1,)).item())
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", default="conv3x3:32x64;bn;act;gap:32x1;linear:10x1;softmax")
+    parser.add_argument("--channels", type=int, default=3)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--activation", choices=list(ACTIVATIONS), default="relu")
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--summary-batch", type=int, default=2, help="samples of the forward pass before training")
+    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    return parser.parse_args()
+
+
+def build_model(args: argparse.Namespace) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    channels = args.channels
+    for layer in args.layers.split(";"):
+        kind, _, shape = layer.partition(":")
+        width = int(shape.split("x")[0]) if shape else channels
+        if kind == "conv3x3":
+            layers.append(nn.Conv2d(channels, width, 3, padding=1))
+        elif kind == "bn":
+            layers.append(nn.BatchNorm2d(channels))
+        elif kind == "act":
+            layers.append(ACTIVATIONS[args.activation]())
+        elif kind == "dropout":
+            layers.append(nn.Dropout(args.dropout))
+        elif kind == "gap":
+            layers.extend((nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(1)))
+        elif kind == "linear":
+            layers.append(nn.Linear(channels, width))
+        elif kind in ("softmax", "sigmoid"):
+            layers.append(nn.Softmax(dim=1) if kind == "softmax" else nn.Sigmoid())
+        else:
+            raise SystemExit(f"no layer `{kind}`")
+        channels = width
+    return nn.Sequential(*layers)
+
+
+def main() -> None:
+    args = parse_args()
+    device = torch.device(args.device)
+    model = build_model(args).to(device)
+    classes = next(layer.out_features for layer in model if isinstance(layer, nn.Linear))
+    model(torch.rand(args.summary_batch, args.channels, args.image_size, args.image_size, device=device))
+
+    data = RandomImages(args.samples, args.channels, args.image_size, classes)
+    loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=2, pin_memory=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    criterion = nn.CrossEntropyLoss()
+    model.train()
+    for epoch in range(args.epochs):
+        epoch_loss = 0.0
+        for inputs, labels in loader:
+            inputs, labels = inputs.to(device), labels.to(device)
+            optimizer.zero_grad()
+            outputs = model(inputs)
+            loss = criterion(outputs, labels)
+            loss.backward()
+            optimizer.step()
+            epoch_loss += loss.item()
+        print(f"epoch {epoch}: loss {epoch_loss / len(loader):.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

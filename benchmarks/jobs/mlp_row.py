@@ -1,0 +1,105 @@
+"""A multilayer perceptron of GPUMemNet's generator: random vectors, Adam, fp32, softmax before the cross entropy."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "prelu": nn.PReLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+    "swish": nn.SiLU,
+    "softplus": nn.Softplus,
+    "mish": nn.Mish,
+    "identity": nn.Identity,
+}
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1024)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[512, 256])
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--activation", choices=list(ACTIVATIONS), default="relu")
+    parser.add_argument("--batch-norm", action="store_true")
+    parser.add_argument("--dropout", type=float, help="probability; without it there is no such layer")
+    parser.add_argument("--no-softmax", action="store_true", help="the network ends in a linear layer")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    return parser.parse_args()
+
+
+def build_model(args: argparse.Namespace) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = args.inputs
+    for hidden in args.hidden:
+        layers.append(nn.Linear(width, hidden))
+        if args.batch_norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers.append(ACTIVATIONS[args.activation]())
+        if args.dropout is not None:
+            layers.append(nn.Dropout(args.dropout))
+        width = hidden
+    layers.append(nn.Linear(width, args.classes))
+    if not args.no_softmax:
+        layers.append(nn.Softmax(dim=1) if args.classes > 1 else nn.Sigmoid())
+    return nn.Sequential(*layers)
+
+
+def summarize(model: nn.Module, device: torch.device, inputs: int) -> dict[str, list[int]]:
+    """Output shapes, seen by a forward pass of two samples, as torchsummary does before training."""
+    shapes: dict[str, list[int]] = {}
+
+    def note(name: str, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        shapes[name] = list(output.shape)
+
+    hooks = [
+        layer.register_forward_hook(functools.partial(note, f"{number}-{type(layer).__name__}"))
+        for number, layer in enumerate(model)
+    ]
+    model(torch.rand(2, 1, inputs, device=device))
+    for hook in hooks:
+        hook.remove()
+    return shapes
+
+
+def main() -> None:
+    args = parse_args()
+    device = torch.device(args.device)
+    vectors = torch.randn(args.samples, args.inputs)
+    targets = torch.randint(max(args.classes, 2), (args.samples,))
+    loader = DataLoader(TensorDataset(vectors, targets), batch_size=args.batch_size, shuffle=True)
+
+    model = build_model(args).to(device)
+    print(summarize(model, device, args.inputs))
+    criterion = nn.CrossEntropyLoss() if args.classes > 1 else nn.BCEWithLogitsLoss()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    for epoch in range(args.epochs):
+        epoch_loss = 0.0
+        for inputs, labels in loader:
+            inputs, labels = inputs.to(device), labels.to(device)
+            optimizer.zero_grad()
+            outputs = model(inputs)
+            if args.classes == 1:
+                labels = labels.view(-1, 1).float()
+            loss = criterion(outputs, labels)
+            loss.backward()
+            optimizer.step()
+            epoch_loss += loss.item()
+        print(f"epoch {epoch}: loss {epoch_loss / len(loader):.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
