@@ -1,4 +1,4 @@
-"""The Python call `cotenant.estimate`."""
+"""The Python call `cotenant.estimate`, and `explain`, which gives all that an estimate came from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
+from cotenant.estimators.cache import TraceCache, default_folder
 from cotenant.estimators.profiles import profile
-from cotenant.estimators.traced import TracedEstimator, card_of
+from cotenant.estimators.traced import TracedEstimator, TracedResult, card_of
 
 DEFAULT_GPU = "A100-40GB"
 
@@ -36,7 +37,32 @@ def estimate(
         TraceError: it could not be traced; `kind` says why.
         UsageError: no such script, or no such GPU.
     """
-    estimator = TracedEstimator(steps=steps, python=python)
+    found = explain(
+        target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, cache=False
+    )
+    return found.estimate
+
+
+def explain(
+    target: str | os.PathLike[str] | Callable[[], object],
+    args: Sequence[str] = (),
+    *,
+    gpu: str = DEFAULT_GPU,
+    workdir: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    python: str | None = None,
+    steps: int = 3,
+    timeout_s: float = 120.0,
+    cache: bool = True,
+) -> TracedResult:
+    """As `estimate`, with the trace, its replay, the interval and the verdict for the GPU.
+
+    `cache`: look for the trace of a script among those kept from before, and keep it; see `estimators.cache` for what
+    makes two traces the same. Traces of functions are never kept.
+
+    Raises:
+        TraceError, UsageError: as `estimate` does.
+    """
     if callable(target):
         from cotenant.tracing.forked import trace_function
 
@@ -44,14 +70,14 @@ def estimate(
             raise UsageError("a function takes no arguments", hint="bind them: `functools.partial(step, batch)`")
         known = profile(gpu)
         recorded = trace_function(target, card=card_of(known), steps=steps, timeout_s=timeout_s)
-        return estimator.on(recorded, known).estimate
-    script = Path(target)
-    folder = Path(workdir) if workdir is not None else Path.cwd()
+        return TracedEstimator(steps=steps).on(recorded, known)
+    folder = default_folder() if cache else None
+    estimator = TracedEstimator(steps=steps, python=python, cache=TraceCache(folder) if folder else None)
     request = EstimateRequest(
-        command=(str(script), *args),
-        workdir=str(folder),
+        command=(str(Path(target)), *args),
+        workdir=str(Path(workdir) if workdir is not None else Path.cwd()),
         env=dict(env if env is not None else os.environ),
         gpu=gpu,
         timeout_s=timeout_s,
     )
-    return estimator.estimate(request)
+    return estimator.explain(request)

@@ -4,54 +4,81 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from cotenant.allocator import ReplayResult, parse_options, replay, rules_for
+from cotenant.allocator import ReplayResult
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
-from cotenant.core.units import MiB, format_bytes
-from cotenant.estimators.lowering import blas_workspaces, lower
+from cotenant.core.units import format_bytes
+from cotenant.estimators.cache import TraceCache, trace_key
+from cotenant.estimators.fits import Fit, capability_of, judge
+from cotenant.estimators.interval import Interval, interval_of
+from cotenant.estimators.margin import COVERAGE, margin_bytes
 from cotenant.estimators.profiles import DeviceProfile, profile
-from cotenant.estimators.workspaces import ConvRule
+from cotenant.estimators.replays import Scene, scene_of, stack_of
 from cotenant.tracing.program import find_program
 from cotenant.tracing.run import trace as trace_program
-
-COVERAGE = 0.99
-_MARGIN = 0.01
-_CONV_MARGIN = 0.04
-_CONV_MARGIN_BYTES = 48 * MiB
-"""Shares of the reserved bytes; the second, and the bytes, for traces with convolutions, whose workspaces are a rule.
-
-On 32 published measurements (A100, 2025-09) the rule is low by 2.5 % at most, but for two small networks at 7.5 and
-5.2 %, that is 64 and 56 MiB.
-"""
-_DRIVER_BYTES = 150 * MiB
-"""Of a GPU that an allocator never gets, beside the context: measured on two cards by others (xMem)."""
+from cotenant.tracing.sources import SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedResult:
-    """An estimate with what it came from."""
+    """An estimate with what it came from.
+
+    Attributes:
+        replay: the one whose peaks the estimate tells: on the GPU as it is where the job fits, else on one without end.
+        scene: what it started from, for more replays.
+        interval: of the reserved bytes on a GPU without end; `fit`: the verdict for the GPU.
+        from_cache: the trace was not made now.
+    """
 
     estimate: Estimate
     trace: MemoryTrace
     replay: ReplayResult
+    scene: Scene
+    interval: Interval
+    fit: Fit
+    from_cache: bool = False
+
+    @property
+    def spread_bytes(self) -> int:
+        """How far small changes raised the reserved bytes."""
+        return self.interval.high_bytes - self.fit.reserved_bytes
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What the allocator of `replay` could get: what the GPU has beside the context, or None: no end."""
+        if self.fit.verdict == "no":
+            return None
+        return max(0, self.fit.usable_bytes - self.estimate.context_bytes)
 
 
 class TracedEstimator:
-    """Runs the job's script on fake CUDA tensors in the job's own Python."""
+    """Runs the job's script on fake CUDA tensors in the job's own Python.
+
+    `cache`: where traces are kept and looked for; without one, every estimate runs the script. With `show_output` the
+    script is always run, since a kept trace prints nothing.
+    """
 
     name = "traced"
-    version = "1"
+    version = "2"
 
     def __init__(
-        self, *, steps: int = 3, python: str | None = None, show_output: bool = False, torch_version: str | None = None
+        self,
+        *,
+        steps: int = 3,
+        python: str | None = None,
+        show_output: bool = False,
+        torch_version: str | None = None,
+        cache: TraceCache | None = None,
     ) -> None:
         self._steps = steps
         self._python = python
         self._show_output = show_output
         self._torch_version = torch_version
+        self._cache = cache
 
     def estimate(self, request: EstimateRequest) -> Estimate:
         """The estimate; see `core.ports.Estimator`."""
@@ -61,7 +88,25 @@ class TracedEstimator:
         """The same, with trace and replay."""
         gpu = profile(request.gpu)
         env = dict(request.env) or dict(os.environ)
+        recorded, from_cache = self._trace(request, gpu, env)
+        return replace(self.on(recorded, gpu, env=env), from_cache=from_cache)
+
+    def _trace(self, request: EstimateRequest, gpu: DeviceProfile, env: Mapping[str, str]) -> tuple[MemoryTrace, bool]:
+        """The trace, and whether it was kept from before."""
         program = find_program(request.command, workdir=request.workdir, env=env, python=self._python or sys.executable)
+        key = ""
+        if self._cache is not None:
+            key = trace_key(
+                program,
+                workdir=request.workdir,
+                env=env,
+                capability=gpu.compute_capability,
+                devices=1,
+                steps=self._steps,
+            )
+            kept = None if self._show_output else self._cache.get(key, env)
+            if kept is not None:
+                return kept, True
         recorded = trace_program(
             program,
             card=card_of(gpu),
@@ -71,43 +116,57 @@ class TracedEstimator:
             timeout_s=request.timeout_s,
             show_output=self._show_output,
         )
-        return self.on(recorded, gpu)
+        before = {name: env[name] for name in SETTINGS if name in env}
+        recorded = replace(recorded, header={**recorded.header, "settings_before": before})
+        if self._cache is not None:
+            self._cache.put(key, recorded, env)
+        return recorded, False
 
-    def on(self, recorded: MemoryTrace, gpu: DeviceProfile) -> TracedResult:
-        """What a recorded trace needs on `gpu`; no script is run."""
-        header = recorded.header
-        version = self._torch_version or str(header["torch"])
-        rules = rules_for(version)
-        options = parse_options(str(header.get("alloc_conf", "")), version)
-        blas = blas_workspaces(gpu.cublas_workspace_bytes, version, str(header.get("cublas_workspace_config", "")))
-        conv = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count)
-        events = tuple(lower(recorded, blas=blas, conv=conv))
-        capacity = (gpu.torch_total_bytes or gpu.memory_total_bytes) - gpu.context.typical_bytes - _DRIVER_BYTES
-        result = replay(events, options=options, rules=rules, capacity_bytes=capacity)
-        warnings = list(recorded.warnings)
-        if result.oom is not None:
-            warnings.append(
-                f"does not fit {gpu.name}: out of memory in {result.oom.phase}"
-                f"{f' of `{result.oom.module}`' if result.oom.module else ''}, with "
-                f"{format_bytes(result.reserved_bytes)} reserved; the estimate is for a card without limit"
-            )
-            result = replay(events, options=options, rules=rules)
-        elif result.retries:
-            warnings.append(f"close to the limit of {gpu.name}: the allocator must give back its cache to go on")
-        estimate = _estimate(result, gpu, recorded, tuple(warnings))
-        return TracedResult(estimate=estimate, trace=recorded, replay=result)
+    def on(self, recorded: MemoryTrace, gpu: DeviceProfile, *, env: Mapping[str, str] | None = None) -> TracedResult:
+        """What a recorded trace needs on `gpu`; no script is run.
+
+        `env`: environment whose allocator settings count; None: those the trace was made with.
+        """
+        stack = stack_of(recorded.header, env=env, torch_version=self._torch_version)
+        scene = scene_of(recorded, gpu, stack)
+        free = scene.replay()
+        interval = interval_of(recorded, gpu, stack, free.peak_reserved_bytes)
+        spread = interval.high_bytes - free.peak_reserved_bytes
+        fit, result = judge(scene, free, margin_bytes(recorded, gpu, free.peak_reserved_bytes, spread))
+        made = capability_of(recorded)
+        if made is not None and made != gpu.compute_capability:
+            fit = replace(fit, capability_differs=True)
+        return TracedResult(
+            estimate=_estimate(result, fit, gpu, recorded, (*recorded.warnings, *stack.warnings, *_told(fit))),
+            trace=recorded,
+            replay=result,
+            scene=scene,
+            interval=interval,
+            fit=fit,
+        )
 
 
-def _estimate(result: ReplayResult, gpu: DeviceProfile, recorded: MemoryTrace, warnings: tuple[str, ...]) -> Estimate:
-    convolves = any(op.kind.startswith("conv") for op in recorded.ops)
-    share, extra_bytes = (_CONV_MARGIN, _CONV_MARGIN_BYTES) if convolves else (_MARGIN, 0)
-    context = gpu.context
-    margin = int(result.peak_reserved_bytes * share) + extra_bytes + context.high_bytes - context.typical_bytes
+def _told(fit: Fit) -> tuple[str, ...]:
+    """What a verdict adds to the warnings."""
+    found = [f"traced as for another compute capability than {fit.gpu}'s"] if fit.capability_differs else []
+    if fit.verdict == "no":
+        found.append(f"{fit.sentence}; the estimate is for a card without limit")
+    elif fit.verdict != "fits":
+        found.append(f"{fit.sentence}; without limit it would reserve {format_bytes(fit.reserved_bytes)}")
+    return tuple(found)
+
+
+def _estimate(
+    result: ReplayResult, fit: Fit, gpu: DeviceProfile, recorded: MemoryTrace, warnings: tuple[str, ...]
+) -> Estimate:
+    """Numbers of `result`; the bound is that of the verdict, but no more than the whole GPU where the job fits it."""
+    device = result.peak_reserved_bytes + gpu.context.typical_bytes
+    bound = min(fit.bound_bytes, fit.usable_bytes) if fit.verdict in {"fits", "tight"} else fit.bound_bytes
     return Estimate(
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
-        context_bytes=context.typical_bytes,
-        margin_bytes=margin,
+        context_bytes=gpu.context.typical_bytes,
+        margin_bytes=max(0, bound - device),
         coverage=COVERAGE,
         estimator=TracedEstimator.name,
         version=TracedEstimator.version,

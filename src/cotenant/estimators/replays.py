@@ -1,0 +1,147 @@
+"""A trace on a GPU, under the settings of an allocator: everything that is asked of a trace is asked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
+from cotenant.allocator import settings_text as allocator_text
+from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
+from cotenant.estimators.profiles import DeviceProfile
+from cotenant.estimators.workspaces import ConvRule
+
+_ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The software that a trace is replayed for.
+
+    Attributes:
+        alloc_conf: settings of the allocator, as text; `options`: as they are understood.
+        cublas_config: CUBLAS_WORKSPACE_CONFIG.
+        warnings: what of this is not known or not modeled, as sentences.
+    """
+
+    torch_version: str
+    alloc_conf: str
+    cublas_config: str
+    options: AllocatorOptions
+    rules: AllocatorRules
+    warnings: tuple[str, ...] = ()
+
+
+def stack_of(
+    header: Mapping[str, object], *, env: Mapping[str, str] | None = None, torch_version: str | None = None
+) -> Stack:
+    """The stack that a trace's header tells of, with the settings of `env` where the script itself set nothing else.
+
+    Raises:
+        UsageError: torch refuses the allocator's settings, so the job would not start.
+    """
+    version = torch_version or str(header["torch"])
+    settings = _settings(header, env)
+    return make_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
+
+
+def make_stack(torch_version: str, alloc_conf: str, cublas_config: str = "") -> Stack:
+    """A stack with these settings; raises as `stack_of` does."""
+    rules = rules_for(torch_version)
+    warnings = []
+    if rules.beyond_table:
+        warnings.append(
+            f"torch {torch_version} is newer than the allocator that was read; its rules are assumed to be the same"
+        )
+    known = _ASYNC.sub("", alloc_conf)
+    if known != alloc_conf:
+        warnings.append(
+            "`backend:cudaMallocAsync` is not modeled: there the driver decides what is reserved; "
+            "this is for the native allocator"
+        )
+    return Stack(
+        torch_version=torch_version,
+        alloc_conf=alloc_conf,
+        cublas_config=cublas_config,
+        options=parse_options(known, torch_version),
+        rules=rules,
+        warnings=tuple(warnings),
+    )
+
+
+def _settings(header: Mapping[str, object], env: Mapping[str, str] | None) -> dict[str, str]:
+    after = header.get("settings")
+    if not isinstance(after, Mapping):
+        return {_ALLOC: str(header.get("alloc_conf", "")), _CUBLAS: str(header.get("cublas_workspace_config", ""))}
+    before = header.get("settings_before")
+    if env is None or not isinstance(before, Mapping):
+        return {str(name): str(value) for name, value in after.items()}
+    own = {str(name): str(value) for name, value in after.items() if before.get(name) != value}
+    return {**env, **own}
+
+
+def usable_bytes(gpu: DeviceProfile) -> int:
+    """What all processes on `gpu` can have together, contexts included: its memory as CUDA counts it.
+
+    Where nobody read that number, the driver is taken to keep 1.11 % and at least 256 MiB: on four cards it keeps 453
+    MiB of 40 GiB, and 250 to 255 MiB of 8, 12 and 15 GiB (their profiles name the sources). A MIG instance's memory is
+    what is left after that.
+    """
+    if gpu.torch_total_bytes is not None:
+        return gpu.torch_total_bytes
+    if ":" in gpu.name:
+        return gpu.memory_total_bytes
+    return gpu.memory_total_bytes - max(256 << 20, int(gpu.memory_total_bytes * 0.0111))
+
+
+def blas_of(gpu: DeviceProfile, stack: Stack) -> BlasWorkspaces:
+    """The cuBLAS workspaces on `gpu`."""
+    return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
+
+
+def conv_of(gpu: DeviceProfile) -> ConvWorkspace:
+    """The convolution workspaces on `gpu`."""
+    return ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A trace whose library calls are allocations now, on one GPU: what replays start from."""
+
+    gpu: DeviceProfile
+    stack: Stack
+    events: tuple[MemoryEvent, ...]
+
+    def with_settings(self, alloc_conf: str) -> Scene:
+        """The same with other settings of the allocator; raises as `stack_of` does."""
+        return replace(self, stack=make_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config))
+
+    def replay(self, capacity_bytes: int | None = None) -> ReplayResult:
+        """Through the allocator; `capacity_bytes`: what it can get at most, None: no end, whatever the settings say."""
+        options = self.stack.options
+        if capacity_bytes is None and options.per_process_memory_fraction < 1:
+            options = replace(options, per_process_memory_fraction=1.0)
+        return replay(
+            self.events,
+            options=options,
+            rules=self.stack.rules,
+            capacity_bytes=capacity_bytes,
+            total_bytes=usable_bytes(self.gpu),
+        )
+
+
+def scene_of(
+    trace: MemoryTrace,
+    gpu: DeviceProfile,
+    stack: Stack,
+    *,
+    blas: BlasWorkspaces | None = None,
+    conv: ConvWorkspace | None = None,
+) -> Scene:
+    """`trace` on `gpu`, with its usual workspaces or with those given."""
+    events = lower(trace, blas=blas or blas_of(gpu, stack), conv=conv or conv_of(gpu))
+    return Scene(gpu=gpu, stack=stack, events=tuple(events))

@@ -1,0 +1,214 @@
+"""`cotenant estimate`, from a script to all that it can say of it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from cotenant.cli.main import main
+from cotenant.core.units import MiB
+from cotenant.estimators.api import explain
+
+SCRIPT = """
+import argparse, os, sys, torch
+from width import WIDTH
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+if os.environ.get("OWN_CONF"):
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["OWN_CONF"]
+model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(4):
+    model(torch.ones(args.batch_size * 1024, WIDTH, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A folder with a script, to be the working folder; traces are kept beside it."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "width.py").write_text("WIDTH = 1024\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in (CONF, "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def ask(job, capsys):
+    """Run the command; its JSON."""
+
+    def asked(*args, code=0):
+        assert main(["estimate", "train.py", "--json", *args]) == code
+        return json.loads(capsys.readouterr().out)
+
+    return asked
+
+
+def was_kept(told):
+    return told["trace"]["from_cache"]
+
+
+def test_the_same_question_is_answered_from_the_cache(ask):
+    first, second = ask(), ask()
+    assert (was_kept(first), was_kept(second)) == (False, True)
+    for told in (first, second):
+        del told["elapsed_s"], told["trace"]["from_cache"]
+    assert first == second
+
+
+def test_no_cache_neither_reads_nor_keeps(ask, tmp_path):
+    ask("--no-cache")
+    assert not (tmp_path / "cache").exists()
+    ask()
+    assert not was_kept(ask("--no-cache"))
+
+
+def test_an_edited_module_is_traced_again(ask, job):
+    before = ask()
+    (job / "width.py").write_text("WIDTH = 2048\n")
+    after = ask()
+    assert not was_kept(after)
+    assert after["peak_reserved_bytes"] > before["peak_reserved_bytes"]
+    assert was_kept(ask())
+
+
+def test_other_arguments_are_traced_again(ask):
+    ask()
+    assert not was_kept(ask("--", "--seed", "1"))
+
+
+def test_another_gpu_of_the_same_capability_is_a_replay(ask):
+    ask()
+    told = ask("--gpu", "A100-80GB:1g.10gb")
+    assert was_kept(told)
+    assert told["gpu"] == "A100-80GB:1g.10gb"
+    assert not was_kept(ask("--gpu", "H100-80GB"))
+
+
+def test_another_setting_is_a_replay(ask, monkeypatch):
+    before = ask()
+    monkeypatch.setenv(CONF, "roundup_power2_divisions:1,max_split_size_mb:20")
+    after = ask()
+    assert was_kept(after)
+    assert after["trace"]["alloc_conf"] == "roundup_power2_divisions:1,max_split_size_mb:20"
+    assert after["peak_reserved_bytes"] > before["peak_reserved_bytes"]
+
+
+def test_a_setting_of_the_script_itself_counts(ask, monkeypatch):
+    monkeypatch.setenv("OWN_CONF", "expandable_segments:True")
+    assert ask()["trace"]["alloc_conf"] == "expandable_segments:True"
+    assert was_kept(ask())
+    monkeypatch.setenv(CONF, "max_split_size_mb:128")
+    told = ask()
+    assert not was_kept(told)
+    assert told["trace"]["alloc_conf"] == "expandable_segments:True"
+
+
+def test_a_backend_that_is_not_modeled_is_told(ask, monkeypatch):
+    monkeypatch.setenv(CONF, "backend:cudaMallocAsync")
+    assert any("cudaMallocAsync" in each for each in ask()["warnings"])
+
+
+def test_a_setting_that_torch_refuses_is_an_error(ask, monkeypatch):
+    monkeypatch.setenv(CONF, "nonsense:1")
+    assert "nonsense" in ask(code=2)["error"]["message"]
+
+
+def test_the_interval_holds_the_answer_and_the_margin_covers_it(ask):
+    told = ask()
+    interval = told["interval"]
+    assert interval["low_bytes"] <= told["peak_reserved_bytes"] <= interval["high_bytes"]
+    assert told["bound_bytes"] >= interval["high_bytes"] + told["context_bytes"]
+    assert told["fit"]["verdict"] == "fits"
+
+
+def test_tables(ask):
+    told = ask("--fits-on", "--what-if")
+    assert {each["gpu"]: each["verdict"] for each in told["fits_on"]}["A100-40GB"] == "fits"
+    assert told["what_if"][0]["name"] == "expandable_segments:True"
+
+
+@pytest.mark.parametrize("given", [(), ("--", "--batch-size", "3"), ("--", "--batch-size=64")])
+def test_find_batch_size(ask, given):
+    limit = 2000 * MiB
+    told = ask("--find-batch-size", "--limit", "2000MiB", *given)
+    found = told["batch_size"]
+    bounds = {each["batch_size"]: each["bound_bytes"] for each in found["trials"]}
+    assert bounds[found["largest"]] == told["bound_bytes"] <= limit
+    assert found["smallest_misfit"] == found["largest"] + 1
+    assert bounds[found["smallest_misfit"]] > limit
+
+
+def test_find_batch_size_needs_an_argument_that_matters(ask):
+    told = ask("--find-batch-size", "--arg=--seed", code=2)
+    assert "`--seed` does not change the memory" in told["error"]["message"]
+
+
+def test_find_batch_size_where_nothing_fits(ask):
+    assert "no batch fits" in ask("--find-batch-size", "--limit", "300MiB", code=1)["error"]["message"]
+
+
+def test_text(job, capsys):
+    assert main(["estimate", "train.py", "--what-if", "--fits-on", "--find-batch-size", "--limit", "2G"]) == 0
+    out, err = capsys.readouterr()
+    assert "largest --batch-size with a bound of 2.0 GiB at most" in out
+    assert "does not fit\n" in out
+    assert "fits A100-40GB, " in out
+    assert "trace from the cache" in out
+    assert "WHAT IF" in out
+    assert "(as traced for sm80)" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_snapshot_is_read_by_torch(ask, job, monkeypatch, conf):
+    from torch.cuda import _memory_viz as viz
+
+    monkeypatch.setenv(CONF, conf)
+    told = ask("--snapshot", "s.pickle")
+    data = pickle.loads((job / "s.pickle").read_bytes())
+    # Flame graphs are drawn by a script that torch downloads; here stands what it would be given.
+    stacks = {"format_flamegraph": lambda text: text}
+    assert "stream_0" in viz.segments(data, **stacks)
+    assert "parameter" in viz.memory(data, **stacks)
+    assert ("segment_map" if conf else "cudaMalloc") in viz.trace(data)
+    assert "MemoryViz" in viz.trace_plot(data)
+    assert sum(each["total_size"] for each in data["segments"]) == told["peak_reserved_bytes"]
+
+
+def test_files_that_cannot_be_written_are_refused_at_once(ask, tmp_path):
+    told = ask("--snapshot", "nowhere/s.pickle", code=2)
+    assert "no folder `nowhere`" in told["error"]["message"]
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("option", ["--what-if", "--fits-on", "--find-batch-size", "--plot=x.png", "--snapshot=x"])
+def test_what_needs_a_trace_is_refused_without_one(ask, option):
+    told = ask("--estimator", "declared", "--gpu-mem", "3G", option, code=2)
+    assert "needs a trace" in told["error"]["message"]
+
+
+def test_limit_alone_is_refused(ask):
+    assert "--find-batch-size" in ask("--limit", "3G", code=2)["error"]["message"]
+
+
+def test_explain_from_python(job):
+    first, second = explain("train.py"), explain("train.py")
+    assert (first.from_cache, second.from_cache) == (False, True)
+    assert first.estimate == second.estimate
+    assert not explain("train.py", cache=False).from_cache
+    assert explain("train.py", python=sys.executable).from_cache

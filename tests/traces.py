@@ -1,0 +1,56 @@
+"""Small memory traces, said in MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.units import MiB
+
+HEADER: Mapping[str, object] = {
+    "torch": "2.13.0",
+    "python": "3.11.7",
+    "steps": 2,
+    "capability": [8, 0],
+    "devices": 1,
+    "libraries": {},
+}
+
+
+def alloc(
+    number: int, mib: float, category: str = "activation", phase: str = "forward", module: str = ""
+) -> MemoryEvent:
+    """A storage begins."""
+    return MemoryEvent("alloc", number, int(mib * MiB), category, phase, module, 0, 0)
+
+
+def free(number: int, phase: str = "backward") -> MemoryEvent:
+    """A storage ends."""
+    return MemoryEvent("free", number, 0, "", phase, "", 0, 0)
+
+
+def call(number: int, phase: str = "forward") -> MemoryEvent:
+    """A library call."""
+    return MemoryEvent("op", number, 0, "", phase, "", 0, 0)
+
+
+def a_trace(events: Iterable[MemoryEvent], ops: Iterable[OpCall] = (), **header: Any) -> MemoryTrace:
+    """A trace of these events, made by torch 2.13 for an A100."""
+    return MemoryTrace(events=tuple(events), ops=tuple(ops), header={**HEADER, **header})
+
+
+def steps(*, batch_mib: float = 400, layers: int = 4, count: int = 3) -> MemoryTrace:
+    """A network: each layer keeps `batch_mib` for the backward pass, and has 100 MiB of weights and two states."""
+    events = [alloc(i, 100, "parameter", "load") for i in range(layers)]
+    number = 100
+    for step in range(count):
+        kept = list(range(number, number + layers))
+        events += [alloc(each, batch_mib, module=f"layer{i}") for i, each in enumerate(kept)]
+        for i, each in reversed(list(enumerate(kept))):
+            events += [alloc(each + 50, 100, "gradient", "backward", f"layer{i}"), free(each)]
+        if step == 0:
+            events += [alloc(1000 + i, 200, "optimizer state", "step") for i in range(layers)]
+        events += [free(each + 50, "step") for each in kept]
+        number += 100
+    return a_trace(events)

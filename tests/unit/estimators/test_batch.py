@@ -1,0 +1,119 @@
+"""The search for the largest batch, on functions in place of scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.units import MiB
+from cotenant.estimators.batch import find_batch_size, value_of, with_value
+
+
+def search(bound_mib, *, limit_mib=10_000, start=8):
+    return find_batch_size(
+        lambda size: int(bound_mib(size) * MiB), argument="--batch", start=start, limit_bytes=limit_mib * MiB
+    )
+
+
+def line(size):
+    return 500 + 73 * size
+
+
+@pytest.mark.parametrize("start", [1, 8, 100, 129, 130, 131, 1000])
+def test_finds_the_largest_on_a_line(start):
+    found = search(line, start=start)
+    assert (found.largest, found.smallest_misfit) == (130, 131)
+    assert len(found.trials) <= 5
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(lambda size: 500 + 73 * size + (300 if size % 3 else 0), id="uneven"),
+        pytest.param(lambda size: 500 + size**2, id="growing faster"),
+        pytest.param(lambda size: 500 + 600 * size**0.5, id="growing slower"),
+        pytest.param(lambda size: 9000 + 1.5 * size, id="a large base"),
+        pytest.param(lambda size: 500 + 20 * (73 * size // 20), id="in steps"),
+    ],
+)
+def test_the_answer_was_tried_and_one_more_does_not_fit(bound):
+    found = search(bound)
+    by_size = {each.batch_size: each for each in found.trials}
+    assert by_size[found.largest].fits
+    assert not by_size[found.smallest_misfit].fits
+    assert 0 < found.smallest_misfit - found.largest <= max(1, found.largest // 100)
+    assert len(by_size) == len(found.trials) <= 16
+
+
+def test_large_batches_are_exact_to_a_hundredth():
+    found = search(lambda size: 500 + size / 10 + size**2 / 10**6)
+    assert len(found.trials) <= 10
+    assert found.smallest_misfit - found.largest <= found.largest // 100
+
+
+def test_not_even_one_fits():
+    found = search(line, limit_mib=550)
+    assert (found.largest, found.smallest_misfit) == (None, 1)
+
+
+def test_just_one_fits():
+    assert search(line, limit_mib=600).largest == 1
+
+
+def test_an_argument_that_does_nothing_is_told():
+    with pytest.raises(UsageError, match="`--batch` does not change the memory") as caught:
+        search(lambda size: 700)
+    assert "8 and 16 and 64" in caught.value.message
+    assert "--arg" in caught.value.hint
+
+
+def test_small_batches_may_look_alike():
+    assert search(lambda size: 500 + 20 * (size // 40), limit_mib=600).largest in range(237, 240)
+
+
+def test_a_script_that_fails_with_a_large_batch_bounds_it():
+    def bound(size):
+        if size > 100:
+            raise TraceError("no-step", "the script ended without an optimizer step")
+        return line(size)
+
+    found = search(bound)
+    assert found.largest == 100
+    assert next(each for each in found.trials if each.batch_size > 100).problem.startswith("the script ended")
+
+
+def test_a_script_that_always_fails_is_an_error():
+    def bound(size):
+        raise TraceError("raised", "no such option")
+
+    with pytest.raises(TraceError):
+        search(bound)
+
+
+def test_memory_that_stops_growing_ends_the_search():
+    found = search(lambda size: min(line(size), 5000))
+    assert found.smallest_misfit is None
+    assert len(found.trials) == 16
+
+
+def test_every_trial_is_told():
+    told = []
+    found = find_batch_size(line, argument="-b", start=4, limit_bytes=2000, on_trial=told.append)
+    assert tuple(told) == found.trials
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value", "changed"),
+    [
+        (["--batch", "8", "x"], "--batch", 8, ["--batch", "5", "x"]),
+        (["--batch=8"], "--batch", 8, ["--batch=5"]),
+        (["batch=8"], "batch", 8, ["batch=5"]),
+        (["--batches", "8"], "--batch", None, ["--batches", "8", "--batch", "5"]),
+        ([], "batch", None, ["batch=5"]),
+        (["--batch"], "--batch", None, ["--batch", "--batch", "5"]),
+        (["--batch", "many"], "--batch", None, ["--batch", "5"]),
+    ],
+)
+def test_the_argument_in_a_command_line(args, name, value, changed):
+    assert value_of(args, name) == value
+    assert list(with_value(args, name, 5)) == changed

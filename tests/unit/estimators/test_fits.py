@@ -1,0 +1,154 @@
+"""Whether a job fits: with room, only just, perhaps, or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cotenant.core.trace import OpCall
+from cotenant.core.units import GiB, MiB
+from cotenant.estimators.fits import fits_on, judge
+from cotenant.estimators.margin import margin_bytes
+from cotenant.estimators.profiles import ContextBytes, profile
+from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.traced import TracedEstimator
+from traces import a_trace, alloc, call, free, steps
+
+CONTEXT = ContextBytes(
+    low_bytes=400 * MiB, typical_bytes=500 * MiB, high_bytes=500 * MiB, derived=True, source="a test"
+)
+
+
+NOTHING_HELD = "with 0 B allocated and 0 B reserved"
+
+
+def a_card(mib):
+    """A card of which `mib` are left for the allocator."""
+    known = profile("A100-40GB")
+    total = (mib + 500) * MiB
+    return replace(known, name="card", memory_total_bytes=total, torch_total_bytes=total, context=CONTEXT)
+
+
+def refit():
+    """400 MiB are cached in pieces that cannot serve what comes next: 1000 MiB, or 600 with the cache given back."""
+    return a_trace(
+        [
+            *(alloc(i, 100, module=f"layer{i}") for i in range(4)),
+            *(free(i) for i in range(4)),
+            alloc(9, 600, "temporary", "step", "head"),
+            free(9, "step"),
+        ]
+    )
+
+
+def verdict(trace, mib, *, margin_mib=0, conf=""):
+    scene = scene_of(trace, a_card(mib), stack_of({**trace.header, "alloc_conf": conf}))
+    return judge(scene, scene.replay(), margin_mib * MiB)
+
+
+@pytest.mark.parametrize(
+    ("mib", "margin_mib", "told", "retries"),
+    [
+        pytest.param(1010, 10, "fits", 0, id="with its margin"),
+        pytest.param(1009, 10, "tight", 1, id="only the margin does not"),
+        pytest.param(610, 10, "tight", 1, id="with the cache given back, and its margin"),
+        pytest.param(609, 10, "unsure", 1, id="with the cache given back, without its margin"),
+        pytest.param(598, 0, "no", 1, id="not at all"),
+    ],
+)
+def test_verdict(mib, margin_mib, told, retries):
+    fit, _ = verdict(refit(), mib, margin_mib=margin_mib)
+    assert (fit.verdict, fit.retries) == (told, retries)
+    assert (fit.oom is None) == (told in {"fits", "tight"})
+    assert fit.spare_bytes == (mib - 1000 - margin_mib) * MiB
+
+
+def test_numbers_are_of_the_gpu_where_it_fits_and_without_end_where_not():
+    assert verdict(refit(), 2000)[1].peak_reserved_bytes == 1000 * MiB
+    assert verdict(refit(), 700)[1].peak_reserved_bytes == 600 * MiB
+    assert verdict(refit(), 500)[1].peak_reserved_bytes == 1000 * MiB
+
+
+@pytest.mark.parametrize(
+    ("mib", "sentence"),
+    [
+        (2000, "fits card, 1000.0 MiB to spare"),
+        (700, "fits card only just: the allocator gives back its cache once to go on"),
+        (
+            500,
+            f"does not fit card: out of memory in step of `head`, asking for 600.0 MiB {NOTHING_HELD}",
+        ),
+    ],
+)
+def test_sentence(mib, sentence):
+    assert verdict(refit(), mib)[0].sentence == sentence
+
+
+def test_a_memory_fraction_is_a_limit_too():
+    fit, result = verdict(refit(), 3500, conf="per_process_memory_fraction:0.1")
+    assert fit.verdict == "no"
+    assert result.peak_reserved_bytes == 1000 * MiB
+    assert verdict(refit(), 3500, conf="per_process_memory_fraction:0.5")[0].verdict == "fits"
+
+
+def test_the_margin_covers_the_spread():
+    gpu = a_card(1000)  # whose context is no larger than is typical
+    assert margin_bytes(refit(), gpu, 1000 * MiB, 0) == 10 * MiB
+    assert margin_bytes(refit(), gpu, 1000 * MiB, 300 * MiB) == 300 * MiB
+
+
+def test_where_it_fits_only_just_the_bound_is_the_whole_gpu():
+    found = TracedEstimator().on(refit(), a_card(700))
+    assert found.fit.verdict == "tight"
+    assert found.estimate.bound_bytes == 1200 * MiB
+    assert any("only just" in each and "1000.0 MiB" in each for each in found.estimate.warnings)
+
+
+def test_where_it_may_not_fit_the_bound_does_not_either():
+    found = TracedEstimator().on(refit(), a_card(601))
+    assert found.fit.verdict == "unsure"
+    assert found.estimate.bound_bytes == found.fit.bound_bytes > found.fit.usable_bytes
+    assert found.estimate.peak_reserved_bytes == 600 * MiB
+
+
+def test_where_it_does_not_fit_the_estimate_is_for_a_card_without_limit():
+    found = TracedEstimator().on(refit(), a_card(500))
+    assert found.estimate.peak_reserved_bytes == 1000 * MiB
+    assert any("without limit" in each and "step of `head`" in each for each in found.estimate.warnings)
+
+
+def test_another_capability_is_told():
+    found = TracedEstimator().on(steps(), profile("H100-80GB"))
+    assert found.fit.capability_differs
+    assert any("compute capability" in each for each in found.estimate.warnings)
+    assert not TracedEstimator().on(steps(), profile("A100-80GB")).fit.capability_differs
+
+
+def test_fits_on_knows_cards_and_their_instances():
+    trace = steps(batch_mib=2000)  # about 9 GiB
+    fits = {each.gpu: each for each in fits_on(trace, stack_of(trace.header), 0)}
+    assert fits["A100-40GB"].verdict == fits["A100-40GB:3g.20gb"].verdict == "fits"
+    assert fits["A100-40GB:1g.5gb"].verdict == fits["RTX4060-8GB"].verdict == "no"
+    assert not fits["A100-40GB:1g.5gb"].capability_differs
+    assert fits["H100-80GB"].capability_differs
+    sizes = [each.usable_bytes for each in fits.values()]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_fits_on_says_what_an_estimate_for_that_gpu_says():
+    # A cuBLAS workspace is larger on an H100.
+    multiplies = OpCall(kind="gemm", thread="main")
+    trace = a_trace([call(0, "load"), *steps(batch_mib=2000).events], [multiplies])
+    told = {each.gpu: each for each in fits_on(trace, stack_of(trace.header), 0)}
+    for gpu in ("RTX3090-24GB", "A100-80GB:1g.10gb", "T4-16GB", "H100-80GB"):
+        alone = TracedEstimator().on(trace, profile(gpu))
+        assert told[gpu].reserved_bytes == alone.fit.reserved_bytes
+        assert told[gpu].usable_bytes == alone.fit.usable_bytes
+
+
+def test_fits_on_carries_the_spread():
+    trace = steps()
+    stack = stack_of(trace.header)
+    without, with_it = (fits_on(trace, stack, spread)[0].bound_bytes for spread in (0, GiB))
+    assert with_it - without == pytest.approx(GiB, rel=0.1)

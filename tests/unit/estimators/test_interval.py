@@ -1,0 +1,99 @@
+"""How far small changes move the reserved bytes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cotenant.core.trace import OpCall
+from cotenant.core.units import MiB
+from cotenant.estimators import interval as module
+from cotenant.estimators.interval import interval_of, states_of
+from cotenant.estimators.profiles import profile
+from cotenant.estimators.replays import scene_of, stack_of
+from traces import a_trace, alloc, call, free, steps
+
+GPU = profile("A100-40GB")
+
+
+def interval(trace):
+    stack = stack_of(trace.header)
+    reserved = scene_of(trace, GPU, stack).replay().peak_reserved_bytes
+    return reserved, interval_of(trace, GPU, stack, reserved)
+
+
+@pytest.mark.parametrize(
+    ("mib", "states"),
+    [
+        pytest.param([1000], [(1000, 1000)], id="one value"),
+        pytest.param([1000, 1000, 1010], [(1000, 1010)], id="close together"),
+        pytest.param([1000, 1010, 1500, 1520], [(1000, 1010), (1500, 1520)], id="two groups"),
+        pytest.param([100, 130], [(100, 130)], id="apart by little, for a small job"),
+        pytest.param([10000, 10300], [(10000, 10300)], id="apart by little, for a large job"),
+        pytest.param([1000, 1100, 1200, 1300], [(1000, 1300)], id="spread evenly"),
+    ],
+)
+def test_states(mib, states):
+    assert states_of([each * MiB for each in mib]) == tuple((low * MiB, high * MiB) for low, high in states)
+
+
+def test_holds_the_unchanged_replay():
+    reserved, found = interval(steps())
+    assert found.low_bytes <= reserved <= found.high_bytes
+    assert (found.states[0][0], found.states[-1][1]) == (found.low_bytes, found.high_bytes)
+
+
+def test_says_the_same_twice():
+    assert interval(steps()) == interval(steps())
+
+
+def test_a_stray_block_needs_room():
+    # Nothing is ever free in here, so wherever the stray block appears it needs a segment.
+    reserved, found = interval(a_trace([alloc(i, 50) for i in range(40)]))
+    assert reserved == 2000 * MiB
+    assert found.high_bytes - reserved == 20 * MiB
+
+
+def test_a_late_end_meets_the_next_storage():
+    # Every block is reused at once; one that dies late makes the next storage take new memory.
+    events = [each for i in range(100) for each in (alloc(i, 64), free(i, "forward"))]
+    reserved, found = interval(a_trace(events))
+    assert reserved == 64 * MiB
+    assert found.high_bytes >= 128 * MiB
+
+
+def test_a_convolution_may_take_no_workspace():
+    ops = [OpCall(kind="conv_forward", thread="main", params={"number": i}) for i in range(20)]
+    trace = a_trace([call(i) for i in range(20)], ops)
+    gaps = module._with_gaps(trace, lambda op: 7, random.Random(1))
+    assert 0 < sum(gaps(op) == 0 for op in ops) < 10
+
+
+def test_in_every_fourth_the_threads_share_a_handle():
+    ops = [OpCall(kind="gemm", thread="main"), OpCall(kind="gemm", thread="autograd")]
+    trace = a_trace([call(0), alloc(0, 11), call(1)], ops)
+    scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
+    handles = [sum(each.bytes == GPU.cublas_workspace_bytes for each in scene.events) for scene in scenes]
+    assert handles == [2, 2, 2, 1]
+
+
+def test_strays_and_late_ends_take_turns():
+    trace = a_trace([each for i in range(100) for each in (alloc(i, 1), free(i))])
+    for seed, added in enumerate(["alloc", None, "alloc and free", None]):
+        events = module._changed(trace, GPU, stack_of(trace.header), seed).events
+        assert len(events) - len(trace.events) == {"alloc": 1, "alloc and free": 2, None: 0}[added]
+        assert (set(events) == set(trace.events)) == (added is None)
+        assert events != trace.events
+
+
+def test_the_unchanged_replay_counts():
+    trace = steps()
+    stack = stack_of(trace.header)
+    assert interval_of(trace, GPU, stack, 1).low_bytes == 1
+
+
+def test_long_traces_are_replayed_less_often():
+    events = [each for i in range(20_000) for each in (alloc(i, 1), free(i))]
+    assert interval(a_trace(events))[1].replays == 3
+    assert interval(a_trace(events[:10]))[1].replays == 8

@@ -1,0 +1,89 @@
+"""What a change would save."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.units import MiB
+from cotenant.estimators.profiles import profile
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.whatif import merged, what_if, with_8bit_states
+from traces import a_trace, alloc, free, steps
+
+GPU = profile("A100-40GB")
+
+
+def changes(trace):
+    result = TracedEstimator().on(trace, GPU)
+    return result, {each.name: each for each in what_if(result)}
+
+
+def fragmented():
+    """400 MiB in pieces of 100, cached, when 500 MiB are asked for."""
+    pieces = [*(alloc(i, 100) for i in range(4)), *(free(i) for i in range(4))]
+    return a_trace([*pieces, alloc(9, 500, "temporary", "step")])
+
+
+def test_expandable_segments_save_what_lies_in_pieces():
+    result, found = changes(fragmented())
+    assert result.fit.reserved_bytes == 900 * MiB
+    change = found["expandable_segments:True"]
+    assert change.peak_reserved_bytes == 500 * MiB
+    assert change.saves_bytes == result.fit.bound_bytes - change.bound_bytes > 390 * MiB
+    assert not change.assumed
+
+
+def test_garbage_collection_alone_changes_nothing():
+    assert changes(fragmented())[1]["garbage_collection_threshold:0.8"].saves_bytes == 0
+
+
+def test_a_setting_that_costs_is_told():
+    # 80 MiB blocks may not be split off one of 200 MiB any more.
+    trace = a_trace([alloc(0, 200), free(0), alloc(1, 80), alloc(2, 80)])
+    assert changes(trace)[1]["max_split_size_mb:128"].saves_bytes < 0
+
+
+def test_settings_in_force_stay():
+    conf = "roundup_power2_divisions:[256:1,>:8],expandable_segments:False"
+    assert merged(conf, "expandable_segments:True") == "roundup_power2_divisions:[256:1,>:8],expandable_segments:True"
+    assert merged(conf, "roundup_power2_divisions:8") == "expandable_segments:False,roundup_power2_divisions:8"
+    assert merged("", "max_split_size_mb:128") == "max_split_size_mb:128"
+
+
+def test_8bit_states_shrink_to_a_quarter_and_their_scales():
+    result, found = changes(steps(batch_mib=100))
+    saved = 4 * 200 * MiB * (1 - 0.25 - 1 / 256)
+    assert found["8-bit optimizer states"].assumed
+    assert result.estimate.peak_allocated_bytes - found["8-bit optimizer states"].peak_allocated_bytes == pytest.approx(
+        saved, rel=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "category", "left"),
+    [
+        pytest.param(4096 * 4, "optimizer state", 4096 + 16 * 4, id="from 4096 values on"),
+        pytest.param(4095 * 4, "optimizer state", 4095 * 4, id="fewer stay"),
+        pytest.param(4097 * 4, "optimizer state", 4097 + 17 * 4, id="a scale for a block begun"),
+        pytest.param(4096 * 4, "gradient", 4096 * 4, id="nothing else"),
+    ],
+)
+def test_8bit_sizes(nbytes, category, left):
+    event = alloc(0, 0, category)._replace(bytes=nbytes)
+    assert with_8bit_states(a_trace([event])).events[0].bytes == left
+
+
+def test_no_row_for_states_that_are_not_there():
+    assert "8-bit optimizer states" not in changes(fragmented())[1]
+
+
+def test_settings_that_torch_does_not_know_are_left_out():
+    trace = fragmented()
+    old = changes(a_trace(trace.events, torch="2.4.0"))[1]
+    assert "expandable_segments:True" in old
+
+
+def test_other_settings_of_the_job_count():
+    _, found = changes(a_trace(fragmented().events, alloc_conf="expandable_segments:True"))
+    assert found["expandable_segments:True"].saves_bytes == 0
+    assert found["max_split_size_mb:128"].peak_reserved_bytes == 500 * MiB
