@@ -17,8 +17,8 @@ _aten = torch.ops.aten
 _keep: list[Any] = []
 
 
-def install(capability: tuple[int, int], *, cudnn_version: int) -> None:
-    """Answer for a GPU of this compute capability and a cuDNN such as 91900 (9.19.0)."""
+def install(capability: tuple[int, int], *, cudnn_version: int) -> dict[Any, Any]:
+    """Answer for a GPU of this compute capability and a cuDNN such as 91900 (9.19.0); gives operator and answer."""
 
     def attention(
         query: Any,
@@ -39,6 +39,7 @@ def install(capability: tuple[int, int], *, cudnn_version: int) -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradCUDA")
     _keep.append(library)
+    return {_aten.scaled_dot_product_attention.default: attention}
 
 
 def choose(

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.layout import is_channels_last
+
 _aten = torch.ops.aten
 
 
@@ -65,20 +67,12 @@ def _conv_call(
         transposed=bool(transposed),
         groups=int(groups),
         dtype=_dtype(x),
-        channels_last=_channels_last(x) or _channels_last(w),
+        channels_last=is_channels_last(x) or is_channels_last(w),
         enabled=bool(cudnn.enabled),
         benchmark=bool(cudnn.benchmark),
         deterministic=bool(cudnn.deterministic),
         allow_tf32=bool(cudnn.allow_tf32),
     )
-
-
-def _channels_last(tensor: torch.Tensor) -> bool:
-    if tensor.dim() == 4:
-        return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    if tensor.dim() == 5:
-        return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
-    return False
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from cotenant.core.errors import TraceError
 from cotenant.tracing import wire
+from cotenant.tracing.sources import provenance
 
 
 def main(request_path: str, answer_path: str) -> NoReturn:
@@ -61,7 +62,21 @@ class Session:
             raise TraceError(
                 "unsupported", f"torch {torch.__version__} is too old to be traced", hint="torch 2.4 or newer is needed"
             )
-        from cotenant.tracing import attention, cuda_api, data, kernels, libraries, native
+        from cotenant.tracing import (
+            addresses,
+            attention,
+            compiled,
+            cuda_api,
+            data,
+            generators,
+            kernels,
+            legacy,
+            libraries,
+            native,
+            parallel,
+            rnn,
+            saving,
+        )
         from cotenant.tracing.loop import Loop
         from cotenant.tracing.mode import TraceMode
         from cotenant.tracing.recorder import Recorder
@@ -72,13 +87,21 @@ class Session:
         self.recorder.header.update(_header(torch, card))
         cuda_api.install(card, self.recorder)
         kernels.install()
-        attention.install(card.capability, cudnn_version=request["cudnn_version"])
+        routes = attention.install(card.capability, cudnn_version=request["cudnn_version"])
+        addresses.install()
         libraries.install()
+        generators.install(card.count)
+        compiled.install(self.recorder)
+        parallel.install(self.recorder)
+        routes |= rnn.install(self.recorder)
         self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
         self.loop.install()
         data.install(self.loop)
         self.mode = TraceMode(self.recorder)
-        torch.save = lambda *args, **kwargs: None
+        self.mode.composites.update(routes)
+        self.mode.cover_threads()
+        saving.install()
+        legacy.install()
 
     def script(self) -> None:
         """Run the program of the request as Python itself would."""
@@ -130,6 +153,8 @@ class Session:
 
     def _raised(self, error: BaseException) -> NoReturn:
         traceback.print_exception(type(error), error, _own_frames(error.__traceback__))
+        if self.loop.draining and isinstance(error, StopIteration):
+            self._answer(partial=False)  # of a loader that was made to run dry
         if self.loop.draining:
             # What came after the training that was asked for: a validation, a checkpoint, a report.
             self.recorder.warn(
@@ -192,4 +217,4 @@ def _libraries() -> dict[str, object]:
         module = sys.modules.get(name)
         if module is not None:
             versions[name] = str(getattr(module, "__version__", "?"))
-    return {"libraries": versions}
+    return {"libraries": versions, **provenance()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Iterator
@@ -127,6 +128,29 @@ class Event:
         return 1.0
 
 
+class Graph:
+    """A CUDA graph whose capture is an ordinary run and whose replay does nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.number = 0
+
+    def capture_begin(self, *_: object, **__: object) -> None:
+        """Begin."""
+
+    def capture_end(self) -> None:
+        """End."""
+
+    def replay(self) -> None:
+        """Memory stays as the capture left it."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def pool(self) -> tuple[int, int]:
+        """An identity for the pool of memory."""
+        return (0, 0)
+
+
 def install(card: Card, recorder: Recorder) -> None:
     """Replace what scripts and libraries call in `torch.cuda`."""
     cuda = torch.cuda
@@ -159,10 +183,22 @@ def install(card: Card, recorder: Recorder) -> None:
         def __exit__(self, *_: object) -> None:
             state["device"] = self.before
 
-    def memory_stats(device: object = None) -> dict[str, int]:
-        import collections
+    def live(device: object = None) -> int:
+        return recorder.live_bytes
 
-        return collections.defaultdict(int)
+    def peak(device: object = None) -> int:
+        return recorder.peak_bytes
+
+    def reset_peak(device: object = None) -> None:
+        recorder.peak_bytes = recorder.live_bytes
+
+    def memory_stats(device: object = None) -> dict[str, int]:
+        known = {
+            f"{kind}_bytes.all.{when}": value()
+            for kind in ("allocated", "active", "reserved", "requested")
+            for when, value in (("current", live), ("peak", peak))
+        }
+        return collections.defaultdict(int, known)
 
     replaced: dict[str, Any] = {
         "is_available": lambda: True,
@@ -187,15 +223,15 @@ def install(card: Card, recorder: Recorder) -> None:
         "mem_get_info": lambda device=None: (card.total_bytes, card.total_bytes),
         "memory_stats": memory_stats,
         "memory_summary": lambda *_, **__: "",
-        "memory_allocated": lambda device=None: 0,
-        "max_memory_allocated": lambda device=None: 0,
-        "memory_reserved": lambda device=None: 0,
-        "max_memory_reserved": lambda device=None: 0,
-        "memory_cached": lambda device=None: 0,
-        "max_memory_cached": lambda device=None: 0,
-        "reset_peak_memory_stats": lambda device=None: None,
-        "reset_max_memory_allocated": lambda device=None: None,
-        "reset_max_memory_cached": lambda device=None: None,
+        "memory_allocated": live,
+        "max_memory_allocated": peak,
+        "memory_reserved": live,
+        "max_memory_reserved": peak,
+        "memory_cached": live,
+        "max_memory_cached": peak,
+        "reset_peak_memory_stats": reset_peak,
+        "reset_max_memory_allocated": reset_peak,
+        "reset_max_memory_cached": reset_peak,
         "reset_accumulated_memory_stats": lambda device=None: None,
         "set_per_process_memory_fraction": lambda fraction, device=None: recorder.header.__setitem__(
             "memory_fraction", float(fraction)
@@ -221,6 +257,7 @@ def install(card: Card, recorder: Recorder) -> None:
     for name, value in replaced.items():
         if hasattr(cuda, name):
             setattr(cuda, name, _own(value))
+    _install_graphs(recorder)
     cuda.memory.empty_cache = recorder.empty_cache
     cuda.memory.mem_get_info = replaced["mem_get_info"]
     cuda.random.get_rng_state = replaced["get_rng_state"]
@@ -245,6 +282,22 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda._exchange_device = lambda index: state["device"]
     cuda._maybe_exchange_device = lambda index: state["device"]
     torch.backends.cuda.is_built = lambda: True
+
+
+def _install_graphs(recorder: Recorder) -> None:
+    cuda = torch.cuda
+
+    @contextlib.contextmanager
+    def graph(*_: object, **__: object) -> Iterator[None]:
+        recorder.warn("a CUDA graph was run without being captured; its private pool of memory is not modeled")
+        yield
+
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = Graph
+    cuda.graph = cuda.graphs.graph = graph
+    cuda.graph_pool_handle = lambda: (0, 0)
+    cuda.make_graphed_callables = cuda.graphs.make_graphed_callables = lambda callables, *_, **__: callables
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, lambda *_, **__: 0)
 
 
 def _install_accelerator(card: Card, state: dict[str, Any], replaced: dict[str, Any]) -> None:

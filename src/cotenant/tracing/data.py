@@ -27,6 +27,7 @@ def install(loop: Loop) -> None:
     DataLoader._get_iterator = get_iterator
     torch.Tensor.pin_memory = lambda self, device=None: self
     torch.Tensor.is_pinned = lambda self, device=None: False
+    torch.Tensor.record_stream = lambda self, stream: None
 
 
 class _Batches:

@@ -45,6 +45,22 @@ def strides_for(tensor: torch.Tensor, memory_format: torch.memory_format | None)
         return kept_strides(tensor)
     if memory_format is torch.contiguous_format:
         return contiguous_strides(tensor.shape)
+    return strides_for_shape(tensor.shape, memory_format)
+
+
+def strides_for_shape(shape: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
+    """Strides of a dense tensor in a memory format that does not depend on another tensor."""
+    if memory_format is torch.contiguous_format:
+        return contiguous_strides(shape)
     order = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}[memory_format]
-    inner = contiguous_strides([tensor.shape[each] for each in order])
-    return tuple(inner[order.index(each)] for each in range(tensor.dim()))
+    inner = contiguous_strides([shape[each] for each in order])
+    return tuple(inner[order.index(each)] for each in range(len(shape)))
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether an image or volume is laid out with its channels last, and could not pass for row-major."""
+    if tensor.dim() == 4:
+        return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    if tensor.dim() == 5:
+        return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
+    return False

@@ -17,6 +17,11 @@ _keep: list[Any] = []
 def install() -> None:
     """Apply them; none imports a library that the script does not."""
     sys.meta_path.insert(0, _BeforeImport("torchvision", _declare_torchvision))
+    for name, mend in (("transformers.utils.import_utils", _believe_tensors), ("safetensors.torch", _save_nothing)):
+        if name in sys.modules:
+            mend(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _AfterImport(name, mend))
     _let_scaler_step()
     _leave_compiler_out()
 
@@ -32,6 +37,42 @@ class _BeforeImport(importlib.abc.MetaPathFinder):
         if fullname == self._name:
             sys.meta_path.remove(self)
             self._call()
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function with a module right after it was imported for the first time."""
+
+    def __init__(self, name: str, call: Callable[[Any], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            self._call(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _believe_tensors(module: Any) -> None:
+    """Transformers does not look at the values of a mask that is fake; here they are known (see `values`)."""
+    module.is_fake_tensor = lambda x: False
+
+
+def _save_nothing(module: Any) -> None:
+    """A checkpoint of fake tensors has nothing to write."""
+    for name in ("save_file", "save_model"):
+        setattr(module, name, lambda *args, **kwargs: None)
 
 
 def _declare_torchvision() -> None:

@@ -41,6 +41,7 @@ class Loop:
         if FakeTensor not in types:
             types.append(FakeTensor)
         torch.nn.Module._apply = _apply
+        _recorders.append(self.recorder)
 
     # -- modules ----------------------------------------------------------------------------------------------
 
@@ -88,6 +89,9 @@ class Loop:
             self.draining = True
 
 
+_recorders: list[Recorder] = []  # who is told that a tensor is a module's parameter or buffer
+
+
 def _apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
     """`Module._apply`, keeping every parameter the same object when it moves between real and fake.
 
@@ -115,6 +119,8 @@ def _apply_once(
             moved = fn(parameter)
         grad = parameter.grad
         _become(parameter, moved)
+        for recorder in _recorders:
+            recorder.classify(parameter, "parameter")
         if grad is not None:
             with torch.no_grad():
                 parameter.grad = fn(grad)
@@ -125,6 +131,8 @@ def _apply_once(
                 known = (fn(buffer), buffer)  # the old one is kept, or its id could be given to another
                 done[id(buffer)] = known
             module._buffers[name] = known[0] if isinstance(known, tuple) else known
+            for recorder in _recorders:
+                recorder.classify(module._buffers[name], "buffer")
     return module
 
 

@@ -17,8 +17,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cotenant.tracing import calls, layout, shapes
+from cotenant.tracing import calls, convolutions, dynamic, layout, losses, plain, rnn, shapes, sparse
 from cotenant.tracing.recorder import Recorder
+from cotenant.tracing.values import Values
 
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -47,11 +48,23 @@ class TraceMode(TorchDispatchMode):
                 setattr(torch._subclasses.fake_tensor, name, lambda *_: None)
         self.recorder = recorder
         self.fake = _fake_mode()
+        self.values = Values()
         self._main = threading.get_ident()
         self._has_meta: dict[Any, bool] = {}
-        self._handlers = {**shapes.HANDLERS}
-        self._learning: list[tuple[int, int]] | None = None
-        self._sole_owner = (4, 2)
+        self._held: list[Any] = []
+        self._composite: dict[Any, bool] = {}
+        self.composites: dict[Any, Any] = {}  # what to do for one, instead of dividing it
+        self._handlers = {
+            **plain.HANDLERS,
+            **shapes.HANDLERS,
+            **convolutions.HANDLERS,
+            **dynamic.HANDLERS,
+            **rnn.HANDLERS,
+            **losses.HANDLERS,
+            **sparse.HANDLERS,
+        }
+        self._learning: list[tuple[int, int, int]] | None = None
+        self._sole_owner = (4, 2, 0)
         torch._C._set_only_lift_cpu_tensors(True)
 
     # -- gradients that meet ----------------------------------------------------------------------------------
@@ -77,7 +90,8 @@ class TraceMode(TorchDispatchMode):
             return False
         if _called_from_python():
             return False
-        owners = (first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata))
+        shares = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+        owners = (first._use_count(), shares, sys.getrefcount(first))
         if self._learning is not None:
             self._learning.append(owners)
         return owners == self._sole_owner and layout.is_dense(first)
@@ -109,6 +123,8 @@ class TraceMode(TorchDispatchMode):
             if func in _RANDOM and args[0].numel() > _RANDOM_NUMEL and args[0].device.type == "cpu":
                 return args[0]
             return func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         if device is None:
             wanted = kwargs["device"]
             if wanted is None or torch.device(wanted).type != "cuda":
@@ -117,20 +133,44 @@ class TraceMode(TorchDispatchMode):
         return self._on_cuda(func, args, kwargs, device)
 
     def _on_cuda(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+        if self._is_composite(func):
+            with self:
+                return self.composites.get(func, func.decompose)(*args, **kwargs)
         out = NotImplemented
         handler = self._handlers.get(func)
+        if func in sparse.FOR_SPARSE and _any_sparse(args):
+            handler = sparse.FOR_SPARSE[func]
         if handler is not None:
             out = handler(self, func, args, kwargs)
         elif func._opname.startswith("_foreach_") or func._opname.startswith("_fused_"):
             out = shapes.foreach(self, func, args, kwargs)
+        elif func._opname == "nms" and func.namespace == "torchvision":
+            out = dynamic.nms(self, func, args, kwargs)
+        elif func._opname in plain.FACTORIES and func.namespace == "aten":
+            out = plain.factory(self, func, args, kwargs, device)
         if out is NotImplemented:
             out = self.by_shape(func, args, kwargs, device)
+        self.values.follow(func, args, kwargs, out)
         kind = calls.KINDS.get(func)
         if kind is not None:
             kind(self, func, args, kwargs, out)
         else:
             self.note(out)
+        if self._held:
+            self._held.clear()
         return out
+
+    def hold(self, tensors: Any) -> None:
+        """Keep what an operator needs beside its results alive until it is over, its workspace included."""
+        self._held += tensors
+
+    def _is_composite(self, func: Any) -> bool:
+        """Whether `func` is made of other operators. Under `torch.inference_mode` it arrives here undivided."""
+        known = self._composite.get(func)
+        if known is None:
+            known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+            known = self._composite[func] = known and func not in self._handlers
+        return known
 
     def by_shape(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
         """What `func` gives on fake tensors, by the meta kernel if there is one, else by FakeTensorMode."""
@@ -151,8 +191,9 @@ class TraceMode(TorchDispatchMode):
         known = self._has_meta.get(func)
         if known is None:
             special = func in torch._subclasses.fake_impls.op_implementations_dict
-            has_kernel = func.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
-                func.name(), "Meta"
+            has_kernel = func.namespace == "aten" and any(
+                torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+                for key in ("Meta", "CompositeExplicitAutograd")
             )
             tags = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
             known = self._has_meta[func] = has_kernel and not special and not tags
@@ -164,6 +205,18 @@ class TraceMode(TorchDispatchMode):
         if isinstance(out, (list, tuple)):
             return type(out)([self._wrap_all(each, device) for each in out])
         return out
+
+    # -- threads ----------------------------------------------------------------------------------------------
+
+    def cover_threads(self) -> None:
+        """Let threads that the script starts see the same GPU: a mode is for one thread only."""
+        begin: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def begin_here(thread: threading.Thread) -> None:
+            with self:
+                begin(thread)
+
+        threading.Thread._bootstrap_inner = begin_here  # type: ignore[attr-defined]
 
     # -- telling the recorder ---------------------------------------------------------------------------------
 
@@ -220,6 +273,10 @@ def _cuda_device(args: Any) -> torch.device | None:
                 elif not isinstance(each, torch.Tensor) and each is not None:
                     break
     return None
+
+
+def _any_sparse(args: Any) -> bool:
+    return any(isinstance(each, FakeTensor) and each.layout is torch.sparse_coo for each in args)
 
 
 def _indexed(device: Any) -> torch.device:

@@ -33,6 +33,8 @@ class Recorder:
         self._refs: dict[int, weakref.ref[Any]] = {}
         self._sizes: list[int] = []
         self._category: dict[int, str] = {}
+        self.live_bytes = 0
+        self.peak_bytes = 0
         self._ops: list[OpCall] = []
         self._op_ids: dict[object, int] = {}
         self._modules: list[str] = []
@@ -46,7 +48,11 @@ class Recorder:
     # -- storages ---------------------------------------------------------------------------------------------
 
     def saw(self, tensor: torch.Tensor) -> None:
-        """Note the storage of a fake CUDA tensor, if it is new."""
+        """Note the storage of a fake CUDA tensor, if it is new; of a sparse one, those of its parts."""
+        if tensor.layout is not torch.strided:
+            for part in _parts(tensor):
+                self.saw(part)
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live:
@@ -56,6 +62,8 @@ class Recorder:
         self.cuda_used = True
         self._live[key] = number
         self._sizes.append(nbytes)
+        self.live_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self._refs[key] = weakref.ref(storage, functools.partial(self._gone, key))
         device = tensor.device.index or 0
         self._actions.append(("alloc", number, nbytes, self.phase, self._module(), self.stream, device))
@@ -67,6 +75,7 @@ class Recorder:
         number = self._live.pop(key, None)
         self._refs.pop(key, None)
         if number is not None:
+            self.live_bytes -= self._sizes[number]
             self._actions.append(("free", number, 0, self.phase, "", self.stream, 0))
 
     def resized(self, tensor: torch.Tensor) -> None:
@@ -88,6 +97,10 @@ class Recorder:
     def classify(self, tensor: object, category: str, *, again: bool = True) -> None:
         """Say what a tensor's storage is for. Unknown and CPU tensors are ignored."""
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+            return
+        if tensor.layout is not torch.strided:
+            for part in _parts(tensor):
+                self.classify(part, category, again=again)
             return
         number = self._live.get(tensor.untyped_storage()._cdata)
         if number is not None and (again or number not in self._category):
@@ -166,6 +179,11 @@ class Recorder:
         return MemoryTrace(
             events=tuple(events), ops=tuple(self._ops), header=header, warnings=tuple(self.warnings), partial=partial
         )
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Indices and values of a sparse tensor; other layouts are not followed."""
+    return getattr(tensor, "_cotenant_parts", ())
 
 
 def _guess(born: str, died: str | None) -> str:

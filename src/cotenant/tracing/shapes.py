@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.layout import contiguous_strides, strides_for
 
 _aten = torch.ops.aten
+_ZEROED_NUMEL = 1 << 20
 
 
 def _is_cuda(tensor: Any) -> bool:
@@ -20,7 +21,10 @@ def _is_cuda(tensor: Any) -> bool:
 
 
 def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """A value read from the GPU: one, or False. Scripts divide by losses and branch on flags."""
+    """A value read from the GPU, if it is known; else one, or False. Scripts divide by losses and branch on flags."""
+    value = mode.values.of(args[0])
+    if value is not None:
+        return value.item()
     dtype = args[0].dtype
     if dtype is torch.bool:
         return False
@@ -34,24 +38,43 @@ def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     source = args[0]
     device = kwargs.get("device")
     target = torch.device(device) if device is not None else source.device
+    if source.layout is not torch.strided:
+        return NotImplemented
     dtype = kwargs.get("dtype") or source.dtype
     layout = strides_for(source, kwargs.get("memory_format"))
     if target.type == "cuda":
         if target.index is None:
             target = source.device if _is_cuda(source) else torch.device("cuda", torch.cuda.current_device())
-        return mode.empty_strided(source.shape, layout, dtype, target)
+        made = mode.empty_strided(source.shape, layout, dtype, target)
+        if not _is_cuda(source):
+            mode.note(made)
+            mode.recorder.classify(made, "input")  # a parameter or buffer is told apart later
+        return made
     if target.type == "cpu" and _is_cuda(source):
-        return torch.empty_strided(source.shape, layout, dtype=dtype).zero_()
+        return _read_back(mode, source, torch.empty_strided(source.shape, layout, dtype=dtype))
     return NotImplemented
+
+
+def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
+    """`target`, on the CPU, with what is known of `source`: its values, or one as a scalar, or zeros."""
+    value = mode.values.of(source)
+    if value is not None:
+        return target.copy_(value)
+    if target.numel() > _ZEROED_NUMEL:
+        return target  # fresh pages are zero, and cost nothing while nobody looks
+    return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
 
 
 def _copy_(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """`dst.copy_(src)`: the destination, whatever side it is on."""
-    return args[0]
+    target, source = args[:2]
+    return target if _is_cuda(target) else _read_back(mode, source, target)
 
 
 def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     source = args[0]
+    if source.layout is not torch.strided:
+        return NotImplemented
     return mode.empty_strided(
         source.shape, strides_for(source, kwargs.get("memory_format")), source.dtype, source.fake_device
     )
@@ -69,8 +92,9 @@ def _nothing(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
-def _false(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
-    return False
+def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    first, second = mode.values.of(args[0]), mode.values.of(args[1])
+    return first is not None and second is not None and torch.equal(first, second)
 
 
 def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -124,19 +148,20 @@ def _dropout(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 def foreach(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """`torch._foreach_*` and `torch._fused_*`: nothing in place, else one new tensor for each of the first list."""
+    first = next((each for each in args if isinstance(each, (list, tuple))), ())
     name = func._opname
     if name.endswith("_"):
         return None
     if name in {"_foreach_norm", "_foreach_max", "_foreach_sum"}:
-        return [mode.empty_strided((), (), each.dtype, each.fake_device) for each in args[0]]
-    if all(_is_cuda(each) for each in args[0]) and name.startswith("_foreach_"):
-        return [mode.empty_like(each) for each in args[0]]
+        return [mode.empty_strided((), (), each.dtype, each.fake_device) for each in first]
+    if all(_is_cuda(each) for each in first) and name.startswith("_foreach_"):
+        return [mode.empty_like(each) for each in first]
     return NotImplemented
 
 
 HANDLERS: dict[Any, Any] = {
     _aten._local_scalar_dense.default: _scalar,
-    _aten.equal.default: _false,
+    _aten.equal.default: _equal,
     _aten._to_copy.default: _to_copy,
     _aten.copy_.default: _copy_,
     _aten.clone.default: _clone,

@@ -1,0 +1,56 @@
+"""Old spellings: `torch.cuda.FloatTensor` and its kin, as constructors and as arguments of `.type()`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_KINDS = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+    "Bool": torch.bool,
+}  # fmt: skip
+
+
+class _Kind(type):
+    """`isinstance(x, torch.cuda.FloatTensor)` asks for device and type."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+
+def install() -> None:
+    """Replace the classes, and the ways to name them."""
+    kinds: dict[str, Any] = {}
+    for name, dtype in _KINDS.items():
+        kind = _Kind(f"{name}Tensor", (), {"dtype": dtype, "__new__": _construct, "__module__": "torch.cuda"})
+        setattr(torch.cuda, f"{name}Tensor", kind)
+        kinds[f"torch.cuda.{name}Tensor"] = kind
+    original, set_default = torch.Tensor.type, torch.set_default_tensor_type
+
+    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kind = kinds.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        if isinstance(kind, _Kind):
+            return self.to("cuda", kind.dtype)
+        return original(self, dtype, *args, **kwargs)
+
+    def set_default_(kind: Any) -> None:
+        kind = kinds.get(kind, kind) if isinstance(kind, str) else kind
+        if isinstance(kind, _Kind):
+            torch.set_default_dtype(kind.dtype)
+            torch.set_default_device("cuda")
+        else:
+            set_default(kind)
+
+    torch.Tensor.type = type_
+    torch.set_default_tensor_type = set_default_
+
+
+def _construct(cls: Any, *args: Any, **_: Any) -> torch.Tensor:
+    if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+        return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+    shape = tuple(args[0]) if args and isinstance(args[0], torch.Size) else args
+    return torch.empty(shape or (0,), dtype=cls.dtype, device="cuda")

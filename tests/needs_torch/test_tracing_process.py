@@ -1,0 +1,174 @@
+"""The tracing process itself: what it is given, how it ends, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import psutil
+import pytest
+
+import cotenant
+from cotenant.core.errors import TraceError
+from cotenant.tracing.program import Program
+from cotenant.tracing.run import trace
+from traced_scripts import A100, check_well_formed, failing
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+PATIENCE_S = 60
+
+
+def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=PATIENCE_S, env=None):
+    (folder / "train.py").write_text(source)
+    program = Program(python=python, kind="script", target="train.py", args=args)
+    return trace(program, card=A100, workdir=str(folder), env=os.environ if env is None else env, timeout_s=timeout_s)
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within the patience of the test."""
+    deadline = time.monotonic() + PATIENCE_S
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+TRAIN = """
+import os, sys, torch
+from helper import WIDTH
+assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and sys.argv[1:] == ["--lr", "1"] and __name__ == "__main__"
+assert open("data.txt").read() == "here" and os.environ["MINE"] == "kept"
+print("noise on stdout")
+model = torch.nn.Linear(WIDTH, WIDTH).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[2]))
+for _ in range(10):
+    model(torch.randn(2, WIDTH).cuda()).sum().backward()
+    optimizer.step()
+    assert torch.cuda._initialized is False  # whatever `is_initialized()` says here
+print("never reached")
+"""
+
+
+def test_runs_as_python_would(tmp_path, capfd):
+    (tmp_path / "helper.py").write_text("WIDTH = 8\n")
+    (tmp_path / "data.txt").write_text("here")
+    found = run(tmp_path, TRAIN, "--lr", "1", env={**os.environ, "MINE": "kept", "CUDA_VISIBLE_DEVICES": "0"})
+    check_well_formed(found)
+    assert found.header["steps"] == 3
+    assert found.header["torch"] == torch.__version__
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_module_with_relative_imports(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sizes.py").write_text("WIDTH = 8\n")
+    body = TRAIN.split("print(")[1].split("\n", 1)[1].replace("float(sys.argv[2])", "0.1")
+    (package / "train.py").write_text("import sys, torch\nfrom .sizes import WIDTH\n" + body)
+    program = Program(python=sys.executable, kind="module", target="package.train", args=())
+    assert trace(program, card=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header["steps"] == 3
+
+
+def test_too_slow_is_a_timeout_and_leaves_no_process(tmp_path):
+    source = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open("pids", "w").write(f"{os.getpid()} {child.pid}")
+time.sleep(600)
+"""
+    with failing("timeout", "8.0s"):
+        run(tmp_path, source, timeout_s=8)
+    pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.rename('part', 'pid')\ntime.sleep(600)\n"
+    )
+    code = (
+        "import os\nfrom cotenant.tracing.program import Program\nfrom cotenant.tracing.run import trace\nimport sys\n"
+        "trace(Program(python=sys.executable, kind='script', target='train.py', args=()),"
+        f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        tracing = int((tmp_path / "pid").read_text())
+        assert alive(tracing)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert gone(tracing)
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def test_an_interpreter_without_torch(tmp_path):
+    venv.create(tmp_path / "bare", with_pip=False)
+    with failing("missing-torch", "cannot import torch"):
+        run(tmp_path, "", python=str(tmp_path / "bare" / "bin" / "python"), env={})
+
+
+def test_no_such_interpreter(tmp_path):
+    with failing("crashed", "cannot start `/no/python`"):
+        run(tmp_path, "", python="/no/python")
+
+
+def test_a_crash_is_told_with_its_last_words(tmp_path):
+    with pytest.raises(TraceError) as caught:
+        run(tmp_path, "import os, sys\nprint('about to die', flush=True)\nos.kill(os.getpid(), 11)\n")
+    assert caught.value.kind == "crashed"
+    assert "signal 11" in str(caught.value)
+    assert "about to die" in (caught.value.hint or "") + caught.value.log_tail
+
+
+def test_the_log_ends_with_the_scripts_own_traceback(tmp_path):
+    with pytest.raises(TraceError) as caught:
+        run(tmp_path, "def load():\n    raise KeyError('images')\nload()\n")
+    lines = caught.value.log_tail.strip().splitlines()
+    assert lines[-1] == "KeyError: 'images'"
+    assert "cotenant" not in caught.value.log_tail
+
+
+def a_model():
+    model = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        model.to("cuda")
+        optimizer.zero_grad()
+        model(torch.randn(2, 16, device="cuda")).sum().backward()
+        optimizer.step()
+
+    return model, step
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_function_form_leaves_this_process_as_it_was():
+    model, step = a_model()
+    before = torch.cuda.is_available()
+    estimate = cotenant.estimate(step)
+    assert estimate.peak_allocated_bytes >= 4 * 4 * (16 * 16 + 16)
+    assert model.weight.device.type == "cpu"
+    assert torch.cuda.is_available() == before
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_function_that_never_steps_ends():
+    with failing("timeout"):
+        cotenant.estimate(lambda: time.sleep(600), timeout_s=3)

@@ -1,0 +1,137 @@
+"""Traces small scripts for tests: in a fork of the test's process, where torch is imported already."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.errors import TraceError
+from cotenant.core.trace import CATEGORIES, MemoryTrace
+from cotenant.tracing import wire
+
+A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
+LIMIT_S = 120
+
+
+def traced(folder: Path, source: str, *args: str, steps: int = 3, capability: tuple[int, int] = (8, 0)) -> MemoryTrace:
+    """The trace of a script with this text, well-formed. What it printed is in `folder/log`.
+
+    Raises:
+        TraceError: as for users.
+    """
+    script, answer = folder / "train.py", folder / "answer"
+    script.write_text(textwrap.dedent(source))
+    request = {
+        "program": {"kind": "script", "target": str(script), "args": list(args)},
+        "card": {**A100, "capability": list(capability)},
+        "steps": steps,
+        "cudnn_version": 91900,
+    }
+    answer.unlink(missing_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # forking with threads about: nobody computes in the parent
+        process = multiprocessing.get_context("fork").Process(target=_child, args=(request, answer, folder))
+        process.start()
+    process.join(LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError(f"not traced after {LIMIT_S} s:\n{(folder / 'log').read_text()}")
+    assert answer.exists(), (folder / "log").read_text()
+    told = json.loads(answer.read_text())
+    if "error" in told:
+        raise TraceError(told["error"]["kind"], told["error"]["message"], hint=told["error"]["hint"])
+    trace = wire.trace_from_dict(told["trace"])
+    check_well_formed(trace)
+    return trace
+
+
+def _child(request: dict, answer: Path, folder: Path) -> None:
+    sink = os.open(folder / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    os.chdir(folder)
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+    import torch
+
+    from cotenant.tracing import child
+
+    torch.set_num_threads(1)
+    try:
+        session = child.Session(request, answer)
+    except TraceError as error:
+        child.answer_error(answer, error)
+    session.run(session.script)
+
+
+def check_well_formed(trace: MemoryTrace) -> None:
+    """Every free names a storage that lives, none twice; what an event says is in the words that exist."""
+    live: set[int] = set()
+    known: set[int] = set()
+    for event in trace.events:
+        if event.action == "alloc":
+            assert event.storage_id not in known
+            assert event.category in CATEGORIES
+            assert event.bytes >= 0
+            live.add(event.storage_id)
+            known.add(event.storage_id)
+        elif event.action == "free":
+            assert event.storage_id in live
+            live.remove(event.storage_id)
+        elif event.action == "op":
+            assert 0 <= event.storage_id < len(trace.ops)
+        assert event.phase in {"load", "forward", "backward", "step"}
+
+
+def live_bytes(trace: MemoryTrace):
+    """(event, requested bytes alive after it), in order."""
+    sizes: dict[int, int] = {}
+    total = 0
+    for event in trace.events:
+        if event.action == "alloc":
+            sizes[event.storage_id] = event.bytes
+            total += event.bytes
+        elif event.action == "free":
+            total -= sizes.pop(event.storage_id)
+        yield event, total
+
+
+def peak(trace: MemoryTrace, phase: str | None = None) -> int:
+    """Most requested bytes alive at once, in one phase or in all."""
+    return max(total for event, total in live_bytes(trace) if phase is None or event.phase == phase)
+
+
+def allocations(trace: MemoryTrace, phase: str | None = None, category: str | None = None) -> list[int]:
+    """Requested bytes of each allocation."""
+    return [
+        event.bytes
+        for event in trace.events
+        if event.action == "alloc" and phase in (None, event.phase) and category in (None, event.category)
+    ]
+
+
+def by_category(trace: MemoryTrace) -> dict[str, int]:
+    """Requested bytes ever allocated, by category."""
+    totals: dict[str, int] = {}
+    for event in trace.events:
+        if event.action == "alloc":
+            totals[event.category] = totals.get(event.category, 0) + event.bytes
+    return totals
+
+
+@contextlib.contextmanager
+def failing(kind: str, words: str = ""):
+    """The block raises a `TraceError` of this kind, whose message contains `words`."""
+    with pytest.raises(TraceError, match=re.escape(words) or None) as caught:
+        yield
+    assert caught.value.kind == kind
