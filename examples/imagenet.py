@@ -25,7 +25,7 @@ def parse_args(title: str, image_size: int) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--workers", type=int, default=4, help="processes of each data loader")
-    parser.add_argument("--train-images", type=int, default=12_800)
+    parser.add_argument("--train-images", type=int, default=12_815, help="as of ImageNet, no whole number of batches")
     parser.add_argument("--val-images", type=int, default=2_000)
     parser.add_argument("--device", default="cuda")
     return parser.parse_args()

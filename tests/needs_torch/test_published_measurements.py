@@ -23,7 +23,10 @@ LIMITS = {
     "cifar": 0.02,
 }
 # From batch 64 to 128 these grew by 58 to 64 MiB, though the tensors do not: cuDNN took another algorithm.
-MISSED = ("cifar --model resnet18 --batch-size 128", "cifar --model resnet34 --batch-size 128")
+MISSED = {
+    "cifar --model resnet18 --batch-size 128": "-3.7 %: the workspace of cuDNN's algorithm is not predicted",
+    "cifar --model resnet34 --batch-size 128": "-3.9 %: the workspace of cuDNN's algorithm is not predicted",
+}
 
 
 def measurements() -> dict[str, list[MeasuredScript]]:
@@ -36,9 +39,8 @@ def measurements() -> dict[str, list[MeasuredScript]]:
 
 
 def cases() -> list[object]:
-    reason = "the workspace of cuDNN's algorithm is not predicted"
     return [
-        pytest.param(jobs, id=title, marks=pytest.mark.xfail(reason=reason) if title in MISSED else ())
+        pytest.param(jobs, id=title, marks=pytest.mark.xfail(reason=MISSED[title]) if title in MISSED else ())
         for title, jobs in measurements().items()
     ]
 

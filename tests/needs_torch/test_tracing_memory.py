@@ -295,6 +295,27 @@ def test_a_bigger_validation_batch_is_seen(tmp_path):
     assert 4 * 320 * 16 in allocations(trace)
 
 
+def test_an_epoch_ends_with_its_smaller_batch_and_validation_too(tmp_path):
+    trace = traced(
+        tmp_path,
+        """
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        model = torch.nn.Linear(16, 16).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(10):
+            for (x,) in DataLoader(TensorDataset(torch.randn(83, 16)), batch_size=8):
+                model(x.cuda()).sum().backward()
+                optimizer.step()
+            with torch.no_grad():
+                for (x,) in DataLoader(TensorDataset(torch.randn(105, 16)), batch_size=10):
+                    model(x.cuda())
+        """,
+    )
+    rows = [nbytes // (4 * 16) for nbytes in allocations(trace, category="input")]
+    assert rows == [8, 8, 3, 10, 5, 8]  # the last one begins the next epoch, which ends the trace
+
+
 def test_streams_are_told_apart(tmp_path):
     trace = traced(
         tmp_path,

@@ -40,6 +40,7 @@ class _Batches:
         self._cache: dict[int, Any] = {}
         self._sample: Any = None
         self._sizes = self._batch_sizes()
+        self._partial = self._last_size()
         self._source: Iterator[Any] | None = None
 
     def __iter__(self) -> _Batches:
@@ -49,16 +50,21 @@ class _Batches:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        if self._loop.draining and self._given >= _AFTER:
+        loop = self._loop
+        if loop.hurrying and self._given >= _AFTER:
             raise StopIteration
-        batch = self._next()
+        if self._sizes is None:
+            batch = self._as_is()
+        else:
+            size, first = next(self._sizes)
+            if self._partial and self._given and (loop.hurrying or loop.last_step):
+                loop.hurrying = True
+                size, self._given = self._partial, _AFTER
+            batch = self._batch(size, first)
         self._given += 1
         return batch
 
-    def _next(self) -> Any:
-        if self._sizes is None:
-            return self._as_is()
-        size, first = next(self._sizes)
+    def _batch(self, size: int, first: Any) -> Any:
         if size not in self._cache:
             if self._sample is None:
                 self._sample = (self._fetch(first),)
@@ -90,6 +96,17 @@ class _Batches:
         if isinstance(loader.dataset, IterableDataset):
             return iter((loader.batch_size or 1, None) for _ in range(_ENDLESS))
         return ((len(batch), batch[0]) for batch in map(list, loader.batch_sampler or ()))
+
+    def _last_size(self) -> int:
+        """Size of the last batch of an epoch if it is smaller than the others, else 0."""
+        sampler = self._loader.batch_sampler
+        size = getattr(sampler, "batch_size", None)
+        if not isinstance(size, int) or size < 1 or getattr(sampler, "drop_last", True):
+            return 0
+        try:
+            return len(sampler.sampler) % size  # type: ignore[union-attr]
+        except (TypeError, AttributeError):
+            return 0
 
 
 def _fresh(batch: Any) -> Any:

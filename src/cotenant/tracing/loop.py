@@ -1,7 +1,8 @@
 """The training loop, seen from outside: phases, modules, optimizers, and when enough was seen.
 
-After `steps` optimizer steps the data loaders run dry, so that the epoch ends and a validation pass is seen, too. The
-trace is complete when the script begins to train again, or ends; or at once, if it has no data loader.
+The last of `steps` optimizer steps gets the last batch of the epoch, which may be smaller; then the data loaders run
+dry, so that the epoch ends and a validation pass is seen, too. The trace is complete when the script begins to train
+again, or ends; or at once, if it has no data loader.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ class Loop:
         self.steps = steps
         self.finish = finish
         self.draining = False
+        self.hurrying = False  # data loaders end their epoch as soon as they can
         self.loaders = 0
-        self._depth = 0
+
+    @property
+    def last_step(self) -> bool:
+        """Whether the next optimizer step is the last one wanted: the place for the last batch of an epoch."""
+        return self.recorder.steps >= self.steps - 1
 
     def install(self) -> None:
         """Hook into modules, autograd and optimizers, for all of the process."""
@@ -86,7 +92,7 @@ class Loop:
         if self.recorder.steps >= self.steps and not self.draining:
             if not self.loaders:
                 self.finish()
-            self.draining = True
+            self.draining = self.hurrying = True
 
 
 _recorders: list[Recorder] = []  # who is told that a tensor is a module's parameter or buffer
