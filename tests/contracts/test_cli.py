@@ -29,7 +29,7 @@ NEEDS_DAEMON = {
     "release": ["1"],
     "gpus": [],
 }
-ALONE = {"estimate", "compare", "demo", "daemon"}
+ALONE = {"estimate", "compare", "demo", "daemon", "measure", "calibrate"}
 EVERY = [*COMMANDS, *ALIASES]
 
 

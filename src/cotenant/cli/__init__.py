@@ -24,6 +24,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "release": ("cotenant.cli.release", "Let held jobs start"),
     "gpus": ("cotenant.cli.gpus", "The GPUs: memory promised and used, activity, residents"),
     "daemon": ("cotenant.cli.daemon", "Start, stop and ask the daemon"),
+    "measure": ("cotenant.cli.measure", "What scripts really take, measured on this machine's GPU"),
+    "calibrate": ("cotenant.cli.calibrate", "Measure this machine's GPU into a device profile"),
     "demo": ("cotenant.cli.demo", "Estimates and a shared server, shown in a few minutes"),
 }
 

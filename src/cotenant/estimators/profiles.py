@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from cotenant.core.errors import UnknownName
+from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.units import MiB
 
 if sys.version_info >= (3, 11):
@@ -148,6 +148,18 @@ def profile(name: str) -> DeviceProfile:
         if wanted in {_key(known) for known in (each.name, *each.aliases, *each.nvml_names)}:
             return each.instance(mig_name) if colon else each
     raise UnknownName("device profile", name, [each.name for each in _load()])
+
+
+def profile_from(text: str) -> DeviceProfile:
+    """The profile in a file of the format of `data/devices`, as `cotenant calibrate` writes it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return _read(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"no device profile: {type(error).__name__}: {error}") from error
 
 
 def profile_for_gpu(name: str, memory_total_bytes: int) -> DeviceProfile | None:

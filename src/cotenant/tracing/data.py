@@ -104,7 +104,7 @@ class _Batches:
         if not isinstance(size, int) or size < 1 or getattr(sampler, "drop_last", True):
             return 0
         try:
-            return len(sampler.sampler) % size  # type: ignore[union-attr]
+            return len(sampler.sampler) % size
         except (TypeError, AttributeError):
             return 0
 

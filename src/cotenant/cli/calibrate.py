@@ -1,0 +1,59 @@
+"""`cotenant calibrate`: this machine's GPU as a device profile."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cotenant.cli.output import emit_json, note
+
+
+def command(
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile here; default: stdout.")] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter whose torch is used; default: this one.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Measure what a process takes on this GPU beside its tensors, and write a device profile.
+
+    Five fresh processes: a bare context, one that used cuBLAS, cuBLASLt, cuDNN, and one that trained a small network.
+    Takes about a minute. The GPU should be idle.
+
+      cotenant calibrate --out h200.toml
+    """
+    from cotenant.study.measure.calibrate import calibrate, profile_text, report
+    from cotenant.study.measure.campaign import Setup, default_python
+    from cotenant.study.measure.sampling import open_watch
+
+    watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if watch is None:
+        note(f"the GPU is not watched: {reason}")
+    with tempfile.TemporaryDirectory(prefix="cotenant-calibrate-") as folder:
+        setup = Setup(out=Path(folder), python=python or default_python(), watch=watch, no_watch=reason)
+        readings = calibrate(setup)
+    for line in report(readings):
+        note(line)
+    text = profile_text(readings, nvml_total_bytes=None if watch is None else watch.gpu.memory_total_bytes)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+        note(f"profile written to `{out}`")
+    if json:
+        steps = [
+            {
+                "step": each.step,
+                "outside_bytes": each.outside_bytes,
+                "by": each.by,
+                "problem": each.problem,
+                **each.answer,
+            }
+            for each in readings
+        ]
+        emit_json({"profile": text, "steps": steps})
+    elif out is None:
+        sys.stdout.write(text)

@@ -1,0 +1,1 @@
+"""Ground truth: training scripts run unchanged on a real GPU, and what they took written down."""

@@ -1,0 +1,88 @@
+"""Files of jobs: what is read, and that an error names the file and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.study.measure.jobs import SETTINGS_SCRIPT, read_jobs
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def write(tmp_path):
+    (tmp_path / "train.py").write_text("")
+
+    def write(text: str) -> Path:
+        path = tmp_path / "jobs.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+JOB = '[[job]]\nname = "a"\nscript = "train.py"\n'
+
+
+def test_defaults_are_laid_under_each_job(write):
+    jobs = read_jobs(write(f"[defaults]\nsteps = 7\nhistory = false\n{JOB}steps = 9\nargs = ['--x', '1']\n")).jobs
+    assert [(job.name, job.steps, job.history, job.args) for job in jobs] == [("a", 9, False, ("--x", "1"))]
+
+
+def test_scripts_are_found_from_the_folder_of_the_file(write, tmp_path):
+    (job,) = read_jobs(write(JOB)).jobs
+    assert job.command == (str(tmp_path / "train.py"),)
+
+
+def test_settings_are_made_by_a_script_in_front(write, tmp_path):
+    (job,) = read_jobs(write(JOB + 'settings = { "cudnn.benchmark" = true }\nargs = ["-v"]')).jobs
+    assert job.command == (str(SETTINGS_SCRIPT), "cudnn.benchmark=true", str(tmp_path / "train.py"), "-v")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("[[job", "no TOML", id="not TOML"),
+        pytest.param("", "no `[[job]]`", id="no job"),
+        pytest.param("[jobs]\n" + JOB, "`jobs` is not known", id="unknown table"),
+        pytest.param("[defaults]\nstep = 1\n" + JOB, "`defaults.step` is not known", id="unknown default"),
+        pytest.param("[defaults]\nname = 'b'\n" + JOB, "`defaults.name` is not known", id="a default name"),
+        pytest.param("[[job]]\nname = 'a'\n", "`job[1].script` is missing", id="no script"),
+        pytest.param(JOB + JOB.replace("train", "gone").replace('"a"', '"b"'), "`job[2].script`", id="script is gone"),
+        pytest.param(JOB + JOB, "two jobs are named `a`", id="same name twice"),
+        pytest.param(JOB + "steps = 'x'", "`job[1].steps` is 'x', wanted int", id="wrong kind"),
+        pytest.param(JOB + "steps = true", "`job[1].steps` is True, wanted int", id="a bool is no number"),
+        pytest.param(JOB + "limit_s = 0", "`job[1].limit_s` is 0, wanted a number above 0", id="zero"),
+        pytest.param(JOB + "warmup_steps = -1", "`job[1].warmup_steps` is -1", id="negative"),
+        pytest.param(JOB + "steps = 2\nwarmup_steps = 2", "`job[1].warmup_steps` is 2 of 2 steps", id="all warm-up"),
+        pytest.param(JOB + "args = [1]", "`job[1].args` holds 1, wanted only texts", id="args are texts"),
+        pytest.param(JOB + "env = { A = 1 }", "`job[1].env` holds 1, wanted only texts", id="env is texts"),
+        pytest.param(JOB.replace('"a"', '"../a"'), "`job[1].name` is `../a`", id="a name is a folder"),
+        pytest.param(JOB + "[[pair]]\njobs = ['a']", "`pair[1].jobs` is ['a']", id="a pair of one"),
+        pytest.param(JOB + "[[pair]]\njobs = ['a', 'z']", "`pair[1].jobs`: no job is named `z`", id="unknown partner"),
+    ],
+)
+def test_errors_name_file_and_key(write, text, told):
+    path = write(text)
+    with pytest.raises(UsageError) as error:
+        read_jobs(path)
+    assert error.value.message.startswith(str(path))
+    assert told in error.value.message
+
+
+def test_only_takes_names_and_tags(write):
+    listed = read_jobs(write(JOB + "tags = ['cnn']\n" + JOB.replace('"a"', '"b"') + "[[pair]]\njobs = ['a', 'b']"))
+    assert [job.name for job in listed.only("c*").jobs] == ["a"]
+    assert [job.name for job in listed.only("b").jobs] == ["b"]
+    assert listed.only("c*").pairs == ()
+    assert listed.only("[ab]").pairs == (("a", "b"),)
+    with pytest.raises(UsageError, match="no job of"):
+        listed.only("z*")
+
+
+@pytest.mark.parametrize(("name", "at_least"), [("default.toml", 60), ("pairs.toml", 3)])
+def test_the_shipped_campaigns_are_well_formed(name, at_least):
+    assert len(read_jobs(ROOT / "benchmarks" / "campaigns" / name).jobs) >= at_least

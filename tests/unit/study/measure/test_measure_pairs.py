@@ -1,0 +1,47 @@
+"""The arithmetic of pairs: what of two runs counts, and how much slower they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.study.measure.jobs import MeasureJob
+from cotenant.study.measure.pairs import COLUMNS, Run, overlap_of, pair_line, pair_rows, step_times_within
+from cotenant.study.measure.sampling import Usage
+
+
+def a_run(name, ended, warmup=1, **record):
+    job = MeasureJob(name=name, script=f"/x/{name}.py", seconds=5.0)
+    return Run(job=job, record={"step_ended_s": ended, "warmup_steps": warmup, "outcome": "ok", **record})
+
+
+def test_only_the_time_that_both_train_counts():
+    a, b = a_run("a", [0.0, 1.0, 2.0, 3.0, 4.0]), a_run("b", [1.5, 2.5, 3.5, 9.0])
+    assert overlap_of([a, b]) == (1.5, 4.0)
+    assert step_times_within(a.record, (1.5, 4.0)) == [1.0, 1.0]
+    assert step_times_within(a.record, None) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [a_run("b", [5.0, 6.0]), a_run("b", []), Run(job=a_run("b", []).job, record={"outcome": "crashed"})],
+    ids=["later", "no steps", "crashed"],
+)
+def test_no_overlap(other):
+    assert overlap_of([a_run("a", [0.0, 1.0]), other]) is None
+
+
+def test_rows_tell_the_slowdown():
+    a, b = a_run("a", [0.0, 2.0, 4.0]), a_run("b", [0.0, 1.0, 2.0, 3.0, 4.0], peak_reserved_bytes=9)
+    rows = pair_rows([a, b], "time-sliced", (0.0, 4.0), Usage(smact=0.9, peak_device_bytes=70), {"a": 0.5})
+    assert all(list(row) == list(COLUMNS) for row in rows)
+    assert [(row["job"], row["partner"], row["step_s"], row["slowdown"]) for row in rows] == [
+        ("a", "b", 2.0, 4.0),
+        ("b", "a", 1.0, None),
+    ]
+    assert (rows[1]["peak_reserved_bytes"], rows[0]["peak_device_bytes"], rows[0]["smact"]) == (9, 70, 0.9)
+    assert "4.00 x alone" in pair_line(rows[0])
+
+
+def test_a_job_alone_is_its_own_measure():
+    (row,) = pair_rows([a_run("a", [0.0, 2.0])], "alone", (0.0, 2.0), Usage(), {})
+    assert (row["step_s"], row["alone_step_s"], row["slowdown"], row["partner"]) == (2.0, 2.0, None, "")

@@ -1,0 +1,91 @@
+"""Rows of a campaign: the schema, times, and a table that survives a crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import CotenantError, UsageError
+from cotenant.study.measure.campaign import open_table, window_of
+from cotenant.study.measure.card import card_lines
+from cotenant.study.measure.jobs import JobList, MeasureJob
+from cotenant.study.measure.rows import COLUMNS, Table, read_rows, row_of, step_times_s
+from cotenant.study.measure.sampling import Usage
+
+JOB = MeasureJob(name="net", script="/x/train.py", tags=("cnn", "fp32"))
+RECORD = {
+    "outcome": "ok",
+    "steps": 5,
+    "peak_allocated_bytes": 70,
+    "peak_reserved_bytes": 100,
+    "reserved_bytes": 90,
+    "allocated_bytes": 10,
+    "phases": {"forward": {"allocated": 60}, "backward": {"allocated": 70}},
+    "step_ended_s": [0.0, 10.0, 11.0, 13.0, 14.0],
+    "warmup_steps": 2,
+    "versions": {"torch": "2.11.0", "gpu": "NVIDIA H200"},
+}
+
+
+def test_times_leave_out_the_warm_up():
+    assert step_times_s(RECORD) == [1.0, 2.0, 1.0]
+    assert window_of(RECORD) == (10.0, 14.0)
+    assert step_times_s({**RECORD, "warmup_steps": 0}) == [10.0, 1.0, 2.0, 1.0]
+    assert step_times_s({"step_ended_s": [1.0], "warmup_steps": 2}) == []
+    assert window_of({"step_ended_s": [1.0], "warmup_steps": 2}) is None
+
+
+def test_row_has_the_columns_and_says_what_is_outside_the_allocator():
+    row = row_of(JOB, 1, RECORD, Usage(end_process_bytes=600, end_device_bytes=700, smact=0.5), driver="580")
+    assert list(row) == list(COLUMNS)
+    assert (row["context_bytes"], row["step_s"], row["steps_timed"]) == (510, 1.0, 3)
+    assert (row["forward_peak_bytes"], row["step_peak_bytes"], row["end_reserved_bytes"]) == (60, None, 90)
+    assert (row["torch"], row["gpu"], row["driver"], row["smact"], row["tags"]) == (
+        "2.11.0",
+        "NVIDIA H200",
+        "580",
+        0.5,
+        "cnn fp32",
+    )
+
+
+@pytest.mark.parametrize(("process", "device", "context"), [(None, 700, 610), (None, None, None)])
+def test_context_without_the_bytes_of_processes(process, device, context):
+    usage = Usage(end_process_bytes=process, end_device_bytes=device)
+    assert row_of(JOB, 1, RECORD, usage, driver=None)["context_bytes"] == context
+
+
+def test_a_run_without_an_answer_is_a_row_too():
+    row = row_of(JOB, 1, {"outcome": "timeout", "message": "late"}, Usage(), driver=None)
+    assert (row["outcome"], row["peak_reserved_bytes"], row["step_s"]) == ("timeout", None, None)
+
+
+def test_table_adds_to_what_is_there_and_drops_a_torn_line(tmp_path):
+    path = tmp_path / "t.csv"
+    Table(path, ("a", "b")).add({"a": 1, "b": None})
+    with path.open("a") as file:
+        file.write("2,to")
+    table = Table(path, ("a", "b"))
+    table.add({"a": 3, "b": "x,y"})
+    assert read_rows(path) == [{"a": "1", "b": ""}, {"a": "3", "b": "x,y"}]
+
+
+def test_table_of_other_columns_is_refused(tmp_path):
+    Table(tmp_path / "t.csv", ("a",))
+    with pytest.raises(CotenantError, match="other columns"):
+        Table(tmp_path / "t.csv", ("a", "b"))
+
+
+def test_results_are_not_overwritten_by_mistake(tmp_path):
+    open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
+    with pytest.raises(UsageError, match="is there already"):
+        open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
+    assert open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=True).rows() == []
+
+
+def test_card_names_setup_outcomes_and_every_column():
+    row = dict.fromkeys(COLUMNS, "") | {"outcome": "oom", "gpu": "NVIDIA H200", "at": "2026-11-21T00:00:00Z"}
+    text = "\n".join(card_lines(JobList(path="jobs.toml", jobs=(JOB,)), [row], "no driver"))
+    assert "Runs: 1 oom; 1 jobs in `jobs.toml`" in text
+    assert "- gpu: NVIDIA H200" in text
+    assert "no driver" in text
+    assert all(f"| `{name}` |" in text for name in COLUMNS)
