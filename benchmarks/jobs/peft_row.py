@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Texts(Dataset):
-    """Token sequences of one length."""
+    """Token sequences padded to one length; every fourth fills it."""
 
     def __init__(self, count: int, length: int) -> None:
         self.count, self.length = count, length
@@ -25,8 +25,10 @@ class Texts(Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        length = self.length if index % 4 == 0 else self.length * (2 + index % 4) // 8
+        is_word = torch.arange(self.length) < length
         tokens = torch.randint(1000, 20000, (self.length,))
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        return {"input_ids": tokens.where(is_word, 0), "attention_mask": is_word.long()}
 
 
 def parse_args() -> argparse.Namespace:

@@ -248,6 +248,26 @@ def test_batches_have_their_true_shape(tmp_path, loader, rows):
     assert found[:3] == [4 * 8 * each for each in rows]
 
 
+def test_a_batch_mixes_lengths(tmp_path):
+    trace = traced(
+        tmp_path,
+        """
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+        from torch.utils.data import DataLoader
+        sentences = [torch.ones(10 + 7 * (index % 3)) for index in range(40)]
+        model = torch.nn.Linear(24, 1).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        collate = lambda samples: pad_sequence(samples, batch_first=True)
+        for batch in DataLoader(sentences, batch_size=8, collate_fn=collate):
+            assert batch.shape == (8, 24) and not batch.all()
+            model(batch.cuda()).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert trace.header["steps"] == 3
+
+
 def test_recurrent_layers_are_one_call_of_cudnn(tmp_path):
     trace = traced(
         tmp_path,

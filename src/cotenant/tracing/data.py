@@ -1,11 +1,13 @@
-"""Data loaders without workers and without a data set's worth of reading: one real sample stands for all.
+"""Data loaders without workers and without a data set's worth of reading: a few real samples stand for all.
 
-The sample goes through the script's own transforms and collation, so its shapes and types are the true ones.
+They go through the script's own transforms and collation, so shapes and types are the true ones; and where lengths
+differ a batch has padding, and a mask that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from cotenant.tracing.loop import Loop
 
 _AFTER = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
 _ENDLESS = 100_000
+_SAMPLES = 4  # different ones in a batch; the rest are these again
 
 
 def install(loop: Loop) -> None:
@@ -31,14 +34,14 @@ def install(loop: Loop) -> None:
 
 
 class _Batches:
-    """Iterates as a loader does, over copies of its first sample."""
+    """Iterates as a loader does, over its first few samples again and again."""
 
     def __init__(self, loader: DataLoader[Any], loop: Loop) -> None:
         self._loader = loader
         self._loop = loop
         self._given = 0
         self._cache: dict[int, Any] = {}
-        self._sample: Any = None
+        self._samples: list[Any] = []
         self._sizes = self._batch_sizes()
         self._partial = self._last_size()
         self._source: Iterator[Any] | None = None
@@ -56,19 +59,20 @@ class _Batches:
         if self._sizes is None:
             batch = self._as_is()
         else:
-            size, first = next(self._sizes)
+            size, indices = next(self._sizes)
             if self._partial and self._given and (loop.hurrying or loop.last_step):
                 loop.hurrying = True
                 size, self._given = self._partial, _AFTER
-            batch = self._batch(size, first)
+            batch = self._batch(size, indices)
         self._given += 1
         return batch
 
-    def _batch(self, size: int, first: Any) -> Any:
+    def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
         if size not in self._cache:
-            if self._sample is None:
-                self._sample = (self._fetch(first),)
-            self._cache[size] = self._loader.collate_fn([self._sample[0]] * size)
+            if not self._samples:
+                self._samples = self._fetch(indices)
+            again = itertools.islice(itertools.cycle(self._samples), size)
+            self._cache[size] = self._loader.collate_fn(list(again))
         return _fresh(self._cache[size])
 
     def _as_is(self) -> Any:
@@ -81,21 +85,22 @@ class _Batches:
                 self._source = (loader.dataset[index] for index in loader.sampler)
         return loader.collate_fn(next(self._source))
 
-    def _fetch(self, index: Any) -> Any:
+    def _fetch(self, indices: Sequence[Any] | None) -> list[Any]:
         dataset = self._loader.dataset
-        if index is None:
-            return next(iter(dataset))
+        if indices is None:
+            return list(itertools.islice(dataset, _SAMPLES))
+        wanted = list(indices[:_SAMPLES])
         fetch_many = getattr(dataset, "__getitems__", None)
-        return fetch_many([index])[0] if fetch_many else dataset[index]
+        return list(fetch_many(wanted)) if fetch_many else [dataset[index] for index in wanted]
 
-    def _batch_sizes(self) -> Iterator[tuple[int, Any]] | None:
-        """(size, index of the first sample) of each batch; None where the data set batches by itself."""
+    def _batch_sizes(self) -> Iterator[tuple[int, Sequence[Any] | None]] | None:
+        """(size, indices) of each batch; no indices for a stream; None where the data set batches by itself."""
         loader = self._loader
         if not loader._auto_collation:
             return None
         if isinstance(loader.dataset, IterableDataset):
             return iter((loader.batch_size or 1, None) for _ in range(_ENDLESS))
-        return ((len(batch), batch[0]) for batch in map(list, loader.batch_sampler or ()))
+        return ((len(batch), batch) for batch in map(list, loader.batch_sampler or ()))
 
     def _last_size(self) -> int:
         """Size of the last batch of an epoch if it is smaller than the others, else 0."""
