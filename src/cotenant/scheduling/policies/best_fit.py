@@ -1,34 +1,11 @@
-"""Share by memory promise, on the fullest GPU that still fits; spare GPUs whose SMs are busy."""
+"""Share by memory promise, on the fullest GPU that still fits; spare GPUs whose SMs are busy.
+
+Packs jobs on few GPUs, which keeps whole ones free for gangs and large jobs.
+"""
 
 from __future__ import annotations
 
-from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling import scores
+from cotenant.scheduling.policies.sharing import by_memory
 
-
-def best_fit(
-    *,
-    smact_limit: float = 0.80,
-    settle_s: float = 15.0,
-    backfill: bool = True,
-    keep_after_s: float | None = 1800.0,
-    sharing: Collocation = "time-sliced",
-) -> Ranked:
-    """Packs jobs on few GPUs, which keeps whole ones free for gangs and large jobs.
-
-    Options as in `filters.smact_below`, `filters.settled` and `Ranked`.
-    """
-    return Ranked(
-        name="best-fit",
-        order=orders.fifo,
-        filters=(
-            filters.honors_exclusive,
-            filters.fits_memory,
-            filters.settled(settle_s),
-            filters.smact_below(smact_limit),
-        ),
-        score=scores.least_available_memory,
-        backfill=backfill,
-        keep_after_s=keep_after_s,
-        sharing=sharing,
-    )
+best_fit = by_memory("best-fit", scores.least_available_memory)

@@ -1,34 +1,11 @@
-"""Share by memory promise, on the GPU with most memory available; spare GPUs whose SMs are busy."""
+"""Share by memory promise, on the GPU with most memory available; spare GPUs whose SMs are busy.
+
+Spreads jobs over GPUs, which keeps room for each to outgrow its promise.
+"""
 
 from __future__ import annotations
 
-from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling import scores
+from cotenant.scheduling.policies.sharing import by_memory
 
-
-def most_memory(
-    *,
-    smact_limit: float = 0.80,
-    settle_s: float = 15.0,
-    backfill: bool = True,
-    keep_after_s: float | None = 1800.0,
-    sharing: Collocation = "time-sliced",
-) -> Ranked:
-    """Spreads jobs over GPUs, which keeps room for each to outgrow its promise.
-
-    Options as in `filters.smact_below`, `filters.settled` and `Ranked`.
-    """
-    return Ranked(
-        name="most-memory",
-        order=orders.fifo,
-        filters=(
-            filters.honors_exclusive,
-            filters.fits_memory,
-            filters.settled(settle_s),
-            filters.smact_below(smact_limit),
-        ),
-        score=scores.most_available_memory,
-        backfill=backfill,
-        keep_after_s=keep_after_s,
-        sharing=sharing,
-    )
+most_memory = by_memory("most-memory", scores.most_available_memory)

@@ -1,0 +1,39 @@
+"""What the policies that share GPUs by memory promise have in common; they differ in the GPU they like best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cotenant.scheduling import filters, orders
+from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.scores import Score
+
+
+def by_memory(name: str, score: Score) -> Callable[..., Ranked]:
+    """A policy that admits by promise, settling and SM activity, and takes the GPU with the best `score`."""
+
+    def policy(
+        *,
+        smact_limit: float = 0.80,
+        settle_s: float = 15.0,
+        backfill: bool = True,
+        keep_after_s: float | None = 1800.0,
+        sharing: Collocation = "time-sliced",
+    ) -> Ranked:
+        """Options as in `filters.smact_below`, `filters.settled` and `Ranked`."""
+        return Ranked(
+            name=name,
+            order=orders.fifo,
+            filters=(
+                filters.honors_exclusive,
+                filters.fits_memory,
+                filters.settled(settle_s),
+                filters.smact_below(smact_limit),
+            ),
+            score=score,
+            backfill=backfill,
+            keep_after_s=keep_after_s,
+            sharing=sharing,
+        )
+
+    return policy
