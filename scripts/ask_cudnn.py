@@ -60,12 +60,12 @@ Geometry = tuple[int, ...]
 
 def geometries() -> list[Geometry]:
     """Ungrouped 2-D convolutions of torchvision's and timm's convolutional classifiers, at their sizes and at 32."""
-    import timm
     import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):  # a CUDA build of torchvision beside a CPU build of torch lacks them
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import timm
     import torchvision
 
     found: set[Geometry] = set()

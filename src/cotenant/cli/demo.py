@@ -119,6 +119,7 @@ def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
     say(
         f"   {TIME_SCALE:.0f} times faster than life. {low.workload} declares {format_bytes(low.told_bytes)} and needs "
         f"{format_bytes(low.measured_bytes)}, on purpose.\n"
+        "   These jobs, without a limit on SM activity, were chosen because memory runs out: no benchmark.\n"
     )
     runs = {}
     for policy, options in POLICIES.items():
