@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -39,6 +40,7 @@ class Site:
         }
         self.log = root / "daemon.log"
         self.daemon = None
+        self.gates = {}
         self.client = Client(self.socket, timeout_s=TIMEOUT_S)
 
     def start(self, *flags, simulate="2xA100-40GB"):
@@ -116,16 +118,17 @@ class Site:
         assert view["started_at"] is not None, (view, self.log.read_text())
         return view
 
-    def gate(self, name="gate"):
-        """A pipe on which jobs wait: `cat gate` ends when `open_gate` is called."""
-        path = self.root / name
-        os.mkfifo(path)
-        return path
+    def gate(self):
+        """A shell command that jobs wait in until `open_gate` is called with it, however many and however late."""
+        held = (self.root / f"gate-{len(self.gates)}").open("w")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = f"flock --shared {held.name} true"
+        self.gates[command] = held
+        return command
 
-    def open_gate(self, path):
-        """Let the job that waits at `path` go on; blocks until it waits there."""
-        with path.open("w"):
-            pass
+    def open_gate(self, command):
+        """Let the jobs that wait in `command` go on."""
+        self.gates[command].close()
 
     def left_behind(self):
         """Processes that carry our mark in their environment, zombies left out."""

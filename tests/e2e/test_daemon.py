@@ -52,7 +52,7 @@ def test_detached_daemon_answers_and_stops(site):
 
 def test_stopped_daemon_leaves_jobs_to_the_next(server):
     gate = server.gate()
-    job = server.submit(f"echo one; cat {gate}; echo two")
+    job = server.submit(f"echo one; {gate}; echo two")
     pid = server.started(job)["attempt_list"][0]["pid"]
     server.stop()
     server.start()
@@ -65,7 +65,7 @@ def test_stopped_daemon_leaves_jobs_to_the_next(server):
 
 def test_job_that_ends_while_no_daemon_lives(server):
     gate = server.gate()
-    job = server.submit(f"cat {gate}; exit 5")
+    job = server.submit(f"{gate}; exit 5")
     server.started(job)
     server.kill()
     server.open_gate(gate)
@@ -104,12 +104,11 @@ def test_twenty_crashes_lose_nothing_and_run_nothing_twice(site):
 def test_crash_between_decision_and_launch(server):
     """An attempt that is in the journal but was never handed to the engine starts anew."""
     gate = server.gate()
-    jobs = [server.submit(f"cat {gate}", exclusive=True) for _ in range(2)]
+    jobs = [server.submit(gate, exclusive=True) for _ in range(2)]
     for each in jobs:
         server.started(each)
     waits = server.submit("echo ran >> ran")
     server.kill()
-    server.open_gate(gate)
     server.open_gate(gate)
     journal = SqliteJournal(server.root / "state" / "cotenant" / "journal.db")
     uuid = next(each for each in journal.replay() if isinstance(each, AttemptPlaced)).placement.gpu_uuids[0]
@@ -125,7 +124,7 @@ def test_crash_between_decision_and_launch(server):
 
 def test_full_disk_refuses_submits_and_loses_no_end(server):
     gate = server.gate()
-    job = server.submit(f"cat {gate}; exit 6")
+    job = server.submit(f"{gate}; exit 6")
     server.started(job)
     soft, hard = resource.prlimit(server.daemon.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.daemon.pid, resource.RLIMIT_FSIZE, (0, hard))

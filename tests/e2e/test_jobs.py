@@ -78,7 +78,7 @@ def test_cancel_running_and_queued(server):
 
 def test_hold_keeps_a_job_until_it_is_released(server):
     gate = server.gate()
-    first, second = (server.submit(f"cat {gate}", exclusive=True) for _ in range(2))
+    first, second = (server.submit(gate, exclusive=True) for _ in range(2))
     job = server.submit("true", exclusive=True)
     assert server.cli("hold", str(job)).stdout.startswith(f"job {job}: held: ")
     assert server.cli("ls", "--no-header", "--format", "id,state", "-s", "H").stdout == f"{job:>1}  H\n"
@@ -95,7 +95,7 @@ def test_hold_keeps_a_job_until_it_is_released(server):
 
 def test_dependency_waits_and_follows(server):
     gate = server.gate()
-    first = server.submit(f"cat {gate}")
+    first = server.submit(gate)
     after = server.cli("submit", "--parsable", "--gpu-mem", "1G", "-d", f"afterok:{first}", "--", "true").stdout.strip()
     assert f"job {after}: waits for job {first} to complete" in server.cli("explain", after).stdout
     server.started(first)
@@ -116,7 +116,7 @@ def test_time_limit(server):
 
 def test_logs_follow_to_the_end(server):
     gate = server.gate()
-    job = server.submit(f"echo before; cat {gate}; echo after; echo wrong >&2")
+    job = server.submit(f"echo before; {gate}; echo after; echo wrong >&2")
     server.started(job)
     follower = server.popen("logs", "-f", str(job))
     assert follower.stdout.readline() == "before\n"
