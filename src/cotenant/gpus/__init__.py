@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cotenant.core.ports import GpuBackend
+
+logger = logging.getLogger(__name__)
 
 NAMES = ("auto", "nvml", "simulated")
 
@@ -36,7 +40,22 @@ def create(name: str = "auto", *, simulated_dir: Path | None = None) -> GpuBacke
 def _nvml() -> GpuBackend:
     from cotenant.gpus.nvml import NvmlBackend
 
-    return NvmlBackend()
+    backend = NvmlBackend()
+    if backend.tells_activity or shutil.which("dcgmi") is None:
+        return backend
+    return _with_dcgm(backend)
+
+
+def _with_dcgm(backend: GpuBackend) -> GpuBackend:
+    """`backend` with SM activity from DCGM; without it where DCGM does not answer."""
+    from cotenant.core.errors import BackendError
+    from cotenant.gpus.dcgm import DcgmReader, WithDcgm
+
+    try:
+        return WithDcgm(backend, DcgmReader())
+    except BackendError as error:
+        logger.warning("no SM activity from DCGM", extra={"fields": {"why": error.message, "hint": error.hint}})
+        return backend
 
 
 def _simulated(folder: Path | None) -> GpuBackend:

@@ -74,6 +74,14 @@ class NvmlBackend:
         readings = {each.gpu.uuid: self._sample(each, at_s) for each in self._devices or ()}
         return {uuid: reading for uuid, reading in readings.items() if reading is not None}
 
+    @property
+    def tells_activity(self) -> bool:
+        """Whether the driver gives the SM activity of every GPU (Hopper and later)."""
+        if self._devices is None:
+            with contextlib.suppress(BackendError):
+                self.inventory()
+        return all(each.gpm is not None for each in self._devices or ())
+
     def close(self) -> None:
         """Let go of the driver."""
         self._forget_devices()

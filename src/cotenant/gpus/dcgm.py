@@ -1,0 +1,211 @@
+"""SM activity from DCGM, for GPUs that are too old to give it through NVML (before Hopper).
+
+One `dcgmi dmon` runs for as long as its reader and prints a row per GPU and second. DCGM's Python bindings break
+between its releases, the table does not. Only rows are read: nothing is configured, no group of anybody is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cotenant.core.errors import BackendError
+from cotenant.core.gpu import Gpu, GpuSample
+from cotenant.core.ports import GpuBackend
+
+logger = logging.getLogger(__name__)
+
+FIELDS = {1002: "SMACT", 1003: "SMOCC", 1005: "DRAMA"}
+"""Identifiers of DCGM's profiling fields, and the headings it prints for them."""
+STALE_S = 3.0
+"""An older row says nothing any more."""
+DISCOVERY_S = 20.0
+"""Longest wait for the list of GPUs."""
+LONGEST_BACK_OFF_S = 60.0
+
+_ROW = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
+_LISTED = re.compile(r"^\|\s*(\d+)\s*\|")
+_UUID = re.compile(r"Device UUID:\s*(GPU-[0-9A-Fa-f-]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What one GPU did in the last second: ratios 0..1, None where DCGM printed `N/A`."""
+
+    smact: float | None
+    smocc: float | None
+    drama: float | None
+
+
+class DmonTable:
+    """Reads the output of `dcgmi dmon` line by line. Headings may come again, columns in any order."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+
+    def row(self, line: str) -> tuple[int, Activity] | None:
+        """DCGM's number of the GPU and its activity; None for headings, MIG instances and noise."""
+        text = line.strip()
+        if text.startswith("#"):
+            self._columns = text.split()[1:]
+            return None
+        found = _ROW.match(text)
+        if found is None or not self._columns:
+            return None
+        cells = found.group(2).split()
+        if len(cells) != len(self._columns):
+            return None
+        values = dict(zip(self._columns, (_ratio(cell) for cell in cells), strict=True))
+        smact, smocc, drama = (values.get(heading) for heading in FIELDS.values())
+        return int(found.group(1)), Activity(smact=smact, smocc=smocc, drama=drama)
+
+
+def parse_discovery(text: str) -> dict[int, str]:
+    """UUIDs by DCGM's numbers, from `dcgmi discovery -l`."""
+    uuids: dict[int, str] = {}
+    number: int | None = None
+    for line in text.splitlines():
+        listed = _LISTED.match(line)
+        if listed is not None:
+            number = int(listed.group(1))
+        named = _UUID.search(line)
+        if named is not None and number is not None:
+            uuids[number] = named.group(1)
+    return uuids
+
+
+class DcgmReader:
+    """The newest activity of each GPU, by UUID. `dcgmi` is started again after `back_off_s`, later ever less often.
+
+    Raises:
+        BackendError: there is no `dcgmi`, its host engine does not answer, or it lists no GPU.
+    """
+
+    def __init__(
+        self, *, command: str = "dcgmi", back_off_s: float = 1.0, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._command = command
+        self._back_off_s = back_off_s
+        self._now = now
+        self._uuids = self._discover()
+        self._newest: dict[str, tuple[float, Activity]] = {}
+        self._closing = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
+        self._thread.start()
+
+    def read(self) -> Mapping[str, Activity]:
+        """What is not older than `STALE_S`."""
+        now_s = self._now()
+        return {uuid: found for uuid, (at_s, found) in list(self._newest.items()) if now_s - at_s <= STALE_S}
+
+    def close(self) -> None:
+        """End `dcgmi`."""
+        self._closing.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join(timeout=5.0)
+
+    def _discover(self) -> dict[int, str]:
+        hint = "is `nv-hostengine` running? (systemctl status nvidia-dcgm)"
+        try:
+            done = subprocess.run(
+                [self._command, "discovery", "-l"],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=DISCOVERY_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BackendError(f"`{self._command} discovery -l` does not work: {error}", hint=hint) from error
+        uuids = parse_discovery(done.stdout)
+        if not uuids:
+            told = (done.stderr or done.stdout).strip().splitlines()
+            raise BackendError(f"DCGM lists no GPU: {told[0] if told else 'no output'}", hint=hint)
+        return uuids
+
+    def _run(self) -> None:
+        back_off_s = self._back_off_s
+        while not self._closing.is_set():
+            rows = 0
+            for number, activity in self._rows():
+                rows += 1
+                if number in self._uuids:
+                    self._newest[self._uuids[number]] = (self._now(), activity)
+            back_off_s = self._back_off_s if rows else min(LONGEST_BACK_OFF_S, 2 * back_off_s)
+            if not self._closing.wait(back_off_s):
+                logger.warning("dcgmi dmon has ended and is started again")
+
+    def _rows(self) -> Iterator[tuple[int, Activity]]:
+        """Rows until `dcgmi` ends, is ended, or cannot be started."""
+        fields = ",".join(str(each) for each in FIELDS)
+        with self._lock:
+            if self._closing.is_set():
+                return
+            try:
+                self._process = subprocess.Popen(
+                    [self._command, "dmon", "-e", fields, "-d", "1000"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    errors="replace",
+                )
+            except OSError:
+                self._process = None
+                return
+        table = DmonTable()
+        with self._process as process:
+            for line in process.stdout or ():
+                row = table.row(line)
+                if row is not None:
+                    yield row
+
+
+class WithDcgm:
+    """A backend whose samples get their SM activity from DCGM wherever they have none of their own."""
+
+    def __init__(self, backend: GpuBackend, reader: DcgmReader) -> None:
+        self._backend = backend
+        self._reader = reader
+        self.name = backend.name
+
+    def inventory(self) -> tuple[Gpu, ...]:
+        """That of the backend."""
+        return self._backend.inventory()
+
+    def sample(self, at_s: float) -> Mapping[str, GpuSample]:
+        """The backend's samples, completed."""
+        activity = self._reader.read()
+        samples = self._backend.sample(at_s)
+        return {uuid: _completed(sample, activity.get(uuid)) for uuid, sample in samples.items()}
+
+    def close(self) -> None:
+        """Let go of both."""
+        with contextlib.suppress(Exception):
+            self._reader.close()
+        self._backend.close()
+
+
+def _completed(sample: GpuSample, activity: Activity | None) -> GpuSample:
+    if activity is None or sample.smact is not None:
+        return sample
+    return replace(sample, smact=activity.smact, smocc=activity.smocc, drama=activity.drama)
+
+
+def _ratio(cell: str) -> float | None:
+    """A cell as a ratio. DCGM prints `N/A` for what it has no reading of, and huge numbers for blank values."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return min(1.0, value) if 0.0 <= value <= 1.5 else None
