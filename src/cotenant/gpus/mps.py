@@ -1,0 +1,197 @@
+"""MPS: several processes of one user in one CUDA context of a GPU, their kernels side by side instead of in turns.
+
+One control daemon per GPU and user, in folders of our own: an MPS server works for one user at a time, and a client
+that faults takes all clients of its server with it, so nobody shares one with strangers. Control daemons that others
+run, at the default pipe folder or elsewhere, are never spoken to.
+
+Source: NVIDIA, Multi-Process Service (deploy/mps), "Tools and interface reference". Whether limits hold depends on
+the driver: the memory limit needs CUDA 11.5 or later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import BackendError
+from cotenant.core.units import MiB
+
+logger = logging.getLogger(__name__)
+
+COMMAND = "nvidia-cuda-mps-control"
+TIMEOUT_S = 5.0
+LONGEST_SOCKET_PATH = 107
+"""Of a unix socket on Linux, without the final zero byte."""
+_LONGEST_NAME = "/control_privileged"  # of those that the control daemon opens in its pipe folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsState:
+    """What a control daemon says.
+
+    Attributes:
+        answers: whether there is one.
+        servers: status by pid of each server: `ACTIVE`, `FAULT`, ..., or None where the driver is too old to say.
+    """
+
+    answers: bool
+    servers: Mapping[int, str | None]
+
+    @property
+    def faulted(self) -> bool:
+        """A client has crashed in a way that ends every client of its server; new ones wait until all have gone."""
+        return any(status == "FAULT" for status in self.servers.values())
+
+
+class MpsServers:
+    """The control daemons that this daemon has started, also before it was restarted.
+
+    Calls run a program and wait for it, `TIMEOUT_S` at most. Never called from two threads.
+    """
+
+    def __init__(self, folder: Path, *, command: str = COMMAND) -> None:
+        self._folder = folder
+        self._command = command
+
+    @property
+    def available(self) -> bool:
+        """Whether MPS is installed here."""
+        return shutil.which(self._command) is not None
+
+    def client_env(
+        self, gpu_uuid: str, uid: int, *, memory_limit_bytes: int | None = None, thread_percent: float | None = None
+    ) -> dict[str, str]:
+        """What makes a process of `uid` a client on that GPU; starts the control daemon if there is none.
+
+        The limits are what the process may allocate, context included, and the share of the SMs its kernels may use.
+
+        Raises:
+            BackendError: MPS is not installed, or the control daemon does not start.
+        """
+        home = self._home(gpu_uuid, uid)
+        if not self.state(gpu_uuid, uid).answers:
+            self._start(home, gpu_uuid, uid)
+        env = _directories(home)
+        if memory_limit_bytes is not None:
+            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, memory_limit_bytes // MiB)}M"
+        if thread_percent is not None:
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{thread_percent:g}"
+        return env
+
+    def state(self, gpu_uuid: str, uid: int) -> MpsState:
+        """What the control daemon of that GPU and user says."""
+        home = self._home(gpu_uuid, uid)
+        if not (home / "pipe").exists():
+            return MpsState(answers=False, servers={})
+        listed = self._ask(home, "get_server_list")
+        if listed is None:
+            return MpsState(answers=False, servers={})
+        pids = [int(line) for line in listed.split() if line.isdigit()]
+        servers = {pid: _status(self._ask(home, f"get_server_status {pid}")) for pid in pids}
+        return MpsState(answers=True, servers=servers)
+
+    def running(self) -> set[tuple[str, int]]:
+        """GPU and user of every control daemon of ours that answers."""
+        return {owner for owner in self._known() if self.state(*owner).answers}
+
+    def stop_all_but(self, in_use: Collection[tuple[str, int]]) -> None:
+        """End the control daemons that serve nobody any more; one that does not end is asked again next time."""
+        for gpu_uuid, uid in self._known():
+            if (gpu_uuid, uid) in in_use:
+                continue
+            home = self._home(gpu_uuid, uid)
+            self._ask(home, "quit")
+            if not self.state(gpu_uuid, uid).answers:
+                shutil.rmtree(home, ignore_errors=True)
+
+    def _known(self) -> list[tuple[str, int]]:
+        found = []
+        for home in sorted(self._folder.glob("*/gpu")):
+            with contextlib.suppress(OSError, ValueError):
+                gpu_uuid, uid = home.read_text().split()
+                found.append((gpu_uuid, int(uid)))
+        return found
+
+    def _home(self, gpu_uuid: str, uid: int) -> Path:
+        """A short name: the path of a socket inside must not be longer than the kernel allows."""
+        return self._folder / f"{gpu_uuid.removeprefix('GPU-').removeprefix('MIG-')[:13]}-{uid}"
+
+    def _start(self, home: Path, gpu_uuid: str, uid: int) -> None:
+        pipe = home / "pipe"
+        if len(str(pipe)) + len(_LONGEST_NAME) > LONGEST_SOCKET_PATH:
+            raise BackendError(f"`{pipe}` is too long for a socket", hint="choose a shorter state folder")
+        if not self.available:
+            raise BackendError(
+                f"MPS is asked for, but there is no `{self._command}`", hint="it comes with the NVIDIA driver"
+            )
+        for each in (pipe, home / "log"):
+            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if uid != os.geteuid():
+                os.chown(each, uid, -1)
+        (home / "gpu").write_text(f"{gpu_uuid} {uid}\n")
+        env = {"PATH": os.environ.get("PATH", os.defpath), "CUDA_VISIBLE_DEVICES": gpu_uuid, **_directories(home)}
+        done = self._run(["-d"], env, text="", **_as_user(uid))
+        if done is None or done[0] != 0 or not self.state(gpu_uuid, uid).answers:
+            told = done[1].strip() if done is not None else f"no answer within {TIMEOUT_S:g} s"
+            raise BackendError(
+                f"MPS does not start on {gpu_uuid}: {told or 'it says nothing'}", hint=f"see `{home}/log`"
+            )
+        logger.info("MPS started", extra={"fields": {"gpu": gpu_uuid, "uid": uid}})
+
+    def _ask(self, home: Path, command: str) -> str | None:
+        """The control daemon's answer; None if it gives none."""
+        env = {"PATH": os.environ.get("PATH", os.defpath), **_directories(home)}
+        done = self._run([], env, text=f"{command}\n")
+        if done is None or done[0] != 0 or "Cannot find MPS control daemon process" in done[1]:
+            return None
+        return done[1]
+
+    def _run(self, flags: list[str], env: Mapping[str, str], *, text: str, **options: Any) -> tuple[int, str] | None:
+        """Exit code and output; None where it cannot be run or takes too long."""
+        # A file, not a pipe: the control daemon that `-d` leaves behind may keep its end open for ever.
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            try:
+                done = subprocess.run(
+                    [self._command, *flags],
+                    input=text,
+                    env=dict(env),
+                    stdout=output,
+                    stderr=output,
+                    text=True,
+                    timeout=TIMEOUT_S,
+                    check=False,
+                    cwd="/",
+                    **options,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return None
+            output.seek(0)
+            return done.returncode, output.read()
+
+
+def _directories(home: Path) -> dict[str, str]:
+    return {"CUDA_MPS_PIPE_DIRECTORY": str(home / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(home / "log")}
+
+
+def _as_user(uid: int) -> dict[str, Any]:
+    if uid == os.geteuid():
+        return {}
+    account = pwd.getpwuid(uid)
+    return {"user": uid, "group": account.pw_gid, "extra_groups": os.getgrouplist(account.pw_name, account.pw_gid)}
+
+
+def _status(answer: str | None) -> str | None:
+    """`ACTIVE` of `ACTIVE`, and of a whole sentence; None where the command is unknown."""
+    for known in ("ACTIVE", "FAULT", "INITIALIZING"):
+        if answer is not None and known in answer.upper():
+            return known
+    return None
