@@ -28,6 +28,7 @@ NEEDS_DAEMON = {
     "hold": ["1"],
     "release": ["1"],
     "gpus": [],
+    "mig": ["plan", "0"],
 }
 ALONE = {"estimate", "compare", "demo", "daemon", "measure", "calibrate"}
 EVERY = [*COMMANDS, *ALIASES]
@@ -56,7 +57,8 @@ def test_help_says_what_it_does_with_an_example(name, capsys):
 @pytest.mark.parametrize("name", EVERY)
 def test_every_command_has_json(name):
     command = load(ALIASES.get(name, name))
-    assert any("--json" in getattr(each, "opts", ()) for each in command.params)
+    for runs in getattr(command, "commands", {}).values() or (command,):
+        assert any("--json" in getattr(each, "opts", ()) for each in runs.params), runs.name
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -79,7 +81,7 @@ def test_without_a_daemon(name, capsys):
 
 @pytest.mark.parametrize("name", NEEDS_DAEMON)
 def test_without_a_daemon_as_json(name, capsys):
-    assert main([name, "--json", *NEEDS_DAEMON[name]]) == 3
+    assert main([name, *NEEDS_DAEMON[name][:-1], "--json", *NEEDS_DAEMON[name][-1:]]) == 3
     told = json.loads(capsys.readouterr().out)
     assert (told["schema"], told["error"]["kind"], told["error"]["exit_code"]) == (1, "DaemonUnreachable", 3)
 

@@ -1,0 +1,114 @@
+"""`cotenant mig` over answers of a daemon."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotenant.cli import mig
+from cotenant.cli.main import main
+from cotenant.core.units import GiB
+
+
+def gpu(**fields):
+    return {
+        "index": 0,
+        "name": "NVIDIA A100-SXM4-40GB",
+        "mig_parent": None,
+        "memory_total_bytes": 40 * GiB,
+        "residents": [],
+        "strangers_bytes": 0,
+        **fields,
+    }
+
+
+class Daemon:
+    """What a client of a daemon would say."""
+
+    def __init__(self, gpus, jobs=()):
+        self._gpus, self._jobs = gpus, jobs
+
+    def gpus(self):
+        return self._gpus
+
+    def jobs(self, *, active):
+        assert active
+        return [{"state": "PENDING", "gpus": 1, **each} for each in self._jobs]
+
+
+@pytest.fixture
+def daemon(monkeypatch):
+    def make(*gpus, jobs=()):
+        monkeypatch.setattr(mig, "new_client", lambda _: Daemon(gpus, jobs))
+
+    return make
+
+
+JOBS = (
+    {"id": 3, "need_bytes": 15 * GiB},
+    {"id": 4, "need_bytes": 12 * GiB},
+    {"id": 5, "need_bytes": None},
+    {"id": 6, "need_bytes": 1 * GiB, "gpus": 2},
+    {"id": 7, "need_bytes": 1 * GiB, "state": "RUNNING"},
+)
+
+
+def test_plan(daemon, capsys):
+    daemon(gpu(), jobs=JOBS)
+    assert main(["mig", "plan", "0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "4g.20gb     19.6 GiB  job 3: 15.0 GiB, 100% of its speed",
+        "3g.20gb     19.6 GiB  job 4: 12.0 GiB, 86% of its speed",
+        "2 of 2 waiting jobs would run at once; 1 more have no known memory need",
+        "to make it: sudo cotenant mig apply 0 4g.20gb 3g.20gb --yes",
+    ]
+
+
+def test_plan_as_json(daemon, capsys):
+    daemon(gpu(), jobs=JOBS)
+    assert main(["mig", "plan", "0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["profile"], each["start"], each["job_id"]) for each in told["instances"]] == [
+        ("4g.20gb", 0, 3),
+        ("3g.20gb", 4, 4),
+    ]
+    assert (told["placed"], told["waiting"]) == (2, 3)
+
+
+def test_apply_shows_what_it_would_do(daemon, capsys):
+    daemon(gpu())
+    assert main(["mig", "apply", "0", "7g.40gb"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "nvidia-smi mig -i 0 -cgi 7g.40gb:0 -C",
+        "nothing was changed; add --yes to do it",
+    ]
+
+
+def test_apply_removes_the_instances_there_are(daemon, capsys):
+    instance = gpu(name="NVIDIA A100-SXM4-40GB MIG 3g.20gb", mig_parent="GPU-a")
+    daemon(instance, instance)
+    assert main(["mig", "apply", "0", "7g.40gb"]) == 0
+    assert "-dci" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (gpu(residents=[{"job_id": 8}]), "jobs run on GPU 0: 8"),
+        (gpu(strangers_bytes=None), "GPU 0 cannot be read, so somebody may be using it"),
+        (gpu(index=1), "no GPU 0 (known: 1)"),
+        (gpu(name="Tesla T4"), "this GPU has no MIG profiles"),
+    ],
+)
+def test_apply_refuses(daemon, capsys, found, message):
+    daemon(found)
+    assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {message}"
+
+
+def test_apply_is_for_root(daemon, monkeypatch, capsys):
+    daemon(gpu())
+    monkeypatch.setattr(mig.os, "geteuid", lambda: 1000)
+    assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 5
+    assert "for root" in capsys.readouterr().err
