@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "release": ("cotenant.cli.release", "Let held jobs start"),
     "gpus": ("cotenant.cli.gpus", "The GPUs: memory promised and used, activity, residents"),
     "mig": ("cotenant.cli.mig", "Cut a GPU into MIG instances: propose a layout, make it"),
+    "config": ("cotenant.cli.config", "The configuration in effect, and checks of files"),
     "daemon": ("cotenant.cli.daemon", "Start, stop and ask the daemon"),
     "measure": ("cotenant.cli.measure", "What scripts really take, measured on this machine's GPU"),
     "calibrate": ("cotenant.cli.calibrate", "Measure this machine's GPU into a device profile"),

@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -109,6 +109,16 @@ class Config:
 _POSITIVE = {"tick_s", "time_scale", "timeout_s", "concurrency", "stale_after_s", "window_s"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One key as it is in effect, and where its value comes from: a file, a variable, the command line, a default."""
+
+    section: str
+    key: str
+    value: object
+    origin: str
+
+
 def load(files: Iterable[Path], env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]) -> Config:
     """The configuration of these layers, later ones over earlier ones.
 
@@ -117,16 +127,58 @@ def load(files: Iterable[Path], env: Mapping[str, str], flags: Mapping[str, Mapp
     Raises:
         UsageError: a key that is unknown or a value that does not fit; names the file or the variable.
     """
-    merged: dict[str, dict[str, Any]] = {}
-    for path in files:
-        _merge(merged, _checked(_read(path), str(path)))
-    _merge(merged, _from_env(env))
-    given = {name: {key: value for key, value in keys.items() if value is not None} for name, keys in flags.items()}
-    _merge(merged, _checked(given, "the command line"))
-    sections = {
-        each.name: _hints(Config)[each.name](**merged.get(each.name, {})) for each in dataclasses.fields(Config)
+    return _built(layer for _, layer in _layers(files, env, flags))
+
+
+def settings(files: Iterable[Path], env: Mapping[str, str]) -> list[Setting]:
+    """Every key, in the order of `Config`; options of the policy one by one, as `options.NAME`.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    layers = list(_layers(files, env, {}))
+    origins = {
+        (section, key): where for where, layer in layers for section, keys in layer.items() for key in _flat(keys)
     }
-    return Config(**sections)
+    config = _built(layer for _, layer in layers)
+    return [
+        Setting(section=part.name, key=key, value=value, origin=origins.get((part.name, key), "default"))
+        for part in dataclasses.fields(Config)
+        for key, value in _flat(_values(getattr(config, part.name))).items()
+    ]
+
+
+def _built(layers: Iterable[Mapping[str, Mapping[str, Any]]]) -> Config:
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        _merge(merged, layer)
+    kinds = _hints(Config)
+    return Config(**{name: kind(**merged.get(name, {})) for name, kind in kinds.items()})
+
+
+def _layers(
+    files: Iterable[Path], env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    """Where each layer comes from, and what it sets; later ones stand over earlier ones."""
+    for path in files:
+        yield str(path), _checked(_read(path), str(path))
+    yield from _from_env(env)
+    given = {name: {key: value for key, value in keys.items() if value is not None} for name, keys in flags.items()}
+    yield "the command line", _checked(given, "the command line")
+
+
+def _values(section: Any) -> dict[str, Any]:
+    return {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
+
+
+def _flat(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """`keys`, with those of a table in it as `table.key`."""
+    flat: dict[str, Any] = {}
+    for key, value in keys.items():
+        flat.update(
+            {f"{key}.{inner}": each for inner, each in value.items()} if isinstance(value, Mapping) else {key: value}
+        )
+    return flat
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -140,8 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
-def _from_env(env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
     for variable, text in sorted(env.items()):
         section, separator, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
         if not variable.startswith(ENV_PREFIX) or not separator:
@@ -153,8 +204,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             key = "options"
         else:
             value = _parse(text, kind, f"{where}: ")
-        _merge(found, _checked({section: {key: value}}, where))
-    return found
+        yield where, _checked({section: {key: value}}, where)
 
 
 def _literal(text: str) -> object:

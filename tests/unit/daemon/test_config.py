@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.daemon.config import Config, load
+from cotenant.daemon.config import Config, load, settings
 
 
 def loaded(tmp_path, *files, env=None, flags=None):
@@ -90,3 +90,22 @@ def test_a_variable_that_is_wrong_is_named(tmp_path, variable, value, reason):
     with pytest.raises(UsageError, match="environment variable " + variable) as caught:
         loaded(tmp_path, env={variable: value})
     assert reason in str(caught.value)
+
+
+def test_settings_say_where_each_value_comes_from(tmp_path):
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text("[daemon]\ntick_s = 2\nlog_level = 'debug'\n[policy.options]\nsettle_s = 3\nsmact_limit = 0.9")
+    second.write_text("[daemon]\nlog_level = 'info'")
+    env = {"COTENANT_POLICY__OPTIONS__SMACT_LIMIT": "0.7"}
+    found = {(each.section, each.key): (each.value, each.origin) for each in settings([first, second], env)}
+    assert found["daemon", "tick_s"] == (2, str(first))
+    assert found["daemon", "log_level"] == ("info", str(second))
+    assert found["daemon", "durable"] == ("full", "default")
+    assert found["policy", "options.settle_s"] == (3, str(first))
+    variable = "environment variable COTENANT_POLICY__OPTIONS__SMACT_LIMIT"
+    assert found["policy", "options.smact_limit"] == (0.7, variable)
+    assert ("policy", "options") not in found
+
+
+def test_settings_are_those_that_are_loaded(tmp_path):
+    assert [each.origin for each in settings([tmp_path / "absent.toml"], {})].count("default") == len(settings([], {}))

@@ -1,0 +1,74 @@
+"""`cotenant config` over files and variables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotenant.cli.main import main
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user's configuration folder, empty."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "cotenant"
+    folder.mkdir()
+    return folder
+
+
+def test_what_is_shown_is_a_file_that_says_the_same(home, capsys, tmp_path):
+    (home / "config.toml").write_text("[daemon]\ntick_s = 0.5\nlog_level = 'debug'\n[policy.options]\nsettle_s = 3\n")
+    assert main(["config", "show"]) == 0
+    text = capsys.readouterr().out
+    (home / "config.toml").write_text(text)
+    assert main(["config", "show"]) == 0
+    assert capsys.readouterr().out == text
+    assert "tick_s = 0.5\n" in text
+
+
+def test_origins(home, capsys, monkeypatch):
+    (home / "config.toml").write_text("[daemon]\ntick_s = 0.5\n")
+    monkeypatch.setenv("COTENANT_GPUS__SIMULATE", "1xT4-16GB")
+    assert main(["config", "show", "--origin"]) == 0
+    lines = [line.split("  # ") for line in capsys.readouterr().out.splitlines() if "  # " in line]
+    origins = {text.strip(): origin for text, origin in lines}
+    assert origins["tick_s = 0.5"] == str(home / "config.toml")
+    assert origins['simulate = "1xT4-16GB"'] == "environment variable COTENANT_GPUS__SIMULATE"
+    assert origins['backend = "auto"'] == "default"
+    assert origins["# state_dir is not set"] == "default"
+
+
+def test_json(home, capsys):
+    assert main(["config", "show", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["settings"]
+    assert {"section": "daemon", "key": "durable", "value": "full", "origin": "default"} in found
+
+
+def test_check(home, capsys):
+    path = home / "config.toml"
+    path.write_text("[policy]\nname = 'exclusive'\n")
+    assert main(["config", "check"]) == 0
+    assert capsys.readouterr().out == f"{path}: ok\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[policy]\nname = 'bestfit'", "no policy named `bestfit`"),
+        ("[policy.options]\nsmact = 1", "smact"),
+        ("[daemon]\ntick = 1", "no key `tick` in `daemon`"),
+        ("[daemon", "expected"),
+    ],
+)
+def test_check_refuses(tmp_path, capsys, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert main(["config", "check", str(path)]) == 2
+    assert message in capsys.readouterr().err.lower()
+
+
+def test_check_of_no_file(tmp_path, capsys):
+    assert main(["config", "check", str(tmp_path / "none.toml")]) == 2
+    assert "no file" in capsys.readouterr().err
