@@ -30,7 +30,7 @@ NEEDS_DAEMON = {
     "gpus": [],
     "mig": ["plan", "0"],
 }
-ALONE = {"config", "estimate", "compare", "demo", "daemon", "measure", "calibrate"}
+ALONE = {"config", "doctor", "estimate", "compare", "demo", "daemon", "measure", "calibrate"}
 EVERY = [*COMMANDS, *ALIASES]
 
 

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "daemon": ("cotenant.cli.daemon", "Start, stop and ask the daemon"),
     "measure": ("cotenant.cli.measure", "What scripts really take, measured on this machine's GPU"),
     "calibrate": ("cotenant.cli.calibrate", "Measure this machine's GPU into a device profile"),
+    "doctor": ("cotenant.cli.doctor", "What works on this machine, what is missing, what to do"),
     "demo": ("cotenant.cli.demo", "Estimates and a shared server, shown in a few minutes"),
 }
 

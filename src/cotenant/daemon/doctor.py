@@ -1,0 +1,280 @@
+"""What works on this machine, what is missing, and what to do about it. Looks only; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Literal
+
+import cotenant
+from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
+from cotenant.core.gpu import Gpu
+from cotenant.core.units import GiB, format_bytes
+from cotenant.daemon import paths
+from cotenant.daemon.client import Client
+from cotenant.estimators.profiles import profile_for_gpu
+from cotenant.gpus.mps import COMMAND as MPS_COMMAND
+
+Grade = Literal["ok", "optional", "warning", "problem"]
+
+OLDEST_TORCH = (2, 4)
+LEAST_FREE_BYTES = GiB
+LEAST_FILES = 1024
+NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "afs"}
+"""On these, SQLite's locks and its write-ahead log cannot be relied on. Source: sqlite.org/wal.html and faq.html."""
+EXTRAS = {"matplotlib": "plots", "sklearn": "learn", "scipy": "sim", "textual": "top"}
+DEFAULT_MPS_PIPE = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's own default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        grade: `optional` is absent and not needed; `warning` works with limits; `problem` keeps something from working.
+        advice: what to do, or empty.
+    """
+
+    subject: str
+    grade: Grade
+    detail: str
+    advice: str = ""
+
+
+def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Every finding, one after the other; a check that breaks is a finding, too."""
+    checks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+        ("cotenant", _versions),
+        ("estimates", _torch),
+        ("GPUs", _gpus),
+        ("sharing", _sharing),
+        ("daemon", lambda: _daemon(socket_file)),
+        ("state", lambda: _state(paths.state_dir(env))),
+        ("limits", _limits),
+        ("extras", _extras),
+    )
+    for subject, check in checks:
+        try:
+            yield from check()
+        except Exception as error:  # noqa: BLE001 (the doctor must not die of what it looks for)
+            yield Finding(subject=subject, grade="problem", detail=f"{type(error).__name__}: {error}")
+
+
+def _versions() -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding(subject="cotenant", grade="ok", detail=f"{cotenant.__version__} on Python {python}, {sys.prefix}")
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            subject="estimates",
+            grade="warning",
+            detail="no torch in this Python: scripts can only be estimated in an environment that has one",
+            advice="pip install 'cotenant[torch]', or name the job's Python with --python",
+        )
+        return
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        yield Finding(
+            subject="estimates",
+            grade="problem",
+            detail=f"torch {version} cannot be traced",
+            advice=f"install torch {wanted} or newer",
+        )
+        return
+    yield Finding(subject="estimates", grade="ok", detail=f"torch {version}")
+
+
+def _gpus() -> Iterator[Finding]:
+    from cotenant import gpus
+
+    try:
+        backend = gpus.create("nvml")
+    except BackendError as error:
+        yield Finding(
+            subject="GPUs",
+            grade="warning",
+            detail=f"none: {error.message}",
+            advice="try it without: cotenant daemon --simulate 4xA100-40GB",
+        )
+        return
+    try:
+        found = backend.inventory()
+        samples = backend.sample(0.0)
+    finally:
+        backend.close()
+    if not found:
+        yield Finding(subject="GPUs", grade="warning", detail="NVML lists none")
+        return
+    for gpu in found:
+        yield _gpu(gpu, readable=gpu.uuid in samples)
+    silent = [gpu.index for gpu in found if gpu.uuid in samples and samples[gpu.uuid].smact is None]
+    if silent:
+        yield Finding(
+            subject="SM activity",
+            grade="warning",
+            detail=f"not known on GPU {', '.join(map(str, silent))}: policies with an SMACT limit share none of these",
+            advice="install DCGM (datacenter-gpu-manager) and start nvidia-dcgm, or set policy.options.smact_limit = 1",
+        )
+
+
+def _gpu(gpu: Gpu, *, readable: bool) -> Finding:
+    name = f"GPU {gpu.index}"
+    size = f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}"
+    if not readable:
+        return Finding(
+            subject=name, grade="problem", detail=f"{size}: cannot be read", advice="see `nvidia-smi`, `dmesg`"
+        )
+    if profile_for_gpu(gpu.name, gpu.memory_total_bytes) is None:
+        return Finding(
+            subject=name,
+            grade="warning",
+            detail=f"{size}: no device profile, its context is a guess",
+            advice="cotenant calibrate",
+        )
+    return Finding(subject=name, grade="ok", detail=size)
+
+
+def _sharing() -> Iterator[Finding]:
+    if shutil.which(MPS_COMMAND) is None:
+        yield Finding(subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs are shared in turns")
+    elif (DEFAULT_MPS_PIPE / "control").exists():
+        yield Finding(
+            subject="MPS",
+            grade="warning",
+            detail=f"somebody runs a control daemon at {DEFAULT_MPS_PIPE}: jobs become its clients, whatever we decide",
+            advice="ask whose it is; ours have folders of their own",
+        )
+    else:
+        yield Finding(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
+
+
+def _daemon(socket_file: Path) -> Iterator[Finding]:
+    try:
+        told = Client(socket_file, timeout_s=5.0).status()
+    except DaemonUnreachable:
+        yield Finding(subject="daemon", grade="optional", detail=f"none at {socket_file}", advice="cotenant daemon")
+        return
+    except CotenantError as error:
+        yield Finding(subject="daemon", grade="problem", detail=error.message, advice=error.hint or "")
+        return
+    about = f"pid {told['pid']}, policy {told['policy']}, {told['backend']}"
+    if told["journal_error"]:
+        yield Finding(subject="daemon", grade="problem", detail=told["journal_error"], advice="make room on that disk")
+    elif told["version"] != cotenant.__version__:
+        yield Finding(
+            subject="daemon",
+            grade="warning",
+            detail=f"{about}: it is version {told['version']}",
+            advice="cotenant daemon stop, then start it again; jobs go on",
+        )
+    else:
+        yield Finding(subject="daemon", grade="ok", detail=about)
+
+
+def _state(folder: Path) -> Iterator[Finding]:
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not os.access(there, os.W_OK):
+        yield Finding(
+            subject="state", grade="problem", detail=f"`{there}` cannot be written", advice="choose another --state-dir"
+        )
+        return
+    kind = filesystem_of(there, Path("/proc/self/mounts").read_text())
+    if kind in NETWORK_FILESYSTEMS:
+        yield Finding(
+            subject="state",
+            grade="problem",
+            detail=f"`{folder}` is on {kind}: a journal there may be damaged",
+            advice="set daemon.state_dir to a local disk",
+        )
+    free_bytes = shutil.disk_usage(there).free
+    if free_bytes < LEAST_FREE_BYTES:
+        yield Finding(
+            subject="state",
+            grade="warning",
+            detail=f"{format_bytes(free_bytes)} free for `{folder}`",
+            advice="nothing can be submitted on a full disk",
+        )
+        return
+    with tempfile.TemporaryDirectory(dir=there) as scratch:
+        connection = sqlite3.connect(Path(scratch) / "probe.db")
+        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        connection.close()
+    if mode != "wal":
+        yield Finding(subject="state", grade="problem", detail=f"SQLite gives no write-ahead log in `{there}` ({mode})")
+        return
+    yield Finding(subject="state", grade="ok", detail=f"{folder}, {format_bytes(free_bytes)} free, {kind}")
+
+
+def filesystem_of(path: Path, mounts: str) -> str:
+    """The kind of file system that `path` is on, by a table like /proc/self/mounts; `unknown` if none matches."""
+    best, kind = -1, "unknown"
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = Path(fields[1].replace("\\040", " "))
+        if (path == point or point in path.parents) and len(point.parts) >= best:
+            best, kind = len(point.parts), fields[2]
+    return kind
+
+
+def _limits() -> Iterator[Finding]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
+        yield Finding(
+            subject="limits",
+            grade="warning",
+            detail=f"{soft} open files: some {soft // 4} jobs and clients at once",
+            advice="ulimit -n 4096",
+        )
+    linger = _linger()
+    if linger is False:
+        yield Finding(
+            subject="systemd",
+            grade="warning",
+            detail="your processes may be ended when you log out (no linger)",
+            advice="loginctl enable-linger",
+        )
+
+
+def _linger() -> bool | None:
+    """Whether processes of this user stay after the logout; None where systemd does not say."""
+    if shutil.which("loginctl") is None or os.geteuid() == 0:
+        return None
+    try:
+        done = subprocess.run(
+            ["loginctl", "show-user", str(os.geteuid()), "--property=Linger"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"Linger=yes": True, "Linger=no": False}.get(done.stdout.strip())
+
+
+def _extras() -> Iterator[Finding]:
+    for module, extra in EXTRAS.items():
+        if util.find_spec(module) is None:
+            yield Finding(
+                subject=f"[{extra}]",
+                grade="optional",
+                detail="not installed",
+                advice=f"pip install 'cotenant[{extra}]'",
+            )

@@ -1,0 +1,187 @@
+"""What the doctor finds on machines with this and without that."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cotenant.cli.main import main
+from cotenant.core.units import GiB
+from cotenant.daemon import doctor
+from fake_pynvml import FakeDriver, FakeGpu
+
+MOUNTS = "\n".join(
+    [
+        "overlay / overlay rw 0 0",
+        "server:/home /home nfs4 rw 0 0",
+        "tmpfs /home/ann/my\\040disk tmpfs rw 0 0",
+        "broken",
+    ]
+)
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """The findings, by subject."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def examine(env=None):
+        env = env or {"XDG_STATE_HOME": str(tmp_path)}
+        return {each.subject: each for each in doctor.examine(tmp_path / "sock", env)}
+
+    return examine
+
+
+def graded(found, subject):
+    return found[subject].grade if subject in found else None
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "overlay"),
+        ("/srv", "overlay"),
+        ("/home/ann", "nfs4"),
+        ("/home/ann/my disk/x", "tmpfs"),
+        ("/homework", "overlay"),
+    ],
+)
+def test_filesystem_of(path, kind):
+    assert doctor.filesystem_of(Path(path), MOUNTS) == kind
+
+
+def test_filesystem_nobody_knows():
+    assert doctor.filesystem_of(Path("/x"), "") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("version", "grade"),
+    [("2.3.1+cu121", "problem"), ("2.4.0", "ok"), ("2.13.0+cpu", "ok"), ("2.12.0a0+git1", "ok"), (None, "warning")],
+)
+def test_torch(found, monkeypatch, version, grade):
+    def of(_):
+        if version is None:
+            raise metadata.PackageNotFoundError
+        return version
+
+    monkeypatch.setattr(doctor.metadata, "version", of)
+    assert graded(found(), "estimates") == grade
+
+
+def test_no_gpu(found, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(no_driver=True))
+    assert graded(found(), "GPUs") == "warning"
+
+
+def test_gpus(found, monkeypatch):
+    known = FakeGpu(uuid="GPU-a", name="NVIDIA A100-SXM4-40GB", total_bytes=40 * GiB, gpm=(1.0, 1.0, 1.0))
+    unknown = FakeGpu(uuid="GPU-b", name="NVIDIA X1", total_bytes=40 * GiB)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(known, unknown))
+    told = found()
+    assert (graded(told, "GPU 0"), graded(told, "GPU 1"), graded(told, "SM activity")) == ("ok", "warning", "warning")
+    assert "on GPU 1:" in told["SM activity"].detail
+    assert told["GPU 1"].advice == "cotenant calibrate"
+
+
+def test_all_gpus_tell_their_activity(found, monkeypatch):
+    gpu = FakeGpu(uuid="GPU-a", name="NVIDIA A100-SXM4-40GB", total_bytes=40 * GiB, gpm=(1.0, 1.0, 1.0))
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(gpu))
+    assert graded(found(), "SM activity") is None
+
+
+def test_mps(found, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "DEFAULT_MPS_PIPE", tmp_path / "pipe")
+    assert graded(found(), "MPS") == "optional"
+    program = tmp_path / doctor.MPS_COMMAND
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert graded(found(), "MPS") == "ok"
+    (tmp_path / "pipe").mkdir()
+    (tmp_path / "pipe" / "control").touch()
+    assert graded(found(), "MPS") == "warning"
+
+
+@pytest.mark.parametrize(
+    ("status", "grade"),
+    [
+        ({}, "ok"),
+        ({"version": "0.0.1"}, "warning"),
+        ({"journal_error": "no space left"}, "problem"),
+    ],
+)
+def test_daemon(found, monkeypatch, status, grade):
+    answer = {"pid": 1, "policy": "x", "backend": "nvml", "journal_error": None, "version": doctor.cotenant.__version__}
+    client = SimpleNamespace(status=lambda: {**answer, **status})
+    monkeypatch.setattr(doctor, "Client", lambda *_, **__: client)
+    assert graded(found(), "daemon") == grade
+
+
+def test_no_daemon_is_no_problem(found):
+    assert graded(found(), "daemon") == "optional"
+
+
+def test_state_on_a_network(found, monkeypatch):
+    monkeypatch.setattr(doctor, "filesystem_of", lambda *_: "nfs4")
+    told = list(doctor._state(Path("/tmp")))
+    assert [each.grade for each in told] == ["problem", "ok"]
+    assert "on nfs4" in told[0].detail
+
+
+def test_state_on_a_full_disk(found, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    assert graded(found(), "state") == "warning"
+
+
+def test_state_that_cannot_be_written(found, monkeypatch):
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert graded(found(), "state") == "problem"
+
+
+def test_state_leaves_nothing_behind(found, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    assert graded(found(), "state") == "ok"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("limit", "grade"), [(256, "warning"), (1024, None), (resource.RLIM_INFINITY, None)])
+def test_open_files(found, monkeypatch, limit, grade):
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (limit, limit))
+    assert graded(found(), "limits") == grade
+
+
+@pytest.mark.parametrize(("answer", "grade"), [("Linger=no", "warning"), ("Linger=yes", None), ("what?", None)])
+def test_linger(found, tmp_path, monkeypatch, answer, grade):
+    program = tmp_path / "loginctl"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    assert graded(found(), "systemd") == grade
+
+
+def test_a_check_that_breaks_is_a_finding(found, monkeypatch):
+    monkeypatch.setattr(doctor, "_extras", lambda: 1 / 0)
+    told = found()
+    assert (told["extras"].grade, told["extras"].detail) == ("problem", "ZeroDivisionError: division by zero")
+    assert graded(told, "state") == "ok"
+
+
+@pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
+def test_exit_code(monkeypatch, capsys, broken, code):
+    if broken:
+        monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert main(["doctor", "--json"]) == code
+    told = json.loads(capsys.readouterr().out)["findings"]
+    assert {each["subject"] for each in told} >= {"cotenant", "estimates", "state"}
+
+
+def test_text(capsys):
+    assert main(["doctor"]) in (0, 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok        cotenant")
+    assert any(line.startswith(f"{'':<22} -> ") for line in lines)
