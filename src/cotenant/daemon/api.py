@@ -25,6 +25,7 @@ from cotenant.daemon.estimates import EstimatePool
 from cotenant.daemon.inputs import Change, Watch
 from cotenant.daemon.logfiles import Output, follow
 from cotenant.daemon.loop import Loop
+from cotenant.daemon.metrics import CONTENT_TYPE, Metrics
 from cotenant.daemon.preview import preview
 from cotenant.daemon.sockets import Peer
 from cotenant.daemon.specs import spec_of, user_name
@@ -63,6 +64,7 @@ class Server:
     log_paths: LogPaths
     now: Callable[[], float]
     info: Mapping[str, Any]
+    metrics: Metrics
     stop: Callable[[], None]
     closing: asyncio.Event
 
@@ -83,6 +85,7 @@ def application(server: Server) -> Starlette:
         ),
         Route("/v1/gpus", _guarded(api.gpus), methods=["GET"]),
         Route("/v1/status", _guarded(api.status), methods=["GET"]),
+        Route("/metrics", _guarded(api.metrics), methods=["GET"]),
         Route("/v1/shutdown", _guarded(api.shutdown), methods=["POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
@@ -171,6 +174,10 @@ class _Api:
         error = self._server.loop.journal_error
         journal = None if error is None else error.message
         return _json({**self._server.info, "jobs": found, "journal_error": journal})
+
+    async def metrics(self, _: Request) -> Response:
+        text = await asyncio.to_thread(self._server.metrics.text)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def shutdown(self, request: Request) -> Response:  # noqa: ARG002
         self._server.stop()

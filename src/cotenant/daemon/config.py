@@ -96,6 +96,17 @@ class SchedulingSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSection:
+    """`[metrics]`.
+
+    Attributes:
+        listen: `HOST:PORT` to serve Prometheus on, e.g. `127.0.0.1:9877`; None serves it on the daemon's socket only.
+    """
+
+    listen: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All of it."""
 
@@ -104,6 +115,7 @@ class Config:
     gpus: GpusSection = field(default_factory=GpusSection)
     estimates: EstimatesSection = field(default_factory=EstimatesSection)
     scheduling: SchedulingSection = field(default_factory=SchedulingSection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
 
 
 _POSITIVE = {"tick_s", "time_scale", "timeout_s", "concurrency", "stale_after_s", "window_s"}

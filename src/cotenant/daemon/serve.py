@@ -28,6 +28,7 @@ from cotenant.daemon.config import Config
 from cotenant.daemon.estimates import EstimatePool
 from cotenant.daemon.inputs import Report
 from cotenant.daemon.loop import Loop
+from cotenant.daemon.metrics import Metrics, Picture, picture
 from cotenant.daemon.monitor import Monitor
 from cotenant.daemon.sockets import ListeningSocket, peer_of
 from cotenant.daemon.views import rfc3339
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.db"
 SIMULATED_FOLDER = "simulated"
+PICTURE_S = 10.0
+"""Longest that whoever asks for metrics waits for the loop."""
 GRACE_S = 3
 """Open requests get this long when the daemon ends."""
 
@@ -237,7 +240,9 @@ class _Daemon:
             here.call_soon_threadsafe(closing.set)
 
         self._loop.failed = fail
-        with self._running() as estimates:
+        info = self._info(listening.path)
+        metrics = Metrics(lambda: self._picture(info))
+        with self._running() as estimates, self._told_to_prometheus(metrics):
             application = api.application(
                 api.Server(
                     loop=self._loop,
@@ -245,7 +250,8 @@ class _Daemon:
                     estimates=estimates,
                     log_paths=log_paths_of(self._engine),
                     now=self._now,
-                    info=self._info(listening.path),
+                    info=info,
+                    metrics=metrics,
                     stop=closing.set,
                     closing=closing,
                 )
@@ -282,6 +288,22 @@ class _Daemon:
             self._monitor.close()
             self._loop.close()
             estimates.close()
+
+    def _picture(self, info: dict[str, Any]) -> Picture:
+        """Taken in the loop's thread, where nothing changes meanwhile."""
+        journal_ok = self._loop.journal_error is None
+        asked = self._loop.ask(lambda manager: picture(manager, at_s=self._now(), info=info, journal_ok=journal_ok))
+        return asked.result(timeout=PICTURE_S)
+
+    @contextlib.contextmanager
+    def _told_to_prometheus(self, metrics: Metrics) -> Iterator[None]:
+        where = self._config.metrics.listen
+        close = metrics.listen(where) if where is not None else None
+        try:
+            yield
+        finally:
+            if close is not None:
+                close()
 
     def _found(self) -> list[Report]:
         live = [job for job in self._manager.jobs.values() if isinstance(job.state, (Starting, Running))]

@@ -16,7 +16,15 @@ from cotenant.daemon.sockets import Peer
 def answer(method, path, *, uid=None, **request):
     """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
     server = api.Server(
-        loop=SimpleNamespace(), policy=None, estimates=None, log_paths=None, now=None, info={}, stop=None, closing=None
+        loop=SimpleNamespace(),
+        policy=None,
+        estimates=None,
+        log_paths=None,
+        now=None,
+        info={},
+        metrics=None,
+        stop=None,
+        closing=None,
     )
     application = api.application(server)
     peer = Peer(pid=1, uid=os.getuid() if uid is None else uid, gid=0)
@@ -45,6 +53,7 @@ def answer(method, path, *, uid=None, **request):
         ("POST", "/v1/jobs/1/release"),
         ("GET", "/v1/gpus"),
         ("GET", "/v1/status"),
+        ("GET", "/metrics"),
         ("POST", "/v1/shutdown"),
     ],
 )

@@ -1,0 +1,57 @@
+"""Prometheus asks a real daemon, over TCP and over its socket."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def scrape(connection):
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return {
+        (sample.name, *(sample.labels.get(key) for key in ("state", "job", "name", "gpu", "uuid"))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_gpus_and_jobs(site):
+    port = free_port()
+    site.env["COTENANT_METRICS__LISTEN"] = f"127.0.0.1:{port}"
+    site.start(simulate="1xA100-40GB")
+    gate = site.gate()
+    job = site.submit(gate, name="waits", declared_bytes=3 * 2**30)
+    site.started(job)
+    found = scrape(http.client.HTTPConnection("127.0.0.1", port, timeout=60))
+    uuid = site.client.gpus()[0]["uuid"]
+    assert found["cotenant_jobs", "running", None, None, None, None] == 1
+    assert found["cotenant_job_memory_promised_bytes", None, str(job), "waits", "0", uuid] == 3 * 2**30
+    assert found["cotenant_gpu_residents", None, None, None, "0", uuid] == 1
+    assert found["cotenant_journal_writable", None, None, None, None, None] == 1
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(site.socket))
+    assert scrape(connection).keys() == found.keys()
+    site.open_gate(gate)
+    site.wait(job)
+
+
+def test_port_that_is_taken(site):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        site.env["COTENANT_METRICS__LISTEN"] = where
+        done = site.cli("daemon", "--simulate", "1xT4-16GB")
+    assert done.returncode == 1
+    assert f"error: cannot listen on `{where}`" in done.stderr
