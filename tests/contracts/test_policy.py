@@ -17,7 +17,7 @@ from cotenant.scheduling.policies import create, policies
 from cotenant.scheduling.policy import Policy
 
 NOW_S = 1000.0
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=25, deadline=None)
 GIB = st.sampled_from([0.5, 4, 8, 12, 20, 39, 40, 41, 60])
 
 

@@ -320,6 +320,7 @@ class Server(RuleBasedStateMachine):
         again = Manager(self.policy, CONFIG)
         again.restore(self.journal)
         assert again.jobs.keys() == self.manager.jobs.keys()
+        assert again.history.state() == self.manager.history.state()
         for job_id, job in self.manager.jobs.items():
             if isinstance(job.state, Held) and job.state.reason.startswith("needs"):
                 # Held for want of a GPU large enough: not kept, it follows from the first reading of the GPUs.

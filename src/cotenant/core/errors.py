@@ -7,6 +7,7 @@ an out-of-memory exit of a job is no exception but an event.
     CotenantError                1
     |- UsageError                2   the request itself is wrong
     |  |- JobFileError           2   a job file, with file and line
+    |  |- SummaryError           2   a summary of a model, with file and line
     |  `- UnknownName            2   a GPU, policy or estimator that does not exist
     |- DaemonUnreachable         3
     |- NoSuchJob                 4
@@ -42,6 +43,16 @@ class UsageError(CotenantError):
 
 class JobFileError(UsageError):
     """A job file that cannot be understood; names file, line (counted from 1) and reason."""
+
+    def __init__(self, path: str, line: int, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{path}:{line}: {reason}", hint=hint)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+class SummaryError(UsageError):
+    """A summary of a model that cannot be read; names file, line (counted from 1) and reason."""
 
     def __init__(self, path: str, line: int, reason: str, *, hint: str | None = None) -> None:
         super().__init__(f"{path}:{line}: {reason}", hint=hint)
@@ -102,6 +113,10 @@ class TraceError(CotenantError):
         super().__init__(message, hint=hint)
         self.kind = kind
         self.log_tail = log_tail
+
+
+class DatasetError(CotenantError):
+    """Rows to learn from that cannot be what they say: a value out of range, a duplicate, a leak."""
 
 
 class BackendError(CotenantError):

@@ -7,6 +7,21 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNeed:
+    """What one process needs on one of several GPUs; the fields are those of `Estimate`.
+
+    Attributes:
+        index: of the GPU, as the script counts them.
+    """
+
+    index: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int
+    bound_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Predicted GPU memory of one process of a job, on one GPU.
 
@@ -20,6 +35,9 @@ class Estimate:
         estimator: registered name; `version` changes when its numbers may.
         gpu: name of the device profile it is for.
         partial: something was not seen (a warning says what), so the number is a lower bound.
+        per_gpu: of a process that uses several GPUs, what it needs on each; the fields above are then of the one with
+            the largest bound. Empty for one GPU.
+        processes: how many processes like this one the command starts, each with GPUs of its own.
     """
 
     peak_allocated_bytes: int | None
@@ -33,6 +51,8 @@ class Estimate:
     breakdown_bytes: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     partial: bool = False
+    per_gpu: tuple[GpuNeed, ...] = ()
+    processes: int = 1
 
     @property
     def device_bytes(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import Gpu, GpuSample
-from cotenant.core.job import AttemptExit, JobSpec, ProcessId
+from cotenant.core.job import AttemptExit, JobSpec, ProcessId, Spell
 from cotenant.core.placement import Placement
 
 
@@ -62,6 +62,7 @@ class AttemptExited:
     attempt: int
     exit: AttemptExit
     peak_observed_bytes: Mapping[str, int]
+    spells: tuple[Spell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +87,33 @@ class JobReleased:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobUpdated:
+    """A job that waits is asked for anew: `spec` takes the place of the old one."""
+
+    at_s: float
+    cause: str
+    job_id: int
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequeued:
+    """A job goes back to the queue: one that is over at once, one that runs after it was stopped."""
+
+    at_s: float
+    cause: str
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedBytes:
-    """Bytes that the processes of one attempt hold on one GPU."""
+    """Bytes that the processes of one attempt hold on one GPU; and how many steps a second it makes, if it tells."""
 
     job_id: int
     attempt: int
     gpu_uuid: str
     used_bytes: int
+    steps_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +134,16 @@ class Tick:
 
 
 Journaled = (
-    JobSubmitted | EstimateReady | AttemptPlaced | AttemptStarted | AttemptExited | JobCancelled | JobHeld | JobReleased
+    JobSubmitted
+    | EstimateReady
+    | AttemptPlaced
+    | AttemptStarted
+    | AttemptExited
+    | JobCancelled
+    | JobHeld
+    | JobReleased
+    | JobUpdated
+    | JobRequeued
 )
 Event = Journaled | ServerSampled | Tick
 

@@ -65,6 +65,9 @@ class Resident:
         observed_bytes: most bytes it was seen to use here; None before it was first seen.
         placed_at_s: when the decision was taken.
         seen_at_s: when it first held memory here; None before that.
+        gpus: how many it has in all, this one included.
+        workload: the key that it has in common with other jobs of the same work, see `scheduling.history`; or None.
+        smact: what it does to a GPU alone, as earlier jobs of the same work did; None where not known.
     """
 
     job_id: int
@@ -75,6 +78,9 @@ class Resident:
     placed_at_s: float
     seen_at_s: float | None = None
     slowdown_bound: float | None = None
+    gpus: int = 1
+    workload: str | None = None
+    smact: float | None = None
 
     @property
     def held_bytes(self) -> int:

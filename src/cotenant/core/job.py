@@ -13,8 +13,23 @@ Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayTask:
+    """Which job of an array this is; people write it `ARRAY_INDEX`.
+
+    Attributes:
+        array_id: of all jobs of the array: the id of its first job.
+        index: as asked for, e.g. one of 1..10.
+        limit: tasks of the array that may run at once, or None.
+    """
+
+    array_id: int
+    index: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What was asked; never changes.
+    """What was asked. It changes only as a whole, when the submitter updates a job that waits.
 
     Attributes:
         command: argv; the first word is looked up on the PATH of `env`.
@@ -24,10 +39,18 @@ class JobSpec:
         priority: larger runs earlier.
         time_limit_s: the attempt is stopped after this long, or None.
         slowdown_bound: longest step time, as a multiple of the time alone, that the submitter accepts; or None.
-        after: jobs that must have completed first.
+        after, after_any, after_failed: jobs that must have completed, ended, ended without completing, first.
+        singleton: waits until no older job of this user and this name is left.
+        begin_at_s: not started before this time, or None.
+        hold: held from the beginning, until somebody releases it.
+        array: which task of an array it is, or None.
+        requeue: an attempt that was lost (the machine went down, say) is followed by another.
         max_attempts: attempts allowed for a job that runs out of memory.
         stdout_path, stderr_path: absolute; None lets the daemon choose under its state folder.
         source: where the spec came from, e.g. `/home/ann/bert.rad`, for people.
+        retries: further attempts after a failure of its own, which is no want of memory; see `scheduling.recovery`.
+        slot_s: after so long, if others wait, it is asked to save its state and end, and goes behind them; or None.
+        notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
     """
 
     command: tuple[str, ...]
@@ -48,6 +71,16 @@ class JobSpec:
     stdout_path: str | None = None
     stderr_path: str | None = None
     source: str | None = None
+    after_any: tuple[int, ...] = ()
+    after_failed: tuple[int, ...] = ()
+    singleton: bool = False
+    begin_at_s: float | None = None
+    hold: bool = False
+    array: ArrayTask | None = None
+    requeue: bool = False
+    retries: int = 0
+    slot_s: float | None = None
+    notify: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +133,25 @@ class AttemptExit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """What an attempt was seen to do in one company.
+
+    Attributes:
+        mates: ids of the jobs on the same GPU; none where it was alone.
+        seconds: how long in all. Starts are left out: what settles says nothing of what follows.
+        smact, smocc, drama: means of the whole GPU over that time; None where not read.
+        steps_hz: mean steps a second of this attempt; None where it does not tell.
+    """
+
+    mates: tuple[int, ...]
+    seconds: float
+    smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
+    steps_hz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One run of a job. A retry is the next attempt of the same job.
 
@@ -108,6 +160,7 @@ class Attempt:
         process: the runner's identity once it is known to have started.
         peak_observed_bytes: most bytes seen, by GPU UUID.
         stop_asked: why it is being stopped, or None.
+        spells: what it was seen to do, by company; known at its end.
     """
 
     number: int
@@ -117,6 +170,7 @@ class Attempt:
     process: ProcessId | None = None
     peak_observed_bytes: Mapping[str, int] = field(default_factory=dict)
     stop_asked: str | None = None
+    spells: tuple[Spell, ...] = ()
     ended_at_s: float | None = None
     exit: AttemptExit | None = None
 
@@ -172,6 +226,7 @@ class Job:
         estimate: None until it is known; `estimate_error` says why it will stay so.
         floor_bytes: learned from attempts that ran out of memory; the next one needs more than this. 0 at first.
         exclusive_retry: the next attempt must have its GPUs alone.
+        attempts_forgiven: attempts that do not count against `spec.max_attempts`: those before it was last requeued.
     """
 
     id: int
@@ -183,6 +238,7 @@ class Job:
     attempts: tuple[Attempt, ...] = ()
     floor_bytes: int = 0
     exclusive_retry: bool = False
+    attempts_forgiven: int = 0
 
     @property
     def last_attempt(self) -> Attempt | None:

@@ -97,6 +97,10 @@ class EstimateRequest:
         gpu: name of a device profile, e.g. `A100-40GB`.
         timeout_s: wall-clock limit.
         declared_bytes: what the user declared, for the estimator of that name.
+        gpus: how many GPUs the command sees, all of the model `gpu`.
+        stand_ins: data to be made up where it is absent, as `tracing.standins` reads them.
+        lengths: which length a batch of varying ones has, as `tracing.lengths` reads it; empty: as it comes.
+        online: whether the script may use the network.
     """
 
     command: tuple[str, ...]
@@ -105,6 +109,10 @@ class EstimateRequest:
     gpu: str
     timeout_s: float = 120.0
     declared_bytes: int | None = None
+    gpus: int = 1
+    stand_ins: tuple[str, ...] = ()
+    lengths: str = ""
+    online: bool = False
 
 
 class Estimator(Protocol):
@@ -135,6 +143,14 @@ class Journal(Protocol):
 
     def replay(self) -> Iterator[Journaled]:
         """All events ever kept, oldest first."""
+        ...
+
+    def of_job(self, job_id: int) -> list[Journaled]:
+        """The events of one job, oldest first.
+
+        Raises:
+            JournalError: they cannot be read.
+        """
         ...
 
     def close(self) -> None:

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one user may have at once; None is no limit.
+
+    Attributes:
+        jobs: attempts that run.
+        gpus: GPUs of these, shared ones counted once for each.
+        queued: jobs that are not over; submitting more is refused.
+    """
+
+    jobs: int | None = None
+    gpus: int | None = None
+    queued: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,11 +30,20 @@ class ManagerConfig:
         stale_after_s: a reading older than this admits nothing.
         window_s: samples kept for policies.
         stop_grace_s: from the polite signal to the end of the process tree.
+        slot_grace_s: the same for a job whose time slot is over: the time it has to save its state.
         eager_queue: with more jobs waiting than this, a new one is looked at with the next sample, not at once.
+        quota: of every user, but those in `user_quotas`.
     """
 
     estimate: bool = True
     stale_after_s: float = 5.0
     window_s: float = 30.0
     stop_grace_s: float = 10.0
+    slot_grace_s: float = 120.0
     eager_queue: int = 200
+    quota: Quota = Quota()
+    user_quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    def quota_of(self, user: str) -> Quota:
+        """What holds for this user."""
+        return self.user_quotas.get(user, self.quota)

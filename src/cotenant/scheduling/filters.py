@@ -1,15 +1,20 @@
-"""Rules that say why a GPU will not take a job. A rule that cannot tell refuses."""
+"""Rules that say why a GPU will not take a job. A rule that cannot tell refuses.
+
+Four hold for every policy: readings are fresh, what is kept for another is left alone, exclusive means it, and
+promises are kept. A `Gate` is a policy's own rule about a GPU that has residents, whoever wants to join them: an
+empty GPU is never refused by it, for nobody is slowed down there.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.scheduling.ledger import IDLE_BYTES, Need
-from cotenant.scheduling.views import GpuView
+from cotenant.scheduling.ledger import Need
+from cotenant.scheduling.views import IDLE_BYTES, GpuView
 
 UNSEEN_LIMIT_S = 60.0
 """A job that has not touched its GPU for so long is loading data or the like; it stops counting as about to start.
@@ -17,16 +22,32 @@ UNSEEN_LIMIT_S = 60.0
 AEGIS measured 8.2 s from dispatch to first GPU activity in the median, 20.6 s at the 95th percentile, 55.5 s at most.
 """
 
+OPEN = -math.inf
+SHUT = math.inf
+
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """A rule: its name, and a check that answers None (admitted) or a sentence with the numbers."""
+class Gate:
+    """A rule about a GPU with residents.
+
+    Attributes:
+        opens_at_s: from when on it admits: `OPEN`, a time, or `SHUT` until something changes on the GPU.
+        reason: a sentence with the numbers, for a gate that is closed at that time.
+    """
 
     rule: str
-    refuses: Callable[[Need, GpuView], str | None]
+    opens_at_s: Callable[[GpuView], float]
+    reason: Callable[[GpuView, float], str]
+    never_closes: bool = False
+
+    def refuses(self, view: GpuView, at_s: float) -> str | None:
+        """Why not now, or None."""
+        closed = bool(view.residents) and not self.never_closes and self.opens_at_s(view) > at_s
+        return self.reason(view, at_s) if closed else None
 
 
-def _fresh_telemetry(_need: Need, view: GpuView) -> str | None:
+def fresh_telemetry(view: GpuView, at_s: float) -> str | None:
+    """Why nothing may be promised there, or None."""
     if view.available_bytes is not None:
         return None
     latest = view.snapshot.latest
@@ -34,17 +55,19 @@ def _fresh_telemetry(_need: Need, view: GpuView) -> str | None:
         return "no reading yet"
     if latest.used_bytes is None:
         return "memory in use could not be read"
-    age_s = view.at_s - latest.at_s
+    age_s = at_s - latest.at_s
     return f"no trustworthy reading of the memory in use, the last one {format_duration(age_s)} ago"
 
 
-def _kept_free(need: Need, view: GpuView) -> str | None:
-    if view.kept_for is None or view.kept_for == need.job_id:
+def kept_free(job_id: int, view: GpuView) -> str | None:
+    """Whom it is kept for, if that is another job."""
+    if view.kept_for is None or view.kept_for == job_id:
         return None
     return f"kept free for job {view.kept_for}, which has waited long"
 
 
-def _honors_exclusive(need: Need, view: GpuView) -> str | None:
+def honors_exclusive(need: Need, view: GpuView) -> str | None:
+    """Why the job cannot be alone there, or who is."""
     owner = next((each for each in view.residents if each.sharing == "exclusive"), None)
     if owner is not None:
         return f"job {owner.job_id} has it alone"
@@ -62,47 +85,41 @@ def _honors_exclusive(need: Need, view: GpuView) -> str | None:
     return None
 
 
-def _fits_memory(need: Need, view: GpuView) -> str | None:
+def fits_memory(need: Need, view: GpuView) -> str | None:
+    """What is missing, or None."""
     available = view.available_bytes or 0
-    if need.bytes is None or need.bytes <= available:
+    if need.bytes is None or need.bytes + need.spare_bytes <= available:
         return None
-    return f"needs {format_bytes(need.bytes)}, {format_bytes(available)} available"
+    spare = f" and {format_bytes(need.spare_bytes)} to spare" if need.spare_bytes else ""
+    return f"needs {format_bytes(need.bytes)}{spare}, {format_bytes(available)} available"
 
 
-fresh_telemetry = Filter("fresh_telemetry", _fresh_telemetry)
-kept_free = Filter("kept_free", _kept_free)
-honors_exclusive = Filter("honors_exclusive", _honors_exclusive)
-fits_memory = Filter("fits_memory", _fits_memory)
-
-
-def smact_below(limit: float) -> Filter:
+def smact_below(limit: float) -> Gate:
     """Refuse to add a job to residents that already keep `limit` (0..1) of the SMs active, or nobody knows.
-
-    An empty GPU is never refused: nobody is slowed down there.
 
     Raises:
         UsageError: `limit` is no ratio.
     """
-    if not 0 < limit <= 1:
-        raise UsageError(f"SMACT limit {limit:g} is no ratio above 0 and up to 1", hint="write e.g. `0.8` for 80 %")
+    _ratio("SMACT", limit)
 
-    def refuses(_need: Need, view: GpuView) -> str | None:
-        if not view.residents:
-            return None
+    def opens_at_s(view: GpuView) -> float:
         smact = view.smact
-        if smact is None:
-            return f"SMACT not known, limit {limit:.2f}"
-        return f"SMACT {smact:.2f}, limit {limit:.2f}" if smact >= limit else None
+        return OPEN if smact is not None and smact < limit else SHUT
 
-    return Filter("smact_below", refuses)
+    def reason(view: GpuView, _at_s: float) -> str:
+        smact = view.smact
+        return f"SMACT not known, limit {limit:.2f}" if smact is None else f"SMACT {smact:.2f}, limit {limit:.2f}"
+
+    return Gate("smact_below", opens_at_s, reason)
 
 
-def settled(settle_s: float) -> Filter:
+def settled(settle_s: float, *, unseen_limit_s: float = UNSEEN_LIMIT_S, known_too: bool = True) -> Gate:
     """Refuse a GPU until its newest resident has been at work for `settle_s`; 0 turns the rule off.
 
     Memory needs no such rule: the promise is set aside at once. Activity does: a job that has not run a kernel
     yet shows none, and a whole queue would pass `smact_below` in the meantime. A resident that stays unseen
-    for `UNSEEN_LIMIT_S` blocks no longer, or a job that downloads for an hour would keep a GPU to itself.
+    for `unseen_limit_s` blocks no longer, or a job that downloads for an hour would keep a GPU to itself.
+    Without `known_too`, nobody waits for residents whose activity is known from earlier jobs of the same work.
 
     Raises:
         UsageError: `settle_s` is no duration.
@@ -110,15 +127,115 @@ def settled(settle_s: float) -> Filter:
     if not 0 <= settle_s < math.inf:
         raise UsageError(f"a GPU cannot settle for {settle_s:g} seconds", hint="0 turns the rule off")
 
-    def refuses(_need: Need, view: GpuView) -> str | None:
+    def opens_at_s(view: GpuView) -> float:
+        latest = OPEN
         for each in view.residents:
-            if each.seen_at_s is None:
-                age_s = view.at_s - each.placed_at_s
-                if age_s < UNSEEN_LIMIT_S and settle_s > 0:
-                    return f"job {each.job_id} was placed {format_duration(age_s)} ago and is not at work yet"
-            elif view.at_s - each.seen_at_s < settle_s:
-                age_s = view.at_s - each.seen_at_s
-                return f"job {each.job_id} is at work for {format_duration(age_s)}, settles in {settle_s:.0f}s"
-        return None
+            if known_too or each.smact is None:
+                seen_at_s = each.seen_at_s
+                until_s = each.placed_at_s + unseen_limit_s if seen_at_s is None else seen_at_s + settle_s
+                latest = max(latest, until_s)
+        return latest
 
-    return Filter("settled", refuses)
+    def reason(view: GpuView, at_s: float) -> str:
+        for each in view.residents:
+            if not known_too and each.smact is not None:
+                continue
+            if each.seen_at_s is None:
+                if at_s < each.placed_at_s + unseen_limit_s:
+                    age_s = at_s - each.placed_at_s
+                    return f"job {each.job_id} was placed {format_duration(age_s)} ago and is not at work yet"
+            elif at_s < each.seen_at_s + settle_s:
+                age_s = at_s - each.seen_at_s
+                return f"job {each.job_id} is at work for {format_duration(age_s)}, settles in {settle_s:.0f}s"
+        return "settled"
+
+    return Gate("settled", opens_at_s, reason, never_closes=settle_s == 0)
+
+
+def known_or_settled(settle_s: float) -> Gate:
+    """As `settled`, for residents of whose activity nothing is known."""
+    return settled(settle_s, known_too=False)
+
+
+def at_most(residents: int) -> Gate:
+    """Refuse to be one more than so many on a GPU.
+
+    Raises:
+        UsageError: nobody could share.
+    """
+    if residents < 2:
+        raise UsageError(f"at most {residents} jobs on a GPU is no sharing", hint="use the policy `exclusive`")
+
+    def opens_at_s(view: GpuView) -> float:
+        return OPEN if len(view.residents) < residents else SHUT
+
+    def reason(view: GpuView, _at_s: float) -> str:
+        return f"{len(view.residents)} jobs on it, at most {residents} share"
+
+    return Gate("at_most", opens_at_s, reason)
+
+
+def pressure_below(smact: float, smocc: float, drama: float, *, risk: bool = False) -> Gate:
+    """Refuse a GPU whose SMs are active beyond `smact` and well filled (`smocc`) or its memory busy (`drama`) as well.
+
+    With `risk`, each measure counts by `risk_of` its window, else by its mean. What is not known exceeds its limit.
+
+    Source: CARMA's gate (src/server.py: .80, .45, .40) and AEGIS' (.65, .35, .50).
+
+    Raises:
+        UsageError: a limit is no ratio.
+    """
+    limits = {"smact": smact, "smocc": smocc, "drama": drama}
+    for name, limit in limits.items():
+        _ratio(name.upper(), limit)
+
+    def readings(view: GpuView) -> dict[str, float | None]:
+        return {name: _risk(view, name) if risk else view.mean(name) for name in limits}
+
+    def opens_at_s(view: GpuView) -> float:
+        over = {name for name, value in readings(view).items() if value is None or value >= limits[name]}
+        return SHUT if "smact" in over and len(over) > 1 else OPEN
+
+    def reason(view: GpuView, _at_s: float) -> str:
+        shown = (
+            f"{name.upper()} {'not known' if value is None else f'{value:.2f}'} of {limits[name]:.2f}"
+            for name, value in readings(view).items()
+        )
+        return f"{'risk' if risk else 'pressure'}: {', '.join(shown)}"
+
+    return Gate("pressure_below", opens_at_s, reason)
+
+
+def risk_of(readings: Sequence[float]) -> float:
+    """One number for a window of readings, oldest first, that leans to its high end. Not for none.
+
+    .20 mean + .20 median + .30 95th percentile + .10 50th percentile + .20 exponential average with 2 / (n + 1).
+
+    Source: CARMA, src/monitor.py; AEGIS keeps it. The median counts twice there, so it does here.
+    """
+    ranked = sorted(readings)
+    average = readings[0]
+    weight = 2.0 / (len(readings) + 1)
+    for each in readings[1:]:
+        average += weight * (each - average)
+    mean = sum(ranked) / len(ranked)
+    return 0.2 * mean + 0.3 * _percentile(ranked, 0.5) + 0.3 * _percentile(ranked, 0.95) + 0.2 * average
+
+
+def _percentile(ranked: Sequence[float], share: float) -> float:
+    place = share * (len(ranked) - 1)
+    below = int(place)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (place - below) * (ranked[above] - ranked[below])
+
+
+def _risk(view: GpuView, measure: str) -> float | None:
+    if view.told is not None:
+        return view.mean(measure)
+    readings = view.window(measure)
+    return risk_of(readings) if readings else None
+
+
+def _ratio(what: str, limit: float) -> None:
+    if not 0 < limit <= 1:
+        raise UsageError(f"{what} limit {limit:g} is no ratio above 0 and up to 1", hint="write e.g. `0.8` for 80 %")

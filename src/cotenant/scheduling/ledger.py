@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement
-from cotenant.core.units import GiB, format_bytes
+from cotenant.core.units import MiB, format_bytes
+from cotenant.scheduling.views import IDLE_BYTES
 
-IDLE_BYTES = GiB
-"""A GPU without residents is empty up to this much of strangers' use: a display server, a driver's own share."""
+PROMISE_STEP_BYTES = 16 * MiB
+"""Promises are whole multiples of this, so that jobs of about the same need are alike to a policy."""
 
 OVERSHOOT = 1.2
 """A job predicted to need up to this multiple of the largest GPU may still try it, alone: the prediction may be off."""
@@ -25,14 +26,15 @@ class Need:
         bytes: to be available; None where only an empty GPU will do, whatever it has.
         alone: no neighbors, now or later; `why_alone` says why, for people.
         least_total_bytes: smaller GPUs will not do.
+        spare_bytes: to be available besides, but not promised.
     """
 
-    job_id: int
     gpus: int
     bytes: int | None
     alone: bool = False
     why_alone: str = ""
     least_total_bytes: int = 0
+    spare_bytes: int = 0
 
     @property
     def text(self) -> str:
@@ -77,28 +79,36 @@ def never_fits(job: Job, totals_bytes: Sequence[int]) -> str | None:
     return f"needs {format_bytes(likely)} on each GPU, the largest has {format_bytes(capacity)}"
 
 
-def need_of(job: Job, totals_bytes: Sequence[int]) -> Need:
+def need_of(
+    job: Job, totals_bytes: Sequence[int], *, learned_bytes: int | None = None, unknown_bytes: int | None = None
+) -> Need:
     """The need of `job` on a server with these GPUs (largest first).
 
     A job gets its GPUs alone if it asked for that, if its need is unknown, if it ran out of memory among
     neighbors too often, or if it is predicted to take all of the largest GPU or slightly more. The last two go
     to the largest GPUs only.
+
+    `learned_bytes` is what history knows better than the estimate, if it does; `unknown_bytes` what a job of
+    unknown need is promised by a policy that takes the risk.
     """
     gpus = job.spec.gpus
-    wanted = need_bytes(job)
+    wanted = need_bytes(job) if learned_bytes is None else max(learned_bytes, job.floor_bytes)
+    if wanted is None and unknown_bytes is not None:
+        wanted = max(unknown_bytes, job.floor_bytes)
     capacity = capacity_bytes(totals_bytes, gpus) or 0
     if wanted is None:
         why, least = "its memory need is not known", capacity if job.exclusive_retry else 0
-        return Need(job.id, gpus, None, alone=True, why_alone=why, least_total_bytes=least)
+        return Need(gpus, None, alone=True, why_alone=why, least_total_bytes=least)
+    wanted = -(-wanted // PROMISE_STEP_BYTES) * PROMISE_STEP_BYTES
     if wanted > capacity - IDLE_BYTES and never_fits(job, totals_bytes) is None:
         why = f"{format_bytes(wanted)} predicted, {format_bytes(capacity)} is the largest"
-        return Need(job.id, gpus, None, alone=True, why_alone=why, least_total_bytes=capacity)
+        return Need(gpus, None, alone=True, why_alone=why, least_total_bytes=capacity)
     if job.exclusive_retry:
         why = "it ran out of memory among neighbors"
-        return Need(job.id, gpus, wanted, alone=True, why_alone=why, least_total_bytes=capacity)
+        return Need(gpus, wanted, alone=True, why_alone=why, least_total_bytes=capacity)
     if job.spec.exclusive:
-        return Need(job.id, gpus, wanted, alone=True, why_alone="it was submitted as exclusive")
-    return Need(job.id, gpus, wanted)
+        return Need(gpus, wanted, alone=True, why_alone="it was submitted as exclusive")
+    return Need(gpus, wanted)
 
 
 def _likely_bytes(job: Job) -> int | None:

@@ -1,14 +1,59 @@
-"""In which order a policy considers the queue: sort keys, smallest first."""
+"""In which order a policy considers the queue: sort keys, smallest first, different for different jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
-from cotenant.core.job import Job
+from cotenant.core.job import Job, Queued
+from cotenant.scheduling.policy import NOTHING, Facts
 
-Order = Callable[[Job], tuple[float, ...]]
+Order = Callable[[Job, Facts], tuple[float, ...]]
 
 
-def fifo(job: Job) -> tuple[float, ...]:
+def queued_at_s(job: Job) -> float:
+    """When it came into the queue. A retry keeps the place of its job; one that was requeued goes to the end."""
+    if job.attempts_forgiven and isinstance(job.state, Queued):
+        return job.state.since_s
+    return job.submitted_at_s
+
+
+def fifo(job: Job, _facts: Facts = NOTHING) -> tuple[float, ...]:
     """Larger priority first, then the order of submission. A retry keeps the place of its job."""
-    return (-job.spec.priority, job.submitted_at_s, job.id)
+    return (-job.spec.priority, queued_at_s(job), job.id)
+
+
+def retries_first(job: Job, _facts: Facts = NOTHING) -> tuple[float, ...]:
+    """As `fifo`, but jobs that were tried before go ahead of all others of their priority (CARMA's recovery queue)."""
+    return (-job.spec.priority, -bool(job.attempts), queued_at_s(job), job.id)
+
+
+def least_work_first(job: Job, facts: Facts) -> tuple[float, ...]:
+    """Larger priority first, then the least duration x GPUs by history; those of unknown duration last."""
+    duration_s = facts.duration_s(job)
+    work = math.inf if duration_s is None else duration_s * job.spec.gpus
+    return (-job.spec.priority, work, queued_at_s(job), job.id)
+
+
+def least_attained(levels_s: Sequence[float]) -> Order:
+    """Larger priority first, then by GPU seconds had in earlier attempts, in classes that begin at `levels_s`.
+
+    Source: Tiresias, discretized two-dimensional least attained service.
+    """
+
+    def order(job: Job, _facts: Facts = NOTHING) -> tuple[float, ...]:
+        had_s = sum(
+            (each.ended_at_s - each.started_at_s) * len(each.placement.gpu_uuids)
+            for each in job.attempts
+            if each.ended_at_s is not None and each.started_at_s is not None
+        )
+        level = sum(1 for each in levels_s if had_s >= each)
+        return (-job.spec.priority, level, queued_at_s(job), job.id)
+
+    return order
+
+
+def shortest_first(job: Job, facts: Facts) -> tuple[float, ...]:
+    """Larger priority first, then the shortest by history; those of unknown duration last, oldest first."""
+    duration_s = facts.duration_s(job)
+    return (-job.spec.priority, math.inf if duration_s is None else duration_s, queued_at_s(job), job.id)

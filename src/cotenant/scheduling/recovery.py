@@ -16,6 +16,10 @@ for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times 
 - If `in_use + tried` was within its promise, a neighbor took the memory: the promise was right, the floor stays.
 - After two such exits, before the last attempt, and when the floor reaches the whole GPU, it gets its GPUs alone.
 - Alone and still out of memory, with no stranger to blame, is the end; so is `max_attempts`.
+
+Who asks for it (`retries`) gets further attempts after other failures; but two in a row that fail within a minute of
+their start do so for a reason that no attempt will change: such a job is poison and stops. An attempt that used up its
+time slot and was asked to make room goes back to the queue and is held against nobody.
 """
 
 from __future__ import annotations
@@ -33,17 +37,19 @@ HEADROOM = 1.1
 LEAST_STEP = 1.25
 BLIND_STEP = 1.5
 SHARED_TRIES = 2
+POISON_S = 60.0
 
 TERMINATED = (15, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The job goes back to the queue with these."""
+    """The job goes back to the queue with these; `forgiven`: attempts until now do not count."""
 
     floor_bytes: int
     exclusive: bool
     reason: str
+    forgiven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +72,17 @@ def verdict(job: Job) -> Retry | Final:
         return Final(outcome="cancelled", reason="on request")
     if _overran(job, attempt, end):
         return Final(outcome="timeout", code=end.exit_code, reason=end.detail)
+    if end.reason == "lost" and job.spec.requeue and attempt.number - job.attempts_forgiven < job.spec.max_attempts:
+        why = f"retry: {end.detail or 'the last attempt was lost'}"
+        return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=why)
     if end.reason == "lost":
         return Final(outcome="lost", reason=end.detail or "nobody knows how it ended")
     if end.reason == "never-ran":
         return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=f"retry: {end.detail}")
+    if end.reason == "stopped" and is_slot_over(job, attempt):
+        return Retry(
+            floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason="its time slot was over", forgiven=True
+        )
     if end.reason == "stopped":
         return Final(outcome="cancelled", reason=end.detail or "stopped from outside")
     if end.reason == "not-started":
@@ -79,8 +92,41 @@ def verdict(job: Job) -> Retry | Final:
     if ran_out_of_memory(end):
         return _after_oom(job, attempt, end.oom)
     code = 128 + end.signal if end.signal is not None else end.exit_code
-    reason = f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}"
-    return Final(outcome="failed", code=code, reason=end.detail or reason)
+    reason = end.detail or (f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
+    if failures(job) > job.spec.retries:
+        return Final(outcome="failed", code=code, reason=reason)
+    if is_poison(job):
+        return Final(outcome="failed", code=code, reason=f"{reason}, twice within a minute of the start: not retried")
+    return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=f"retry as asked: {reason}")
+
+
+def failures(job: Job) -> int:
+    """Attempts that failed for a reason of their own, since the job was last requeued."""
+    return sum(1 for each in job.attempts[job.attempts_forgiven :] if _failed(each))
+
+
+def is_poison(job: Job) -> bool:
+    """Whether the last two attempts failed right after their start."""
+    last = job.attempts[job.attempts_forgiven :][-2:]
+    return len(last) == 2 and all(
+        _failed(each)
+        and each.started_at_s is not None
+        and each.ended_at_s is not None
+        and each.ended_at_s - each.started_at_s < POISON_S
+        for each in last
+    )
+
+
+def is_slot_over(job: Job, attempt: Attempt, at_s: float | None = None) -> bool:
+    """Whether it has had, at its end or at `at_s`, the time after which it makes room for others."""
+    until_s = attempt.ended_at_s if at_s is None else at_s
+    slot_s, since_s = job.spec.slot_s, attempt.started_at_s
+    return slot_s is not None and since_s is not None and until_s is not None and until_s - since_s >= slot_s
+
+
+def _failed(attempt: Attempt) -> bool:
+    end = attempt.exit
+    return end is not None and end.reason == "exited" and end.exit_code != 0 and not ran_out_of_memory(end)
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:
@@ -114,8 +160,9 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
     alone = attempt.placement.sharing == "exclusive"
     wanted = None if oom.tried_bytes is None or oom.in_use_bytes is None else oom.tried_bytes + oom.in_use_bytes
     victim = wanted is not None and wanted <= promised
-    if attempt.number >= job.spec.max_attempts:
-        return Final(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(attempt.number)}")
+    counted = attempt.number - job.attempts_forgiven
+    if counted >= job.spec.max_attempts:
+        return Final(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
     if alone and not victim:
         return Final(
             outcome="oom", code=_code(attempt), reason=f"out of memory alone on its GPU, {_held(oom, attempt)}"
@@ -125,7 +172,7 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
         floor = max(job.floor_bytes, min(floor, oom.total_bytes))
     whole = oom.total_bytes is not None and floor >= oom.total_bytes
     shared_ooms = 1 + sum(1 for each in job.attempts[:-1] if each.exit is not None and ran_out_of_memory(each.exit))
-    last = attempt.number + 1 >= job.spec.max_attempts
+    last = counted + 1 >= job.spec.max_attempts
     exclusive = alone or whole or last or shared_ooms >= SHARED_TRIES
     cause = "neighbors took its memory" if victim else _held(oom, attempt)
     return Retry(floor_bytes=floor, exclusive=exclusive, reason=f"retry after out of memory: {cause}")

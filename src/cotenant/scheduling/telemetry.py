@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from cotenant.core.events import AttemptExited, ObservedBytes, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import Job
+from cotenant.scheduling.spells import Spells
 
 Key = tuple[int, int]
 """Job id and attempt number."""
@@ -23,6 +25,10 @@ class _Seen:
 
     at_s: float
     peak_bytes: int
+
+
+SETTLED_AFTER_S = 15.0
+"""What a GPU does in the first seconds of a resident says nothing of the time after: data is loaded, kernels tuned."""
 
 
 class Telemetry:
@@ -40,19 +46,43 @@ class Telemetry:
         self._tuples: dict[str, tuple[GpuSample, ...]] = {}
         self._strangers: dict[str, int | None] = {}
         self._seen: dict[Key, dict[str, _Seen]] = {}
+        self._spells: dict[Key, Spells] = {}
 
     def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
         """Take in a reading. Memory that is not of an attempt of `jobs` on its own GPU is a stranger's."""
         self.gpus = event.gpus
         ours: dict[str, int] = {}
+        present: dict[str, list[ObservedBytes]] = {}
         for each in event.observed:
             if each.used_bytes > 0 and _is_ours(each, jobs, event.at_s):
+                present.setdefault(each.gpu_uuid, []).append(each)
                 ours[each.gpu_uuid] = ours.get(each.gpu_uuid, 0) + each.used_bytes
                 self._see((each.job_id, each.attempt), each.gpu_uuid, each.used_bytes, event.at_s)
         for gpu in event.gpus:
             sample = event.samples.get(gpu.uuid)
             if sample is not None and self._keep(gpu.uuid, sample):
+                if gpu.uuid in present:
+                    self._note_company(gpu.uuid, sample, present[gpu.uuid], jobs)
                 self._strangers[gpu.uuid] = _strangers(sample, gpu, ours.get(gpu.uuid, 0))
+
+    def _note_company(
+        self, uuid: str, sample: GpuSample, present: list[ObservedBytes], jobs: Mapping[int, Job]
+    ) -> None:
+        """Who was there with whom since the last sample, and what the GPU did; a job's first GPU stands for all."""
+        window = self._windows[uuid]
+        seconds = sample.at_s - window[-2].at_s if len(window) > 1 else 0.0
+        seen = [self._seen.get((each.job_id, each.attempt), {}).get(uuid) for each in present]
+        newest_s = max((each.at_s for each in seen if each is not None), default=sample.at_s)
+        if not 0 < seconds <= self._stale_after_s or sample.at_s - newest_s < SETTLED_AFTER_S:
+            return
+        everybody = sorted(each.job_id for each in present)
+        for each in present:
+            if jobs[each.job_id].attempts[-1].placement.gpu_uuids[0] != uuid:
+                continue
+            spells = self._spells.get((each.job_id, each.attempt))
+            if spells is not None:
+                mates = tuple(other for other in everybody if other != each.job_id)
+                spells.note(mates, seconds, sample, each.steps_hz)
 
     def _see(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
         on_gpu = self._seen.get(key)
@@ -80,10 +110,12 @@ class Telemetry:
     def watch(self, job_id: int, attempt: int) -> None:
         """Remember peaks of this attempt until it is forgotten."""
         self._seen[job_id, attempt] = {}
+        self._spells[job_id, attempt] = Spells()
 
     def forget(self, job_id: int, attempt: int) -> None:
         """Drop what was seen of an attempt that has ended."""
         self._seen.pop((job_id, attempt), None)
+        self._spells.pop((job_id, attempt), None)
 
     def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
         """Most bytes seen of a live attempt, by GPU UUID; a GPU where it was not seen is absent."""
@@ -96,7 +128,9 @@ class Telemetry:
         if oom.free_bytes is None and least is not None:
             oom = replace(oom, free_bytes=least[0], total_bytes=least[1])
         peaks = {**self.peaks_bytes(event.job_id, event.attempt), **event.peak_observed_bytes}
-        return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks)
+        noted = self._spells.get((event.job_id, event.attempt))
+        spells = event.spells or (noted.longest() if noted is not None else ())
+        return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, spells=spells)
 
     def _least_free(self, uuids: Iterable[str], at_s: float) -> tuple[int, int] | None:
         totals = {gpu.uuid: gpu.memory_total_bytes for gpu in self.gpus}
@@ -117,16 +151,22 @@ class Telemetry:
 
     def snapshot(self, at_s: float, residents: Mapping[str, tuple[Resident, ...]]) -> ServerSnapshot:
         """All GPUs at `at_s`. Strangers' use is None where the newest sample is stale, absent or nonsense."""
-        gpus = tuple(
-            GpuSnapshot(
-                gpu=gpu,
-                samples=self._samples(gpu.uuid),
-                residents=residents.get(gpu.uuid, ()),
-                strangers_bytes=self._fresh_strangers(gpu.uuid, at_s),
-            )
-            for gpu in self.gpus
-        )
+        gpus = tuple(self.one(gpu, at_s, residents.get(gpu.uuid, ())) for gpu in self.gpus)
         return ServerSnapshot(at_s=at_s, gpus=gpus)
+
+    def one(self, gpu: Gpu, at_s: float, residents: tuple[Resident, ...]) -> GpuSnapshot:
+        """One GPU of `snapshot`."""
+        return GpuSnapshot(
+            gpu=gpu,
+            samples=self._samples(gpu.uuid),
+            residents=residents,
+            strangers_bytes=self._fresh_strangers(gpu.uuid, at_s),
+        )
+
+    def fresh_until_s(self) -> float:
+        """When the first of the readings that are in use now goes stale; infinite if there is none."""
+        newest = (self._windows[gpu.uuid][-1].at_s for gpu in self.gpus if self._windows.get(gpu.uuid))
+        return min(newest, default=math.inf) + self._stale_after_s
 
     def _samples(self, uuid: str) -> tuple[GpuSample, ...]:
         found = self._tuples.get(uuid)

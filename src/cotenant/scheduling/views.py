@@ -1,46 +1,145 @@
-"""A GPU during one decision: the snapshot, and what this decision has already given away."""
+"""A GPU as a policy at work follows it: what was last told of it, and what was given away since."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
-from cotenant.core.gpu import GpuSnapshot, Resident
-from cotenant.core.placement import Placement
+from cotenant.core.gpu import GpuSnapshot, Resident, Sharing
+from cotenant.scheduling.interference import Activity
+
+IDLE_BYTES = 2**30
+"""A GPU without residents is empty up to this much of strangers' use: a display server, a driver's own share."""
+
+_MEASURES = ("smact", "smocc", "drama", "utilization")
+
+
+class Newcomer:
+    """A resident that was placed here since the GPU was last told of; read like a `Resident`."""
+
+    __slots__ = (
+        "attempt",
+        "gpus",
+        "held_bytes",
+        "job_id",
+        "observed_bytes",
+        "placed_at_s",
+        "promised_bytes",
+        "seen_at_s",
+        "sharing",
+        "slowdown_bound",
+        "smact",
+        "workload",
+    )
+
+    def __init__(self, job_id: int, promised_bytes: int, sharing: Sharing, placed_at_s: float) -> None:
+        self.job_id = job_id
+        self.attempt = 0
+        self.promised_bytes = self.held_bytes = promised_bytes
+        self.observed_bytes: int | None = None
+        self.sharing: Sharing = sharing
+        self.placed_at_s = placed_at_s
+        self.seen_at_s: float | None = None
+        self.slowdown_bound: float | None = None
+        self.gpus = 1
+        self.workload: str | None = None
+        self.smact: float | None = None
+
+
+Mate = Resident | Newcomer
 
 
 class GpuView:
-    """What filters and scores look at. `take` counts a placement of the decision under way.
+    """What filters, scores and matches look at.
 
     Attributes:
+        place: in display order, from 0.
+        at_s: of the newest thing that is known of it.
+        signature: what the match of the policy sees in it, as of the last change.
         available_bytes: may still be promised; None while strangers' use is unknown.
-        residents: attempts here, with those of this decision.
+        residents: attempts here, with those placed since.
+        is_closed: somebody has it alone.
+        is_empty: nobody is here, but for what a display server may hold; False while that is not known.
         kept_for: job for which this GPU is being emptied, or None.
+        opens_at_s: until then a gate is closed; infinite while only a change here can open it.
     """
 
-    __slots__ = ("_smact", "at_s", "available_bytes", "kept_for", "residents", "snapshot", "total_bytes", "uuid")
+    __slots__ = (
+        "_measured",
+        "at_s",
+        "available_bytes",
+        "filed",
+        "is_closed",
+        "is_empty",
+        "kept_for",
+        "opens_at_s",
+        "place",
+        "residents",
+        "signature",
+        "snapshot",
+        "told",
+        "total_bytes",
+        "uuid",
+    )
 
-    def __init__(self, snapshot: GpuSnapshot, at_s: float) -> None:
-        self.snapshot = snapshot
-        self.at_s = at_s
+    def __init__(self, snapshot: GpuSnapshot, place: int = 0) -> None:
+        self.place = place
         self.uuid = snapshot.gpu.uuid
+        self.kept_for: int | None = None
+        self.opens_at_s = -math.inf
+        self.filed = 0
+        self.signature: Hashable = None
+        self.at_s = -math.inf
+        self.tell(snapshot)
+
+    def tell(self, snapshot: GpuSnapshot) -> None:
+        """Forget what was given away; `snapshot` has it."""
+        self.snapshot = snapshot
+        if snapshot.samples:
+            self.at_s = max(self.at_s, snapshot.samples[-1].at_s)
         self.total_bytes = snapshot.gpu.memory_total_bytes
         self.available_bytes = snapshot.available_bytes
-        self.residents: tuple[Resident, ...] = snapshot.residents
-        self.kept_for: int | None = None
-        self._smact: float | None = math.nan  # NaN until first asked for
+        self.residents: tuple[Mate, ...] = snapshot.residents
+        self.told: Activity | None = None
+        self._measured: dict[str, float | None] = {}
+        self._look()
 
-    def take(self, placement: Placement) -> None:
-        """Count `placement` in."""
-        newcomer = Resident(
-            job_id=placement.job_id,
-            attempt=0,
-            promised_bytes=placement.promised_bytes,
-            observed_bytes=None,
-            sharing=placement.sharing,
-            placed_at_s=self.at_s,
-        )
-        self.residents = (*self.residents, newcomer)
-        self.available_bytes = (self.available_bytes or 0) - placement.promised_bytes
+    def _look(self) -> None:
+        residents = self.residents
+        self.is_closed = False
+        for each in residents:
+            if each.sharing == "exclusive":
+                self.is_closed = True
+        strangers = self.snapshot.strangers_bytes
+        self.is_empty = not residents and strangers is not None and strangers <= IDLE_BYTES
+
+    def take(self, mate: Mate) -> None:
+        """Count a newcomer in."""
+        self.residents = (*self.residents, mate)
+        self.at_s = max(self.at_s, mate.placed_at_s)
+        self.available_bytes = (self.available_bytes or 0) - mate.promised_bytes
+        self.is_closed = mate.sharing == "exclusive"
+        self.is_empty = False
+
+    def leave(self, job_id: int) -> None:
+        """Count a resident out; nothing if it is not here."""
+        each = next((each for each in self.residents if each.job_id == job_id), None)
+        if each is None:
+            return
+        if self.available_bytes is not None:
+            self.available_bytes = min(self.available_bytes + each.held_bytes, self.total_bytes)
+        self.residents = tuple([mate for mate in self.residents if mate is not each])
+        self.told = None
+        if each.seen_at_s is not None:
+            self._measured = {}
+        self._look()
+
+    def see(self, job_id: int, at_s: float) -> None:
+        """A newcomer was seen to be at work; nothing if it was seen before, or was told of with the GPU."""
+        for each in self.residents:
+            if each.job_id == job_id and isinstance(each, Newcomer) and each.seen_at_s is None:
+                each.seen_at_s = at_s
+                self._measured = {}
 
     @property
     def smact(self) -> float | None:
@@ -49,19 +148,30 @@ class GpuView:
         Samples from before that resident's first kernel would hide it. An average over about 30 s after it
         predicts the next minutes within a few percent (AEGIS, observation window).
         """
-        if self._smact is not None and math.isnan(self._smact):
-            self._smact = self._mean_smact()
-        return self._smact
+        return self.mean("smact")
 
-    def _mean_smact(self) -> float | None:
+    def mean(self, measure: str) -> float | None:
+        """The same for any measure of a sample that is a ratio."""
+        if self.told is not None and hasattr(self.told, measure):
+            value: float | None = getattr(self.told, measure)
+            return value
+        if measure not in self._measured:
+            readings = self.window(measure)
+            self._measured[measure] = sum(readings) / len(readings) if readings else None
+        return self._measured[measure]
+
+    def window(self, measure: str) -> list[float]:
+        """Readings since the newest resident was first seen, oldest first, or the newest alone where there is none.
+
+        Empty where the newest sample lacks it.
+        """
+        if measure not in _MEASURES:
+            raise ValueError(f"no measure `{measure}`")
         samples = self.snapshot.samples
-        newest = samples[-1].smact if samples else None
+        newest: float | None = getattr(samples[-1], measure) if samples else None
         if newest is None or math.isnan(newest):
-            return None
+            return []
         since_s = max((each.seen_at_s for each in self.residents if each.seen_at_s is not None), default=-math.inf)
-        readings = [
-            each.smact
-            for each in samples
-            if each.at_s >= since_s and each.smact is not None and not math.isnan(each.smact)
-        ]
-        return sum(readings) / len(readings) if readings else newest
+        found = ((each.at_s, getattr(each, measure)) for each in samples)
+        since = [value for at_s, value in found if at_s >= since_s and value is not None and not math.isnan(value)]
+        return since or [newest]

@@ -21,5 +21,9 @@ class MemoryJournal:
         """All events so far; later ones are not included."""
         return iter(tuple(self._events))
 
+    def of_job(self, job_id: int) -> list[Journaled]:
+        """The events of one job."""
+        return [each for each in self._events if each.job_id == job_id]
+
     def close(self) -> None:
         """Nothing to let go of."""

@@ -111,6 +111,20 @@ class SqliteJournal:
                 yield self._decoded(row, expected)
                 expected += 1
 
+    def of_job(self, job_id: int) -> list[Journaled]:
+        """The events of one job, oldest first.
+
+        Raises:
+            JournalError: a row cannot be read, or is damaged.
+        """
+        query = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id = ? ORDER BY seq"
+        with self._mutex:
+            try:
+                rows = self._db.execute(query, (job_id,)).fetchall()
+            except sqlite3.Error as error:
+                raise JournalError(f"cannot read job {job_id} from {self.path}: {error}", hint=_RESTORE) from error
+        return [self._decoded(row, row[0]) for row in rows]
+
     def _fetch(self, first_seq: int) -> list[tuple[int, float, str, int, str, int]]:
         query = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
         try:

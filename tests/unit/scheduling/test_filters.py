@@ -14,12 +14,12 @@ from cotenant.scheduling.ledger import Need
 from cotenant.scheduling.views import GpuView
 
 AT_S = 100.0
-NEED = Need(1, 1, 8 * GiB)
-ALONE = Need(1, 1, 8 * GiB, alone=True, why_alone="it was submitted as exclusive")
+NEED = Need(1, 8 * GiB)
+ALONE = Need(1, 8 * GiB, alone=True, why_alone="it was submitted as exclusive")
 
 
-def view(snapshot, at_s=AT_S):
-    return GpuView(snapshot, at_s)
+def view(snapshot):
+    return GpuView(snapshot)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def view(snapshot, at_s=AT_S):
     ],
 )
 def test_fresh_telemetry(snapshot, reason):
-    assert filters.fresh_telemetry.refuses(NEED, view(snapshot)) == reason
+    assert filters.fresh_telemetry(view(snapshot), AT_S) == reason
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_fresh_telemetry(snapshot, reason):
     ],
 )
 def test_honors_exclusive(need, changes, reason):
-    assert filters.honors_exclusive.refuses(need, view(a_snapshot(**changes))) == reason
+    assert filters.honors_exclusive(need, view(a_snapshot(**changes))) == reason
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_honors_exclusive(need, changes, reason):
     ],
 )
 def test_fits_memory(gib, strangers, reason):
-    need = Need(1, 1, None if gib is None else int(gib * GiB))
-    assert filters.fits_memory.refuses(need, view(a_snapshot(strangers=strangers))) == reason
+    need = Need(1, None if gib is None else int(gib * GiB))
+    assert filters.fits_memory(need, view(a_snapshot(strangers=strangers))) == reason
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_fits_memory(gib, strangers, reason):
 )
 def test_smact_below(smact, residents, reason):
     snapshot = a_snapshot(smact=smact, residents=(a_resident(1),) * residents)
-    assert filters.smact_below(0.80).refuses(NEED, view(snapshot)) == reason
+    assert filters.smact_below(0.80).refuses(view(snapshot), AT_S) == reason
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.01, 80, math.nan])
@@ -115,12 +115,12 @@ def test_a_smact_limit_is_a_ratio(limit):
 def test_settled(placed_ago_s, seen_ago_s, reason):
     seen = None if seen_ago_s is None else AT_S - seen_ago_s
     resident = a_resident(1, placed_at_s=AT_S - placed_ago_s, seen_at_s=seen)
-    assert filters.settled(15).refuses(NEED, view(a_snapshot(residents=(resident,)))) == reason
+    assert filters.settled(15).refuses(view(a_snapshot(residents=(resident,))), AT_S) == reason
 
 
 def test_zero_turns_settling_off():
     resident = a_resident(1, placed_at_s=AT_S)
-    assert filters.settled(0).refuses(NEED, view(a_snapshot(residents=(resident,)))) is None
+    assert filters.settled(0).refuses(view(a_snapshot(residents=(resident,))), AT_S) is None
 
 
 @pytest.mark.parametrize("settle_s", [-1, math.inf, math.nan])
@@ -132,8 +132,8 @@ def test_settling_takes_a_duration(settle_s):
 def test_kept_free():
     kept = view(a_snapshot())
     kept.kept_for = 12
-    assert filters.kept_free.refuses(NEED, kept) == "kept free for job 12, which has waited long"
-    assert filters.kept_free.refuses(replace(NEED, job_id=12), kept) is None
+    assert filters.kept_free(1, kept) == "kept free for job 12, which has waited long"
+    assert filters.kept_free(12, kept) is None
 
 
 def smact_of(readings, *residents):

@@ -13,7 +13,7 @@ def test_every_policy_goes_by_its_registered_name():
 
 
 def test_an_unknown_policy_is_answered_with_the_known_ones():
-    with pytest.raises(UnknownName, match=r"no policy named `bestfit` \(known: best-fit, exclusive, .*\)") as caught:
+    with pytest.raises(UnknownName, match=r"no policy named `bestfit` \(known: aegis, best-fit, .*\)") as caught:
         create("bestfit")
     assert caught.value.hint == "did you mean `best-fit`?"
     with pytest.raises(UnknownName):

@@ -12,12 +12,7 @@ from cotenant.scheduling import filters, orders, scores
 from cotenant.scheduling.policies import create
 from cotenant.scheduling.ranked import Ranked
 
-MEMORY_ONLY = Ranked(
-    name="memory-only",
-    order=orders.fifo,
-    filters=(filters.honors_exclusive, filters.fits_memory),
-    score=scores.first,
-)
+MEMORY_ONLY = Ranked(name="memory-only", order=orders.fifo, score=scores.first)
 BUSY = (a_resident(30, 30),)
 
 
@@ -144,10 +139,10 @@ def test_more_kinds_of_need_than_are_remembered():
     assert len(placed(MEMORY_ONLY.decide(queue, server))) == 200
 
 
-def test_verdicts_tell_what_is_available_after_the_jobs_before():
+def test_verdicts_tell_what_is_available_after_the_whole_decision():
     server = a_server(a_snapshot(residents=BUSY))
     answers = waits(MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 4), a_job(3, 20)], server))
-    assert answers[1].verdicts[0].reason == "needs 20.0 GiB, 10.0 GiB available"
+    assert answers[1].verdicts[0].reason == "needs 20.0 GiB, 6.0 GiB available"
     assert answers[3].verdicts[0].reason == "needs 20.0 GiB, 6.0 GiB available"
 
 
@@ -200,3 +195,64 @@ def test_a_second_job_does_not_follow_onto_a_gpu_that_has_not_settled():
 def test_sharing_is_as_chosen():
     (answer,) = create("best-fit", {"sharing": "mps"}).decide([a_job(1)], a_server(a_snapshot()))
     assert answer.sharing == "mps"
+
+
+def test_gpus_are_kept_for_a_job_that_is_not_the_first_of_its_kind():
+    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer.update(a_snapshot(0, residents=(a_resident(30, job_id=100),)))
+    placer.update(a_snapshot(1, residents=(a_resident(30, job_id=101),)))
+    placer.add(long_wait(a_job(1, 36)))
+    assert placer.decide(600.0) == []
+    placer.add(a_job(2, 36, at_s=600.0, priority=1))
+    assert placer.decide(601.0) == []
+    kept = next(each.gpu_uuid for each in placer.explain(2, 601.0).verdicts if each.rule == "kept_free")
+    placer.update(a_snapshot(int(kept[-1])))
+    assert [each.job_id for each in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
+
+
+def test_a_kept_gpu_whose_gate_opens_is_taken():
+    policy = replace(MEMORY_ONLY, keep_after_s=600, gates=(filters.settled(15),))
+    placer = policy.placer()
+    young = a_resident(8, placed_at_s=590.0, seen_at_s=590.0)
+    placer.update(a_snapshot(0, residents=(young,), at_s=600.0))
+    placer.add(long_wait(a_job(1, 20)))
+    assert placer.decide(601.0) == [], "settles, and is kept"
+    assert placer.explain(1, 601.0).verdicts[0].rule == "settled"
+    assert placer.wakes_at_s == 605.0
+    assert [each.job_id for each in placer.decide(605.0)] == [1]
+
+
+def test_when_a_kept_job_is_gone_its_gpus_are_for_all_again():
+    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer.update(a_snapshot(0, residents=BUSY))
+    placer.add(long_wait(a_job(1, 36)))
+    placer.add(a_job(2, 5, at_s=600.0))
+    assert placer.decide(600.0) == [], "the only GPU is kept for the first"
+    placer.remove(1)
+    assert [each.job_id for each in placer.decide(601.0)] == [2]
+
+
+def test_a_job_that_waits_is_asked_after_by_the_time_it_is_overdue():
+    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer.update(a_snapshot(0, residents=(a_resident(30, job_id=100),)))
+    placer.add(long_wait(a_job(1, 36)))
+    assert placer.wakes_at_s is None
+    placer.decide(10.0)
+    assert placer.wakes_at_s == 600.0
+    placer.add(a_job(2, 5, at_s=20.0))
+    assert [each.job_id for each in placer.decide(20.0)] == [2]
+    placer.decide(600.0)
+    placer.add(a_job(3, 5, at_s=601.0))
+    assert placer.decide(601.0) == []
+
+
+def test_jobs_that_come_and_go_are_not_remembered():
+    placer = MEMORY_ONLY.placer()
+    placer.update(a_snapshot(0, residents=BUSY))
+    placer.decide(0.0)
+    for each in range(2000):
+        placer.add(a_job(each, 36))
+        placer.remove(each - 10)
+    (kind,) = placer._queue.blocked or placer._queue.ready
+    assert len(kind._heap) < 200
+    assert placer.waiting == 10

@@ -181,3 +181,64 @@ def test_a_job_that_was_cancelled_stays_so(end):
     found = verdict(ended(end, asked="cancelled"))
     assert isinstance(found, Final)
     assert found.outcome == "cancelled"
+
+
+# Retries that were asked for, poison, time slots.
+
+
+@pytest.mark.parametrize(
+    ("retries", "earlier", "ran_s", "expected"),
+    [
+        pytest.param(0, [], 600.0, ("failed", "exit code 3"), id="not asked for"),
+        pytest.param(1, [], 600.0, (None, "retry as asked: exit code 3"), id="the first"),
+        pytest.param(1, [], 5.0, (None, "retry as asked: exit code 3"), id="one quick failure is no poison"),
+        pytest.param(1, [an_exit(3)], 600.0, ("failed", "exit code 3"), id="used up"),
+        pytest.param(2, [an_exit(4)], 600.0, (None, "retry as asked: exit code 3"), id="the second"),
+        pytest.param(
+            5,
+            [an_exit(4)],
+            5.0,
+            ("failed", "exit code 3, twice within a minute of the start: not retried"),
+            id="poison",
+        ),
+        pytest.param(
+            1, [an_exit(1, oom=PROOF)], 600.0, (None, "retry as asked: exit code 3"), id="memory does not count"
+        ),
+    ],
+)
+def test_failures_are_retried_when_asked_for_and_poison_is_not(retries, earlier, ran_s, expected):
+    what = verdict(ended(an_exit(3), earlier=earlier, ran_s=ran_s, retries=retries))
+    assert (getattr(what, "outcome", None), what.reason) == expected
+
+
+def test_a_retry_that_was_asked_for_keeps_what_was_learned():
+    job = replace(ended(an_exit(3), ran_s=600.0, retries=1, floor=9), exclusive_retry=True)
+    assert verdict(job) == Retry(floor_bytes=9 * GiB, exclusive=True, reason="retry as asked: exit code 3")
+
+
+def test_attempts_before_a_requeue_are_forgiven():
+    job = ended(an_exit(3), earlier=[an_exit(3), an_exit(3)], ran_s=5.0, retries=1)
+    assert isinstance(verdict(job), Final)
+    assert isinstance(verdict(replace(job, attempts_forgiven=2)), Retry)
+
+
+@pytest.mark.parametrize(
+    ("end", "ran_s", "slot_s", "back"),
+    [
+        pytest.param(an_exit(None, "stopped", 15), 3600.0, 3600.0, True, id="asked to make room"),
+        pytest.param(an_exit(0, "stopped"), 3700.0, 3600.0, True, id="saved its state and ended well"),
+        pytest.param(an_exit(None, "stopped", 15), 3599.0, 3600.0, False, id="stopped before"),
+        pytest.param(an_exit(None, "stopped", 15), 3600.0, None, False, id="it has no slot"),
+        pytest.param(an_exit(0), 3700.0, 3600.0, False, id="completed by itself"),
+    ],
+)
+def test_the_end_of_a_time_slot(end, ran_s, slot_s, back):
+    what = verdict(ended(end, ran_s=ran_s, slot_s=slot_s))
+    assert isinstance(what, Retry) == back
+    assert not back or what.forgiven
+
+
+def test_a_cancelled_job_does_not_come_back_for_its_slot():
+    what = verdict(ended(an_exit(None, "stopped", 15), ran_s=3700.0, slot_s=3600.0, asked="cancelled"))
+    assert isinstance(what, Final)
+    assert what.outcome == "cancelled"

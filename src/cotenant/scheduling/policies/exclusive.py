@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from cotenant.scheduling import filters, orders, scores
+from cotenant.scheduling import orders, scores
 from cotenant.scheduling.ranked import Ranked
 
 
 def exclusive(*, backfill: bool = False) -> Ranked:
     """First come, first served; `backfill` lets small jobs pass a gang that waits."""
-    return Ranked(
-        name="exclusive",
-        order=orders.fifo,
-        filters=(filters.honors_exclusive, filters.fits_memory),
-        score=scores.first,
-        backfill=backfill,
-        alone=True,
-    )
+    return Ranked(name="exclusive", order=orders.fifo, score=scores.first, backfill=backfill, alone=True)

@@ -24,12 +24,7 @@ def by_memory(name: str, score: Score) -> Callable[..., Ranked]:
         return Ranked(
             name=name,
             order=orders.fifo,
-            filters=(
-                filters.honors_exclusive,
-                filters.fits_memory,
-                filters.settled(settle_s),
-                filters.smact_below(smact_limit),
-            ),
+            gates=(filters.settled(settle_s), filters.smact_below(smact_limit)),
             score=score,
             backfill=backfill,
             keep_after_s=keep_after_s,

@@ -1,0 +1,77 @@
+"""What a job waits for besides a GPU: other jobs, in the ways that Slurm's `--dependency` has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cotenant.core.job import Done, Job, JobSpec
+
+_ENDS = {"after": "to complete", "after_any": "to end", "after_failed": "to fail"}
+
+
+def all_dependencies(spec: JobSpec) -> tuple[int, ...]:
+    """Every job that is named, each once."""
+    return tuple(dict.fromkeys((*spec.after, *spec.after_any, *spec.after_failed)))
+
+
+def open_dependencies(job: Job, jobs: Mapping[int, Job]) -> tuple[int, ...]:
+    """The named jobs that `job` still waits for; one that is not known never ends."""
+    spec = job.spec
+    if not (spec.after or spec.after_any or spec.after_failed):
+        return ()
+    found = (
+        *(each for each in spec.after if not _ended(jobs.get(each), ok=True)),
+        *(each for each in spec.after_any if not _ended(jobs.get(each), ok=None)),
+        *(each for each in spec.after_failed if not _ended(jobs.get(each), ok=False)),
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def spoiled_by(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) -> str | None:
+    """Why a job with this spec and id can never start, given how others ended; None if it may."""
+    for each in all_dependencies(spec):
+        if each not in jobs or each == job_id:
+            return f"dependency {each} unknown"
+    for each in spec.after:
+        state = jobs[each].state
+        if isinstance(state, Done) and state.outcome != "completed":
+            return f"dependency {each} {'cancelled' if state.outcome == 'cancelled' else 'failed'}"
+    for each in spec.after_failed:
+        if is_completed(jobs[each]):
+            return f"dependency {each} completed"
+    return None
+
+
+def waits_for(job: Job, jobs: Mapping[int, Job], elders: Iterable[int]) -> str:
+    """The sentence for a job with open dependencies; `elders` are those that its `singleton` waits for."""
+    spec = job.spec
+    parts = []
+    for field, ids, ok in (
+        ("after", spec.after, True),
+        ("after_any", spec.after_any, None),
+        ("after_failed", spec.after_failed, False),
+    ):
+        still = [each for each in ids if not _ended(jobs.get(each), ok=ok)]
+        if still:
+            parts.append(f"for {_named(still)} {_ENDS[field]}")
+    older = sorted(elders)
+    if older:
+        parts.append(f"for {_named(older)} of the same name to end")
+    return "waits " + ", and ".join(parts)
+
+
+def is_completed(job: Job) -> bool:
+    """Whether it is over and went well."""
+    return isinstance(job.state, Done) and job.state.outcome == "completed"
+
+
+def _ended(job: Job | None, *, ok: bool | None) -> bool:
+    if job is None or not isinstance(job.state, Done):
+        return False
+    return ok is None or is_completed(job) is ok
+
+
+def _named(ids: list[int]) -> str:
+    shown = ", ".join(str(each) for each in ids[:5])
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return f"job{'' if len(ids) == 1 else 's'} {shown}{more}"

@@ -1,0 +1,230 @@
+"""What is known of a kind of work from the attempts that did it: memory, activity, duration, interference.
+
+How trace and history are blended into the bytes that a policy must find free (decision 0037):
+
+- What a run was seen to hold is a lower bound for all of them: where that, and a twentieth, is above what was declared
+  or estimated, it counts.
+- Two completed runs that agree within a twentieth are better than any estimate: the larger, and a twentieth, counts,
+  even where that is less than the bound of the estimate.
+- One completed run, and a tenth, counts where there is no estimate.
+- What was declared is never lowered. Without any of these, the estimate counts.
+
+Memory is read once a second, and the caching allocator gives back nothing of its own accord, so a completed run shows
+its peak; a run of less than a minute is not believed to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotenant.core.job import Attempt, Job, Spell
+from cotenant.scheduling.interference import READING_SPREAD, Activity, Fingerprints
+from cotenant.scheduling.ledger import PROMISE_STEP_BYTES, need_bytes
+from cotenant.scheduling.recovery import ran_out_of_memory
+from cotenant.scheduling.workloads import workload_key
+
+LEAST_RUN_S = 60.0
+AGREE = 1.05
+HEADROOM = 1.05
+HEADROOM_ONCE = 1.10
+MOST_KEPT = 8
+LEAST_SPELL_S = 30.0
+SHARE_SPREAD = 3 * READING_SPREAD
+"""How far a slowdown told from SM activity may be off: it says how fast all are together, not how fast each is."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One kind of work.
+
+    Attributes:
+        peaks_bytes, durations_s: of the newest completed runs; durations as if alone.
+        least_bytes: more than any run was seen to hold, completed or not.
+        solo_s: how long it was seen alone, with the means of that time.
+    """
+
+    peaks_bytes: list[int] = field(default_factory=list)
+    durations_s: list[float] = field(default_factory=list)
+    least_bytes: int = 0
+    solo_s: float = 0.0
+    smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
+    steps_hz: float | None = None
+
+    def known_bytes(self) -> int | None:
+        """What the next run will need, if runs that completed tell; and whether two agree, see `is_sure`."""
+        if not self.peaks_bytes:
+            return None
+        headroom = HEADROOM if self.is_sure() else HEADROOM_ONCE
+        return int(max(self.peaks_bytes) * headroom)
+
+    def gist(self) -> tuple[object, ...]:
+        """What a policy may see of it; so that ten thousand jobs are not looked at again for a byte."""
+        known = self.known_bytes()
+        return (
+            None if known is None else known // PROMISE_STEP_BYTES,
+            self.is_sure(),
+            self.least_bytes // PROMISE_STEP_BYTES,
+            None if self.smact is None else round(self.smact, 2),
+            None if not self.durations_s else round(math.log2(max(1.0, self.durations_s[-1]))),
+        )
+
+    def is_sure(self) -> bool:
+        """Whether at least two completed runs agree."""
+        return len(self.peaks_bytes) > 1 and max(self.peaks_bytes) <= AGREE * min(self.peaks_bytes)
+
+
+class History:
+    """Learns from attempts as they end; what a policy knows of jobs to come (`policy.Facts`).
+
+    Depends on the attempts and their order alone, so that a replayed journal knows the same.
+    """
+
+    def __init__(self) -> None:
+        self.fingerprints = Fingerprints()
+        self._records: dict[str, Record] = {}
+        self._learned: dict[int, int] = {}
+
+    def record(self, job: Job) -> Record | None:
+        """What is known of the work of `job`, or None."""
+        return self._records.get(workload_key(job.spec))
+
+    def activity(self, job: Job) -> Activity:
+        """What it will do to a GPU that it has alone."""
+        key = workload_key(job.spec)
+        record = self._records.get(key)
+        if record is None:
+            return Activity(workload=key)
+        return Activity(workload=key, smact=record.smact, smocc=record.smocc, drama=record.drama)
+
+    def duration_s(self, job: Job) -> float | None:
+        """How long it will run alone: the median of what completed runs took."""
+        record = self.record(job)
+        if record is None or not record.durations_s:
+            return None
+        return sorted(record.durations_s)[len(record.durations_s) // 2]
+
+    def need_bytes(self, job: Job) -> int | None:
+        """What counts in place of what was declared or estimated; None where that stands."""
+        record = self.record(job)
+        if record is None:
+            return None
+        known = record.known_bytes()
+        stated = need_bytes(job)
+        if stated is None:
+            return known
+        least = int(record.least_bytes * HEADROOM)
+        if least > stated:
+            return max(least, known or 0)
+        if job.spec.declared_bytes is None and known is not None and record.is_sure() and known < stated:
+            return known
+        return None
+
+    def learn(self, job: Job, jobs: Mapping[int, Job]) -> str | None:
+        """Take in the attempts of `job` that have ended since the last call; `jobs` are all, its mates among them.
+
+        Gives the key of the work of which something else is known now, or None where nothing that matters is new.
+        """
+        ended = [each for each in job.attempts[self._learned.get(job.id, 0) :] if each.exit is not None]
+        if not ended:
+            return None
+        key = workload_key(job.spec)
+        before = self._records[key].gist() if key in self._records else None
+        for attempt in ended:
+            self._learned[job.id] = attempt.number
+            self._learn_attempt(job, attempt, key, jobs)
+        return key if self._records[key].gist() != before else None
+
+    def _learn_attempt(self, job: Job, attempt: Attempt, key: str, jobs: Mapping[int, Job]) -> None:
+        record = self._records.setdefault(key, Record())
+        record.least_bytes = max(record.least_bytes, _least_bytes(attempt))
+        for each in attempt.spells:
+            if not each.mates and each.seconds >= LEAST_SPELL_S:
+                _learn_alone(record, each)
+        for each in attempt.spells:
+            if each.mates and each.seconds >= LEAST_SPELL_S:
+                self._learn_shared(job, each, jobs)
+        end = attempt.exit
+        if end is not None and end.reason == "exited" and end.exit_code == 0:
+            self._learn_completed(job, attempt, record, jobs)
+
+    def _learn_completed(self, job: Job, attempt: Attempt, record: Record, jobs: Mapping[int, Job]) -> None:
+        if attempt.started_at_s is None or attempt.ended_at_s is None:
+            return
+        ran_s = attempt.ended_at_s - attempt.started_at_s
+        if ran_s < LEAST_RUN_S:
+            return
+        peak = max(attempt.peak_observed_bytes.values(), default=0)
+        if peak:
+            record.peaks_bytes = [*record.peaks_bytes, peak][-MOST_KEPT:]
+        lost_s = sum(each.seconds * (1.0 - 1.0 / self._slowdown(job, each, jobs)) for each in attempt.spells)
+        record.durations_s = [*record.durations_s, max(0.0, ran_s - lost_s)][-MOST_KEPT:]
+
+    def _slowdown(self, job: Job, spell: Spell, jobs: Mapping[int, Job]) -> float:
+        company = self._company(job, spell, jobs)
+        return 1.0 if company is None else self.fingerprints.slowdowns(company)[0]
+
+    def _company(self, job: Job, spell: Spell, jobs: Mapping[int, Job]) -> list[Activity] | None:
+        """`job` and its mates, or None where one of them is not known any more."""
+        if any(each not in jobs for each in spell.mates):
+            return None
+        return [self.activity(job), *(self.activity(jobs[each]) for each in spell.mates)]
+
+    def _learn_shared(self, job: Job, spell: Spell, jobs: Mapping[int, Job]) -> None:
+        """What its mates cost it: by its own step rate where it tells, else by the SM activity of all together."""
+        company = self._company(job, spell, jobs)
+        if company is None:
+            return
+        record = self._records[workload_key(job.spec)]
+        nobody_else: Sequence[float | None] = [None] * len(spell.mates)
+        if spell.steps_hz and record.steps_hz:
+            slowdown = record.steps_hz / spell.steps_hz
+            self.fingerprints.learn(company, [slowdown, *nobody_else], spread=READING_SPREAD)
+            return
+        alone = [each.smact for each in company if each.smact is not None]
+        if not spell.smact or len(alone) < len(company):
+            return
+        predicted = self.fingerprints.slowdowns(company)
+        expected = sum(smact / slowdown for smact, slowdown in zip(alone, predicted, strict=True))
+        observed = predicted[0] * expected / spell.smact
+        self.fingerprints.learn(company, [observed, *nobody_else], spread=SHARE_SPREAD)
+
+    def state(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        records = {
+            key: {name: getattr(record, name) for name in Record.__slots__} for key, record in self._records.items()
+        }
+        learned = {str(job_id): number for job_id, number in self._learned.items()}
+        return {"records": records, "fingerprints": self.fingerprints.state(), "learned": learned}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> History:
+        """As it was when `state` was asked for."""
+        found = cls()
+        found._records = {key: Record(**record) for key, record in state["records"].items()}
+        found.fingerprints = Fingerprints.restored(state["fingerprints"])
+        found._learned = {int(job_id): number for job_id, number in state["learned"].items()}
+        return found
+
+
+def _least_bytes(attempt: Attempt) -> int:
+    """What the attempt needed at least: what it was seen to hold, or what it asked for when it ran out."""
+    seen = max(attempt.peak_observed_bytes.values(), default=0)
+    end = attempt.exit
+    if end is None or not ran_out_of_memory(end) or end.oom.tried_bytes is None or end.oom.in_use_bytes is None:
+        return seen
+    return max(seen, end.oom.tried_bytes + end.oom.in_use_bytes)
+
+
+def _learn_alone(record: Record, spell: Spell) -> None:
+    """Means over all time seen alone."""
+    weight = spell.seconds / (record.solo_s + spell.seconds)
+    for name in ("smact", "smocc", "drama", "steps_hz"):
+        new, old = getattr(spell, name), getattr(record, name)
+        if new is not None:
+            setattr(record, name, new if old is None else old + weight * (new - old))
+    record.solo_s += spell.seconds

@@ -1,0 +1,172 @@
+"""How much jobs on one GPU slow each other down, as far as a policy can know it.
+
+At first, from SM activity alone: a job's slowdown is 1 plus, for each partner, 1.94 x SMACT^4.44 of that partner
+(fitted on 218 pairs of jobs on an A100-40GB; what the victim does itself hardly matters there). All together need no
+more than all SMs, so where the speeds would, all are cut by the same factor. For more than two jobs the sum is an
+extrapolation: nobody has measured it.
+
+Then, from what was observed: each kind of work has one number for how much more it suffers than that, and one for how
+much more it makes others suffer, both in log slowdown. On the 218 pairs two such numbers explain most of what SM
+activity leaves open, and interference is one-sided, which a sum of activities cannot say. They start at 0 with a
+prior spread and are moved by every observation by as much as is still uncertain about them (a Kalman filter with a
+diagonal covariance), so that one odd reading moves what is well known only a little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from cotenant.core.gpu import Sharing
+
+AGGRESSION = 1.94
+EXPONENT = 4.44
+
+ASSUMED_SMACT = 0.5
+"""SM activity of a job of which nothing is known, as in the replays of the CARMA traces that the policies come from."""
+
+PRIOR_SPREAD = 0.2
+"""How far, in log slowdown, a kind of work is from what its SM activity says; the order of what 52 workloads show."""
+
+READING_SPREAD = 0.1
+"""How far a good reading of a slowdown is from the truth: repeats of the same pair differ by 1 to 10 %."""
+
+
+class Activity(NamedTuple):
+    """What a job does to a GPU when it has it alone; None where not known.
+
+    Attributes:
+        workload: the key that jobs of the same work have in common, see `history`.
+        smact, smocc, drama: ratios, 0..1.
+    """
+
+    workload: str | None = None
+    smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
+
+
+class Predictor(Protocol):
+    """Predicts slowdowns. `version` changes when the same question may get another answer."""
+
+    @property
+    def version(self) -> int:
+        """Counts what was learned."""
+        ...
+
+    def slowdowns(self, activities: Sequence[Activity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
+        """Step time of each beside the others, as a multiple of its step time alone; at least 1, in the same order."""
+        ...
+
+
+def cold_slowdowns(smacts: Sequence[float]) -> list[float]:
+    """What SM activity alone says; not yet cut to what all SMs can do."""
+    costs = [AGGRESSION * smact**EXPONENT for smact in smacts]
+    total = sum(costs)
+    return [1.0 + total - cost for cost in costs]
+
+
+def within_the_sms(slowdowns: Sequence[float], smacts: Sequence[float]) -> tuple[float, ...]:
+    """`slowdowns`, raised so that all together need no more than all SMs; at least 1."""
+    needed = sum(smact / slowdown for smact, slowdown in zip(smacts, slowdowns, strict=True))
+    stretch = max(1.0, needed)
+    return tuple(max(1.0, slowdown * stretch) for slowdown in slowdowns)
+
+
+class ColdStart:
+    """Knows every job by its SM activity, and none in particular."""
+
+    version = 0
+
+    def slowdowns(self, activities: Sequence[Activity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- one model for all ways to share, until MPS pairs are measured
+        """From SM activity alone."""
+        if len(activities) < 2:
+            return (1.0,) * len(activities)
+        smacts = smacts_of(activities)
+        return within_the_sms(cold_slowdowns(smacts), smacts)
+
+
+def smacts_of(activities: Sequence[Activity]) -> list[float]:
+    """SM activity of each, or what is assumed."""
+    return [ASSUMED_SMACT if each.smact is None else each.smact for each in activities]
+
+
+class Effect(NamedTuple):
+    """What is known of one number: its value, and the variance of what is not known about it."""
+
+    value: float = 0.0
+    variance: float = PRIOR_SPREAD**2
+
+
+_UNKNOWN = Effect()
+
+
+class Fingerprints:
+    """Predicts from what was observed of each kind of work, on top of `ColdStart`."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._victims: dict[str, Effect] = {}
+        self._aggressors: dict[str, Effect] = {}
+
+    def slowdowns(self, activities: Sequence[Activity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- as ColdStart
+        """From SM activity and from what is known of each kind of work."""
+        if len(activities) < 2:
+            return (1.0,) * len(activities)
+        smacts = smacts_of(activities)
+        return within_the_sms(self._learned(activities, smacts), smacts)
+
+    def _learned(self, activities: Sequence[Activity], smacts: Sequence[float]) -> list[float]:
+        aggression = [self._of(self._aggressors, each).value for each in activities]
+        total = sum(aggression)
+        return [
+            cold * math.exp(self._of(self._victims, each).value + total - own)
+            for cold, each, own in zip(cold_slowdowns(smacts), activities, aggression, strict=True)
+        ]
+
+    @staticmethod
+    def _of(effects: Mapping[str, Effect], activity: Activity) -> Effect:
+        return _UNKNOWN if activity.workload is None else effects.get(activity.workload, _UNKNOWN)
+
+    def learn(self, activities: Sequence[Activity], observed: Sequence[float | None], *, spread: float) -> None:
+        """Take in slowdowns observed of jobs that shared a GPU; None where a job's is not known.
+
+        `spread` is how far the readings may be off in log slowdown: `READING_SPREAD` for measured step rates.
+        """
+        if len(activities) < 2:
+            return
+        predicted = self.slowdowns(activities)
+        for index, slowdown in enumerate(observed):
+            if slowdown is None or not 0 < slowdown < math.inf:
+                continue
+            # A speed-up in company is noise: no company pays a job.
+            surprise = math.log(max(1.0, slowdown)) - math.log(predicted[index])
+            self._move(activities, index, surprise, spread)
+            self.version += 1
+
+    def _move(self, activities: Sequence[Activity], victim: int, surprise: float, spread: float) -> None:
+        """Share `surprise` out among the victim and its aggressors by how uncertain each is."""
+        roles: list[tuple[dict[str, Effect], Activity]] = [(self._victims, activities[victim])]
+        roles += [(self._aggressors, each) for index, each in enumerate(activities) if index != victim]
+        total = spread**2 + sum(self._of(effects, each).variance for effects, each in roles)
+        for effects, each in roles:
+            if each.workload is not None:
+                old = self._of(effects, each)
+                gain = old.variance / total
+                effects[each.workload] = Effect(old.value + gain * surprise, old.variance * (1.0 - gain))
+
+    def state(self) -> dict[str, list[float]]:
+        """What was learned, as plain values: by workload, value and variance as victim, then as aggressor."""
+        keys = sorted(self._victims.keys() | self._aggressors.keys())
+        return {each: [*self._victims.get(each, _UNKNOWN), *self._aggressors.get(each, _UNKNOWN)] for each in keys}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Sequence[float]]) -> Fingerprints:
+        """As it was when `state` was asked for."""
+        found = cls()
+        for workload, (victim, victim_variance, aggressor, aggressor_variance) in state.items():
+            found._victims[workload] = Effect(victim, victim_variance)
+            found._aggressors[workload] = Effect(aggressor, aggressor_variance)
+        found.version = len(found._victims)
+        return found

@@ -1,0 +1,64 @@
+"""AEGIS as published (2026), CARMA's successor: observation from the first GPU activity, a risk score, rising floors.
+
+A GPU takes another job where the memory fits, 30 s after its newest resident was first seen at work, unless the risk
+over that window is too high: SMACT .65 and (SMOCC .35 or DRAMA .50). A job that ran out of memory comes back with the
+next floor above what it had: 25, 50 or 75 % of a GPU, by steps of at most 8 GiB; then alone.
+
+Different here, as for `carma`: promises instead of snapshots, a retry stops nobody, unreadable GPUs admit nobody, and
+the floor that an attempt's own evidence teaches counts where it is larger.
+
+Source: ehsanyousefzadehasl/AEGIS, configuration and recovery; managers.md 2.2 of this project's notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cotenant.core.job import Job
+from cotenant.core.units import GiB
+from cotenant.scheduling import filters, orders
+from cotenant.scheduling.ledger import PROMISE_STEP_BYTES, Need, capacity_bytes
+from cotenant.scheduling.policies.published import PREFERENCES, Preference, unknown_bytes
+from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.recovery import ran_out_of_memory
+
+BUCKETS = (0.25, 0.50, 0.75)
+MOST_STEP_BYTES = 8 * GiB
+
+
+def aegis(
+    *,
+    prefer: Preference = "most-memory",
+    smact_limit: float = 0.65,
+    smocc_limit: float = 0.35,
+    drama_limit: float = 0.50,
+    settle_s: float = 30.0,
+    unknown_gib: float | None = None,
+    backfill: bool = False,
+    sharing: Collocation = "time-sliced",
+) -> Ranked:
+    """Limits as published; `prefer` is the GPU taken among those admitted."""
+    return Ranked(
+        name="aegis",
+        order=orders.retries_first,
+        gates=(filters.settled(settle_s), filters.pressure_below(smact_limit, smocc_limit, drama_limit, risk=True)),
+        score=PREFERENCES[prefer],
+        backfill=backfill,
+        unknown_bytes=unknown_bytes(unknown_gib),
+        after_oom=next_floor,
+        sharing=sharing,
+    )
+
+
+def next_floor(job: Job, totals_bytes: Sequence[int], need: Need) -> Need:
+    """The next bucket above what the last attempt that ran out of memory was promised; alone above the last."""
+    if need.alone or need.bytes is None:
+        return need
+    had = [each.placement.promised_bytes for each in job.attempts if each.exit and ran_out_of_memory(each.exit)][-1]
+    capacity = capacity_bytes(totals_bytes, need.gpus) or 0
+    above = next((int(share * capacity) for share in BUCKETS if share * capacity > had), None)
+    if above is None:
+        return replace(need, alone=True, why_alone="it ran out of memory above the last floor")
+    floor = max(need.bytes, min(above, had + MOST_STEP_BYTES))
+    return replace(need, bytes=floor // PROMISE_STEP_BYTES * PROMISE_STEP_BYTES)

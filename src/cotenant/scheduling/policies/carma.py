@@ -1,0 +1,56 @@
+"""CARMA as published (2025): first come first served, a gate on pressure, 2 GiB to spare, failures retried alone.
+
+A GPU takes another job where its estimate and 2 GiB fit, unless its SMs are active (.80) and well filled (.45) or its
+memory is busy (.40); and only 30 s after its newest resident was first seen. A retry goes first, to empty GPUs.
+`unknown_gib` promises so much to a job without an estimate, as CARMA does with 5 GB; without, such a job runs alone.
+
+Different here: what is free is what is not promised, not what a snapshot shows; a retry that waits does not stop
+everybody's sharing; and a GPU that cannot be read admits nobody, where CARMA's comparison with NaN admits all.
+
+Source: itu-rad/CARMA, src/server.py and src/monitor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cotenant.core.job import Job
+from cotenant.scheduling import filters, orders
+from cotenant.scheduling.ledger import Need
+from cotenant.scheduling.policies.published import PREFERENCES, Preference, gib, unknown_bytes
+from cotenant.scheduling.ranked import Collocation, Ranked
+
+
+def carma(
+    *,
+    prefer: Preference = "most-memory",
+    smact_limit: float = 0.80,
+    smocc_limit: float = 0.45,
+    drama_limit: float = 0.40,
+    settle_s: float = 30.0,
+    spare_gib: float = 2.0,
+    unknown_gib: float | None = None,
+    backfill: bool = False,
+    sharing: Collocation = "time-sliced",
+) -> Ranked:
+    """Limits as published; `prefer` is the GPU taken among those admitted."""
+    return Ranked(
+        name="carma",
+        order=orders.retries_first,
+        gates=(
+            filters.settled(settle_s, unseen_limit_s=1000.0),
+            filters.pressure_below(smact_limit, smocc_limit, drama_limit),
+        ),
+        score=PREFERENCES[prefer],
+        backfill=backfill,
+        spare_bytes=gib(spare_gib, "memory to spare"),
+        unknown_bytes=unknown_bytes(unknown_gib),
+        after_oom=alone_after_oom,
+        sharing=sharing,
+    )
+
+
+def alone_after_oom(_job: Job, _totals_bytes: Sequence[int], need: Need) -> Need:
+    """The next attempt has its GPUs to itself."""
+    return need if need.alone else replace(need, alone=True, why_alone="it ran out of memory among neighbors")

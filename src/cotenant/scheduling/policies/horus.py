@@ -1,0 +1,71 @@
+"""Horus as published (2021): the least loaded GPU, as long as predicted utilization stays under a cap.
+
+A job's utilization is predicted before it runs: by the history of its work, else .5 (Horus reads it off the graph).
+Among the GPUs whose residents' and the newcomer's SM activities together stay within `utilization_cap`, the one with
+the smallest sum is taken.
+
+Source: Yeung et al., Horus, as rated in policies.md section 4 of this project's notes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import cast
+
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Job
+from cotenant.scheduling import orders, scores
+from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.policy import Facts
+from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.views import GpuView, Newcomer
+
+
+class LeastLoaded:
+    """The match of the policy."""
+
+    rule = "utilization_cap"
+
+    def __init__(self, cap: float) -> None:
+        self._cap = cap
+
+    def profile(self, job: Job, facts: Facts) -> Member:
+        """Its activity."""
+        return member_of(job, facts)
+
+    def signature(self, view: GpuView) -> Company:
+        """Who is there."""
+        return company_of(view)
+
+    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
+        """Its activity."""
+        describe(newcomer, cast("Member", profile))
+
+    def cost(self, profile: Hashable, signature: Hashable) -> float | None:
+        """The sum; an empty GPU takes everybody."""
+        total = _sum(profile, signature)
+        return None if signature and total > self._cap + 1e-9 else total
+
+    def reason(self, profile: Hashable, signature: Hashable) -> str:
+        """The sum and the cap."""
+        return f"utilization {_sum(profile, signature):.2f} in all with this job, cap {self._cap:.2f}"
+
+
+def _sum(profile: Hashable, signature: Hashable) -> float:
+    everybody = (*cast("Company", signature), cast("Member", profile))
+    return round(sum(each.smact for each in everybody), 4)
+
+
+def horus(*, utilization_cap: float = 1.0, backfill: bool = False, sharing: Collocation = "time-sliced") -> Ranked:
+    """`utilization_cap` is a sum of SM activities; above 1, jobs are known to compete."""
+    if not 0 < utilization_cap < math.inf:
+        raise UsageError(f"a utilization cap of {utilization_cap:g} is no limit", hint="write e.g. `1.0`")
+    return Ranked(
+        name="horus",
+        order=orders.fifo,
+        score=scores.most_available_memory,
+        match=LeastLoaded(utilization_cap),
+        backfill=backfill,
+        sharing=sharing,
+    )

@@ -1,0 +1,94 @@
+"""Lucid as published (2023): pairs of jobs that hardly disturb each other, never more than two on a GPU.
+
+Each job has a label by how fast it is beside a job of its own kind: below .85 of its speed 2, below .95 1, else 0. A
+waiting job joins a running one that is alone if both have as many GPUs and their labels add up to `label_sum` at most.
+The queue goes by duration x GPUs, where history knows the duration.
+
+Not here: the profiling on extra GPUs (history takes its place), and switching sharing off while few jobs arrive.
+
+Source: Hu et al., Lucid; the speed of a pair is predicted as for `marginal-gain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import cast
+
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Job
+from cotenant.scheduling import filters, orders, scores
+from cotenant.scheduling.interference import ColdStart, Predictor
+from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.policy import Facts
+from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.views import GpuView, Newcomer
+
+HEAVY_BELOW, MEDIUM_BELOW = 0.85, 0.95
+
+
+class Pairs:
+    """The match of the policy."""
+
+    rule = "labels"
+
+    def __init__(self, label_sum: int, predictor: Predictor) -> None:
+        self._label_sum = label_sum
+        self._predictor = predictor
+
+    def following(self, facts: Facts) -> Pairs:
+        """The same with what history knows of slowdowns, if it does."""
+        return Pairs(self._label_sum, getattr(facts, "fingerprints", None) or self._predictor)
+
+    def profile(self, job: Job, facts: Facts) -> Member:
+        """Its activity."""
+        return member_of(job, facts)
+
+    def signature(self, view: GpuView) -> Company:
+        """Who is there."""
+        return company_of(view)
+
+    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
+        """Its activity."""
+        describe(newcomer, cast("Member", profile))
+
+    def label(self, member: Member) -> int:
+        """0, 1 or 2: how much it minds, and disturbs, company."""
+        speed = 1.0 / self._predictor.slowdowns([member.activity, member.activity])[0]
+        return 2 if speed < HEAVY_BELOW else 1 if speed < MEDIUM_BELOW else 0
+
+    def cost(self, profile: Hashable, signature: Hashable) -> float | None:
+        """Empty GPUs first, then the lightest company."""
+        company = cast("Company", signature)
+        if not company:
+            return -1.0
+        return None if self._why_not(cast("Member", profile), company) else float(self.label(company[0]))
+
+    def reason(self, profile: Hashable, signature: Hashable) -> str:
+        """What keeps the two apart."""
+        return self._why_not(cast("Member", profile), cast("Company", signature)) or "pairs"
+
+    def _why_not(self, newcomer: Member, company: Company) -> str | None:
+        if len(company) > 1:
+            return f"{len(company)} jobs on it, at most 2 share"
+        mate = company[0]
+        if mate.gpus != newcomer.gpus:
+            return f"the job there has {mate.gpus} GPUs, this one wants {newcomer.gpus}"
+        labels = self.label(mate) + self.label(newcomer)
+        return f"labels add up to {labels}, limit {self._label_sum}" if labels > self._label_sum else None
+
+
+def lucid(
+    *, label_sum: int = 2, settle_s: float = 15.0, backfill: bool = True, sharing: Collocation = "time-sliced"
+) -> Ranked:
+    """`label_sum` is 0 to 4: 4 lets any two share."""
+    if not 0 <= label_sum <= 4:
+        raise UsageError(f"two labels of at most 2 never add up to {label_sum}", hint="write 0 to 4")
+    return Ranked(
+        name="lucid",
+        order=orders.least_work_first,
+        gates=(filters.known_or_settled(settle_s),),
+        score=scores.most_available_memory,
+        match=Pairs(label_sum, ColdStart()),
+        backfill=backfill,
+        sharing=sharing,
+    )

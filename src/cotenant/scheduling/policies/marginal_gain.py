@@ -1,0 +1,129 @@
+"""Share where all jobs together gain most, and nobody is slowed down beyond its bound. Ours.
+
+For each GPU: how fast would each resident and the newcomer be there together, and how much more is that, summed up,
+than the residents' speeds now? An empty GPU gains 1. Admitted is a gain of at least `least_gain`, as long as every
+resident's and the newcomer's predicted slowdown stays within its own bound and the sum of SM activities within
+`smact_sum`, which keeps the rule honest where the predictor is wrong. The GPU with the largest gain is taken, the one
+with most memory available among equals.
+
+What a job does to a GPU comes from the history of the same work, and so do its slowdowns; before there is any, from
+the SM activity of the GPU once its residents have settled, and from what such activity costs others on average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import cast
+
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Job
+from cotenant.scheduling import filters, orders, scores
+from cotenant.scheduling.interference import ColdStart, Predictor
+from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.policy import Facts
+from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.views import GpuView, Newcomer
+
+MOST_REMEMBERED = 100_000
+
+
+class MarginalGain:
+    """The match of the policy."""
+
+    rule = "marginal_gain"
+
+    def __init__(self, *, least_gain: float, slowdown_bound: float, smact_sum: float, predictor: Predictor) -> None:
+        self._least_gain = least_gain
+        self._slowdown_bound = slowdown_bound
+        self._smact_sum = smact_sum
+        self._predictor = predictor
+        self._known: dict[tuple[Member, Company], float | None] = {}
+        self._known_version = -1
+
+    def following(self, facts: Facts) -> MarginalGain:
+        """The same with what history knows of slowdowns, if it does."""
+        predictor = getattr(facts, "fingerprints", None) or self._predictor
+        return MarginalGain(
+            least_gain=self._least_gain,
+            slowdown_bound=self._slowdown_bound,
+            smact_sum=self._smact_sum,
+            predictor=predictor,
+        )
+
+    def profile(self, job: Job, facts: Facts) -> Member:
+        """Its activity and its bound."""
+        return member_of(job, facts)
+
+    def signature(self, view: GpuView) -> Company:
+        """Who is there."""
+        return company_of(view)
+
+    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
+        """Its activity."""
+        describe(newcomer, cast("Member", profile))
+
+    def cost(self, profile: Hashable, signature: Hashable) -> float | None:
+        """The gain, negated."""
+        key = (cast("Member", profile), cast("Company", signature))
+        if self._known_version != self._predictor.version or len(self._known) > MOST_REMEMBERED:
+            self._known.clear()
+            self._known_version = self._predictor.version
+        if key not in self._known:
+            gain, why_not = self._judge(*key)
+            self._known[key] = None if why_not else -gain
+        return self._known[key]
+
+    def reason(self, profile: Hashable, signature: Hashable) -> str:
+        """Which limit it would break, with the numbers."""
+        return self._judge(cast("Member", profile), cast("Company", signature))[1]
+
+    def _judge(self, newcomer: Member, residents: Company) -> tuple[float, str]:
+        """The gain, rounded so that equals are equal, and the limit that is broken, if one is."""
+        if not residents:
+            return 1.0, ""
+        everybody = (*residents, newcomer)
+        smact_sum = sum(each.smact for each in everybody)
+        before = self._predictor.slowdowns([each.activity for each in residents])
+        after = self._predictor.slowdowns([each.activity for each in everybody])
+        gain = round(sum(1.0 / each for each in after) - sum(1.0 / each for each in before), 4)
+        if smact_sum > self._smact_sum + 1e-9:
+            return gain, f"SMACT {smact_sum:.2f} in all with this job, limit {self._smact_sum:.2f}"
+        for each, slowdown in zip(everybody, after, strict=True):
+            bound = self._slowdown_bound if each.bound is None else each.bound
+            if slowdown > bound:
+                who = "this job" if each is everybody[-1] else f"a job with SMACT {each.smact:.2f} there"
+                return gain, f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}"
+        if gain < self._least_gain:
+            return gain, f"{gain:+.2f} jobs' worth of speed gained, {self._least_gain:.2f} wanted"
+        return gain, ""
+
+
+def marginal_gain(
+    *,
+    least_gain: float = 0.3,
+    slowdown_bound: float = 1.5,
+    smact_sum: float = 1.6,
+    most_jobs: int = 4,
+    settle_s: float = 15.0,
+    keep_after_s: float | None = 1800.0,
+    sharing: Collocation = "time-sliced",
+) -> Ranked:
+    """`slowdown_bound` is for jobs that name none; `most_jobs` share a GPU at most; others as described above."""
+    if not least_gain <= 1:
+        raise UsageError(f"no job gains {least_gain:g}: an empty GPU is 1", hint="write e.g. `0.3`")
+    if not 1 <= slowdown_bound < math.inf:
+        raise UsageError(f"slowdown bound {slowdown_bound:g} is below 1 or no number", hint="write e.g. `1.5`")
+    if not 0 < smact_sum < math.inf:
+        raise UsageError(f"a sum of SM activities of {smact_sum:g} is no limit", hint="write e.g. `1.6`")
+    return Ranked(
+        name="marginal-gain",
+        order=orders.fifo,
+        gates=(filters.at_most(most_jobs), filters.known_or_settled(settle_s)),
+        score=scores.most_available_memory,
+        match=MarginalGain(
+            least_gain=least_gain, slowdown_bound=slowdown_bound, smact_sum=smact_sum, predictor=ColdStart()
+        ),
+        keep_after_s=keep_after_s,
+        sharing=sharing,
+    )

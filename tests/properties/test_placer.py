@@ -1,0 +1,246 @@
+"""A policy at work decides as a plain loop over all jobs and all GPUs would, whatever happened before."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_job, a_resident, a_snapshot
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.scheduling import filters, orders, scores
+from cotenant.scheduling.placer import Followed
+from cotenant.scheduling.policies import create, policies
+from cotenant.scheduling.policy import NOTHING
+from cotenant.scheduling.ranked import Ranked
+from cotenant.scheduling.views import GpuView, Newcomer
+
+SCORES = {
+    each.name: each
+    for each in (
+        scores.first,
+        scores.most_available_memory,
+        scores.least_available_memory,
+        scores.least_active,
+        scores.most_active,
+    )
+}
+GATES = (filters.settled(15.0), filters.smact_below(0.8), filters.at_most(3))
+
+
+class Plain:
+    """The least that decides rightly: every job in order, every GPU, every rule."""
+
+    def __init__(self, policy: Ranked) -> None:
+        self.policy = policy
+        self.views: dict[str, GpuView] = {}
+        self.jobs = {}
+
+    def update(self, snapshot) -> None:
+        known = self.views.get(snapshot.gpu.uuid)
+        self.views[snapshot.gpu.uuid] = GpuView(snapshot, known.place if known else len(self.views))
+
+    def decide(self, at_s: float) -> list[Placement]:
+        placements = []
+        totals = sorted((each.total_bytes for each in self.views.values()), reverse=True)
+        for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NOTHING)):
+            need = self.policy.need(job, totals, None)
+            admit = [each for each in self.views.values() if self.admits(need, each, at_s)]
+            admit.sort(key=lambda each: (self.key(each), each.place))
+            if len(admit) < need.gpus:
+                if not self.policy.backfill and not job.attempts:
+                    break
+                continue
+            placements.append(self.place(job, need, admit[: need.gpus], at_s))
+        return placements
+
+    def admits(self, need, view, at_s) -> bool:
+        structural = (
+            filters.fresh_telemetry(view, at_s),
+            filters.honors_exclusive(need, view),
+            filters.fits_memory(need, view),
+        )
+        return not any(structural) and not any(each.refuses(view, at_s) for each in self.policy.gates)
+
+    def key(self, view) -> float:
+        return round(self.policy.score.key(view), 6)
+
+    def place(self, job, need, chosen, at_s) -> Placement:
+        alone = need.alone
+        promised = min(each.available_bytes for each in chosen) if alone else need.bytes
+        sharing = "exclusive" if alone else self.policy.sharing
+        for each in chosen:
+            each.take(Newcomer(job.id, promised, sharing, at_s))
+        del self.jobs[job.id]
+        uuids = tuple(each.uuid for each in chosen)
+        return Placement(job_id=job.id, gpu_uuids=uuids, sharing=sharing, promised_bytes=promised)
+
+
+def an_attempt(gib: float) -> Attempt:
+    """One that ran out of memory."""
+    place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=int(gib * GiB))
+    end = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True))
+    return Attempt(number=1, placement=place, placed_at_s=0.0, exit=end)
+
+
+SIZES_GIB = (None, 0.3, 4, 8, 8, 12.3, 20, 39, 60)
+
+
+def some_job(rng: random.Random, job_id: int, at_s: float, sizes_gib=SIZES_GIB):
+    job = a_job(
+        job_id,
+        rng.choice(sizes_gib),
+        at_s=at_s,
+        gpus=rng.choice([1, 1, 1, 2, 3]),
+        exclusive=rng.random() < 0.1,
+        priority=rng.choice([0, 0, 0, 1]),
+    )
+    attempts = (an_attempt(rng.choice([4, 8])),) if rng.random() < 0.2 else ()
+    return replace(job, attempts=attempts, exclusive_retry=rng.random() < 0.1)
+
+
+def some_gpu(rng: random.Random, place: int, at_s: float, residents):
+    return a_snapshot(
+        place,
+        gib=24 if place % 3 else 40,
+        strangers=rng.choice([None, 0, 0, 0, 0.5, 6]),
+        residents=tuple(residents),
+        at_s=at_s,
+        smact=rng.choice([None, 0.1, 0.3, 0.3, 0.6, 0.9]),
+    )
+
+
+def as_resident(place: int, view_residents, rng: random.Random, at_s: float):
+    return [
+        a_resident(
+            each.promised_bytes / GiB,
+            rng.choice([None, 1]),
+            job_id=each.job_id,
+            sharing=each.sharing,
+            placed_at_s=each.placed_at_s,
+            seen_at_s=rng.choice([None, each.placed_at_s + 1]),
+        )
+        for each in view_residents
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(sorted(SCORES)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 5, 40]),
+)
+def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gated, gpus):
+    rng = random.Random(seed)
+    policy = Ranked(
+        name="test", order=orders.fifo, score=SCORES[score], gates=GATES if gated else (), backfill=backfill
+    )
+    plain = Plain(policy)
+    placers = [policy.placer(loop_up_to=each) for each in (0, 10**9)]
+    at_s, last_id = 100.0, 0
+
+    def tell(place: int, residents) -> None:
+        snapshot = some_gpu(rng, place, at_s, residents)
+        for each in (plain, *placers):
+            each.update(snapshot)
+
+    for place in range(gpus):
+        tell(place, ())
+    for _ in range(40):
+        what = rng.random()
+        if what < 0.5:
+            last_id += 1
+            job = some_job(rng, last_id, at_s)
+            plain.jobs[job.id] = job
+            for each in placers:
+                each.add(job)
+        elif what < 0.55 and plain.jobs:
+            job = replace(some_job(rng, rng.choice(sorted(plain.jobs)), at_s), submitted_at_s=100.0)
+            plain.jobs[job.id] = job
+            for each in placers:
+                each.add(job)
+        elif what < 0.6 and plain.jobs:
+            job_id = rng.choice(sorted(plain.jobs))
+            del plain.jobs[job_id]
+            for each in placers:
+                each.remove(job_id)
+        elif what < 0.9:
+            view = rng.choice(list(plain.views.values()))
+            staying = [each for each in as_resident(view.place, view.residents, rng, at_s) if rng.random() < 0.5]
+            tell(view.place, staying)
+        else:
+            at_s += rng.choice([1.0, 20.0, 70.0])
+        expected = plain.decide(at_s)
+        for each in placers:
+            assert each.decide(at_s) == expected
+            assert each.waiting == len(plain.jobs)
+        for job_id in plain.jobs:
+            assert placers[0].explain(job_id, at_s) == placers[1].explain(job_id, at_s)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(policies()), st.sampled_from([3, 30]))
+def test_every_policy_places_the_same_by_loop_and_by_structure(seed, name, gpus):
+    rng = random.Random(seed)
+    policy = create(name)
+    placers = [Followed(policy, NOTHING, loop_up_to=each) for each in (0, 10**9)]
+    at_s, live = 100.0, []
+    for place in range(gpus):
+        snapshot = some_gpu(rng, place, at_s, ())
+        for each in placers:
+            each.update(snapshot)
+    for job_id in range(1, 80):
+        job = some_job(rng, job_id, at_s)
+        job = replace(job, state=Queued(since_s=at_s))
+        ending = [each for each in live if rng.random() < 0.1]
+        for each in placers:
+            each.add(job)
+            for ended in ending:
+                each.release(ended)
+        live = [each for each in live if each not in ending]
+        at_s += rng.choice([0.0, 3.0, 30.0, 900.0])
+        first, second = (each.decide(at_s) for each in placers)
+        assert first == second
+        for each in first:
+            for placer in placers:
+                placer.seen(each.job_id, at_s + 1)
+            live.append(each.job_id)
+
+
+@pytest.mark.parametrize("name", policies())
+def test_nothing_is_promised_twice_over_a_long_life(name):
+    rng = random.Random(7)
+    placer = create(name).placer()
+    total = {f"GPU-{place}": (24 if place % 3 else 40) * GiB for place in range(6)}
+    for place in range(6):
+        placer.update(a_snapshot(place, gib=24 if place % 3 else 40, at_s=0.0, smact=0.2))
+    promised = dict.fromkeys(total, 0)
+    live: dict[int, Placement] = {}
+    waiting = set()
+    at_s = 0.0
+    for job_id in range(1, 400):
+        at_s += 10.0
+        waiting.add(job_id)
+        placer.add(some_job(rng, job_id, at_s, (None, 2, 8, 12.3, 20)))
+        for ended in [each for each in live if rng.random() < 0.15]:
+            placer.release(ended)
+            for uuid in live[ended].gpu_uuids:
+                promised[uuid] -= live[ended].promised_bytes
+            del live[ended]
+        for each in placer.decide(at_s):
+            waiting.remove(each.job_id)
+            live[each.job_id] = each
+            for uuid in each.gpu_uuids:
+                promised[uuid] += each.promised_bytes
+                assert promised[uuid] <= total[uuid]
+                mates = [mate for mate in live.values() if uuid in mate.gpu_uuids]
+                assert len(mates) == 1 or all(mate.sharing != "exclusive" for mate in mates)
+        assert placer.waiting == len(waiting)
+    assert len(waiting) < 300

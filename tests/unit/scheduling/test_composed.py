@@ -1,0 +1,393 @@
+"""What each composed policy adds: its gates, its match, its way with failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job, a_resident, a_server, a_snapshot
+from cotenant.core.errors import UsageError
+from cotenant.core.gpu import GpuSample
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence
+from cotenant.core.placement import Placement, Wait
+from cotenant.core.units import GiB
+from cotenant.scheduling import filters
+from cotenant.scheduling.interference import Activity, Fingerprints
+from cotenant.scheduling.ledger import Need
+from cotenant.scheduling.policies import create
+from cotenant.scheduling.policies.aegis import next_floor
+from cotenant.scheduling.policies.published import PREFERENCES
+from cotenant.scheduling.views import GpuView
+
+AT_S = 1000.0
+
+
+class Facts:
+    """What a test says is known, by the first word behind the script."""
+
+    def __init__(self, durations_s=None, fingerprints=None, **smacts):
+        self.smacts = smacts
+        self.durations_s = durations_s or {}
+        self.fingerprints = fingerprints or Fingerprints()
+
+    def activity(self, job):
+        return Activity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))
+
+    def duration_s(self, job):
+        return self.durations_s.get(job.spec.name)
+
+    def need_bytes(self, _job):
+        return None
+
+
+def busy(gib=4, smact=0.5, job_id=100, **changes):
+    """A resident that has been at work for long."""
+    return a_resident(gib, job_id=job_id, placed_at_s=0.0, seen_at_s=0.0, workload=f"w{smact}", smact=smact, **changes)
+
+
+def placer(name, *gpus, facts=None, **options):
+    found = create(name, options).placer(facts or Facts())
+    for each in gpus:
+        found.update(each)
+    return found
+
+
+def decided(placer, *jobs, at_s=AT_S):
+    for each in jobs:
+        placer.add(each)
+    return {each.job_id: each.gpu_uuids for each in placer.decide(at_s)}
+
+
+def gpu(place, *residents, **sample):
+    return a_snapshot(place, residents=residents, at_s=AT_S, **sample)
+
+
+def verdict(placer, job_id=1, at_s=AT_S):
+    (found,) = placer.explain(job_id, at_s).verdicts
+    return f"{found.rule}: {found.reason}"
+
+
+# Marginal gain.
+
+
+def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
+    facts = Facts(light=0.1)
+    taken = (gpu(0, busy(smact=0.6)), gpu(1, busy(smact=0.3)))
+    assert decided(placer("marginal-gain", *taken, facts=facts), a_job(1, name="light")) == {1: ("GPU-1",)}
+    assert decided(placer("marginal-gain", *taken, gpu(2), facts=facts), a_job(1, name="light")) == {1: ("GPU-2",)}
+
+
+@pytest.mark.parametrize(
+    ("resident", "newcomer", "options", "reason"),
+    [
+        pytest.param(0.9, 0.9, {}, "SMACT 1.80 in all with this job, limit 1.60", id="too much activity"),
+        pytest.param(
+            0.3,
+            0.8,
+            {},
+            "a job with SMACT 0.30 there would take 1.72 times as long, bound 1.50",
+            id="a mate suffers",
+        ),
+        pytest.param(0.8, 0.3, {}, "this job would take 1.72 times as long, bound 1.50", id="the newcomer suffers"),
+        pytest.param(
+            0.5, 0.5, {"least_gain": 0.9}, "+0.84 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
+        ),
+    ],
+)
+def test_why_two_do_not_share(resident, newcomer, options, reason):
+    work = placer("marginal-gain", gpu(0, busy(smact=resident)), facts=Facts(me=newcomer), **options)
+    assert decided(work, a_job(1, name="me")) == {}
+    assert verdict(work) == f"marginal_gain: {reason}"
+
+
+def test_each_job_has_its_own_bound():
+    tolerant = replace(busy(smact=0.3), slowdown_bound=1.8)
+    facts = Facts(me=0.8)
+    assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), a_job(1, name="me")) == {1: ("GPU-0",)}
+    picky = a_job(1, name="me", slowdown_bound=1.0)
+    assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), picky) == {}
+
+
+def test_what_was_learned_counts():
+    facts = Facts(me=0.3)
+    work = placer("marginal-gain", gpu(0, busy(smact=0.3)), facts=facts)
+    pair = [Activity("w0.3", 0.3), Activity("me", 0.3)]
+    for _ in range(20):
+        facts.fingerprints.learn(pair, [3.0, 3.0], spread=0.1)
+    assert decided(work, a_job(1, name="me")) == {}
+    assert "times as long" in verdict(work)
+
+
+def test_one_of_whom_nothing_is_known_has_to_settle_first():
+    stranger = a_resident(4, placed_at_s=AT_S - 5, seen_at_s=AT_S - 5)
+    work = placer("marginal-gain", gpu(0, stranger, smact=0.4), facts=Facts(me=0.2))
+    assert decided(work, a_job(1, name="me")) == {}
+    assert verdict(work) == "settled: job 100 is at work for 5.0s, settles in 15s"
+    assert work.wakes_at_s == AT_S + 10
+    assert decided(work, at_s=AT_S + 10) == {1: ("GPU-0",)}
+
+
+def test_activity_that_nobody_claims_is_that_of_the_unknown_resident():
+    unknown = a_resident(4, placed_at_s=0.0, seen_at_s=0.0)
+    light, heavy = (
+        placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=each), facts=Facts(me=0.1))
+        for each in (0.2, 0.95)
+    )
+    assert decided(light, a_job(1, name="me")) == {1: ("GPU-0",)}
+    assert decided(heavy, a_job(1, name="me")) == {}
+    assert "a job with SMACT 0.10 there would take 1.89 times" in verdict(heavy)
+
+
+def test_no_more_than_so_many_share():
+    crowd = [busy(2, smact=0.02, job_id=100 + each) for each in range(4)]
+    work = placer("marginal-gain", gpu(0, *crowd), facts=Facts(me=0.02))
+    assert decided(work, a_job(1, name="me")) == {}
+    assert verdict(work) == "at_most: 4 jobs on it, at most 4 share"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"least_gain": 1.1}, "no job gains 1.1"),
+        ({"slowdown_bound": 0.9}, "slowdown bound 0.9"),
+        ({"smact_sum": 0}, "is no limit"),
+        ({"most_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
+    ],
+)
+def test_limits_that_make_no_sense(options, message):
+    with pytest.raises(UsageError, match=message):
+        create("marginal-gain", options)
+
+
+# CARMA and AEGIS.
+
+
+@pytest.mark.parametrize(
+    ("measures", "admitted"),
+    [
+        ({"smact": 0.79, "smocc": 0.9, "drama": 0.9}, True),
+        ({"smact": 0.80, "smocc": 0.44, "drama": 0.39}, True),
+        ({"smact": 0.80, "smocc": 0.45, "drama": 0.0}, False),
+        ({"smact": 0.80, "smocc": 0.0, "drama": 0.40}, False),
+        ({"smact": 0.80, "smocc": None, "drama": 0.0}, False),
+        ({"smact": None, "smocc": 0.5, "drama": 0.0}, False),
+        ({"smact": None, "smocc": 0.1, "drama": 0.1}, True),
+    ],
+)
+def test_carmas_gate(measures, admitted):
+    work = placer("carma", gpu(0, busy(), **measures))
+    assert bool(decided(work, a_job(1))) == admitted
+    if not admitted:
+        assert verdict(work).startswith("pressure_below: pressure: SMACT ")
+
+
+def test_carma_wants_memory_to_spare():
+    work = placer("carma", gpu(0, busy(30.1), smact=0.1, smocc=0.0, drama=0.0))
+    assert decided(work, a_job(1, 8)) == {}
+    assert verdict(work) == "fits_memory: needs 8.0 GiB and 2.0 GiB to spare, 9.9 GiB available"
+    assert decided(work, a_job(2, 7.9)) == {}, "first come, first served"
+    alone = placer("carma", gpu(0, busy(30.1), smact=0.1, smocc=0.0, drama=0.0), spare_gib=0.0)
+    assert decided(alone, a_job(1, 8)) == {1: ("GPU-0",)}
+
+
+def test_carma_hides_a_gpu_until_30_s_after_its_job_was_seen():
+    unseen = a_resident(4, placed_at_s=AT_S - 500, seen_at_s=None)
+    work = placer("carma", gpu(0, unseen, smact=0.0, smocc=0.0, drama=0.0))
+    assert decided(work, a_job(1)) == {}
+    work.update(gpu(0, replace(unseen, seen_at_s=AT_S), smact=0.0, smocc=0.0, drama=0.0))
+    assert decided(work, at_s=AT_S + 29) == {}
+    assert decided(work, at_s=AT_S + 30) == {1: ("GPU-0",)}
+
+
+def failed(job, *promised_gib):
+    attempts = tuple(
+        Attempt(
+            number=number,
+            placement=Placement(
+                job_id=job.id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=int(gib * GiB)
+            ),
+            placed_at_s=0.0,
+            exit=AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True)),
+        )
+        for number, gib in enumerate(promised_gib, start=1)
+    )
+    return replace(job, attempts=attempts)
+
+
+def test_carma_retries_alone_and_before_others():
+    retry = failed(a_job(2, 8, at_s=5.0), 4)
+    work = placer("carma", gpu(0, busy(2), smact=0.1, smocc=0.0, drama=0.0), gpu(1))
+    assert decided(work, a_job(1, 8), retry) == {2: ("GPU-1",), 1: ("GPU-0",)}
+    waiting = placer("carma", gpu(0, busy(2), smact=0.1, smocc=0.0, drama=0.0))
+    assert decided(waiting, a_job(1, 8), retry) == {1: ("GPU-0",)}, "a retry that waits stops nobody"
+
+
+@pytest.mark.parametrize(("name", "gib"), [("carma", 5), ("aegis", 5)])
+def test_memory_that_nobody_told(name, gib):
+    server = (gpu(0, busy(2), smact=0.1, smocc=0.0, drama=0.0),)
+    assert decided(placer(name, *server), a_job(1, None)) == {}
+    sharing = placer(name, *server, unknown_gib=5.0)
+    sharing.add(a_job(1, None))
+    (found,) = sharing.decide(AT_S)
+    assert (found.promised_bytes, found.sharing) == (gib * GiB, "time-sliced")
+
+
+@pytest.mark.parametrize(
+    ("promised", "need"),  # GiB, on 40 GiB GPUs; None: alone
+    [
+        pytest.param((4,), 10, id="a quarter"),
+        pytest.param((10,), 18, id="no more than 8 at once"),
+        pytest.param((4, 18), 20, id="a half"),
+        pytest.param((20,), 28, id="on the way to three quarters"),
+        pytest.param((28,), 30, id="three quarters"),
+        pytest.param((30,), None, id="then alone"),
+    ],
+)
+def test_aegis_floors(promised, need):
+    found = next_floor(failed(a_job(1, 4), *promised), [40 * GiB], Need(1, 4 * GiB))
+    assert (None if found.alone else found.bytes / GiB) == need
+
+
+def test_aegis_keeps_a_larger_floor_that_was_learned():
+    assert next_floor(failed(a_job(1, 4), 4), [40 * GiB], Need(1, 33 * GiB)).bytes == 33 * GiB
+
+
+def test_aegis_judges_by_risk():
+    samples = tuple(
+        GpuSample(at_s=AT_S - 30 + each, used_bytes=0, smact=0.9 if each >= 20 else 0.5, smocc=0.4, drama=0.0)
+        for each in range(31)
+    )
+    server = replace(gpu(0, busy()), samples=samples)
+    view = GpuView(server)
+    assert view.smact == pytest.approx(0.642, abs=1e-3), "the mean would pass"
+    work = placer("aegis", server)
+    assert decided(work, a_job(1)) == {}
+    assert verdict(work).startswith("pressure_below: risk: SMACT 0.69 of 0.65, SMOCC 0.40 of 0.35")
+
+
+@pytest.mark.parametrize(
+    ("readings", "risk"),
+    [
+        ([0.5], 0.5),
+        ([0.0, 1.0], 0.2 * 0.5 + 0.3 * 0.5 + 0.3 * 0.95 + 0.2 * (2 / 3)),
+        ([1.0, 0.0], 0.2 * 0.5 + 0.3 * 0.5 + 0.3 * 0.95 + 0.2 * (1 / 3)),
+    ],
+)
+def test_risk(readings, risk):
+    assert filters.risk_of(readings) == pytest.approx(risk)
+
+
+def test_every_preference_is_a_policy_of_its_own_name():
+    assert {create(each).score for each in PREFERENCES} == set(PREFERENCES.values())
+
+
+# Horus, Lucid, Gandiva, SJF-BSBF, Tiresias, round robin and their like.
+
+
+def test_horus_takes_the_least_loaded_under_a_cap():
+    facts = Facts(me=0.4)
+    gpus = (gpu(0, busy(smact=0.5)), gpu(1, busy(smact=0.3)))
+    assert decided(placer("horus", *gpus, facts=facts), a_job(1, name="me")) == {1: ("GPU-1",)}
+    full = placer("horus", gpu(0, busy(smact=0.7)), facts=facts)
+    assert decided(full, a_job(1, name="me")) == {}
+    assert verdict(full) == "utilization_cap: utilization 1.10 in all with this job, cap 1.00"
+    assert decided(placer("horus", gpu(0), facts=Facts(me=1.0)), a_job(1, name="me")) == {1: ("GPU-0",)}
+
+
+@pytest.mark.parametrize(
+    ("residents", "newcomer", "gpus", "reason"),
+    [
+        pytest.param([0.3], 0.9, 1, None, id="light and heavy"),
+        pytest.param([0.5], 0.5, 1, None, id="medium twice"),
+        pytest.param([0.5], 0.9, 1, "labels add up to 3, limit 2", id="medium and heavy"),
+        pytest.param([0.1, 0.1], 0.1, 1, "2 jobs on it, at most 2 share", id="a third"),
+        pytest.param([0.1], 0.1, 2, "the job there has 1 GPUs, this one wants 2", id="another width"),
+    ],
+)
+def test_lucid_pairs(residents, newcomer, gpus, reason):
+    mates = [busy(smact=each, job_id=100 + place) for place, each in enumerate(residents)]
+    work = placer("lucid", gpu(0, *mates), facts=Facts(me=newcomer))
+    assert bool(decided(work, a_job(1, name="me", gpus=gpus))) == (reason is None)
+    if reason is not None:
+        assert verdict(work) == f"labels: {reason}"
+
+
+def test_lucid_takes_the_least_work_first():
+    facts = Facts({"long": 900.0, "short": 500.0}, long=0.1, short=0.1)
+    work = placer("lucid", gpu(0), facts=facts, label_sum=0, settle_s=0.0)
+    jobs = (a_job(1, 30, name="long"), a_job(2, 30, name="short", gpus=1), a_job(3, 30, name="other"))
+    assert decided(work, *jobs) == {2: ("GPU-0",)}
+
+
+def test_gandiva_joins_the_least_active_unless_all_would_lose():
+    facts = Facts(me=0.5, bully=1.0)
+    work = placer("gandiva", gpu(0, busy(smact=0.5)), gpu(1, busy(smact=0.4)), facts=facts)
+    assert decided(work, a_job(1, name="me")) == {1: ("GPU-1",)}
+    trio = [busy(smact=1.0, job_id=100), busy(smact=0.1, job_id=101), busy(smact=0.1, job_id=102)]
+    losing = placer("gandiva", gpu(0, *trio), facts=facts)
+    assert decided(losing, a_job(1, name="bully")) == {}
+    assert "slower than those there now (-" in verdict(losing)
+
+
+@pytest.mark.parametrize(
+    ("mine_s", "smact", "shares"),
+    [
+        pytest.param(100.0, 0.3, True, id="short beside light"),
+        pytest.param(100.0, 1.0, True, id="short beside heavy: waiting for the other would take longer"),
+        pytest.param(3000.0, 1.0, False, id="long beside heavy"),
+    ],
+)
+def test_sjf_bsbf_shares_now_or_waits(mine_s, smact, shares):
+    facts = Facts({"me": mine_s, f"w{smact}": 3000.0}, me=1.0)
+    work = placer("sjf-bsbf", gpu(0), facts=facts)
+    resident = a_job(50, 4, name=f"w{smact}")
+    facts.smacts[f"w{smact}"] = smact
+    assert decided(work, resident) == {50: ("GPU-0",)}
+    assert bool(decided(work, a_job(1, name="me"))) == shares
+    if not shares:
+        assert verdict(work).startswith("share_or_wait: shared, both would end after ")
+
+
+def test_sjf_bsbf_takes_the_shortest_first():
+    facts = Facts({"long": 900.0, "short": 500.0})
+    jobs = (a_job(1, 30, name="long"), a_job(2, 30, name="short"), a_job(3, 30, name="unknown", priority=0))
+    assert decided(placer("sjf-bsbf", gpu(0), facts=facts), *jobs) == {2: ("GPU-0",)}
+
+
+def test_tiresias_puts_those_behind_that_had_much():
+    ran = failed(a_job(1, 4), 4)
+    had = replace(ran, attempts=(replace(ran.attempts[0], started_at_s=0.0, ended_at_s=3600.0),))
+    work = placer("tiresias", gpu(0))
+    assert decided(work, had, a_job(2, 4, at_s=5.0)) == {2: ("GPU-0",)}
+    with pytest.raises(UsageError, match="do not rise"):
+        create("tiresias", {"first_level_s": 5.0, "second_level_s": 1.0})
+
+
+def test_round_robin_goes_on_behind_the_last():
+    work = placer("round-robin", *(gpu(each, smact=0.1) for each in range(3)), settle_s=0.0)
+    jobs = [a_job(each, 4) for each in range(1, 6)]
+    assert list(decided(work, *jobs).values()) == [("GPU-0",), ("GPU-1",), ("GPU-2",), ("GPU-0",), ("GPU-1",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "uuid"), [("least-utilized", "GPU-1"), ("most-utilized", "GPU-0"), ("lug", "GPU-1"), ("mug", "GPU-0")]
+)
+def test_by_activity(name, uuid):
+    server = a_server(gpu(0, busy(), smact=0.6), gpu(1, busy(), smact=0.4), gpu(2, busy(), smact=0.9), at_s=AT_S)
+    (answer,) = create(name).decide([a_job(1, 4)], server)
+    assert answer.gpu_uuids == (uuid,)
+
+
+def test_the_names_of_the_literature():
+    assert create("magm").name == create("worst-fit").name == "most-memory"
+    assert create("least-utilised").name == "least-utilized"
+    with pytest.raises(UsageError) as caught:
+        create("carma", {"smact_limt": 0.5})
+    assert caught.value.hint == "did you mean `smact_limit`?"
+
+
+def test_a_wait_of_a_match_is_told_to_a_gang_too():
+    (wait,) = create("horus").decide([a_job(1, 4, gpus=2)], a_server(gpu(0, busy(smact=0.9)), gpu(1), at_s=AT_S))
+    assert isinstance(wait, Wait)
+    assert [each.rule for each in wait.verdicts] == ["utilization_cap", "gang"]
