@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotenant.gpus.simcard import Change
-from cotenant.sim.interference import Interference, Load
+from cotenant.sim.interference import Activity, Interference
 
 
 class Progress:
@@ -38,5 +38,5 @@ class Progress:
         keys = [key for key, _, _ in now.active]
         if own_key not in keys:
             return 1.0
-        speeds = self._interference.speeds([Load(label or None, smact) for _, label, smact in now.active])
+        speeds = self._interference.speeds([Activity(label or None, smact) for _, label, smact in now.active])
         return speeds[keys.index(own_key)]

@@ -6,12 +6,13 @@ import statistics
 
 import pytest
 
-from cotenant.sim.interference import Load, PairTable, SmactPowerLaw
+from cotenant.sim.interference import Activity, Collocation, PairTable, SmactPowerLaw
+from cotenant.sim.interference.sources import MeasuredCosts
 from cotenant.sim.workloads import pair_speeds, workloads
 
 
 def loads(*smacts):
-    return [Load(None, each) for each in smacts]
+    return [Activity(None, each) for each in smacts]
 
 
 def test_alone():
@@ -29,37 +30,69 @@ def test_power_law(partner, speed):
     assert SmactPowerLaw().speeds(loads(0.1, partner))[0] == pytest.approx(speed, abs=0.01)
 
 
+PAIRS_OF_THREE = {(v, p): 0.5 if "a" in (v, p) else 0.8 for v in "abc" for p in "abc" if v != p}
+
+
 def test_costs_add_up():
-    pairs = {("a", "b"): 0.5, ("a", "c"): 0.8}
-    speeds = PairTable(pairs).speeds([Load("a", 0.1), Load("b", 0.1), Load("c", 0.1)])
-    assert speeds[0] == pytest.approx(1 / (1 + 1.0 + 0.25))
+    speeds = PairTable(PAIRS_OF_THREE).speeds([Activity(each, 0.1) for each in "abc"])
+    assert speeds == pytest.approx([1 / 3, 1 / 2.25, 1 / 2.25])
+
+
+def test_costs_multiply():
+    model = Collocation([MeasuredCosts(PAIRS_OF_THREE)], combine="multiplicative")
+    assert model.speeds([Activity(each, 0.1) for each in "abc"]) == pytest.approx([1 / 4, 1 / 2.5, 1 / 2.5])
 
 
 def test_no_more_than_all_multiprocessors():
-    together = loads(0.6, 0.6, 0.6)
+    together = loads(0.9, 0.5)
     speeds = SmactPowerLaw().speeds(together)
     assert sum(load.smact * speed for load, speed in zip(together, speeds, strict=True)) == pytest.approx(1.0)
-    assert len(set(speeds)) == 1
+    alone = [1 / (1 + 1.94 * partner**4.44) for partner in (0.5, 0.9)]
+    assert speeds[0] / speeds[1] == pytest.approx(alone[0] / alone[1])
+
+
+@pytest.mark.parametrize(
+    ("smacts", "total", "line"),
+    [
+        pytest.param((0.1, 0.1, 0.1), 2.8, 2.26 - 0.63 * 0.3, id="light jobs"),
+        pytest.param((0.5, 0.5, 0.5), 2.0, 2.26 - 0.63 * 1.5, id="medium jobs: all SMs are in use"),
+        pytest.param((0.6,) * 5, 1 / 0.6, 1.0, id="the line ends at 1, where five ImageNet jobs were seen at 1.67"),
+    ],
+)
+def test_more_than_two_stay_below_a_ceiling(smacts, total, line):
+    assert sum(Collocation([]).speeds(loads(*smacts))) == pytest.approx(total)
+    assert sum(Collocation([], ceiling="line").speeds(loads(*smacts))) == pytest.approx(line)
+
+
+def test_heavy_jobs_stay_where_their_costs_put_them():
+    law = SmactPowerLaw()
+    assert law.speeds(loads(0.95, 0.95, 0.95))[0] == pytest.approx(min(1 / (1 + 2 * 1.94 * 0.95**4.44), 1 / 3))
+
+
+def test_hidden_sensitivity_scales_what_partners_cost():
+    table = PairTable(PAIRS_OF_THREE)
+    tender, other = Activity("a", 0.1, sensitivity=2.0), Activity("b", 0.1)
+    assert table.speeds([tender, other]) == pytest.approx([1 / 3, 1 / 2])
 
 
 def test_measured_pair_is_taken_as_it_is():
     table = PairTable({("a", "b"): 0.9, ("b", "a"): 0.8})
-    assert table.speeds([Load("b", 1.0), Load("a", 1.0)]) == pytest.approx([0.8, 0.9])
+    assert table.speeds([Activity("b", 1.0), Activity("a", 1.0)]) == pytest.approx([0.8, 0.9])
 
 
 def test_no_company_pays_a_job():
-    assert PairTable({("a", "b"): 1.1, ("b", "a"): 1.0}).speeds([Load("a", 0.1), Load("b", 0.1)])[0] == 1.0
+    assert PairTable({("a", "b"): 1.1, ("b", "a"): 1.0}).speeds([Activity("a", 0.1), Activity("b", 0.1)])[0] == 1.0
 
 
 def test_pair_that_was_not_measured_falls_back():
     known = PairTable({("a", "b"): 0.5, ("b", "a"): 0.5})
-    assert known.speeds([Load("a", 0.3), Load(None, 0.7)]) == SmactPowerLaw().speeds(loads(0.3, 0.7))
+    assert known.speeds([Activity("a", 0.3), Activity(None, 0.7)]) == SmactPowerLaw().speeds(loads(0.3, 0.7))
 
 
 def measured():
     known = workloads()
     for (first, second), speed in pair_speeds().items():
-        yield Load(first, known[first].smact), Load(second, known[second].smact), speed
+        yield Activity(first, known[first].smact), Activity(second, known[second].smact), speed
 
 
 def test_table_gives_what_was_measured():

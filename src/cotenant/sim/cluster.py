@@ -1,0 +1,157 @@
+"""Servers and clusters to simulate: GPUs of one or of many kinds, whole or cut into MIG instances."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.core.gpu import Gpu
+from cotenant.core.units import GiB
+
+MOST_GPUS = 1_000_000
+
+_PART = re.compile(r"(?:(?P<servers>\d+)\*)?(?P<count>\d+)x(?P<type>[A-Za-z0-9.+-]+?)(?:/(?P<layout>[0-9a-z.+]+))?")
+_MEMORY_IN_NAME = re.compile(r"-(\d+(?:\.\d+)?)GB$")
+
+
+class Slot(NamedTuple):
+    """One GPU, or one MIG instance, of a cluster.
+
+    Attributes:
+        gpu_type: as tables of interference know it, e.g. `A100-40GB`, or `A100-40GB/3g.20gb` for an instance.
+        server: number of the server it is in.
+    """
+
+    gpu: Gpu
+    gpu_type: str
+    server: int
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is an instance and not a whole GPU."""
+        return self.gpu.mig_profile is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All GPUs that jobs may get, in display order; `text` says what they are.
+
+    A job of several GPUs may get any of them: that GPUs of one server talk faster is not modeled.
+    """
+
+    text: str
+    slots: tuple[Slot, ...]
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def plus(self, other: Cluster) -> Cluster:
+        """Both together, numbered anew."""
+        servers = 1 + max((each.server for each in self.slots), default=-1)
+        moved = [each._replace(server=each.server + servers) for each in other.slots]
+        return Cluster(f"{self.text},{other.text}", _numbered([*self.slots, *moved]))
+
+
+def parse(text: str) -> Cluster:
+    """The cluster meant by e.g. `4xA100-40GB`, `2*8xV100-32GB,1xT4-16GB` or `2xA100-40GB/4g.20gb+3g.20gb`.
+
+    `N*` repeats a server; parts without it are in one server together. After a slash comes the MIG layout of each
+    GPU. The memory of a card that no table knows is in its name: `G2-32GB`.
+
+    Raises:
+        UsageError: it is not understood; UnknownName: there is no such card or MIG profile.
+    """
+    slots: list[Slot] = []
+    servers = 0
+    own_server: int | None = None
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            raise UsageError(f"`{part}` is not a number of GPUs", hint="write e.g. `4xA100-40GB` or `2*8xV100-32GB`")
+        count = int(found["count"])
+        copies = int(found["servers"]) if found["servers"] else 1
+        if not 1 <= count * copies <= MOST_GPUS:
+            raise UsageError(f"`{part}` is {count * copies} GPUs", hint=f"from 1 to {MOST_GPUS}")
+        if not found["servers"] and own_server is None:
+            own_server, servers = servers, servers + 1
+        for _ in range(copies):
+            server = own_server if not found["servers"] and own_server is not None else servers
+            servers += 1 if found["servers"] else 0
+            for _ in range(count):
+                slots += _gpu_slots(found["type"], found["layout"], server, parent=f"SIM-CARD-{len(slots)}")
+    return Cluster(text, _numbered(slots))
+
+
+def of_servers(text: str, servers: Iterable[tuple[str, int]]) -> Cluster:
+    """A cluster of servers, each with its GPU type and how many it has."""
+    slots = [
+        slot for number, (name, count) in enumerate(servers) for _ in range(count) for slot in _whole(name, number)
+    ]
+    return Cluster(text, _numbered(slots))
+
+
+def memory_bytes(gpu_type: str) -> int:
+    """Memory of a card, from the table of simulated cards or else from its name.
+
+    Raises:
+        UnknownName: no table knows it and its name says nothing.
+    """
+    from cotenant.gpus.simcard import MODELS
+
+    known = MODELS.get(gpu_type)
+    if known is not None:
+        return known.memory_bytes
+    found = _MEMORY_IN_NAME.search(gpu_type)
+    if found is None:
+        raise UnknownName("GPU type", gpu_type, MODELS)
+    return int(float(found[1]) * GiB)
+
+
+def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -> list[Slot]:
+    if layout is None:
+        return _whole(gpu_type, server)
+    from cotenant.estimators import profiles
+
+    profile = profiles.profile(gpu_type)
+    parts = layout.split("+")
+    slices = sum(_slices(each) for each in parts)
+    if slices > 7:
+        raise UsageError(f"MIG layout `{layout}` takes {slices} slices", hint="a GPU has 7")
+    return [
+        Slot(
+            gpu=Gpu(
+                uuid="",
+                index=0,
+                name=f"{gpu_type} MIG {each}",
+                memory_total_bytes=profile.instance(each).memory_total_bytes,
+                mig_parent=parent,
+                mig_profile=each,
+            ),
+            gpu_type=f"{gpu_type}/{each}",
+            server=server,
+        )
+        for each in parts
+    ]
+
+
+def _slices(mig_profile: str) -> int:
+    digits = mig_profile.partition("g")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _whole(gpu_type: str, server: int) -> list[Slot]:
+    gpu = Gpu(uuid="", index=0, name=gpu_type, memory_total_bytes=memory_bytes(gpu_type))
+    return [Slot(gpu=gpu, gpu_type=gpu_type, server=server)]
+
+
+def _numbered(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    from dataclasses import replace
+
+    width = len(str(max(0, len(slots) - 1)))
+    return tuple(
+        slot._replace(gpu=replace(slot.gpu, uuid=f"SIM-{index:0{width}d}", index=index))
+        for index, slot in enumerate(slots)
+    )

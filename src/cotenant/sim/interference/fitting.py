@@ -1,0 +1,184 @@
+"""Fits of measured pairs: a Gaussian process over who suffers and who causes it. Needs numpy and scipy (`[sim]`).
+
+The speed of a victim v beside a partner p is a mean plus smooth functions of what v is, of what p is and of both,
+plus a part of v alone and of p alone that nothing explains. How far likeness reaches, and how much each part
+weighs, are found by the likelihood of the measurements; `kernel.py` evaluates the result without numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cotenant.core.errors import CotenantError
+from cotenant.sim.interference.kernel import TERMS, KernelFit, Traits
+
+START_LENGTH = 2.0  # of standardized traits
+START_WEIGHTS = {"victim": 0.03, "partner": 0.03, "both": 0.03, "victim_own": 0.002, "partner_own": 0.002}
+START_NOISE = 0.001
+LEAST_NOISE = 1e-5
+PRIOR = 0.15  # how firmly logs of all of these stay where they start, in 1 / variance
+
+
+class PairSpeed(NamedTuple):
+    """Measured speed of a victim beside a partner, as a part of its speed alone."""
+
+    victim: str
+    partner: str
+    speed: float
+
+
+class Hyper(NamedTuple):
+    """What the likelihood chooses: reach of each trait, weight of each term, variance of the noise."""
+
+    lengths: tuple[float, ...]
+    weights: tuple[float, ...]
+    noise: float
+
+
+def fit(
+    rows: Sequence[PairSpeed],
+    traits: Mapping[str, Traits],
+    *,
+    smact_law: bool,
+    hyper: Hyper | None = None,
+    iterations: int = 80,
+) -> tuple[KernelFit, Hyper]:
+    """The fit to `rows`; `traits` has every name in them.
+
+    Speeds above 1 count as 1: no company pays a job. With `smact_law` the mean is 1 / (1 + a SMACT^b) of the
+    partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
+    `hyper` nothing else is searched.
+    """
+    np = _numpy()
+    problem = _Problem(np, rows, traits)
+    law = _fit_law(np, problem) if smact_law else None
+    means = 1.0 / (1.0 + law[0] * problem.smact ** law[1]) if law else np.full(len(rows), problem.speeds.mean())
+    residuals = problem.speeds - means
+    found = hyper or problem.search(residuals, iterations)
+    weights = problem.solve(residuals, found)
+    fitted = KernelFit(
+        law=law,
+        mean=None if law else float(problem.speeds.mean()),
+        center=tuple(problem.center.tolist()),
+        scale=tuple(problem.scale.tolist()),
+        lengths=found.lengths,
+        weights=dict(zip(TERMS, found.weights, strict=True)),
+        jobs={name: traits[name] for name in problem.names},
+        rows=tuple(
+            (row.victim, row.partner, float(weight)) for row, weight in zip(rows, weights.tolist(), strict=True)
+        ),
+    )
+    return fitted, found
+
+
+class _Problem:
+    """The measurements as arrays: N rows over n jobs with q traits (the last is whether families differ)."""
+
+    def __init__(self, np: Any, rows: Sequence[PairSpeed], traits: Mapping[str, Traits]) -> None:
+        self.np = np
+        self.names = sorted({row.victim for row in rows} | {row.partner for row in rows})
+        index = {name: i for i, name in enumerate(self.names)}
+        self.victims = np.array([index[row.victim] for row in rows])
+        self.partners = np.array([index[row.partner] for row in rows])
+        self.speeds = np.array([min(1.0, row.speed) for row in rows])
+        values_nq = np.array([traits[name].values for name in self.names], dtype=float).reshape(len(self.names), -1)
+        self.smact = values_nq[self.partners, 0] if values_nq.shape[1] else np.zeros(len(rows))
+        self.center = values_nq.mean(axis=0)
+        self.scale = np.maximum(values_nq.std(axis=0), 1e-9)
+        z_nq = (values_nq - self.center) / self.scale
+        families = [traits[name].family for name in self.names]
+        differ_nn = np.array([[float(a is None or a != b) for b in families] for a in families])
+        np.fill_diagonal(differ_nn, 0.0)
+        self.apart = [(z_nq[:, None, k] - z_nq[None, :, k]) ** 2 for k in range(z_nq.shape[1])] + [differ_nn]
+
+    def _likeness(self, log_lengths: Any) -> Any:
+        exponents = sum(apart * math.exp(-2.0 * length) for apart, length in zip(self.apart, log_lengths, strict=True))
+        return self.np.exp(-0.5 * exponents)
+
+    def _terms(self, log_lengths: Any) -> list[Any]:
+        """Covariance of the rows under each term, in the order of `TERMS`, each with weight 1."""
+        np, v, p = self.np, self.victims, self.partners
+        likeness = self._likeness(log_lengths)
+        same = np.eye(len(self.names))
+        of_victims, of_partners = likeness[np.ix_(v, v)], likeness[np.ix_(p, p)]
+        return [of_victims, of_partners, of_victims * of_partners, same[np.ix_(v, v)], same[np.ix_(p, p)]]
+
+    def start(self) -> Any:
+        weights = [math.log(START_WEIGHTS[term]) for term in TERMS]
+        lengths = [math.log(START_LENGTH)] * len(self.apart)
+        return self.np.array([*lengths, *weights, math.log(START_NOISE)])
+
+    def search(self, residuals: Any, iterations: int) -> Hyper:
+        """The most likely hyperparameters, by quasi-Newton steps from a fixed start."""
+        try:
+            from scipy.optimize import minimize
+        except ImportError as error:
+            raise _missing() from error
+        options = {"maxiter": iterations}
+        start = self.start()
+        found = minimize(self._misfit, start, args=(residuals,), jac=True, method="L-BFGS-B", options=options)
+        q = len(self.apart)
+        values = [math.exp(float(each)) for each in found.x]
+        return Hyper(tuple(values[:q]), tuple(values[q:-1]), values[-1])
+
+    def _misfit(self, theta: Any, residuals: Any) -> tuple[float, Any]:
+        """Minus the log of likelihood times prior, and its gradient, at the logs of the hyperparameters."""
+        np, q = self.np, len(self.apart)
+        weights, noise = np.exp(theta[q:-1]), math.exp(theta[-1])
+        terms = [weight * term for weight, term in zip(weights, self._terms(theta[:q]), strict=True)]
+        covariance = sum(terms) + (noise + LEAST_NOISE) * np.eye(len(residuals))
+        try:
+            lower = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(theta)
+        inverse = np.linalg.inv(covariance)
+        alpha = inverse @ residuals
+        off = theta - self.start()
+        misfit = 0.5 * residuals @ alpha + np.log(np.diag(lower)).sum() + 0.5 * PRIOR * (off**2).sum()
+        slope = 0.5 * (inverse - np.outer(alpha, alpha))
+        pulls = [slope * term for term in terms]
+        gradient = np.zeros_like(theta)
+        gradient[q:-1] = [pull.sum() for pull in pulls]
+        gradient[-1] = np.trace(slope) * noise
+        by_victim = self._by_job(pulls[0] + pulls[2], self.victims)
+        by_partner = self._by_job(pulls[1] + pulls[2], self.partners)
+        for k, apart in enumerate(self.apart):
+            gradient[k] = ((by_victim + by_partner) * apart).sum() * math.exp(-2.0 * theta[k])
+        return float(misfit), gradient + PRIOR * off
+
+    def _by_job(self, pull: Any, jobs: Any) -> Any:
+        np = self.np
+        member = np.zeros((len(jobs), len(self.names)))
+        member[np.arange(len(jobs)), jobs] = 1.0
+        return member.T @ pull @ member
+
+    def solve(self, residuals: Any, hyper: Hyper) -> Any:
+        """Weight of each row in a prediction."""
+        np = self.np
+        terms = self._terms([math.log(length) for length in hyper.lengths])
+        covariance = sum(weight * term for weight, term in zip(hyper.weights, terms, strict=True))
+        return np.linalg.solve(covariance + (hyper.noise + LEAST_NOISE) * np.eye(len(residuals)), residuals)
+
+
+def _fit_law(np: Any, problem: _Problem) -> tuple[float, float]:
+    """A and b of 1 / (1 + a SMACT^b), by least squares on a grid of 2 % steps."""
+    factors = 0.2 * 1.02 ** np.arange(150)
+    powers = 1.0 * 1.02 ** np.arange(110)
+    costs = factors[:, None, None] * problem.smact[None, None, :] ** powers[None, :, None]
+    errors = ((1.0 / (1.0 + costs) - problem.speeds) ** 2).sum(axis=2)
+    i, j = np.unravel_index(int(errors.argmin()), errors.shape)
+    return float(factors[i]), float(powers[j])
+
+
+def _numpy() -> Any:
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise _missing() from error
+    return np
+
+
+def _missing() -> CotenantError:
+    return CotenantError("fitting pairs of jobs needs numpy and scipy", hint="pip install 'cotenant[sim]'")

@@ -1,0 +1,147 @@
+"""A fit of measured pairs, evaluated: what jobs that were never measured together cost each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cotenant.sim.interference.model import Activity, PairCost
+
+TERMS = ("victim", "partner", "both", "victim_own", "partner_own")
+LEAST_SPEED = 0.05
+
+# What the fit on activity looks at, in this order.
+ACTIVITY_TRAITS = ("smact", "smocc", "drama", "utilization", "log_memory")
+
+
+class Traits(NamedTuple):
+    """A job as a fit sees it: numbers, and the family (model and data set) it belongs to, if that is known."""
+
+    values: tuple[float, ...]
+    family: str | None = None
+
+
+class KernelFit:
+    """Speeds of pairs from a fit; see `fitting.py` for what the numbers are.
+
+    A job is known by its name, or else by its activity where the fit was made on that (`by_activity`).
+    """
+
+    def __init__(
+        self,
+        *,
+        law: tuple[float, float] | None,
+        mean: float | None,
+        center: tuple[float, ...],
+        scale: tuple[float, ...],
+        lengths: tuple[float, ...],
+        weights: Mapping[str, float],
+        jobs: Mapping[str, Traits],
+        rows: tuple[tuple[str, str, float], ...],
+        by_activity: bool = False,
+    ) -> None:
+        self.law, self.mean, self.by_activity = law, mean, by_activity
+        self.center, self.scale, self.lengths, self.weights = center, scale, lengths, dict(weights)
+        self.jobs, self.rows = dict(jobs), rows
+        self._names = list(jobs)
+        index = {name: i for i, name in enumerate(self._names)}
+        self._at = [self._scaled(self.jobs[name]) for name in self._names]
+        n = len(self._names)
+        self._victims = [0.0] * n
+        self._partners = [0.0] * n
+        self._pairs: list[dict[int, float]] = [{} for _ in range(n)]
+        for victim, partner, weight in rows:
+            v, p = index[victim], index[partner]
+            self._victims[v] += weight
+            self._partners[p] += weight
+            self._pairs[v][p] = self._pairs[v].get(p, 0.0) + weight
+        self._index = index
+
+    def _scaled(self, traits: Traits) -> tuple[float, ...]:
+        return tuple(
+            (value - center) / scale / length
+            for value, center, scale, length in zip(traits.values, self.center, self.scale, self.lengths, strict=False)
+        )
+
+    def _likeness(self, name: str | None, traits: Traits) -> list[float]:
+        """Of this job to each job of the fit, 0..1."""
+        at = self._scaled(traits)
+        family = 0.5 / self.lengths[-1] ** 2
+        found: list[float] = []
+        for other, there in zip(self._names, self._at, strict=True):
+            apart = 0.5 * sum((a - b) ** 2 for a, b in zip(at, there, strict=True))
+            if other != name and (traits.family is None or traits.family != self.jobs[other].family):
+                apart += family
+            found.append(math.exp(-apart))
+        return found
+
+    def speed(self, victim: str | None, victim_is: Traits, partner: str | None, partner_is: Traits) -> float:
+        """Speed of the victim beside the partner; names that the fit does not know count as none."""
+        mean = self.mean
+        if mean is None:
+            factor, power = self.law or (0.0, 1.0)
+            mean = 1.0 / (1.0 + factor * partner_is.values[0] ** power)
+        weights = self.weights
+        like_v, like_p = self._likeness(victim, victim_is), self._likeness(partner, partner_is)
+        total = weights["victim"] * sum(w * k for w, k in zip(self._victims, like_v, strict=True))
+        total += weights["partner"] * sum(w * k for w, k in zip(self._partners, like_p, strict=True))
+        for v, row in enumerate(self._pairs):
+            if row:
+                total += weights["both"] * like_v[v] * sum(weight * like_p[p] for p, weight in row.items())
+        if victim in self._index:
+            total += weights["victim_own"] * self._victims[self._index[victim]]
+        if partner in self._index:
+            total += weights["partner_own"] * self._partners[self._index[partner]]
+        return min(1.0, max(LEAST_SPEED, mean + total))
+
+    def cost(self, victim: Activity, partner: Activity) -> PairCost | None:
+        """What the fit says; None where it knows one of them neither by name nor by activity."""
+        victim_is, partner_is = self._traits(victim), self._traits(partner)
+        if victim_is is None or partner_is is None:
+            return None
+        speed = self.speed(victim.workload, victim_is, partner.workload, partner_is)
+        return PairCost(1.0 / speed - 1.0, "fitted")
+
+    def _traits(self, job: Activity) -> Traits | None:
+        if job.workload is not None and job.workload in self.jobs:
+            return self.jobs[job.workload]
+        return activity_traits(job) if self.by_activity else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes it again."""
+        return {
+            "law": self.law,
+            "mean": self.mean,
+            "by_activity": self.by_activity,
+            "center": self.center,
+            "scale": self.scale,
+            "lengths": self.lengths,
+            "weights": self.weights,
+            "jobs": {name: [each.family, *each.values] for name, each in self.jobs.items()},
+            "rows": [[self._index[v], self._index[p], weight] for v, p, weight in self.rows],
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> KernelFit:
+        """The fit that `to_json` wrote."""
+        jobs = {name: Traits(tuple(values), family) for name, (family, *values) in told["jobs"].items()}
+        names = list(jobs)
+        return cls(
+            law=tuple(told["law"]) if told["law"] else None,
+            mean=told["mean"],
+            center=tuple(told["center"]),
+            scale=tuple(told["scale"]),
+            lengths=tuple(told["lengths"]),
+            weights=told["weights"],
+            jobs=jobs,
+            rows=tuple((names[v], names[p], weight) for v, p, weight in told["rows"]),
+            by_activity=told["by_activity"],
+        )
+
+
+def activity_traits(job: Activity, family: str | None = None) -> Traits | None:
+    """The traits named in `ACTIVITY_TRAITS`; None where one is not known."""
+    if job.smocc is None or job.drama is None or job.utilization is None or not job.memory_bytes:
+        return None
+    return Traits((job.smact, job.smocc, job.drama, job.utilization, math.log(job.memory_bytes / 2**20)), family)

@@ -1,0 +1,50 @@
+"""Two sources of pair costs: measured pairs, and a law of SM activity alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cotenant.sim.interference.model import Activity, Collocation, Origin, PairCost
+
+# Fitted on 218 pairs of jobs on an A100 (R2 0.69): what the victim does itself hardly matters there.
+AGGRESSION = 1.94
+EXPONENT = 4.44
+
+
+class SmactCosts:
+    """1.94 x SMACT^4.44 of the partner: knows every job, and none in particular."""
+
+    def __init__(self, origin: Origin = "fitted") -> None:
+        self._origin: Origin = origin
+
+    def cost(self, victim: Activity, partner: Activity) -> PairCost:  # noqa: ARG002 - of the protocol
+        """What the partner costs anybody."""
+        return PairCost(float(AGGRESSION * partner.smact**EXPONENT), self._origin)
+
+
+class MeasuredCosts:
+    """Costs of measured pairs: `speeds[(victim, partner)]` is the victim's speed as a part of its speed alone."""
+
+    def __init__(self, speeds: Mapping[tuple[str, str], float]) -> None:
+        # Some jobs were measured a little faster in company: that is noise, and no company pays a job.
+        self._costs = {pair: PairCost(max(0.0, 1.0 / speed - 1.0), "measured") for pair, speed in speeds.items()}
+
+    def cost(self, victim: Activity, partner: Activity) -> PairCost | None:
+        """What was measured; None if this pair was not."""
+        if victim.workload is None or partner.workload is None:
+            return None
+        return self._costs.get((victim.workload, partner.workload))
+
+
+class SmactPowerLaw(Collocation):
+    """Speeds from SM activity alone."""
+
+    def __init__(self) -> None:
+        super().__init__([SmactCosts()])
+
+
+class PairTable(Collocation):
+    """Speeds from measured pairs where there are any, else from SM activity."""
+
+    def __init__(self, pairs: Mapping[tuple[str, str], float]) -> None:
+        super().__init__([MeasuredCosts(pairs), SmactCosts()])

@@ -1,0 +1,210 @@
+"""What a run is judged by, and how sure one can be of it."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from cotenant.sim.jobs import Trace
+from cotenant.sim.run import Run
+from cotenant.sim.world import COMPLETED, FAILED
+
+SLOWDOWN_BOUND = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Figures of one run; of the jobs that ran to their end, where jobs are meant. NaN where there is nothing.
+
+    Attributes:
+        wait: from submission to the first launch, and from running out of memory to the next.
+        execution: of the attempt that ran to its end. slowdown: execution over the time alone.
+        fairness: finish-time fairness: JCT over the time alone on a share of the cluster that is as crowded as it was
+            meanwhile (demanded over existing GPUs, at least 1); above 1 is worse than such a share.
+        within_bound: share of jobs whose slowdown is at most 1.5.
+        memory, smact, smocc, drama: mean over all GPUs, from the first submission to the last end; ratios.
+        blocked: GPU seconds with nobody on the GPU while a job waited, over all GPU seconds.
+        lost_gpu_s: in attempts without a result, as run seconds times GPUs.
+    """
+
+    jobs: int
+    ended: int
+    makespan_s: float
+    wait_mean_s: float
+    wait_p95_s: float
+    execution_mean_s: float
+    jct_mean_s: float
+    jct_median_s: float
+    jct_p95_s: float
+    slowdown_mean: float
+    slowdown_p95: float
+    within_bound: float
+    fairness_mean: float
+    fairness_p95: float
+    memory: float
+    smact: float
+    smocc: float
+    drama: float
+    shared: float
+    power_mean_w: float
+    energy_j: float
+    ooms: int
+    jobs_with_oom: int
+    retry_wait_mean_s: float
+    lost_gpu_s: float
+    blocked: float
+
+
+NAMES: tuple[str, ...] = tuple(each.name for each in fields(Metrics))
+"""All figures, by name."""
+
+
+def metrics_of(run: Run, *, slowdown_bound: float = SLOWDOWN_BOUND) -> Metrics:
+    """The figures of a run."""
+    trace = run.trace
+    ended = [number for number, each in enumerate(run.outcome) if each in (COMPLETED, FAILED)]
+    jct_s = [run.end_s[number] - trace.submit_s[number] for number in ended]
+    wait_s = [run.start_s[number] - trace.submit_s[number] + run.retry_wait_s[number] for number in ended]
+    execution_s = [run.run_s[number] - run.lost_s[number] for number in ended]
+    slowdown = [run_s / trace.duration_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
+    crowding = _crowding(trace, run, ended)
+    fairness = [
+        each_s / (trace.duration_s[number] * crowded)
+        for number, each_s, crowded in zip(ended, jct_s, crowding, strict=True)
+    ]
+    failed_once = [number for number, count in enumerate(run.ooms) if count]
+    span_s = run.makespan_s * len(run.cluster)
+    capacity = [slot.gpu.memory_total_bytes for slot in run.cluster.slots]
+    memory_s = sum(each.memory_byte_s / size for each, size in zip(run.totals, capacity, strict=True))
+    energy_j = sum(each.energy_j for each in run.totals)
+    return Metrics(
+        jobs=len(trace),
+        ended=len(ended),
+        makespan_s=run.makespan_s,
+        wait_mean_s=mean(wait_s),
+        wait_p95_s=quantile(wait_s, 0.95),
+        execution_mean_s=mean(execution_s),
+        jct_mean_s=mean(jct_s),
+        jct_median_s=quantile(jct_s, 0.5),
+        jct_p95_s=quantile(jct_s, 0.95),
+        slowdown_mean=mean(slowdown),
+        slowdown_p95=quantile(slowdown, 0.95),
+        within_bound=mean([float(each <= slowdown_bound) for each in slowdown]),
+        fairness_mean=mean(fairness),
+        fairness_p95=quantile(fairness, 0.95),
+        memory=memory_s / span_s,
+        smact=sum(each.smact_s for each in run.totals) / span_s,
+        smocc=sum(each.smocc_s for each in run.totals) / span_s,
+        drama=sum(each.drama_s for each in run.totals) / span_s,
+        shared=sum(each.shared_s for each in run.totals) / span_s,
+        power_mean_w=energy_j / run.makespan_s,
+        energy_j=energy_j,
+        ooms=sum(run.ooms),
+        jobs_with_oom=len(failed_once),
+        retry_wait_mean_s=mean([run.retry_wait_s[number] for number in failed_once]) if failed_once else 0.0,
+        lost_gpu_s=sum(lost_s * gpus for lost_s, gpus in zip(run.lost_s, trace.gpus, strict=True)),
+        blocked=run.idle_while_waiting_s / span_s,
+    )
+
+
+def _crowding(trace: Trace, run: Run, ended: Sequence[int]) -> list[float]:
+    """For each ended job, the mean over its stay of demanded over existing GPUs, at least 1."""
+    gpus = len(run.cluster)
+    changes: list[tuple[float, int]] = []
+    for number, end_s in enumerate(run.end_s):
+        changes.append((trace.submit_s[number], trace.gpus[number]))
+        if not math.isnan(end_s):
+            changes.append((end_s, -trace.gpus[number]))
+    changes.sort()
+    moments, demand_s, demanded = [0.0], [0.0], [0]
+    for at_s, change in changes:
+        demand_s.append(demand_s[-1] + demanded[-1] * (at_s - moments[-1]))
+        moments.append(at_s)
+        demanded.append(demanded[-1] + change)
+
+    def until(at_s: float) -> float:
+        place = bisect.bisect_right(moments, at_s) - 1
+        return demand_s[place] + demanded[place] * (at_s - moments[place])
+
+    found = []
+    for number in ended:
+        submit_s, end_s = trace.submit_s[number], run.end_s[number]
+        found.append(max(1.0, (until(end_s) - until(submit_s)) / (end_s - submit_s) / gpus))
+    return found
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; NaN of nothing."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The value that a share `q` of `values` does not exceed, between neighbors in proportion; NaN of nothing."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    place = q * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean over samples, and the middle 95 % of them."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(samples: Sequence[float]) -> Interval:
+    """Of bootstraps: their mean, and their 2.5th and 97.5th percentile. NaN ones are left out."""
+    sound = [each for each in samples if not math.isnan(each)]
+    return Interval(mean=mean(sound), low=quantile(sound, 0.025), high=quantile(sound, 0.975))
+
+
+def intervals(samples: Sequence[Metrics]) -> Mapping[str, Interval]:
+    """An interval for every figure."""
+    return {name: interval([float(getattr(each, name)) for each in samples]) for name in NAMES}
+
+
+def changes(samples: Sequence[Metrics], baseline: Sequence[Metrics], name: str) -> list[float]:
+    """Change of one figure against the baseline on the same sample: -0.25 is a quarter less."""
+    pairs = zip(samples, baseline, strict=True)
+    return [_change(float(getattr(mine, name)), float(getattr(theirs, name))) for mine, theirs in pairs]
+
+
+def _change(value: float, baseline: float) -> float:
+    return value / baseline - 1.0 if baseline else math.nan
+
+
+def better_share(samples: Sequence[Metrics], others: Sequence[Metrics], name: str) -> float:
+    """On how many of the same samples this figure is smaller than another's; ties count half."""
+    pairs = [(getattr(mine, name), getattr(theirs, name)) for mine, theirs in zip(samples, others, strict=True)]
+    return mean([0.5 if mine == theirs else float(mine < theirs) for mine, theirs in pairs])
+
+
+def gpu_series(run: Run, gpu: int, *, step_s: float) -> list[tuple[float, float, float]]:
+    """(from, mean SMACT, mean memory ratio) of one GPU in steps of `step_s`; needs a recorded run.
+
+    Raises:
+        ValueError: the run was not recorded.
+    """
+    if run.moments is None:
+        raise ValueError("the run was not recorded")
+    moments = sorted(run.moments[gpu], key=lambda each: each.at_s)
+    total = run.cluster.slots[gpu].gpu.memory_total_bytes
+    steps = max(1, math.ceil(run.makespan_s / step_s))
+    smact, memory = [0.0] * steps, [0.0] * steps
+    ends = [each.at_s for each in moments[1:]] + [steps * step_s]
+    for moment, end_s in zip(moments, ends, strict=True):
+        step = int(moment.at_s // step_s)
+        while step < steps and step * step_s < end_s:
+            part_s = min(end_s, (step + 1) * step_s) - max(moment.at_s, step * step_s)
+            smact[step] += moment.smact * part_s / step_s
+            memory[step] += moment.held_bytes / total * part_s / step_s
+            step += 1
+    return [(step * step_s, smact[step], memory[step]) for step in range(steps)]

@@ -1,0 +1,142 @@
+"""One simulated run: a trace, a cluster, a policy, and what is known of the jobs; out comes what became of each."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cotenant.scheduling import policies
+from cotenant.scheduling.asking import at_work
+from cotenant.scheduling.history import History
+from cotenant.scheduling.policy import NOTHING, Facts, Policy
+from cotenant.sim.cluster import Cluster
+from cotenant.sim.interference import Interference, standard
+from cotenant.sim.jobs import Trace
+from cotenant.sim.knowledge import JobMaker
+from cotenant.sim.learner import Learner
+from cotenant.sim.power import PowerModel, power_model
+from cotenant.sim.world import COMPLETED, World
+from cotenant.sim.world_card import Moment, Totals
+from cotenant.sim.world_config import WorldConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of every job and of every GPU; columns as in `World`.
+
+    Attributes:
+        policy, estimator: for reports.
+        moments: what each GPU did over time, if that was recorded.
+        wall_s: how long it took to simulate; not part of the result.
+    """
+
+    trace: Trace
+    cluster: Cluster
+    policy: str
+    estimator: str
+    config: WorldConfig
+    start_s: array[float]
+    end_s: array[float]
+    run_s: array[float]
+    lost_s: array[float]
+    retry_wait_s: array[float]
+    attempts: array[int]
+    ooms: array[int]
+    outcome: array[int]
+    totals: tuple[Totals, ...]
+    idle_while_waiting_s: float
+    happened: int
+    decisions: int
+    moments: tuple[tuple[Moment, ...], ...] | None = None
+    wall_s: float = field(default=0.0, compare=False)
+
+    def digest(self) -> str:
+        """Names this very result: the same trace, cluster, policy and seed give the same 16 hexadecimal digits."""
+        found = hashlib.sha256(self.trace.digest().encode())
+        for column in (self.start_s, self.end_s, self.run_s, self.attempts, self.ooms, self.outcome):
+            found.update(column.tobytes())
+        for each in self.totals:
+            found.update(array("d", each).tobytes())
+        return found.hexdigest()[:16]
+
+    @property
+    def makespan_s(self) -> float:
+        """First submission to last end; NaN where no job ended."""
+        ends = [each for each in self.end_s if not math.isnan(each)]
+        return max(ends) - self.trace.submit_s[0] if ends else math.nan
+
+    @property
+    def completed(self) -> int:
+        """Jobs that ended well."""
+        return sum(1 for each in self.outcome if each == COMPLETED)
+
+
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    policy: Policy | str,
+    *,
+    options: Mapping[str, object] | None = None,
+    estimator: str = "oracle",
+    interference: Interference | None = None,
+    config: WorldConfig | None = None,
+    slowdown_bound: float | None = None,
+    facts: Facts | None = None,
+    learn: bool | None = None,
+    power_of: Callable[[str], PowerModel] | None = None,
+) -> Run:
+    """Replay `trace` on `cluster` under a policy, given as one or by name and `options`.
+
+    `interference` is the truth that jobs run under, all measured pairs and what was fitted to them by default;
+    `slowdown_bound` is what every user asks for. With `learn`, the policy has a history as the daemon's has, empty at
+    first; by default all but those that share nothing have it. `facts` is what it may know of jobs instead.
+
+    Raises:
+        UnknownName: no such policy or estimator.
+        UsageError: it has no such option.
+    """
+    config = config or WorldConfig()
+    chosen = policies.create(policy, options) if isinstance(policy, str) else policy
+    began_s = time.perf_counter()
+    maker = JobMaker(trace, estimator, slowdown_bound=slowdown_bound)
+    if learn is None:
+        learn = facts is None and not getattr(chosen, "alone", False)
+    learner = Learner(History(), maker, len(trace)) if learn else None
+    known: Facts = learner.history if learner is not None else facts or NOTHING
+    world = World(
+        trace,
+        cluster,
+        at_work(chosen, known),
+        maker,
+        interference or standard(),
+        config=config,
+        power_of=power_of or power_model,
+        learner=learner,
+    )
+    world.run()
+    moments = tuple(tuple(card.moments or ()) for card in world.cards) if config.record else None
+    return Run(
+        trace=trace,
+        cluster=cluster,
+        policy=chosen.name,
+        estimator=estimator,
+        config=config,
+        start_s=world.start_s,
+        end_s=world.end_s,
+        run_s=world.run_s,
+        lost_s=world.lost_s,
+        retry_wait_s=world.retry_wait_s,
+        attempts=world.attempts,
+        ooms=world.ooms,
+        outcome=world.outcome,
+        totals=tuple(card.totals() for card in world.cards),
+        idle_while_waiting_s=world.idle_while_waiting_s,
+        happened=world.happened,
+        decisions=world.decisions,
+        moments=moments,
+        wall_s=time.perf_counter() - began_s,
+    )

@@ -1,0 +1,259 @@
+"""The traces that ship with the package, and tables and scripts of CARMA that name the same workloads.
+
+A trace of CARMA is a shell script of `sleep` and `submit` lines over `.rad` job files; how long each job runs and what
+it does to a GPU comes from the measured workloads in `sim/data`.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cotenant.core import radfile
+from cotenant.core.errors import JobFileError, UnknownName, UsageError
+from cotenant.core.units import MiB
+from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.traces.rows import Collected, Reader, columns_of, read_text, rows, stem
+from cotenant.sim.workloads import DATA_PATH, workloads
+
+SOURCE = "sim/data/traces_carma.csv"
+TURING = "aegis-saturn-60"
+
+# Of the arrivals of `aegis-philly-60`, which are not published: last one, median and 95th percentile of the gaps.
+PHILLY_SPAN_S = 9404.0
+PHILLY_GAP_MEDIAN_S, PHILLY_GAP_P95_S = 8.0, 600.0
+
+_SLEEP = re.compile(r"\s*sleep\s+(\d+(?:\.\d+)?)\s*([smh]?)\s*(?:#.*)?")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_RAD = re.compile(r"([^\s'\"=]+)\.rad\b")
+
+
+class Measured(NamedTuple):
+    """A measured workload as a job: its profile, GPUs and run time alone."""
+
+    profile: Profile
+    gpus: int
+    solo_s: float
+
+    def job(self, submit_s: float, *, user: str = "") -> TraceJob:
+        """It, submitted then."""
+        return TraceJob(submit_s=submit_s, duration_s=self.solo_s, gpus=self.gpus, profile=self.profile, user=user)
+
+
+@functools.cache
+def measured_a100() -> Mapping[str, Measured]:
+    """The workloads measured on an A100-40GB, by name, with what was told of their memory."""
+    told = _told()
+    return {
+        name: Measured(
+            Profile(
+                workload=name,
+                first_peak_bytes=each.first_peak_bytes,
+                peak_bytes=each.peak_bytes,
+                smact=each.smact,
+                smocc=each.smocc,
+                drama=each.drama,
+                utilization=each.utilization,
+                told_bytes=told.get(name, {}),
+            ),
+            each.gpus,
+            each.solo_s,
+        )
+        for name, each in workloads().items()
+    }
+
+
+@functools.cache
+def measured_rtx2080ti() -> Mapping[str, Measured]:
+    """The workloads measured on an RTX 2080 Ti; their activity is that on an A100, for none was published."""
+    a100 = measured_a100()
+    found = {}
+    for row in _table("workloads_rtx2080ti.csv"):
+        same = a100[row["name"]].profile
+        size = int(row["peak_mib"]) * MiB
+        profile = Profile(
+            workload=row["name"],
+            first_peak_bytes=size,
+            peak_bytes=size,
+            smact=same.smact,
+            smocc=same.smocc,
+            drama=same.drama,
+            utilization=same.utilization,
+            measured=False,
+            told_bytes={"declared": size},
+        )
+        found[row["name"]] = Measured(profile, a100[row["name"]].gpus, float(row["solo_s"]))
+    return found
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the traces in the package, in the order of their file."""
+    return tuple(dict.fromkeys(row["trace"] for row in _table("traces_carma.csv")))
+
+
+def read_shipped(name: str) -> Trace:
+    """The trace of that name.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    lines = [row for row in _table("traces_carma.csv") if row["trace"] == name]
+    if not lines:
+        raise UnknownName("trace", name, shipped())
+    measured = measured_rtx2080ti() if name == TURING else measured_a100()
+    notes: list[str] = []
+    if name == TURING:
+        notes.append("SM activity is that of the same workloads on an A100; none was published for this card")
+    moments = [float(row["submit_s"]) for row in lines if row["submit_s"]]
+    if not moments:
+        moments = _drawn_moments(len(lines))
+        notes.append("arrivals are drawn (seed 0) from the published span, median and P95 of the gaps")
+    jobs = [measured[row["workload"]].job(at_s) for row, at_s in zip(lines, moments, strict=True)]
+    return Trace(name, jobs, source=SOURCE, notes=notes)
+
+
+def _drawn_moments(count: int) -> list[float]:
+    drawn = random.Random(0)  # noqa: S311 - no secret
+    sigma = math.log(PHILLY_GAP_P95_S / PHILLY_GAP_MEDIAN_S) / 1.645
+    gaps = [PHILLY_GAP_MEDIAN_S * math.exp(sigma * drawn.gauss(0.0, 1.0)) for _ in range(count - 1)]
+    scale = PHILLY_SPAN_S / sum(gaps)
+    moments = [0.0]
+    for gap in gaps:
+        moments.append(moments[-1] + gap * scale)
+    return moments
+
+
+def _told() -> Mapping[str, Mapping[str, int | None]]:
+    sources = ("declared", "horus", "faketensor", "gpumemnet", "cotenant")
+    return {
+        row["workload"]: {each: int(float(row[each]) * MiB) if row[each] else None for each in sources}
+        for row in _table("told_a100.csv")
+    }
+
+
+@functools.cache
+def _by_rad() -> Mapping[str, str]:
+    return {row["rad"]: row["workload"] for row in _table("told_a100.csv") if row["rad"]}
+
+
+def _of_rad(name: str) -> Measured | None:
+    """The workload that a `.rad` file of CARMA runs, by the file's name."""
+    found = _by_rad().get(name)
+    return None if found is None else measured_a100()[found]
+
+
+def _table(name: str) -> Iterator[dict[str, str]]:
+    with (DATA_PATH / name).open(newline="") as file:
+        yield from csv.DictReader(line for line in file if not line.startswith("#"))
+
+
+# Tables: one row a submission, with the name of the job file.
+
+TABLE = """\
+seq,submit_offset_s,workload,dataset,batch,epochs,n_gpus,rad
+0,0,Xception,ImageNet,32,1,1,Xception
+1,181,resnet18,cifar100,32,20,1,resnet18_cifar100_20e_1
+2,181,unknown,none,1,1,1,no_such_job
+"""
+
+
+def _recognizes_table(_path: Path, first: str) -> bool:
+    titles = columns_of(first)
+    return "submit_offset_s" in titles and "rad" in titles
+
+
+def read_table(path: Path) -> Trace:
+    """The submissions whose job files were measured."""
+    found = Collected()
+    for row in rows(path, wanted=("submit_offset_s", "rad")):
+        at_s, measured = row.number("submit_offset_s"), _of_rad(row.text("rad"))
+        if at_s is None:
+            raise row.error("no `submit_offset_s`")
+        if measured is None:
+            found.skip("a job file that nobody measured")
+        else:
+            found.add(measured.job(at_s))
+    return found.trace(stem(path), path, "run times alone are those of AEGIS")
+
+
+# Scripts: `sleep N`, then a line that names a job file.
+
+SCRIPT = """\
+#!/bin/bash
+python submit.py --task jobs/Xception.rad
+sleep 181
+python submit.py --task jobs/resnet18_cifar100_20e_1.rad &
+sleep 2m  # a pause
+python submit.py --task jobs/UNet.rad
+echo done
+"""
+
+
+def _recognizes_script(path: Path, first: str) -> bool:
+    return path.suffix == ".sh" or (first.startswith("#!") and ".rad" in first)
+
+
+def read_script(path: Path) -> Trace:
+    """The submissions of the script, at the sum of the sleeps before each.
+
+    A job file beside the script is read for its GPUs and declared memory; without one, its name says what it is.
+
+    Raises:
+        JobFileError: a line submits a job that nobody measured, or its file cannot be understood.
+    """
+    found = Collected()
+    at_s = 0.0
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if pause := _SLEEP.fullmatch(text):
+            at_s += float(pause[1]) * _SECONDS[pause[2]]
+        elif submits := _RAD.search(text):
+            found.add(_submitted(path, number, submits[1], at_s))
+        else:
+            found.skip("a line that neither sleeps nor names a `.rad` file")
+    return found.trace(stem(path), path, "run times alone are those of AEGIS")
+
+
+def _submitted(path: Path, number: int, job_file: str, at_s: float) -> TraceJob:
+    name = Path(job_file).name
+    measured = _of_rad(name)
+    if measured is None:
+        known = UnknownName("measured job file", name, _by_rad())
+        raise JobFileError(str(path), number, f"`{name}.rad` was not measured", hint=known.hint)
+    beside = path.parent / f"{job_file}.rad"
+    if not beside.is_file():
+        return measured.job(at_s)
+    try:
+        text = beside.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read `{beside}`: {error}") from error
+    asked = radfile.parse(text, str(beside))
+    return TraceJob(submit_s=at_s, duration_s=measured.solo_s, gpus=asked.gpus, profile=measured.profile)
+
+
+READERS = (
+    Reader(
+        name="carma-table",
+        about="a table of CARMA submissions: submit_offset_s and the name of the .rad file",
+        recognizes=_recognizes_table,
+        read=read_table,
+        example=TABLE,
+        example_name="philly_trace.csv",
+    ),
+    Reader(
+        name="rad-script",
+        about="a shell script that sleeps and submits .rad files, as CARMA's traces are",
+        recognizes=_recognizes_script,
+        read=read_script,
+        example=SCRIPT,
+        example_name="trace.sh",
+    ),
+)

@@ -1,0 +1,185 @@
+"""What readers of traces share: tables and their numbers, plain or gzipped, with errors that name the line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from cotenant.core.errors import JobFileError, UsageError
+from cotenant.sim.jobs import Trace, TraceJob, from_zero
+
+HEAD_CHARS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """How one format of traces is read.
+
+    Attributes:
+        about: one line for people.
+        recognizes: whether a file is of this format, from its path and its first `HEAD_CHARS` characters.
+        read: the trace in the file at that path.
+        example: a few rows in this format, written by us: documentation, and what the contract test reads.
+        example_name: what a file of this kind is called.
+    """
+
+    name: str
+    about: str
+    recognizes: Callable[[Path, str], bool]
+    read: Callable[[Path], Trace]
+    example: str
+    example_name: str
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that may be gzipped.
+
+    Raises:
+        UsageError: it cannot be read, or is no text.
+    """
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except (OSError, EOFError) as error:
+        raise UsageError(f"cannot read trace `{path}`: {_why(error)}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"trace `{path}` is no text") from error
+
+
+def head(path: Path) -> str:
+    """The first characters of a file that may be gzipped; empty where it is no text."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            return file.read(HEAD_CHARS).decode(errors="ignore")
+    except (OSError, EOFError) as error:
+        raise UsageError(f"cannot read trace `{path}`: {_why(error)}") from error
+
+
+def columns_of(text: str) -> list[str]:
+    """The titles of a table, from the first line that is no comment."""
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            return [each.strip() for each in next(csv.reader([line]))]
+    return []
+
+
+class Row:
+    """A line of a table that knows where it is."""
+
+    __slots__ = ("_path", "_values", "line")
+
+    def __init__(self, path: Path, line: int, values: Mapping[str, str | None]) -> None:
+        self._path = path
+        self._values = values
+        self.line = line
+
+    def text(self, name: str, default: str = "") -> str:
+        """The cell, stripped; `default` where there is none."""
+        return (self._values.get(name) or default).strip()
+
+    def number(self, name: str) -> float | None:
+        """The number in the cell; None where it is empty or says so.
+
+        Raises:
+            JobFileError: it is something else.
+        """
+        text = self.text(name)
+        if text.lower() in ("", "nan", "none", "null", "inf"):
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise self.error(f"`{name}` is `{text[:40]}`, wanted a number")
+        return value
+
+    def time_s(self, name: str) -> float | None:
+        """The moment in the cell: a number of seconds, or a date and a time (UTC where no zone is given)."""
+        text = self.text(name)
+        if text.lower() in ("", "nan", "none", "null", "unknown"):
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            pass
+        try:
+            found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError as error:
+            raise self.error(f"`{name}` is `{text[:40]}`, wanted seconds or a date and time") from error
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+    def error(self, reason: str) -> JobFileError:
+        """`reason` at this line."""
+        return JobFileError(str(self._path), self.line, reason)
+
+
+def rows(path: Path, *, columns: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows of a CSV table; `columns` name the cells where its first line does not.
+
+    Raises:
+        JobFileError: a column of `wanted` is not there; UsageError: the file cannot be read.
+    """
+    lines = _lines(read_text(path))
+    titles = list(columns) if columns is not None else None
+    for number, line in lines:
+        cells = next(csv.reader([line]))
+        if titles is None:
+            titles = [each.strip() for each in cells]
+            missing = [each for each in wanted if each not in titles]
+            if missing:
+                raise JobFileError(str(path), number, f"no column `{missing[0]}` (found: {', '.join(titles)})")
+            continue
+        yield Row(path, number, dict(zip(titles, cells)))  # noqa: B905 - a short row has empty cells
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(io.StringIO(text), start=1):
+        if line.strip() and not line.startswith("#"):
+            yield number, line.rstrip("\r\n")
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "strerror", None)
+    return str(reason or error).lower()
+
+
+@dataclass(slots=True)
+class Collected:
+    """Jobs as a reader finds them, and what it left out, told once."""
+
+    jobs: list[TraceJob] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def add(self, job: TraceJob) -> None:
+        """Keep a job."""
+        self.jobs.append(job)
+
+    def skip(self, why: str) -> None:
+        """Leave a row out."""
+        self.left_out[why] += 1
+
+    def trace(self, name: str, path: Path, *notes: str) -> Trace:
+        """The trace, from its first submission on.
+
+        Raises:
+            UsageError: nothing is left.
+        """
+        counts = [f"{count} left out: {why}" for why, count in sorted(self.left_out.items())]
+        if not self.jobs:
+            raise UsageError(f"trace `{path}` has no job that can be replayed", hint="; ".join(counts) or None)
+        return Trace(name, from_zero(self.jobs), source=str(path), notes=(*notes, *counts))
+
+
+def stem(path: Path) -> str:
+    """The name of a file without its endings."""
+    return path.name.split(".")[0]

@@ -1,0 +1,163 @@
+"""The interference model with all its tables: which source answers, and what rules say where nothing was measured."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.sim.interference import Activity, Standard, draw_sensitivity, standard
+from cotenant.sim.interference.kernel import KernelFit
+from cotenant.sim.interference.sharing import slice_speed
+from cotenant.sim.interference.tables import FILES, family_of, fits, measured, read_pairs, traits
+from cotenant.sim.workloads import workloads
+
+
+def activity(name):
+    job = workloads()[name]
+    return Activity(name, job.smact, job.smocc, job.drama, job.utilization, job.first_peak_bytes)
+
+
+VGG, RESNET, CIFAR = (
+    activity(each) for each in ("vgg16_imagenet_bs128", "resnet50_imagenet_bs64", "resnet18_cifar100_bs32_20e")
+)
+STRANGER = Activity("never_seen", 0.5, 0.3, 0.2, 0.8, 8 * 2**30)
+
+
+def test_a_measured_pair_is_what_was_measured():
+    pair = ("vgg16_imagenet_bs64", "resnet50_imagenet_bs64")
+    speeds = standard().speeds([activity(each) for each in pair])
+    assert speeds == pytest.approx([measured("A100")[pair], measured("A100")[pair[::-1]]])
+
+
+@pytest.mark.parametrize(
+    ("victim", "partner", "gpu", "sharing", "origin"),
+    [
+        pytest.param(activity("vgg16_imagenet_bs64"), RESNET, "A100-40GB", "time-sliced", "measured", id="pair"),
+        pytest.param(STRANGER, RESNET, "A100-80GB", "time-sliced", "fitted", id="unseen job, by its activity"),
+        pytest.param(Activity(None, 0.5), RESNET, "A100-40GB", "time-sliced", "fitted", id="only SMACT known: the law"),
+        pytest.param(STRANGER, RESNET, "H100-80GB", "time-sliced", "assumed", id="a GPU without pairs"),
+        pytest.param(VGG, RESNET, "A100-40GB", "mps", "assumed", id="MPS"),
+        pytest.param(VGG, RESNET, "A100-40GB/3g.20gb", "mig", "assumed", id="MIG"),
+    ],
+)
+def test_origin(victim, partner, gpu, sharing, origin):
+    assert standard().origin(victim, partner, gpu, sharing) == origin
+
+
+def test_pairs_of_ones_own_come_first():
+    pair = (VGG.workload, RESNET.workload)
+    model = Standard(pairs={"A100": {pair: 0.25, pair[::-1]: 0.5}})
+    assert model.speeds([VGG, RESNET]) == [0.25, 0.5]
+
+
+def test_gpus_do_not_share_their_pairs():
+    """Speeds do not carry over: the same two jobs on another kind of GPU."""
+    pair = ("efficientnet_imagenet_bs64", "mobilenet_imagenet_bs32")
+    members = [activity(each) for each in pair]
+    assert standard().speeds(members, "RTX2080Ti-11GB")[0] == pytest.approx(measured("RTX2080Ti")[pair])
+    assert standard().speeds(members, "A100-40GB")[0] > 1.1 * measured("RTX2080Ti")[pair]
+
+
+def test_family_of():
+    assert [family_of(each) for each in ("A100-40GB", "A100-40GB/1g.5gb", "K80")] == ["A100", "A100", "K80"]
+
+
+def test_alone_is_full_speed_except_on_a_slice():
+    for sharing in ("exclusive", "time-sliced", "mps"):
+        assert standard().speeds([VGG], "A100-40GB", sharing) == [1.0]
+    assert standard().speeds([VGG], "A100-40GB/3g.20gb", "mig")[0] == pytest.approx(
+        slice_speed(VGG, "A100-40GB/3g.20gb")
+    )
+
+
+@pytest.mark.parametrize(
+    ("smact", "count", "low", "high"),
+    [
+        pytest.param(0.33, 2, 1.0, 1.1, id="two small jobs in about the time of one"),
+        pytest.param(0.6, 3, 1.5, 2.1, id="three medium ones"),
+        pytest.param(0.3, 7, 2.0, 2.5, id="seven small ones"),
+        pytest.param(0.95, 2, 1.5, 1.999, id="two large ones still gain"),
+    ],
+)
+def test_mps_is_within_the_ranges_of_the_thesis(smact, count, low, high):
+    speeds = standard().speeds([Activity(None, smact)] * count, sharing="mps")
+    assert all(low <= 1 / each <= high for each in speeds)
+
+
+def test_mps_waits_for_memory_too():
+    """Two that move memory all the time cannot both run at full speed, however few SMs they use."""
+    assert standard().speeds([Activity(None, 0.2, drama=0.9)] * 2, sharing="mps")[0] == pytest.approx(1 / 1.843)
+
+
+def test_mps_costs_a_tender_job_more():
+    tender = Activity(None, 0.9, sensitivity=2.0)
+    first, second = standard().speeds([tender, Activity(None, 0.9)], sharing="mps")
+    assert 1 / first - 1 == pytest.approx(2 * (1 / second - 1))
+
+
+def test_smaller_slices_are_slower():
+    sizes = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+    speeds = [slice_speed(RESNET, f"A100-40GB/{each}") for each in sizes]
+    assert speeds == sorted(speeds)
+    assert speeds[-1] == 1.0
+    assert speeds[0] < 0.3
+
+
+def test_two_jobs_on_one_slice_share_it():
+    alone = standard().speeds([RESNET], "A100-40GB/3g.20gb", "mig")[0]
+    together = standard().speeds([RESNET, RESNET], "A100-40GB/3g.20gb", "mig")
+    assert together[0] < 0.9 * alone
+
+
+def test_no_such_slice():
+    with pytest.raises(UsageError, match=r"`A100-40GB/5g\.20gb` names no MIG profile"):
+        standard().speeds([VGG], "A100-40GB/5g.20gb", "mig")
+
+
+def test_light_company_costs_little_wherever_it_comes_from():
+    """Also far from all that was measured, the fit ends in the law, not in an average."""
+    idle = Activity("idle", 0.01, 0.01, 0.0, 0.02, 300 * 2**20)
+    assert standard().speeds([VGG, idle])[0] > 0.9
+    assert standard().speeds([CIFAR, idle])[0] > 0.9
+
+
+def test_fits_follow_what_they_were_made_of():
+    for family in FILES:
+        fit, known = fits()[family], traits(family)
+        off = [abs(fit.speed(v, known[v], p, known[p]) - min(1, speed)) for (v, p), speed in measured(family).items()]
+        assert statistics.mean(off) < 0.045, family
+
+
+def test_fit_survives_json():
+    fit, known = fits()["A100"], traits("A100")
+    again = KernelFit.from_json(fit.to_json())
+    first, second = sorted(known)[:2]
+    assert again.speed(first, known[first], second, known[second]) == fit.speed(
+        first, known[first], second, known[second]
+    )
+    assert again.by_activity
+
+
+def test_unknown_name_elsewhere_than_on_the_a100_is_not_fitted():
+    assert fits()["V100"].cost(Activity("nobody", 0.5), Activity("LM|5", 0.5)) is None
+
+
+def test_sensitivity_is_drawn_once_and_for_all():
+    drawn = [draw_sensitivity(7, job, 0.5) for job in range(400)]
+    assert drawn == [draw_sensitivity(7, job, 0.5) for job in range(400)]
+    assert draw_sensitivity(8, 0, 0.5) != drawn[0]
+    assert 0.85 < statistics.median(drawn) < 1.15
+    assert draw_sensitivity(7, 0, 0.0) == 1.0
+
+
+def test_reading_pairs(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("# ours\nfirst,second,speed_first,speed_second\na,b,0.5,0.9\n")
+    assert read_pairs(path) == [("a", "b", 0.5, 0.9)]
+    path.write_text("first,second,speed_first,speed_second\na,b,0.5,0\n")
+    with pytest.raises(UsageError, match=r"pair 1 .* a speed is not above 0"):
+        read_pairs(path)
+    with pytest.raises(UsageError, match="cannot read"):
+        read_pairs(tmp_path / "none.csv")

@@ -1,0 +1,121 @@
+"""Traces made of traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.sim import mapper, traces
+from cotenant.sim.jobs import Trace, TraceJob
+
+
+def bare(*jobs):
+    """Jobs as (submit, duration, GPUs, user)."""
+    return Trace("bare", [TraceJob(submit_s=at, duration_s=run, gpus=n, user=user) for at, run, n, user in jobs])
+
+
+def test_assigned_workloads_resemble_the_jobs_and_keep_their_times():
+    trace = bare((0, 150, 1, ""), (10, 14000, 1, ""), (20, 4000, 8, ""))
+    found = mapper.assign(trace, seed=4)
+    assert [(job.submit_s, job.duration_s, job.gpus) for job in found] == [
+        (0, 150, 1),
+        (10, 14000, 1),
+        (20, 4000, 8),
+    ]
+    known = mapper.measured_a100()
+    solo = [known[job.workload].solo_s for job in found]
+    assert solo[0] < 500
+    assert solo[1] > 2500
+    assert known[found[2].workload].gpus == 2
+    assert found.has_profiles
+    assert not trace.has_profiles
+
+
+def test_recurring_jobs_share_a_workload():
+    again = [(60 * each, 1000 + 10 * each, 1, "ann") for each in range(12)]
+    assert len(mapper.assign(bare(*again), seed=1).profiles) == 1
+    strangers = [(60 * each, 1000 + 10 * each, 1, "") for each in range(12)]
+    assert len(mapper.assign(bare(*strangers), seed=1).profiles) > 1
+    apart = [(4000 * each, 1000, 1, "ann") for each in range(12)]
+    assert len(mapper.assign(bare(*apart), seed=1).profiles) > 1
+
+
+def test_classes_are_drawn_by_weight():
+    trace = bare(*((each, 1.0, 1, "") for each in range(600)))
+    found = mapper.replace_by_class(trace, weights={"short": 0.25, "heavy": 0.75}, seed=2)
+    heavy = sum(1 for job in found if job.duration_s >= 3400)
+    assert 410 < heavy < 490
+    assert all(job.duration_s < 1200 or job.duration_s >= 3400 for job in found)
+    with pytest.raises(UsageError, match="no class `tiny`"):
+        mapper.replace_by_class(trace, weights={"tiny": 1.0})
+    with pytest.raises(UsageError, match="one above 0"):
+        mapper.replace_by_class(trace, weights={"short": 0.0})
+
+
+def test_the_window_is_the_part_that_resembles_the_whole():
+    odd = [(1.0 * each, 9000.0, 8, "") for each in range(40)]
+    usual = [(1000.0 + 60.0 * each, 100.0 + each % 7, 1, "") for each in range(400)]
+    found = mapper.window(bare(*odd, *usual), 80)
+    assert len(found) == 80
+    assert found[0].submit_s == 0.0
+    assert {job.gpus for job in found} == {1}
+    with pytest.raises(UsageError, match="no window of 500"):
+        mapper.window(bare(*usual), 500)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "distance"),
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 4], 0.0),
+        ([1, 2], [3, 4], 1.0),
+        ([1, 2, 3, 4], [1, 2], 0.5),
+        ([1, 1, 2], [1, 2, 2], 1 / 3),
+    ],
+)
+def test_distance_of_distributions(first, second, distance):
+    assert mapper.ks_distance(first, second) == pytest.approx(distance)
+
+
+def test_repeated_is_the_same_load_on_a_larger_cluster():
+    trace = bare((0, 10, 1, "a"), (100, 20, 2, "b"))
+    found = mapper.repeated(trace, 5, spread_s=30.0)
+    assert len(found) == 10
+    assert found.work_gpu_s == pytest.approx(5 * trace.work_gpu_s)
+    assert [job.submit_s for job in found] == sorted(job.submit_s for job in found)
+    assert {job.gpus for job in found if job.submit_s < 30} == {1}
+
+
+def test_resampled_keeps_arrivals_and_draws_jobs():
+    t1 = traces.load("t1")
+    found, same, other = (mapper.resampled(t1, seed=seed) for seed in (7, 7, 8))
+    assert list(found.submit_s) == list(t1.submit_s)
+    assert found.digest() == same.digest() != other.digest()
+    assert 15 < len(set(found.duration_s)) < len(set(t1.duration_s)) + 1
+    assert list(found.duration_s) != list(t1.duration_s)
+
+
+def test_one_group_cut_out():
+    found = mapper.of_user(bare((0, 10, 1, "a"), (100, 20, 2, "b"), (130, 30, 1, "b")), "b")
+    assert [(job.submit_s, job.duration_s) for job in found] == [(0, 20), (30, 30)]
+    with pytest.raises(UsageError, match="no jobs of `c`") as caught:
+        mapper.of_user(bare((0, 10, 1, "a")), "c")
+    assert caught.value.hint == "it has a"
+
+
+def test_laid_on_other_arrivals():
+    found = mapper.onto_arrivals(bare((0, 10, 1, ""), (5, 20, 1, "")), [0.0, 1.0, 2.0], seed=1)
+    assert list(found.submit_s) == [0.0, 1.0, 2.0]
+    assert list(found.duration_s) in ([10, 20, 10], [20, 10, 20])
+
+
+def test_stretched_in_time():
+    assert list(mapper.in_time(bare((0, 1, 1, ""), (10, 1, 1, "")), 0.5).submit_s) == [0.0, 5.0]
+    with pytest.raises(UsageError, match="cannot be 0 times as late"):
+        mapper.in_time(bare((0, 1, 1, "")), 0.0)
+
+
+def test_the_manifest_says_how_it_came_to_be():
+    found = mapper.manifest(mapper.resampled(mapper.first_jobs(traces.load("t1"), 10), seed=3))
+    assert (found["trace"], found["jobs"]) == ("t1", 10)
+    assert found["steps"] == ["the first 10 jobs", "jobs drawn with replacement (seed 3)"]
+    assert len(found["digest"]) == 16

@@ -1,0 +1,130 @@
+"""Figures of a run, against hand-worked ones; and the published derivation of exclusive use."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.units import GiB
+from cotenant.sim import cluster, metrics, traces
+from cotenant.sim.evaluate import Setting, evaluate
+from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.run import simulate
+from cotenant.sim.world_config import WorldConfig
+
+REFERENCE = Path(__file__).parents[4] / "shared" / "data" / "carma" / "exclusive_fifo_reference.csv"
+NAMES = {
+    "t1": "philly_trace_t1",
+    "t2": "philly_trace_t2",
+    "heavy-60": "philly_heavy_60_tasks",
+    "mix-90": "philly_mix_90_tasks",
+}
+# Makespan, mean wait, mean JCT in minutes: the `aegis` rows of that table, for machines that do not have it.
+DERIVED = {
+    "t1": (436.0, 113.7, 138.1),
+    "t2": (521.7, 76.1, 104.9),
+    "heavy-60": (583.3, 204.2, 238.4),
+    "mix-90": (666.0, 167.5, 191.6),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_exclusive_first_come_first_served_is_the_published_derivation(name):
+    found = metrics.metrics_of(simulate(traces.load(name), cluster.parse("4xA100-40GB"), "exclusive"))
+    minutes = (found.makespan_s / 60, found.wait_mean_s / 60, found.jct_mean_s / 60)
+    assert minutes == pytest.approx(DERIVED[name], rel=0.001)
+    assert (found.ooms, found.within_bound, found.shared) == (0, 1.0, 0.0)
+
+
+@pytest.mark.skipif(not REFERENCE.is_file(), reason="the shared tables are not beside this checkout")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_derivation_is_that_of_the_table(name):
+    with REFERENCE.open(newline="") as file:
+        row = next(
+            each for each in csv.DictReader(file) if (each["trace"], each["duration_source"]) == (NAMES[name], "aegis")
+        )
+    assert DERIVED[name] == (float(row["makespan_min"]), float(row["mean_wait_min"]), float(row["mean_jct_min"]))
+
+
+class Halves:
+    def speeds(self, members, gpu_type="", sharing=""):
+        return [1.0 / len(members)] * len(members)
+
+
+def a_run(*, gpus="1xA100-40GB"):
+    profile = Profile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=8 * GiB, smact=0.4, smocc=0.2, drama=0.1)
+    jobs = [TraceJob(submit_s=at, duration_s=run, profile=profile) for at, run in ((0.0, 100.0), (0.0, 100.0))]
+    config = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, record=True)
+    trace = Trace("two", jobs)
+    from cotenant.scheduling import policies
+
+    policy = policies.create("most-memory", {"settle_s": 0.0, "smact_limit": 1.0})
+    return simulate(trace, cluster.parse(gpus), policy, interference=Halves(), config=config)
+
+
+def test_two_in_company():
+    found = metrics.metrics_of(a_run())
+    assert (found.jobs, found.ended, found.makespan_s) == (2, 2, pytest.approx(200.0))
+    assert (found.wait_mean_s, found.execution_mean_s, found.jct_mean_s) == (0.0, 200.0, 200.0)
+    assert (found.slowdown_mean, found.slowdown_p95, found.within_bound) == (2.0, 2.0, 0.0)
+    # Two jobs on one GPU all the time: a fair share is half of it, and that is what they got.
+    assert (found.fairness_mean, found.fairness_p95) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert (found.smact, found.smocc, found.drama) == pytest.approx((0.4, 0.2, 0.1))
+    assert found.memory == pytest.approx(16 / 40)
+    assert found.shared == 1.0
+    assert found.power_mean_w == pytest.approx(49.5 + 225.6 * (1 - (1 - math.sqrt(0.4)) ** 2))
+    assert found.energy_j == pytest.approx(200 * found.power_mean_w)
+
+
+def test_a_bound_is_a_bound():
+    assert metrics.metrics_of(a_run(), slowdown_bound=2.0).within_bound == 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "q", "found"),
+    [([3.0, 1.0, 2.0], 0.5, 2.0), ([0.0, 10.0], 0.95, 9.5), ([4.0], 0.9, 4.0), ([1.0, 2.0, 3.0, 4.0], 1.0, 4.0)],
+)
+def test_quantiles_lie_between_neighbors(values, q, found):
+    assert metrics.quantile(values, q) == pytest.approx(found)
+
+
+def test_nothing_gives_nothing():
+    assert math.isnan(metrics.quantile([], 0.5))
+    assert math.isnan(metrics.mean([]))
+    assert metrics.interval([math.nan, 2.0]).mean == 2.0
+
+
+def test_series_of_one_gpu_are_means_of_steps():
+    series = metrics.gpu_series(a_run(), 0, step_s=150.0)
+    assert [each[0] for each in series] == [0.0, 150.0]
+    assert [each[1] for each in series] == pytest.approx([0.4, 0.4 * 50 / 150])
+    assert [each[2] for each in series] == pytest.approx([0.4, 0.4 * 50 / 150])
+    with pytest.raises(ValueError, match="not recorded"):
+        metrics.gpu_series(replace(a_run(), moments=None), 0, step_s=10.0)
+
+
+def test_policies_are_compared_pair_by_pair_on_the_same_bootstraps():
+    setting = Setting(trace=traces.load("t1"), cluster=cluster.parse("4xA100-40GB"), config=WorldConfig())
+    found = evaluate(setting, ["exclusive", "most-memory"], bootstrap=4, seed=9)
+    exclusive, shared = found.results
+    assert len(exclusive.samples) == len(shared.samples) == 4
+    told = found.change(shared, "jct_mean_s")
+    mine = [a.jct_mean_s / b.jct_mean_s - 1 for a, b in zip(shared.samples, exclusive.samples, strict=True)]
+    assert told["mean"] == pytest.approx(sum(mine) / 4)
+    assert told["low"] <= told["mean"] <= told["high"]
+    assert found.change(exclusive, "makespan_s") == {"trace": 0.0, "mean": 0.0, "low": 0.0, "high": 0.0}
+    again = evaluate(setting, ["most-memory"], bootstrap=4, seed=9)
+    assert again.results[0].samples == shared.samples
+    assert again.as_json()["policies"][0]["digest"] == shared.run.digest()
+    assert "change" not in again.as_json()["policies"][0]
+
+
+def test_who_is_better_how_often():
+    setting = Setting(trace=traces.load("t1"), cluster=cluster.parse("4xA100-40GB"), config=WorldConfig())
+    one = metrics.metrics_of(setting.run("exclusive"))
+    other = replace(one, jct_mean_s=one.jct_mean_s - 1)
+    assert metrics.better_share([other, one], [one, one], "jct_mean_s") == 0.75

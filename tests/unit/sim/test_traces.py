@@ -1,0 +1,211 @@
+"""What the readers make of the rows of each format."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from tests.builders import a_spec, an_estimate
+
+from cotenant.core.errors import JobFileError, JournalError, UsageError
+from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted
+from cotenant.core.job import AttemptExit
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB, MiB
+from cotenant.sim import traces
+from cotenant.sim.traces import arrivals, carma, journal
+from cotenant.store.sqlite import SqliteJournal
+
+
+def read(name, tmp_path, text=None):
+    reader = traces.READERS[name]
+    path = tmp_path / reader.example_name
+    path.write_text(reader.example if text is None else text)
+    return reader.read(path)
+
+
+def table(trace):
+    return [(job.submit_s, job.duration_s, job.gpus, job.user, job.failed, job.workload) for job in trace]
+
+
+def test_columns(tmp_path):
+    assert table(read("columns", tmp_path)) == [
+        (0.0, 3600.5, 1, "lab", False, ""),
+        (30.0, 120.0, 8, "lab", True, ""),
+    ]
+
+
+def test_columns_of_other_tables(tmp_path):
+    found = read("columns", tmp_path, "job_name,submit_s,n_gpus,dur_a100_s,dur_v100_s\nx,5,1,10,20\ny,7,1,30,40\n")
+    assert table(found) == [(0.0, 10.0, 1, "", False, ""), (2.0, 30.0, 1, "", False, "")]
+    assert found.notes == ("durations are `dur_a100_s`",)
+
+
+def test_philly_counts_all_attempts_and_the_gpus_of_the_first(tmp_path):
+    assert table(read("philly", tmp_path)) == [
+        (0.0, 3600.0, 2, "ee9e8c", False, ""),
+        (240.0, 660.0, 1, "ee9e8c", True, ""),
+    ]
+
+
+def test_helios(tmp_path):
+    assert table(read("helios", tmp_path)) == [
+        (0.0, 3600.0, 1, "vcA", False, ""),
+        (390.0, 120.0, 8, "vcA", True, ""),
+    ]
+
+
+def test_acme(tmp_path):
+    assert table(read("acme", tmp_path)) == [
+        (0.0, 300.0, 8, "u1", False, "Evaluation"),
+        (50.0, 3600.0, 256, "u1", True, "Pretrain"),
+    ]
+
+
+def test_pai_multiplies_instances_and_keeps_parts_of_a_gpu(tmp_path):
+    found = read("pai", tmp_path)
+    assert [(job.submit_s, job.duration_s, job.gpus, job.failed) for job in found] == [
+        (0.0, 537.0, 1, False),
+        (21.0, 10000.0, 4, True),
+    ]
+    assert found[0].profile.peak_bytes == 20480 * MiB
+    assert (found[0].profile.smact, found[0].profile.measured) == (0.5, False)
+    assert found[1].profile is None
+
+
+def test_pai_with_titles(tmp_path):
+    titles = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+    text = titles + traces.READERS["pai"].example
+    assert read("pai", tmp_path, text).digest() == read("pai", tmp_path).digest()
+
+
+def test_openb_original_and_as_extracted_here(tmp_path):
+    found = read("openb", tmp_path)
+    assert [(job.submit_s, job.duration_s, job.gpus, job.failed) for job in found] == [
+        (0.0, 12537496.0, 1, False),
+        (427061.0, 12475899.0, 1, True),
+        (1558592.0, 400.0, 8, False),
+    ]
+    assert [job.profile.workload if job.profile else None for job in found] == [None, "share-460", None]
+    ours = (
+        "variant,job_id,submit_s,scheduled_s,duration_s,n_gpus,gpu_milli,cpu_milli,host_mem_mib,gpu_spec,qos,status\n"
+        "default,1,10.0,10.0,100.0,1,460,1,1,,LS,Failed\nmultigpu20,1,10.0,10.0,100.0,1,460,1,1,,LS,Failed\n"
+    )
+    found = read("openb", tmp_path, ours)
+    assert [(job.duration_s, job.profile.workload, job.failed) for job in found] == [(100.0, "share-460", True)]
+    assert "1 left out: of another variant than `default`" in found.notes
+
+
+def test_script_sums_its_sleeps(tmp_path):
+    found = read("rad-script", tmp_path)
+    assert [(job.submit_s, job.workload) for job in found] == [
+        (0.0, "xception_imagenet_bs32"),
+        (181.0, "resnet18_cifar100_bs32_20e"),
+        (301.0, "unet_voc"),
+    ]
+
+
+def test_script_reads_the_job_files_beside_it(tmp_path):
+    rad = "python x.py\nm.model\nwiki\n8\nexclusive\n{}\n5918\n5000\n40000\n8000\n"
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "Xception.rad").write_text(rad.format(2))
+    assert read("rad-script", tmp_path)[0].gpus == 2
+    (tmp_path / "jobs" / "Xception.rad").write_text(rad.format("two"))
+    with pytest.raises(JobFileError, match=r"Xception\.rad:6"):
+        read("rad-script", tmp_path)
+
+
+def test_script_with_an_unmeasured_job_names_the_line(tmp_path):
+    with pytest.raises(JobFileError, match=r"trace\.sh:2: `xceptoin\.rad` was not measured"):
+        read("rad-script", tmp_path, "sleep 3\nsubmit xceptoin.rad\n")
+
+
+def test_errors_name_the_line_and_the_column(tmp_path):
+    with pytest.raises(JobFileError, match=r"jobs\.csv:4: `duration_s` is `soon`, wanted a number"):
+        read("columns", tmp_path, "# ours\nsubmit_s,duration_s,n_gpus\n0,5,1\n0,soon,1\n")
+    with pytest.raises(JobFileError, match=r"cluster_log\.csv:2: `submit_time` is `monday`"):
+        read("helios", tmp_path, traces.READERS["helios"].example.replace("2020-04-01 00:04:00", "monday"))
+    with pytest.raises(JobFileError, match=r"cluster_log\.csv:1: no column `state`"):
+        read("helios", tmp_path, "job_id,user,vc,gpu_num,submit_time,duration\n")
+
+
+def test_shipped_traces_have_measured_jobs():
+    sizes = {name: len(traces.load(name)) for name in traces.shipped()}
+    assert sizes == {"t1": 60, "t2": 60, "heavy-60": 60, "mix-90": 90, "aegis-philly-60": 60, "aegis-saturn-60": 60}
+    t1 = traces.load("t1")
+    assert t1.has_profiles
+    assert t1.work_gpu_s / 60 == pytest.approx(1651.8, abs=0.05)  # as in the published derivation
+    assert (t1[1].submit_s, t1[1].workload) == (181.0, "resnet18_cifar100_bs128_50e")
+    assert traces.load("aegis-philly-60").span_s == pytest.approx(carma.PHILLY_SPAN_S)
+
+
+def test_what_was_told_of_measured_workloads():
+    unet = carma.measured_a100()["unet_voc"].profile
+    assert (unet.first_peak_bytes, unet.peak_bytes) == (5636 * MiB, 9910 * MiB)
+    assert unet.told_bytes["declared"] == 9910 * MiB
+    assert unet.told_bytes["cotenant"] is None
+    bert = carma.measured_a100()["bert_base_wiki_bs32"].profile.told_bytes
+    assert (bert["gpumemnet"], bert["faketensor"]) == (32000 * MiB, None)
+
+
+def test_arrivals_from_bins_and_from_submissions(tmp_path):
+    bins = tmp_path / "bins.csv"
+    bins.write_text("t_s,submit_gpu_job\n0,0\n600,2\n1200,1\n")
+    found = arrivals.read_arrivals(bins, seed=1)
+    assert len(found) == 3
+    assert found[0] == 0.0
+    assert found == sorted(found) == arrivals.read_arrivals(bins, seed=1) != arrivals.read_arrivals(bins, seed=2)
+    assert found[-1] < 1200
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("set,submit_s\na,100\nb,7\na,90\n")
+    assert arrivals.read_arrivals(jobs, only="set=a") == [0.0, 10.0]
+    with pytest.raises(UsageError, match="has no arrivals"):
+        arrivals.read_arrivals(jobs, only="set=c")
+
+
+def an_exit(job_id, at_s, code=0, peak_gib=5.0):
+    return AttemptExited(
+        at_s=at_s,
+        cause="",
+        job_id=job_id,
+        attempt=1,
+        exit=AttemptExit(exit_code=code, signal=None, reason="exited"),
+        peak_observed_bytes={"GPU-0": int(peak_gib * GiB)},
+    )
+
+
+def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
+    path = tmp_path / "journal.db"
+    held = SqliteJournal(path)
+    place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
+    held.append(
+        [
+            JobSubmitted(at_s=1000.0, cause="", job_id=1, spec=a_spec(name="bert", user="ann", gpus=2)),
+            EstimateReady(at_s=1001.0, cause="", job_id=1, estimate=an_estimate(6)),
+            JobSubmitted(at_s=1010.0, cause="", job_id=2, spec=a_spec(declared_bytes=3 * GiB)),
+            AttemptPlaced(at_s=1020.0, cause="", job_id=1, attempt=1, placement=place),
+            AttemptPlaced(at_s=1030.0, cause="", job_id=2, attempt=1, placement=place),
+            an_exit(1, 1120.0),
+            an_exit(2, 1040.0, code=3, peak_gib=0.0),
+            JobSubmitted(at_s=1050.0, cause="", job_id=3, spec=a_spec()),
+        ]
+    )
+    found = journal.read(path)
+    held.close()
+    assert [(job.submit_s, job.duration_s, job.gpus, job.user, job.failed) for job in found] == [
+        (0.0, 100.0, 2, "ann", False),
+        (10.0, 10.0, 1, "ann", True),
+    ]
+    assert found[0].profile.peak_bytes == 5 * GiB
+    assert found[0].profile.told_bytes == {"declared": None, "cotenant": 6 * GiB}
+    assert found[1].profile.peak_bytes == 3 * GiB
+    assert "1 left out: never ran to its end" in found.notes
+
+
+def test_what_is_no_journal_is_an_error(tmp_path):
+    with pytest.raises(JournalError, match="no journal at"):
+        journal.read(tmp_path / "absent.db")
+    other = tmp_path / "other.db"
+    sqlite3.connect(other).close()
+    with pytest.raises(JournalError, match="cannot read"):
+        journal.read(other)

@@ -1,0 +1,111 @@
+"""A live queue, played forward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.builders import a_gpu, a_job
+
+from cotenant.core.job import Attempt, AttemptExit, Done, Held, Running
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.scheduling import policies
+from cotenant.sim import whatif
+from cotenant.sim.world_config import WorldConfig
+
+NOW_S = 10_000.0
+NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
+
+
+def an_attempt(job_id, uuid, *, began_s, gib=8, ended_s=None, sharing="time-sliced"):
+    end = None if ended_s is None else AttemptExit(exit_code=0, signal=None, reason="exited")
+    return Attempt(
+        number=1,
+        placement=Placement(job_id=job_id, gpu_uuids=(uuid,), sharing=sharing, promised_bytes=int(gib * GiB)),
+        placed_at_s=began_s,
+        started_at_s=began_s,
+        peak_observed_bytes={} if ended_s is None else {uuid: int(gib * GiB)},
+        ended_at_s=ended_s,
+        exit=end,
+    )
+
+
+def running(job_id, *, began_s, uuid="GPU-0", gib=8, sharing="time-sliced", **spec):
+    job = a_job(job_id, gib, at_s=began_s, **spec)
+    attempt = an_attempt(job_id, uuid, began_s=began_s, gib=gib, sharing=sharing)
+    return replace(job, state=Running(attempt=1), attempts=(attempt,))
+
+
+def done(job_id, *, began_s, ended_s, gib=8, **spec):
+    job = a_job(job_id, gib, at_s=began_s, **spec)
+    attempt = an_attempt(job_id, "GPU-0", began_s=began_s, ended_s=ended_s, gib=gib)
+    return replace(job, state=Done(outcome="completed", at_s=ended_s, code=0), attempts=(attempt,))
+
+
+def waiting(job_id, gib=8, **spec):
+    return a_job(job_id, gib, at_s=NOW_S - 50, **spec)
+
+
+def play(jobs, *, gpus=1, policy="exclusive", assumed_s=3600.0):
+    found = whatif.scene(jobs, [a_gpu(index) for index in range(gpus)], at_s=NOW_S, assumed_s=assumed_s)
+    return found, whatif.play(found, policies.create(policy), config=NO_DELAY)
+
+
+def test_a_queue_waits_for_what_is_left_of_who_runs():
+    jobs = [running(1, began_s=NOW_S - 600, sharing="exclusive"), waiting(2), waiting(3)]
+    found, starts = play(jobs)
+    assert [each.duration_s for each in found.placed] == [3000.0]
+    assert starts == {2: pytest.approx(3000.0), 3: pytest.approx(6600.0)}
+
+
+def test_one_more_gpu_takes_who_is_next():
+    jobs = [running(1, began_s=NOW_S - 600, sharing="exclusive"), waiting(2), waiting(3)]
+    found, _ = play(jobs)
+    starts = whatif.play(whatif.with_one_more(found), policies.create("exclusive"), config=NO_DELAY)
+    assert starts == {2: 0.0, 3: pytest.approx(3000.0)}
+
+
+def test_what_runs_of_the_same_work_took_is_believed_before_the_time_limit():
+    command = ("python", "train.py")
+    jobs = [
+        done(1, began_s=NOW_S - 900, ended_s=NOW_S - 700, command=command),
+        waiting(2, command=command, time_limit_s=7200.0),
+        waiting(3, command=("python", "other.py"), time_limit_s=500.0),
+        waiting(4, command=("python", "third.py")),
+    ]
+    found, starts = play(jobs, assumed_s=100.0)
+    assert [(each.known_from, each.duration_s) for each in found.waiting] == [
+        ("history", 200.0),
+        ("time limit", 500.0),
+        ("assumed", 100.0),
+    ]
+    assert starts == {2: 0.0, 3: pytest.approx(200.0), 4: pytest.approx(700.0)}
+
+
+def test_who_has_outrun_its_time_is_about_to_end():
+    jobs = [running(1, began_s=NOW_S - 9000, sharing="exclusive"), waiting(2)]
+    assert play(jobs)[1] == {2: pytest.approx(whatif.LEAST_LEFT_S)}
+
+
+def test_memory_of_who_runs_counts_where_gpus_are_shared():
+    jobs = [running(1, began_s=NOW_S - 100, gib=30), waiting(2, 8), waiting(3, 8)]
+    _, starts = play(jobs, policy="most-memory")
+    assert starts[2] == pytest.approx(0.0, abs=30.0)
+    assert starts[3] > 1000.0  # 30 + 8 + 8 GiB are too many
+
+
+def test_held_jobs_and_ended_ones_are_left_out():
+    held = replace(waiting(5), state=Held(since_s=NOW_S))
+    found, starts = play([held, done(1, began_s=0.0, ended_s=100.0), waiting(2)])
+    assert starts == {2: 0.0}
+    assert found.placed == ()
+
+
+def test_a_gang_that_can_never_start_is_told():
+    assert play([waiting(2, gpus=3)], gpus=2)[1] == {2: None}
+
+
+def test_an_unknown_card_is_taken_as_the_one_that_was_measured():
+    found, _ = play([waiting(2)])
+    assert found.cluster.slots[0].gpu_type == "A100-40GB"
