@@ -6,9 +6,10 @@ Sets: `mlp`, `cnn`, `transformer` (networks of GPUMemNet's generator), `timm` (m
 A100-40GB in 2024; `xmem` (torchvision networks and language models on two small cards and an A100). The jobs are in
 `benchmarks/jobs`; `ground_truth_rows.py` says which rows are left out, and why.
 
-Where a set counts the whole device, one constant stands for the CUDA context and the libraries: the median of what
-the first rows of the sample leave beside our reserved bytes. Those rows are not scored. Beside our numbers stand two
-rules: 16 bytes a parameter and the same constant, and the mean of the scored rows.
+Where a set counts the whole device, one constant stands for the CUDA context and the libraries: what the first rows of
+the sample leave beside our reserved bytes, most often or in the median. Those rows are not scored. Rows with batch norm
+have a constant of their own in the set of CNNs: that stack loads whole libraries, and it needs one more. Beside our
+numbers stand two rules: 16 bytes a parameter and the same constant, and the mean of the scored rows.
 
 xMem's language models were measured with transformers 4.51.3, and other versions allocate otherwise. Install it aside
 and name the folder:
@@ -35,7 +36,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ from ground_truth_rows import GROUPS, Group, Row, read
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
+from cotenant.estimators.margin import family_of
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import TracedEstimator, card_of
 from cotenant.study.accuracy import percentile, signed_error
@@ -80,6 +82,7 @@ class Result:
 
     Attributes:
         reserved_bytes: predicted peak, on a card without limit if it does not fit.
+        family: whose errors make its margin.
         oom: the estimator says that it does not fit.
         problem: why there is no estimate, or None.
     """
@@ -89,6 +92,7 @@ class Result:
     allocated_bytes: int = 0
     margin_bytes: int = 0
     parameter_bytes: int = 0
+    family: str = ""
     oom: bool = False
     problem: str | None = None
     elapsed_s: float = 0.0
@@ -154,6 +158,7 @@ def estimate_row(row: Row, options: Options) -> Result:
         allocated_bytes=found.peak_allocated_bytes or 0,
         margin_bytes=found.margin_bytes,
         parameter_bytes=parameter_bytes(trace),
+        family=family_of(trace, profile(row.gpu)),
         oom=any(each.startswith("does not fit") for each in found.warnings),
         problem=problem,
         elapsed_s=time.perf_counter() - began_s,
@@ -185,9 +190,21 @@ def sample(rows: Sequence[Row], count: int | None, seed: int) -> list[Row]:
     return shuffled[:count]
 
 
-def fitted_outside_bytes(results: Sequence[Result]) -> int:
-    """The constant beside reserved bytes, as the median of what these rows leave."""
-    return int(statistics.median(each.row.measured_bytes - each.reserved_bytes for each in results))
+def commonest(values: Sequence[int]) -> int:
+    """The value that most of `values` are within 2 MiB of, if that is a third of them, else their median."""
+    middle = int(statistics.median(values))
+    near = {each: sum(abs(each - other) <= 2 * MiB for other in values) for each in values}
+    best = max(values, key=lambda each: (near[each], -abs(each - middle)))
+    return best if near[best] >= max(2, len(values) / 3) else middle
+
+
+def outside_of(results: Sequence[Result]) -> dict[str, int]:
+    """The constant beside reserved bytes, by what rows load: what these rows leave."""
+    left: dict[str, list[int]] = {}
+    for each in results:
+        if not each.row.doubt:
+            left.setdefault(each.row.loads, []).append(each.row.measured_bytes - each.reserved_bytes)
+    return {loads: commonest(values) for loads, values in left.items()}
 
 
 def split(results: Sequence[Result], fitted: int | None) -> tuple[list[Result], list[Result]]:
@@ -214,7 +231,7 @@ def error_line(title: str, errors: Sequence[float]) -> str:
     )
 
 
-def score_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
+def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
     """Errors of the rows that ran, ours and of two rules."""
     ran = [each for each in scored if not each.row.measured_oom]
     if not ran:
@@ -222,8 +239,8 @@ def score_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
     truth = [each.row.measured_bytes for each in ran]
     mean = statistics.fmean(truth)
     pairs = {
-        "cotenant": [each.reserved_bytes + outside_bytes for each in ran],
-        "16 bytes a parameter": [4 * each.parameter_bytes + outside_bytes for each in ran],
+        "cotenant": [each.reserved_bytes + outside[each.row.loads] for each in ran],
+        "16 bytes a parameter": [4 * each.parameter_bytes + outside[each.row.loads] for each in ran],
         "mean of these rows": [mean] * len(ran),
     }
     lines = [
@@ -234,8 +251,8 @@ def score_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
         errors = [signed_error(value, true) for value, true in zip(values, truth, strict=True)]
         lines.append(error_line(title, errors))
     within = sum(abs(value - true) <= 2 * MiB for value, true in zip(pairs["cotenant"], truth, strict=True))
-    missed = [each for each in ran if each.row.measured_bytes > bound(each, outside_bytes)]
-    margin = statistics.fmean(each.margin_bytes / (each.reserved_bytes + outside_bytes) for each in ran)
+    missed = [each for each in ran if each.row.measured_bytes > bound(each, outside)]
+    margin = statistics.fmean(each.margin_bytes / (each.reserved_bytes + outside[each.row.loads]) for each in ran)
     lines += [
         "",
         f"Within 2 MiB: {within} of {len(ran)}.",
@@ -244,12 +261,12 @@ def score_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
     return lines
 
 
-def bound(result: Result, outside_bytes: int) -> int:
+def bound(result: Result, outside: Mapping[str, int]) -> int:
     """What a policy would find free for this row, context as fitted."""
-    return result.reserved_bytes + outside_bytes + result.margin_bytes
+    return result.reserved_bytes + outside[result.row.loads] + result.margin_bytes
 
 
-def failure_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
+def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
     """Wrong calls of out-of-memory, and runs that fail under a cap at the estimate, as xMem counts them.
 
     A second run is capped at the estimate, rounded to 1 % of the card, if both runs and the estimator agree that the
@@ -264,37 +281,44 @@ def failure_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
         for each in fits:
             known = profile(each.row.gpu)
             total = known.torch_total_bytes or known.memory_total_bytes
-            asked = each.reserved_bytes + outside_bytes + with_margin * each.margin_bytes
+            kernels = outside[each.row.loads]
+            asked = each.reserved_bytes + kernels + with_margin * each.margin_bytes
             cap = round(min(asked / total, 1.0), 2) * total
-            failed += cap < each.row.measured_bytes - outside_bytes
+            failed += cap < each.row.measured_bytes - kernels
         share = (failed + len(wrong)) / len(scored)
         lines.append(f"PEF, second run capped at the {title}: {share:.1%} ({failed} runs above their cap).")
     return lines
 
 
-def worst_lines(scored: Sequence[Result], outside_bytes: int) -> list[str]:
+def worst_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
     """The largest errors, one by one."""
     ran = [each for each in scored if not each.row.measured_oom]
 
     def error(each: Result) -> float:
-        return signed_error(each.reserved_bytes + outside_bytes, each.row.measured_bytes)
+        return signed_error(each.reserved_bytes + outside[each.row.loads], each.row.measured_bytes)
 
     lines = ["| largest errors | measured MiB | estimated MiB | error |", "| --- | ---: | ---: | ---: |"]
     for each in sorted(ran, key=lambda one: -abs(error(one)))[:WORST]:
-        told = (each.reserved_bytes + outside_bytes) / MiB
+        told = (each.reserved_bytes + outside[each.row.loads]) / MiB
         lines.append(f"| {each.row.title} | {each.row.measured_bytes / MiB:.0f} | {told:.0f} | {error(each):+.1%} |")
     return lines
+
+
+def constants(group: Group, fitted: Sequence[Result], scored: Sequence[Result]) -> dict[str, int]:
+    """What the figures of `group` hold beside reserved bytes, by what rows load; every row has one."""
+    known = outside_of(fitted) if group.outside_bytes is None else {"": group.outside_bytes}
+    usual = statistics.median_low(known.values())
+    return {**{each.row.loads: usual for each in scored}, **known}
 
 
 def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str], fitted_rows: int) -> list[str]:
     """All that is told of a set."""
     fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
-    outside = group.outside_bytes if group.outside_bytes is not None else fitted_outside_bytes(fitted)
+    outside = constants(group, fitted, scored)
+    told = ", ".join(f"{size / MiB:.0f} MiB{f' with {loads}' if loads else ''}" for loads, size in outside.items())
     if fitted:
         spread = [(each.row.measured_bytes - each.reserved_bytes) / MiB for each in fitted]
-        told = f"{outside / MiB:.0f} MiB, median of {len(fitted)} rows ({min(spread):.0f} to {max(spread):.0f})"
-    else:
-        told = f"{outside / MiB:.0f} MiB"
+        told += f", by {len(fitted)} rows ({min(spread):.0f} to {max(spread):.0f})"
     lines = [f"Measured: {group.measures}. Beside reserved bytes: {told}."]
     if left_out:
         lines.append("Left out: " + ", ".join(f"{count} {why}" for why, count in left_out.most_common()) + ".")
@@ -307,6 +331,8 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
         "",
         *worst_lines(scored, outside),
     ]
+    doubts = Counter(each.row.doubt for each in scored if each.row.doubt)
+    lines += [f"\nCounted though doubtful: {count} readings {why}." for why, count in doubts.most_common()]
     failed = Counter(each.problem for each in results if each.problem is not None)
     lines += [f"\nNo estimate for {count}: {why}" for why, count in failed.most_common()]
     return lines
@@ -353,14 +379,17 @@ def main() -> int:
     report = "\n".join(report_lines(group, results, left_out, fitted_rows))
     print(report)
     if args.dump:
-        args.dump.write_text("\n".join(json.dumps(as_json(each)) for each in results) + "\n", encoding="utf-8")
+        fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
+        outside = constants(group, fitted, results)
+        lines = [json.dumps(as_json(each, outside[each.row.loads])) for each in scored]
+        args.dump.write_text("\n".join(lines) + "\n", encoding="utf-8")
     if args.write:
         write(group, report, args)
     return 0
 
 
-def as_json(result: Result) -> dict[str, object]:
-    """A row's numbers."""
+def as_json(result: Result, outside_bytes: int) -> dict[str, object]:
+    """A row's numbers; `outside_bytes`: what the set counts beside reserved bytes."""
     row = result.row
     return {
         "title": row.title,
@@ -370,7 +399,10 @@ def as_json(result: Result) -> dict[str, object]:
         "measured_oom": row.measured_oom,
         "reserved_bytes": result.reserved_bytes,
         "allocated_bytes": result.allocated_bytes,
+        "outside_bytes": outside_bytes,
+        "margin_bytes": result.margin_bytes,
         "parameter_bytes": result.parameter_bytes,
+        "family": result.family,
         "oom": result.oom,
         "problem": result.problem,
     }

@@ -34,7 +34,7 @@ class CachingAllocator:
 
     Source: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`.
     Not modeled: private pools (CUDA graphs, `torch.cuda.MemPool`), callbacks that free memory, settings that change
-    during the run, and which of several addresses the driver returns (ties between blocks of equal size).
+    during the run.
 
     Attributes:
         allocated_bytes, requested_bytes: see `AllocatorStats`; plain attributes, because a replay reads them
@@ -49,18 +49,19 @@ class CachingAllocator:
         capacity_bytes: int | None = None,
         *,
         total_bytes: int | None = None,
+        driver: Driver | None = None,
     ) -> None:
         """`capacity_bytes`: what the driver can give to this process at most; None: no end.
 
         `total_bytes`: memory of the GPU as torch sees it, of which a memory fraction is a share; None: as the
-        capacity.
+        capacity. `driver`: whom to ask for memory instead of one of that capacity.
 
         Raises:
             UsageError: the options set a memory fraction, and neither size is known.
         """
         self.options = options
         self.rules = rules
-        self.driver = Driver(capacity_bytes)
+        self.driver = Driver(capacity_bytes) if driver is None else driver
         self.total_bytes = capacity_bytes if total_bytes is None else total_bytes
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from cotenant.core.units import MiB
 
+_TOP = 1 << 47
+"""First address that is never given: the end of the space of a Linux process."""
+
 
 class Driver:
-    """Gives memory up to a capacity. Addresses only grow: which one a real driver reuses cannot be known.
+    """Gives memory up to a capacity.
+
+    Addresses only grow or, `descending`, only shrink: which one a real driver takes is not told anywhere. Shrinking
+    agrees with more of the published runs in which it matters (decision 0010), so replays ask for that.
 
     Attributes:
         capacity_bytes: what one process can get; None: as much as it asks for.
@@ -14,14 +20,15 @@ class Driver:
         segments: number of `cudaMalloc`ed segments; expandable ones are not counted, as in torch's statistics.
     """
 
-    __slots__ = ("_next_address", "capacity_bytes", "peak_reserved_bytes", "reserved_bytes", "segments")
+    __slots__ = ("_descending", "_next_address", "capacity_bytes", "peak_reserved_bytes", "reserved_bytes", "segments")
 
-    def __init__(self, capacity_bytes: int | None) -> None:
+    def __init__(self, capacity_bytes: int | None, *, descending: bool = False) -> None:
         self.capacity_bytes = capacity_bytes
         self.reserved_bytes = 0
         self.peak_reserved_bytes = 0
         self.segments = 0
-        self._next_address = 2 * MiB
+        self._descending = descending
+        self._next_address = _TOP if descending else 2 * MiB
 
     def take(self, size_bytes: int) -> bool:
         """Reserve memory; False, and nothing reserved, where the capacity does not allow it."""
@@ -38,6 +45,10 @@ class Driver:
 
     def address_space(self, size_bytes: int, page_bytes: int = 1) -> int:
         """Start of a range of addresses that nobody has, aligned to `page_bytes`."""
-        address = -(-self._next_address // page_bytes) * page_bytes
-        self._next_address = address + size_bytes
+        if self._descending:
+            address = (self._next_address - size_bytes) // page_bytes * page_bytes
+            self._next_address = address
+        else:
+            address = -(-self._next_address // page_bytes) * page_bytes
+            self._next_address = address + size_bytes
         return address

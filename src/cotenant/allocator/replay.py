@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cotenant.allocator.caching import CachingAllocator
+from cotenant.allocator.driver import Driver
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions
 from cotenant.allocator.versions import AllocatorRules
@@ -65,6 +66,7 @@ class ReplayResult:
         phase_peaks: by phase; of a phase that came several times, the most of all.
         peak_event_index: of the event that first reached the peak; None if nothing was allocated.
         retries: times that everything cached had to be given back.
+        spared: how many of the storages it could do without found no memory.
         oom: None if everything fitted. After it, nothing was replayed.
         timeline: a point for every event that changed something, if asked for.
     """
@@ -80,6 +82,7 @@ class ReplayResult:
     peak_event_index: int | None
     retries: int
     oom: OomReport | None
+    spared: int = 0
     timeline: tuple[TimelinePoint, ...] = field(default=())
 
 
@@ -92,18 +95,22 @@ def replay(
     total_bytes: int | None = None,
     device: int = 0,
     timeline: bool = False,
+    descending: bool = True,
+    spare: Container[int] = (),
 ) -> ReplayResult:
     """Serve the events of `device` in order; those of other GPUs are passed over.
 
-    `capacity_bytes` and `total_bytes` as for `CachingAllocator`.
+    `capacity_bytes` and `total_bytes` as for `CachingAllocator`, `descending` as for `Driver`. `spare`: storages that
+    the job does without where there is no memory for them; the allocator has given back its cache by then.
 
     Raises:
         ValueError: an `op` event (to be lowered to `alloc` and `free` first), a storage allocated twice, or one
             freed that is not live.
         UsageError: the options set a memory fraction of a GPU of unknown size.
     """
-    allocator = CachingAllocator(options, rules, capacity_bytes, total_bytes=total_bytes)
-    run = _Run(allocator, points=[] if timeline else None)
+    driver = Driver(capacity_bytes, descending=descending)
+    allocator = CachingAllocator(options, rules, capacity_bytes, total_bytes=total_bytes, driver=driver)
+    run = _Run(allocator, points=[] if timeline else None, spare=spare)
     run.serve(events, device)
     return run.result()
 
@@ -111,9 +118,11 @@ def replay(
 class _Run:
     """State of one replay."""
 
-    def __init__(self, allocator: CachingAllocator, points: list[TimelinePoint] | None) -> None:
+    def __init__(self, allocator: CachingAllocator, points: list[TimelinePoint] | None, spare: Container[int]) -> None:
         self.allocator = allocator
         self.points = points
+        self.spare = spare
+        self.spared: set[int] = set()
         self.live: dict[int, tuple[int, int, str]] = {}
         self.category_bytes: dict[str, int] = {}
         self.breakdown: dict[str, int] = {}
@@ -139,8 +148,10 @@ class _Run:
                 try:
                     self.alloc(index, event)
                 except OutOfMemory as oom:
-                    self.oom = _report(oom, index, event)
-                    break
+                    if storage_id not in self.spare:
+                        self.oom = _report(oom, index, event)
+                        break
+                    self.spared.add(storage_id)
             elif action == "free":
                 self.free(index, storage_id)
             elif action == "empty_cache":
@@ -179,6 +190,8 @@ class _Run:
         try:
             address, size, category = self.live.pop(storage_id)
         except KeyError:
+            if storage_id in self.spared:
+                return
             raise ValueError(f"event {index} frees storage {storage_id}, which is not live") from None
         self.allocator.free(address)
         self.category_bytes[category] -= size
@@ -210,6 +223,7 @@ class _Run:
             peak_event_index=self.peak_event_index,
             retries=stats.retries,
             oom=self.oom,
+            spared=len(self.spared),
             timeline=tuple(self.points or ()),
         )
 

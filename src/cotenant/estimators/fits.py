@@ -9,7 +9,7 @@ from typing import Literal
 from cotenant.allocator import OomReport, ReplayResult
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
-from cotenant.estimators.margin import margin_bytes
+from cotenant.estimators.margin import margin_of
 from cotenant.estimators.profiles import DeviceProfile, profiles
 from cotenant.estimators.replays import Scene, Stack, conv_of, scene_of, usable_bytes
 
@@ -77,7 +77,7 @@ def where(oom: OomReport | None) -> str:
 def judge(scene: Scene, free: ReplayResult, margin: int) -> tuple[Fit, ReplayResult]:
     """The verdict for `scene.gpu`, and the replay whose numbers are to be told.
 
-    `free`: the replay without end; `margin`: as of `margin_bytes`. A second and third replay are made only where the
+    `free`: the replay without end; `margin`: as of `margin_of`. A second and third replay are made only where the
     bound does not fit. The first has what an expected context leaves, the other less by the margin.
     """
     gpu = scene.gpu
@@ -106,17 +106,18 @@ def judge(scene: Scene, free: ReplayResult, margin: int) -> tuple[Fit, ReplayRes
     return fit, result
 
 
-def fits_on(trace: MemoryTrace, stack: Stack, spread_bytes: int) -> tuple[Fit, ...]:
+def fits_on(trace: MemoryTrace, stack: Stack, spread_bytes: int, coverage: float | None = None) -> tuple[Fit, ...]:
     """Verdicts for every known GPU and its MIG instances, largest first.
 
-    `spread_bytes`: of the interval on the GPU that was asked for, above its middle; taken for all.
+    `spread_bytes`: of the interval on the GPU that was asked for, above its middle; taken for all. `coverage`: as of
+    `margin_of`.
     """
     made = capability_of(trace)
     seen: dict[object, tuple[Scene, ReplayResult]] = {}
     found = []
     for gpu in _all_gpus():
         scene, free = _replayed(trace, gpu, stack, seen)
-        fit, _ = judge(scene, free, margin_bytes(trace, gpu, free.peak_reserved_bytes, spread_bytes))
+        fit, _ = judge(scene, free, margin_of(trace, gpu, free, spread_bytes, coverage).bytes)
         differs = made is not None and gpu.compute_capability != made
         found.append(replace(fit, capability_differs=differs))
     return tuple(sorted(found, key=lambda each: (-each.usable_bytes, each.gpu)))

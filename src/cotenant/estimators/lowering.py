@@ -43,8 +43,15 @@ def blas_workspaces(default_bytes: int, torch_version: str, config: str) -> Blas
     return BlasWorkspaces(handle_bytes=handle, lt_bytes=0 if (major, minor) >= (2, 7) else _LT_BYTES)
 
 
-def lower(trace: MemoryTrace, *, blas: BlasWorkspaces, conv: ConvWorkspace) -> Iterator[MemoryEvent]:
-    """The events of `trace` with every `op` replaced by the allocations it makes."""
+def lower(
+    trace: MemoryTrace, *, blas: BlasWorkspaces, conv: ConvWorkspace, spare: set[int] | None = None
+) -> Iterator[MemoryEvent]:
+    """The events of `trace` with every `op` replaced by the allocations it makes.
+
+    `spare` gets the numbers of the storages that a library does without where there is no memory. Where a plan's
+    workspace cannot be had, torch tries cuDNN's next plans (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`), and
+    among those is one that needs none: so in all of 1,800 lists (cuDNN 9.10.2 for 8.0, and 9.20 for 8.6).
+    """
     number = max((event.storage_id for event in trace.events), default=-1) + 1 + len(trace.ops)
     conv_bytes: dict[int, int] = {}
     handles: set[tuple[str, int, int]] = set()
@@ -65,6 +72,8 @@ def lower(trace: MemoryTrace, *, blas: BlasWorkspaces, conv: ConvWorkspace) -> I
             if event.storage_id not in conv_bytes:
                 conv_bytes[event.storage_id] = conv(op)
             nbytes = conv_bytes[event.storage_id]
+            if spare is not None and nbytes:
+                spare.add(number + 1)
         else:
             nbytes = 0
         if nbytes:

@@ -1,29 +1,137 @@
-"""What is added to a traced estimate, so that the true peak stays below it."""
+"""What is added to a traced estimate, so that the true peak stays below it with a chosen probability.
+
+Split conformal prediction on our own errors: `data/margins.json` holds, for each family of jobs, what measured peaks
+were above the interval of the estimate, on a scale that follows what is uncertain. A quantile of them covers a further job of that
+family with the probability asked for, whatever the distribution, as long as it is drawn like those measured.
+Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; decision 0011. The file is made by
+`benchmarks/margins.py`.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from cotenant.allocator import ReplayResult
+from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators.profiles import DeviceProfile
+from cotenant.estimators.workspaces import ConvRule
 
 COVERAGE = 0.99
-_SHARE = 0.01
-_CONV_SHARE = 0.04
-_CONV_BYTES = 48 * MiB
-"""Shares of the reserved bytes; the second, and the bytes, for traces with convolutions, whose workspaces are a rule.
+CONV_COVERAGE = 0.95
+"""Probability asked for unless said otherwise; the second where cuDNN chooses algorithms, since a few of its choices
+are far off any rule, and 99 % of networks would cost most of them a third of their memory."""
 
-On 32 published measurements (A100, 2025-09) the rule is low by 2.5 % at most, but for two small networks at 7.5 and
-5.2 %, that is 64 and 56 MiB.
-"""
+FAMILIES = ("no convolutions", "known convolutions", "even convolutions", "odd convolutions")
+"""Jobs without cuDNN's convolutions; with only such as cuDNN was asked for; with others, all of whose channels are
+multiples of four, as tensor cores take them; with others."""
+
+_EVEN = 4
+_FIRST_LAYER = 4
 
 
-def margin_bytes(trace: MemoryTrace, gpu: DeviceProfile, reserved_bytes: int, spread_bytes: int) -> int:
-    """Margin for a replay that reserved so much, and that small changes raised by up to `spread_bytes`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """Bytes to add, and what for.
 
-    The larger of that spread and a share of the reserved bytes: both stand for what the allocator's history is not
-    known to be. On top, as far as the context can be larger than is typical.
+    Attributes:
+        coverage: probability that the peak stays below the bound; less than was asked for where too few jobs of the
+            family were measured.
+        family: one of `FAMILIES`.
+        rows: measured jobs behind it.
     """
-    convolves = any(op.kind.startswith("conv") for op in trace.ops)
-    share, extra = (_CONV_SHARE, _CONV_BYTES) if convolves else (_SHARE, 0)
+
+    bytes: int
+    coverage: float
+    family: str
+    rows: int
+    warnings: tuple[str, ...] = ()
+
+
+def check_coverage(coverage: float | None) -> None:
+    """Raises UsageError: not a probability between 0 and 1; None is the usual."""
+    if coverage is not None and not 0 < coverage < 1:
+        raise UsageError(f"a coverage of {coverage:g} is not between 0 and 1", hint="for 95 % say 0.95")
+
+
+def margin_of(
+    trace: MemoryTrace, gpu: DeviceProfile, free: ReplayResult, spread_bytes: int, coverage: float | None = None
+) -> Margin:
+    """The margin of a replay without end that small changes raised by up to `spread_bytes`.
+
+    `coverage`: None for the usual one. On top of spread and quantile: as far as the context can be larger than is typical.
+    """
+    family = family_of(trace, gpu)
+    wanted = coverage or (COVERAGE if family == FAMILIES[0] else CONV_COVERAGE)
+    scores = calibration()[family]
+    score, reached = quantile(scores, wanted)
+    beyond = score * scale_bytes(family, free.peak_reserved_bytes, free.peak_allocated_bytes)
+    warnings = []
+    if reached < wanted:
+        warnings.append(
+            f"the bound holds for {reached:.1%} of jobs, not {wanted:.1%}: only {len(scores)} like it were measured "
+            f"(family: {family})"
+        )
     context = gpu.context.high_bytes - gpu.context.typical_bytes
-    return max(int(reserved_bytes * share) + extra, spread_bytes) + context
+    return Margin(
+        bytes=max(0, round(spread_bytes + beyond)) + context,
+        coverage=min(wanted, reached),
+        family=family,
+        rows=len(scores),
+        warnings=tuple(warnings),
+    )
+
+
+def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int) -> int:
+    """What a family's scores are counted in.
+
+    Without convolutions only the allocator's history is uncertain, and that is what it holds beyond the live blocks;
+    a workspace can move all of it.
+    """
+    if family == FAMILIES[0]:
+        return reserved_bytes - allocated_bytes + 16 * MiB
+    return reserved_bytes + 128 * MiB
+
+
+def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
+    """(The least score that covers one more job with this probability, the probability it stands for.)
+
+    With n scores that is the ceil((n + 1) coverage)-th least; none covers more than n / (n + 1), which is what the
+    largest one then stands for.
+    """
+    count = len(scores)
+    rank = math.ceil((count + 1) * coverage - 1e-9)
+    if rank > count:
+        return scores[-1], count / (count + 1)
+    return scores[rank - 1], coverage
+
+
+def family_of(trace: MemoryTrace, gpu: DeviceProfile) -> str:
+    """Which of `FAMILIES` a trace belongs to on `gpu`."""
+    calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
+    if not calls:
+        return FAMILIES[0]
+    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count)
+    if not any(rule.guesses(op) for op in calls):
+        return FAMILIES[1]
+    return FAMILIES[2] if all(_is_even(op.params) for op in calls) else FAMILIES[3]
+
+
+def _is_even(params: Mapping[str, Any]) -> bool:
+    out_channels, in_channels = params["w"][:2]
+    return bool(out_channels % _EVEN == 0 and (in_channels <= _FIRST_LAYER or in_channels % _EVEN == 0))
+
+
+@lru_cache(maxsize=1)
+def calibration() -> Mapping[str, tuple[float, ...]]:
+    """Scores by family, ascending."""
+    file = resources.files("cotenant.estimators") / "data" / "margins.json"
+    families = json.loads(file.read_text(encoding="utf-8"))["families"]
+    return {name: tuple(each / 10_000 for each in families[name]["scores"]) for name in FAMILIES}

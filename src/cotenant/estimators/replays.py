@@ -103,18 +103,25 @@ def blas_of(gpu: DeviceProfile, stack: Stack) -> BlasWorkspaces:
     return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
 
 
-def conv_of(gpu: DeviceProfile) -> ConvWorkspace:
-    """The convolution workspaces on `gpu`."""
-    return ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count)
+def conv_of(gpu: DeviceProfile, *, regrouped: bool = False) -> ConvWorkspace:
+    """The convolution workspaces on `gpu`; `regrouped` as of `ConvRule`."""
+    return ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, regrouped=regrouped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A trace whose library calls are allocations now, on one GPU: what replays start from."""
+    """A trace whose library calls are allocations now, on one GPU: what replays start from.
+
+    Attributes:
+        spare: storages that a library does without where there is no memory.
+        descending: order of the driver's addresses, which breaks ties.
+    """
 
     gpu: DeviceProfile
     stack: Stack
     events: tuple[MemoryEvent, ...]
+    spare: frozenset[int] = frozenset()
+    descending: bool = True
 
     def with_settings(self, alloc_conf: str) -> Scene:
         """The same with other settings of the allocator; raises as `stack_of` does."""
@@ -131,6 +138,8 @@ class Scene:
             rules=self.stack.rules,
             capacity_bytes=capacity_bytes,
             total_bytes=usable_bytes(self.gpu),
+            spare=self.spare,
+            descending=self.descending,
         )
 
 
@@ -143,5 +152,6 @@ def scene_of(
     conv: ConvWorkspace | None = None,
 ) -> Scene:
     """`trace` on `gpu`, with its usual workspaces or with those given."""
-    events = lower(trace, blas=blas or blas_of(gpu, stack), conv=conv or conv_of(gpu))
-    return Scene(gpu=gpu, stack=stack, events=tuple(events))
+    spare: set[int] = set()
+    events = tuple(lower(trace, blas=blas or blas_of(gpu, stack), conv=conv or conv_of(gpu), spare=spare))
+    return Scene(gpu=gpu, stack=stack, events=events, spare=frozenset(spare))

@@ -61,8 +61,8 @@ class _WatchedDriver(Driver):
 
     __slots__ = ("changed",)
 
-    def __init__(self, capacity_bytes: int | None) -> None:
-        super().__init__(capacity_bytes)
+    def __init__(self, capacity_bytes: int | None, *, descending: bool) -> None:
+        super().__init__(capacity_bytes, descending=descending)
         self.changed = False
 
     def take(self, size_bytes: int) -> bool:
@@ -86,7 +86,7 @@ class _Telling:
         )
         if capacity_bytes is None and options.per_process_memory_fraction < 1:
             self.allocator.set_memory_fraction(1.0)
-        self.driver = _WatchedDriver(capacity_bytes)
+        self.driver = _WatchedDriver(capacity_bytes, descending=scene.descending)
         self.allocator.driver = self.driver
         self.expandable = options.expandable_segments
         self.history = History(category_bytes={name: [] for name in CATEGORIES})
@@ -117,6 +117,8 @@ class _Telling:
         if event.action == "alloc":
             return self.alloc(index, event)
         if event.action == "free":
+            if event.storage_id not in self.live and event.storage_id in self.scene.spare:
+                return True
             address, size, category = self.live.pop(event.storage_id)
             self.allocator.free(address)
             self.now[category] -= size
@@ -134,6 +136,8 @@ class _Telling:
             address = self.allocator.malloc(event.bytes, event.stream)
         except OutOfMemory:
             self.compare(index)
+            if event.storage_id in self.scene.spare:
+                return True
             self.history.blocks.append(BlockEvent("oom", 0, event.bytes, index))
             return False
         size = self.allocator.allocated_bytes - before

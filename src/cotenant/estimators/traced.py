@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cotenant.allocator import ReplayResult
-from cotenant.core.estimate import Estimate
+from cotenant.core.estimate import Estimate, GpuNeed
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.cache import TraceCache, trace_key
+from cotenant.estimators.devices import devices_of, on_device
 from cotenant.estimators.fits import Fit, capability_of, judge
 from cotenant.estimators.interval import Interval, interval_of
-from cotenant.estimators.margin import COVERAGE, margin_bytes
+from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.profiles import DeviceProfile, profile
-from cotenant.estimators.replays import Scene, scene_of, stack_of
+from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
 from cotenant.tracing.program import find_program
 from cotenant.tracing.run import trace as trace_program
 from cotenant.tracing.sources import SETTINGS
@@ -31,6 +32,7 @@ class TracedResult:
         replay: the one whose peaks the estimate tells: on the GPU as it is where the job fits, else on one without end.
         scene: what it started from, for more replays.
         interval: of the reserved bytes on a GPU without end; `fit`: the verdict for the GPU.
+        coverage: that was asked for; None: the usual one.
         from_cache: the trace was not made now.
     """
 
@@ -40,6 +42,7 @@ class TracedResult:
     scene: Scene
     interval: Interval
     fit: Fit
+    coverage: float | None = None
     from_cache: bool = False
 
     @property
@@ -59,11 +62,14 @@ class TracedEstimator:
     """Runs the job's script on fake CUDA tensors in the job's own Python.
 
     `cache`: where traces are kept and looked for; without one, every estimate runs the script. With `show_output` the
-    script is always run, since a kept trace prints nothing.
+    script is always run, since a kept trace prints nothing. `coverage`: see `estimators.margin`; None: the usual one.
+
+    Raises:
+        UsageError: `coverage` is no probability.
     """
 
     name = "traced"
-    version = "2"
+    version = "3"
 
     def __init__(
         self,
@@ -73,7 +79,10 @@ class TracedEstimator:
         show_output: bool = False,
         torch_version: str | None = None,
         cache: TraceCache | None = None,
+        coverage: float | None = None,
     ) -> None:
+        check_coverage(coverage)
+        self._coverage = coverage
         self._steps = steps
         self._python = python
         self._show_output = show_output
@@ -95,21 +104,24 @@ class TracedEstimator:
         """The trace, and whether it was kept from before."""
         program = find_program(request.command, workdir=request.workdir, env=env, python=self._python or sys.executable)
         key = ""
+        options = options_of(request)
         if self._cache is not None:
             key = trace_key(
                 program,
                 workdir=request.workdir,
                 env=env,
                 capability=gpu.compute_capability,
-                devices=1,
+                devices=request.gpus,
                 steps=self._steps,
+                options=options,
             )
             kept = None if self._show_output else self._cache.get(key, env)
             if kept is not None:
                 return kept, True
         recorded = trace_program(
             program,
-            card=card_of(gpu),
+            card=card_of(gpu, request.gpus),
+            options=options,
             workdir=request.workdir,
             env=env,
             steps=self._steps,
@@ -125,25 +137,57 @@ class TracedEstimator:
     def on(self, recorded: MemoryTrace, gpu: DeviceProfile, *, env: Mapping[str, str] | None = None) -> TracedResult:
         """What a recorded trace needs on `gpu`; no script is run.
 
-        `env`: environment whose allocator settings count; None: those the trace was made with.
+        `env`: environment whose allocator settings count; None: those the trace was made with. Of several GPUs, all
+        but `estimate.per_gpu` is about the one with the largest bound.
         """
+        found = {index: self._on_one(on_device(recorded, index), gpu, env) for index in devices_of(recorded)}
+        largest = max(found.values(), key=lambda each: each.fit.bound_bytes)
+        needs = tuple(_need(index, each) for index, each in found.items()) if len(found) > 1 else ()
+        processes = recorded.header.get("processes")
+        estimate = replace(largest.estimate, per_gpu=needs, processes=processes if isinstance(processes, int) else 1)
+        return replace(largest, estimate=estimate)
+
+    def _on_one(self, recorded: MemoryTrace, gpu: DeviceProfile, env: Mapping[str, str] | None = None) -> TracedResult:
         stack = stack_of(recorded.header, env=env, torch_version=self._torch_version)
         scene = scene_of(recorded, gpu, stack)
         free = scene.replay()
         interval = interval_of(recorded, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
-        fit, result = judge(scene, free, margin_bytes(recorded, gpu, free.peak_reserved_bytes, spread))
+        margin = margin_of(recorded, gpu, free, spread, self._coverage)
+        fit, result = judge(scene, free, margin.bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
         return TracedResult(
-            estimate=_estimate(result, fit, gpu, recorded, (*recorded.warnings, *stack.warnings, *_told(fit))),
+            estimate=_estimate(result, fit, gpu, recorded, margin, stack.warnings),
             trace=recorded,
             replay=result,
             scene=scene,
             interval=interval,
             fit=fit,
+            coverage=self._coverage,
         )
+
+
+def _need(index: int, result: TracedResult) -> GpuNeed:
+    estimate = result.estimate
+    return GpuNeed(
+        index=index,
+        peak_allocated_bytes=result.replay.peak_allocated_bytes,
+        peak_reserved_bytes=estimate.peak_reserved_bytes,
+        device_bytes=estimate.device_bytes,
+        bound_bytes=estimate.bound_bytes,
+    )
+
+
+def options_of(request: EstimateRequest) -> dict[str, object]:
+    """How a script is to be traced, beside what it is and where."""
+    return {
+        "stand_ins": list(request.stand_ins),
+        "lengths": request.lengths,
+        "online": request.online,
+        "real_writes": request.real_writes,
+    }
 
 
 def _told(fit: Fit) -> tuple[str, ...]:
@@ -157,7 +201,12 @@ def _told(fit: Fit) -> tuple[str, ...]:
 
 
 def _estimate(
-    result: ReplayResult, fit: Fit, gpu: DeviceProfile, recorded: MemoryTrace, warnings: tuple[str, ...]
+    result: ReplayResult,
+    fit: Fit,
+    gpu: DeviceProfile,
+    recorded: MemoryTrace,
+    margin: Margin,
+    warnings: tuple[str, ...],
 ) -> Estimate:
     """Numbers of `result`; the bound is that of the verdict, but no more than the whole GPU where the job fits it."""
     device = result.peak_reserved_bytes + gpu.context.typical_bytes
@@ -167,12 +216,12 @@ def _estimate(
         peak_reserved_bytes=result.peak_reserved_bytes,
         context_bytes=gpu.context.typical_bytes,
         margin_bytes=max(0, bound - device),
-        coverage=COVERAGE,
+        coverage=margin.coverage,
         estimator=TracedEstimator.name,
         version=TracedEstimator.version,
         gpu=gpu.name,
         breakdown_bytes=dict(result.breakdown_bytes),
-        warnings=warnings,
+        warnings=(*recorded.warnings, *warnings, *margin.warnings, *_told(fit)),
         partial=recorded.partial,
     )
 
@@ -185,4 +234,5 @@ def card_of(gpu: DeviceProfile, count: int = 1) -> dict[str, object]:
         "capability": list(gpu.compute_capability),
         "sm_count": gpu.sm_count,
         "count": count,
+        "allocator_bytes": usable_bytes(gpu) - gpu.context.typical_bytes,
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
-from cotenant.estimators.margin import margin_bytes
+from cotenant.estimators.margin import margin_of
 from cotenant.estimators.replays import Scene, make_stack, scene_of
 from cotenant.estimators.traced import TracedResult
 
@@ -72,7 +72,7 @@ def _changes(result: TracedResult) -> Iterator[Change]:
 def _change(result: TracedResult, name: str, kind: str, scene: Scene) -> Change:
     replayed = scene.replay()
     reserved = replayed.peak_reserved_bytes
-    margin = margin_bytes(result.trace, scene.gpu, reserved, result.spread_bytes)
+    margin = margin_of(result.trace, scene.gpu, replayed, result.spread_bytes, result.coverage).bytes
     bound = reserved + scene.gpu.context.typical_bytes + margin
     return Change(
         name=name,

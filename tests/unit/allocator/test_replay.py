@@ -168,3 +168,25 @@ def test_a_fraction_in_the_settings_needs_a_size():
 def test_not_a_trace(events, message):
     with pytest.raises(ValueError, match=message):
         run(*events)
+
+
+def test_a_storage_to_spare_is_left_out_where_there_is_no_memory():
+    events = [alloc(1, 60), alloc(2, 60, "workspace"), free(2), alloc(3, 30), free(1), free(3)]
+    result = run(*events, capacity_bytes=100 * MiB, spare={2})
+    assert result.oom is None
+    assert result.spared == 1
+    assert result.retries == 1
+    assert result.peak_reserved_bytes == 90 * MiB
+    assert run(*events, capacity_bytes=100 * MiB).oom is not None
+
+
+def test_a_storage_to_spare_is_taken_where_there_is_memory():
+    result = run(alloc(1, 60), alloc(2, 60, "workspace"), free(2), spare={2})
+    assert (result.spared, result.peak_reserved_bytes) == (0, 120 * MiB)
+
+
+@pytest.mark.parametrize(("descending", "reserved_mib"), [(True, 100), (False, 160)])
+def test_the_order_of_addresses_breaks_ties(descending, reserved_mib):
+    # 40 MiB are free in two segments: of the first, which would be whole again without 2, and of the second.
+    events = [alloc(1, 60), alloc(3, 40), free(1), alloc(2, 20), free(3), alloc(5, 40), free(2), alloc(6, 60)]
+    assert run(*events, descending=descending).peak_reserved_bytes == reserved_mib * MiB

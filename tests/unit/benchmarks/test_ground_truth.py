@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,9 +147,44 @@ def test_sample_depends_on_the_seed_alone(truth):
     assert sorted(truth.sample(rows, None, 1)) == rows
 
 
-def test_fitted_constant_is_a_median(modules):
-    results = [a_result(modules, measured=100 + extra, reserved=100) for extra in (30, 10, 500)]
-    assert modules[0].fitted_outside_bytes(results) == 30 * MIB
+@pytest.mark.parametrize(
+    ("mib", "constant"),
+    [
+        pytest.param([30, 10, 500], 30, id="all differ: the median"),
+        pytest.param([10, 500, 501, 502, 700], 501, id="most are within 2 MiB of it"),
+        pytest.param([5], 5, id="one row"),
+    ],
+)
+def test_constant_is_the_commonest_or_the_median(modules, mib, constant):
+    results = [a_result(modules, measured=100 + extra, reserved=100) for extra in mib]
+    assert modules[0].outside_of(results) == {"": constant * MIB}
+
+
+def test_each_library_has_its_constant_and_a_doubtful_row_none(modules):
+    results = [a_result(modules, measured=100 + extra, reserved=100) for extra in (10, 50, 900)]
+    rows = [
+        replace(results[0].row, loads=""),
+        replace(results[1].row, loads="more"),
+        replace(results[2].row, doubt="odd"),
+    ]
+    results = [replace(each, row=row) for each, row in zip(results, rows, strict=True)]
+    assert modules[0].outside_of(results) == {"": 10 * MIB, "more": 50 * MIB}
+
+
+def test_rows_without_a_fitted_constant_take_the_usual_one(modules):
+    group = modules[1].GROUPS["cnn"]
+    fitted = [a_result(modules, measured=110, reserved=100)]
+    other = a_result(modules, measured=110, reserved=100)
+    other = replace(other, row=replace(other.row, loads="batch norm"))
+    assert modules[0].constants(group, fitted, [other]) == {"": 10 * MIB, "batch norm": 10 * MIB}
+
+
+def test_above_a_larger_batch_is_left_out(tables):
+    def cells(batch, mib, flag=""):
+        return {"model": "a", "batch": str(batch), "measured_mib": str(mib), "flag": flag}
+
+    table = [cells(8, 900), cells(16, 500, "below_smaller_batch"), cells(32, 700), cells(64, 600, "at_capacity")]
+    assert tables._above_larger_batches(table, "model") == {0}
 
 
 def test_rows_that_fit_the_constant_are_not_scored(modules):
@@ -166,7 +202,7 @@ def test_score_counts_oom_rows_out_and_misses_of_the_bound_in(modules):
         a_result(modules, measured=1000, reserved=980, margin=50),
         a_result(modules, measured=5000, reserved=1, measured_oom=True),
     ]
-    text = "\n".join(modules[0].score_lines(results, 0))
+    text = "\n".join(modules[0].score_lines(results, {"": 0}))
     assert "| cotenant | 2 | 6.00% | 6.00% |" in text
     assert "| 100% | 100.0% |" in text
     assert "above our bound: 1 of 2" in text
@@ -181,7 +217,7 @@ def test_score_counts_oom_rows_out_and_misses_of_the_bound_in(modules):
     ],
 )
 def test_second_run_fails_above_its_cap(modules, measured, reserved, margin, by_estimate, by_bound):
-    lines = modules[0].failure_lines([a_result(modules, measured=measured, reserved=reserved, margin=margin)], 0)
+    lines = modules[0].failure_lines([a_result(modules, measured=measured, reserved=reserved, margin=margin)], {"": 0})
     assert f"({by_estimate} runs above their cap)" in lines[1]
     assert f"({by_bound} runs above their cap)" in lines[2]
 
@@ -193,6 +229,6 @@ def test_wrong_oom_calls_are_failures(modules):
         a_result(modules, measured=9000, reserved=9000, measured_oom=True),
         a_result(modules, measured=9000, reserved=9000, oom=True, measured_oom=True),
     ]
-    lines = modules[0].failure_lines(results, 0)
+    lines = modules[0].failure_lines(results, {"": 0})
     assert lines[0].startswith("Wrong OOM calls: 2 of 4")
     assert "50.0%" in lines[1]

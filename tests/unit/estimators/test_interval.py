@@ -11,10 +11,17 @@ from cotenant.core.units import MiB
 from cotenant.estimators import interval as module
 from cotenant.estimators.interval import interval_of, states_of
 from cotenant.estimators.profiles import profile
-from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.replays import conv_of, scene_of, stack_of
 from traces import a_trace, alloc, call, free, steps
 
 GPU = profile("A100-40GB")
+
+
+def conv_wgrad():
+    """One that no table knows, summed in one part."""
+    params = {"x": (200, 256, 8, 8), "w": (1536, 256, 3, 3), "y": (200, 1536, 8, 8), "padding": (9, 9)}
+    params |= {"stride": (1, 1), "dilation": (1, 1), "groups": 1, "dtype": "float32", "channels_last": False}
+    return OpCall(kind="conv_wgrad", thread="autograd", params=params)
 
 
 def interval(trace):
@@ -76,6 +83,22 @@ def test_in_every_fourth_the_threads_share_a_handle():
     scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
     handles = [sum(each.bytes == GPU.cublas_workspace_bytes for each in scene.events) for scene in scenes]
     assert handles == [2, 2, 2, 1]
+
+
+def test_in_half_of_them_weight_gradients_have_other_parts():
+    ops = [conv_wgrad() for _ in range(8)]
+    trace = a_trace([call(i) for i in range(8)], ops)
+    usual, other = (conv_of(GPU, regrouped=each)(ops[0]) for each in (False, True))
+    assert usual != other
+    scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
+    taken = [{each.bytes for each in scene.events} & {usual, other} for scene in scenes]
+    assert taken == [{usual}, {other}, {other}, {usual}]
+
+
+def test_in_every_other_the_addresses_grow():
+    trace = a_trace([alloc(0, 1)])
+    scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
+    assert [each.descending for each in scenes] == [True, False, True, False]
 
 
 def test_strays_and_late_ends_take_turns():

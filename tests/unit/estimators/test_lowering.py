@@ -45,6 +45,21 @@ def test_a_convolution_takes_its_workspace_for_the_call():
     assert lowered([event("op", 0)], [CONV], conv=lambda op: 9) == [("alloc", 9), ("free", 0)]
 
 
+def test_a_convolution_can_do_without_and_a_handle_cannot():
+    spare: set[int] = set()
+    trace = MemoryTrace(events=tuple(event("op", i) for i in (0, 1, 2)), ops=(MAIN, CONV, LT), header={})
+    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=7)
+    found = list(lower(trace, blas=blas, conv=lambda op: 9, spare=spare))
+    assert {each.storage_id for each in found if each.action == "alloc" and each.bytes == 9} == spare
+
+
+def test_what_takes_nothing_is_not_spared():
+    spare: set[int] = set()
+    trace = MemoryTrace(events=(event("op", 1), event("op", 0)), ops=(MAIN, CONV), header={})
+    list(lower(trace, blas=BlasWorkspaces(handle_bytes=100, lt_bytes=0), conv=lambda op: 0, spare=spare))
+    assert spare == set()
+
+
 def test_numbers_do_not_meet_those_of_the_trace():
     trace = MemoryTrace(events=(event("alloc", 5, 1), event("op", 0)), ops=(MAIN,), header={})
     found = list(lower(trace, blas=BlasWorkspaces(handle_bytes=1, lt_bytes=0), conv=lambda op: 0))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from cotenant.core.trace import OpCall
@@ -33,13 +36,51 @@ def conv(kind="conv_forward", **changes):
     return OpCall(kind=kind, thread="main", params=params)
 
 
+def large(kind, **changes):
+    """100 times as many images."""
+    return conv(kind, **{"x": (200, 256, 8, 8), "y": (200, 512, 8, 8), **changes})
+
+
 @pytest.mark.parametrize(
     ("rule", "call", "elements"),
     [
         pytest.param(A100, conv(), X + W, id="TF32 forward rounds its operands"),
         pytest.param(A100, conv("conv_dgrad"), X + W + Y, id="TF32 input gradient copies its result, too"),
         pytest.param(A100, conv("conv_dgrad", channels_last=True), W + Y, id="unless it lies as the kernel writes"),
-        pytest.param(A100, conv("conv_wgrad"), X + Y + 2 * W, id="4 x 18 tiles on 108 SMs: 1.5 parts, rounded to 2"),
+        pytest.param(
+            A100,
+            large("conv_wgrad"),
+            100 * (X + Y) + 2 * W,
+            id="4 x 18 tiles on 108 SMs: 1.5 parts, rounded to 2",
+        ),
+        pytest.param(A100, conv("conv_wgrad"), 0, id="a weight gradient over 128 pixels copies nothing"),
+        pytest.param(
+            A100,
+            large("conv_wgrad", w=(1024, 256, 3, 3), y=(200, 1024, 8, 8)),
+            100 * (X + 2 * Y) + 4 * 2 * W,
+            id="8 x 18 tiles on 108 SMs: one part, but the second wave is a third full",
+        ),
+        pytest.param(
+            A100,
+            large("conv_wgrad", w=(1536, 256, 3, 3), y=(200, 1536, 8, 8)),
+            100 * (X + 3 * Y) + 3 * W,
+            id="12 x 18 tiles on 108 SMs: two full waves",
+        ),
+        pytest.param(
+            A100,
+            conv("conv_wgrad", x=(2, 3, 8, 8), w=(128, 3, 3, 3), y=(2, 128, 8, 8)),
+            2 * 64 * (4 + 128) + 9 * 4 * 128,
+            id="a wide first layer's weight gradient",
+        ),
+        pytest.param(
+            A100, conv("conv_wgrad", x=(2, 3, 8, 8), w=(96, 3, 3, 3), y=(2, 96, 8, 8)), 0, id="a narrow first layer"
+        ),
+        pytest.param(
+            A100, conv(x=(2, 32, 8, 8), w=(512, 32, 3, 3)), 0, id="few channels to sum over are read as they are"
+        ),
+        pytest.param(
+            A100, conv("conv_dgrad", w=(42, 256, 3, 3), y=(2, 42, 8, 8)), 0, id="so are the output's in its gradient"
+        ),
         pytest.param(H100, conv("conv_wgrad"), X + Y + 2 * W, id="72 tiles on 132 SMs: 2 parts"),
         pytest.param(H100, conv(), X + W + Y, id="Hopper copies the result as well"),
         pytest.param(H100, conv(channels_last=True), 0, id="Hopper takes channels-last as it is"),
@@ -74,6 +115,20 @@ def test_float32(rule, call, elements):
 def test_half_precision(rule, call, elements):
     call = OpCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "bfloat16"})
     assert rule(call) == 2 * elements
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        pytest.param(large("conv_wgrad", w=(1536, 256, 3, 3), y=(200, 1536, 8, 8)), 3, id="one more than four"),
+        pytest.param(large("conv_wgrad", w=(1024, 256, 3, 3), y=(200, 1024, 8, 8)), -3, id="four become one"),
+        pytest.param(large("conv_forward"), 0, id="no weight gradient"),
+        pytest.param(conv("conv_wgrad"), 0, id="nothing is no workspace either way"),
+    ],
+)
+def test_regrouped_weight_gradients(call, parts):
+    weight = 4 * math.prod(call.params["w"])
+    assert replace(A100, regrouped=True)(call) - A100(call) == parts * weight
 
 
 def test_none_takes_nothing():

@@ -1,0 +1,131 @@
+"""What the margin is made of: scores, folds, and the commands that make them again."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.estimators.margin import FAMILIES
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def load():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield importlib.import_module
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def margins(load):
+    return load("margins")
+
+
+def replayed(margins, *, measured, reserved, spread=0, allocated=0, doubt="", problem=""):
+    row = margins.Row(
+        title="job",
+        script="x.py",
+        args=(),
+        gpu="A100-40GB",
+        torch="2.4.1",
+        measured_bytes=measured * MIB,
+        doubt=doubt,
+    )
+    return margins.Replayed(
+        row=row,
+        problem=problem,
+        family=FAMILIES[0],
+        reserved_bytes=reserved * MIB,
+        allocated_bytes=allocated * MIB,
+        spread_bytes=spread * MIB,
+    )
+
+
+def scored(margins, score, family=FAMILIES[0], group="mlp"):
+    return margins.Scored(
+        group=group,
+        title="job",
+        family=family,
+        excess_bytes=round(score * 100 * MIB),
+        scale_bytes=100 * MIB,
+        spread_bytes=0,
+        device_bytes=1000 * MIB,
+    )
+
+
+def test_scores_count_from_the_upper_end_of_the_interval(margins):
+    found = [
+        replayed(margins, measured=600, reserved=100),  # fits the constant
+        replayed(margins, measured=750, reserved=200, spread=20, allocated=116),
+        replayed(margins, measured=9000, reserved=200, doubt="copied"),
+        replayed(margins, measured=9000, reserved=200, problem="raised"),
+    ]
+    (only,) = margins.score_set("mlp", found, 1)
+    assert only.excess_bytes == (750 - 500 - 200 - 20) * MIB
+    assert only.score == pytest.approx(0.3)
+
+
+def test_a_row_is_judged_by_the_other_folds(margins):
+    # One row far above: where it is in the quantile's folds it sets the margin, in its own fold it is missed.
+    rows = [scored(margins, 0.1) for _ in range(9)] + [scored(margins, 5.0)]
+    told = margins.out_of_fold(rows, 0.9)
+    assert len(told) == 10
+    assert sum(not covered for covered, _ in told) == 1
+    assert sorted({round(margin, 3) for _, margin in told}) == [0.01, 0.5]
+
+
+def test_folds_cover_as_often_as_they_say(margins):
+    chance = random.Random(1)
+    rows = [scored(margins, chance.gauss(0, 1)) for _ in range(2000)]
+    told = margins.out_of_fold(rows, 0.9)
+    assert 0.88 < sum(covered for covered, _ in told) / len(told) < 0.92
+
+
+def test_report_counts_each_set_and_each_family(margins):
+    rows = [scored(margins, 0.1), scored(margins, 0.2, FAMILIES[3], "cnn")] * 10
+    lines = margins.report_lines(rows, margins.Counter({"ran out of memory": 2}))
+    assert lines[0] == "Left out: 2 rows: ran out of memory."
+    assert any(line.startswith(f"| {FAMILIES[3]} | 10 |") for line in lines)
+    assert any(line.startswith("| mlp | 10 |") for line in lines)
+    assert any(line.startswith("| all | 20 |") for line in lines)
+
+
+def test_shipped_scores_name_their_rows(margins):
+    told = margins.shipped([scored(margins, 0.2), scored(margins, -0.1), scored(margins, 0.5, FAMILIES[1], "timm")])
+    assert told["families"][FAMILIES[0]] == {"rows": {"mlp": 2}, "scores": [-1000, 2000]}
+    assert told["families"][FAMILIES[1]]["rows"] == {"timm": 1}
+
+
+@pytest.mark.parametrize(
+    ("pythonpath", "quick", "has_margins", "has_xmem"),
+    [("", False, False, False), ("folder", False, True, True), ("", True, True, False)],
+)
+def test_one_command_runs_all_that_can_be_run(load, tmp_path, pythonpath, quick, has_margins, has_xmem):
+    args = argparse.Namespace(traces=None, pythonpath=pythonpath, quick=quick)
+    told = dict(load("all_estimates").commands(args, tmp_path))
+    assert ("margins" in told, "xmem" in told) == (has_margins, has_xmem)
+    assert "--ship" not in [word for rest in told.values() for word in rest] or not quick
+    assert {each[0] for each in told.values()} <= {each.name for each in BENCHMARKS.glob("*.py")}
+
+
+def test_pictures_show_measured_estimated_and_bound(load, tmp_path):
+    pytest.importorskip("matplotlib")
+    plots = load("error_plots")
+    row = {"problem": None, "measured_oom": False, "measured_bytes": 3 << 30, "reserved_bytes": 1 << 30}
+    row |= {"outside_bytes": 1 << 30, "margin_bytes": 1 << 29, "family": FAMILIES[0]}
+    bad = [{**row, "problem": "raised"}, {**row, "measured_oom": True}]
+    (tmp_path / "mlp.jsonl").write_text("\n".join(json.dumps(each) for each in [row, *bad]))
+    rows = plots.read_dump(tmp_path / "mlp.jsonl")
+    assert plots.points(rows) == {FAMILIES[0]: [(3.0, 2.0, 2.5)]}
+    plots.draw(tmp_path / "mlp.svg", "mlp", rows)
+    assert (tmp_path / "mlp.svg").read_text().startswith("<?xml")

@@ -1,0 +1,155 @@
+"""The margin: a quantile of our own errors, by family."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.core.trace import OpCall
+from cotenant.core.units import MiB
+from cotenant.estimators import margin as module
+from cotenant.estimators.margin import FAMILIES, check_coverage, family_of, margin_of, quantile, scale_bytes
+from cotenant.estimators.profiles import profile
+from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.traced import TracedEstimator
+from traces import a_trace, alloc, call
+
+A100 = profile("A100-40GB")
+DENSE, KNOWN, EVEN, ODD = FAMILIES
+
+
+def conv(x=(64, 64, 56, 56), w=(64, 64, 3, 3), y=(64, 64, 56, 56), kind="conv_forward", **changes):
+    params = {
+        "x": x,
+        "w": w,
+        "y": y,
+        "stride": (1, 1),
+        "padding": (1, 1),
+        "dilation": (1, 1),
+        "groups": 1,
+        "dtype": "float32",
+        "channels_last": False,
+        **changes,
+    }
+    return OpCall(kind=kind, thread="main", params=params)
+
+
+def with_ops(*ops):
+    return a_trace([alloc(0, 100), *(call(i) for i in range(len(ops)))], ops)
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """Ninety-nine scores of 0.01 to 0.99 for every family."""
+    told = {name: tuple(i / 100 for i in range(1, 100)) for name in FAMILIES}
+    monkeypatch.setattr(module, "calibration", lambda: told)
+
+
+@pytest.mark.parametrize(
+    ("ops", "gpu", "family"),
+    [
+        pytest.param([], "A100-40GB", DENSE, id="no library call"),
+        pytest.param([OpCall(kind="gemm", thread="main")], "A100-40GB", DENSE, id="matrices only"),
+        pytest.param([conv(groups=64, w=(64, 1, 3, 3))], "A100-40GB", DENSE, id="depthwise: no cuDNN"),
+        pytest.param([conv()], "A100-40GB", KNOWN, id="of ResNet, looked up"),
+        pytest.param([conv(), conv(padding=(9, 9))], "A100-40GB", EVEN, id="one is in no table"),
+        pytest.param([conv()], "RTX3060-12GB", EVEN, id="no table for this capability"),
+        pytest.param([conv(padding=(9, 9), w=(63, 64, 3, 3))], "A100-40GB", ODD, id="channels that need padding"),
+        pytest.param([conv(padding=(9, 9), w=(64, 63, 3, 3))], "A100-40GB", ODD, id="channels that come in, too"),
+        pytest.param([conv(padding=(9, 9), w=(64, 3, 3, 3))], "A100-40GB", KNOWN, id="a first layer"),
+        pytest.param([conv(dtype="float64")], "A100-40GB", KNOWN, id="no tensor cores, no workspace"),
+        pytest.param([conv(dtype="bfloat16")], "A100-40GB", EVEN, id="halves in the usual layout"),
+        pytest.param([conv(dtype="bfloat16", channels_last=True)], "A100-40GB", KNOWN, id="halves as cores take them"),
+        pytest.param([conv(benchmark=True)], "A100-40GB", EVEN, id="whatever was fastest"),
+    ],
+)
+def test_family(ops, gpu, family):
+    assert family_of(with_ops(*ops), profile(gpu)) == family
+
+
+@pytest.mark.parametrize(
+    ("coverage", "score", "reached"),
+    [
+        pytest.param(0.5, 0.5, 0.5, id="50 of 99 and one more"),
+        pytest.param(0.95, 0.95, 0.95, id="95 of 99"),
+        pytest.param(0.951, 0.96, 0.951, id="rounded up"),
+        pytest.param(0.99, 0.99, 0.99, id="all of 99"),
+        pytest.param(0.995, 0.99, 0.99, id="more than 99 rows can tell"),
+    ],
+)
+def test_quantile(coverage, score, reached):
+    assert quantile([i / 100 for i in range(1, 100)], coverage) == (score, reached)
+
+
+def test_a_quantile_covers_one_more_draw_as_often_as_it_says():
+    chance = random.Random(4)
+    covered = 0
+    for _ in range(4000):
+        drawn = [chance.gauss(0, 1) for _ in range(20)]
+        covered += drawn[-1] <= quantile(sorted(drawn[:-1]), 0.9)[0]
+    assert 0.88 < covered / 4000 < 0.92
+
+
+def test_margin_is_the_spread_and_the_quantile(scores):
+    trace = with_ops()
+    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    context = A100.context.high_bytes - A100.context.typical_bytes
+    scale = scale_bytes(DENSE, free.peak_reserved_bytes, free.peak_allocated_bytes)
+    found = margin_of(trace, A100, free, 40 * MiB, 0.9)
+    assert found.bytes == round(0.9 * scale + 40 * MiB) + context
+    assert (found.coverage, found.family, found.rows, found.warnings) == (0.9, DENSE, 99, ())
+
+
+@pytest.mark.parametrize(
+    ("ops", "coverage"),
+    [pytest.param([], module.COVERAGE, id="dense"), pytest.param([conv()], module.CONV_COVERAGE, id="convolutions")],
+)
+def test_usual_coverage(ops, coverage, scores):
+    trace = with_ops(*ops)
+    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    assert margin_of(trace, A100, free, 0).coverage == coverage
+
+
+def test_too_few_rows_are_told(scores):
+    trace = with_ops()
+    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    found = margin_of(trace, A100, free, 0, 0.999)
+    assert found.coverage == 0.99
+    assert "99.0% of jobs, not 99.9%: only 99 like it were measured" in found.warnings[0]
+
+
+def test_a_negative_quantile_takes_nothing_away(monkeypatch):
+    monkeypatch.setattr(module, "calibration", lambda: dict.fromkeys(FAMILIES, (-0.5, -0.4)))
+    trace = with_ops()
+    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    context = A100.context.high_bytes - A100.context.typical_bytes
+    assert margin_of(trace, A100, free, 0, 0.5).bytes == context
+
+
+def test_scale_follows_what_is_uncertain():
+    assert scale_bytes(DENSE, 1000 * MiB, 900 * MiB) == 116 * MiB
+    assert {scale_bytes(each, 1000 * MiB, 900 * MiB) for each in (KNOWN, EVEN, ODD)} == {1128 * MiB}
+
+
+@pytest.mark.parametrize("coverage", [0, 1, 1.5, -0.1])
+def test_no_probability(coverage):
+    with pytest.raises(UsageError, match="not between 0 and 1"):
+        check_coverage(coverage)
+    with pytest.raises(UsageError):
+        TracedEstimator(coverage=coverage)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shipped_scores(family):
+    scores = module.calibration()[family]
+    assert list(scores) == sorted(scores)
+    assert len(scores) >= 99
+
+
+def test_more_coverage_never_gives_a_lower_bound():
+    trace = with_ops(conv())
+    bounds = [TracedEstimator(coverage=each).on(trace, A100).estimate.bound_bytes for each in (0.5, 0.9, 0.95, 0.99)]
+    assert bounds == sorted(bounds)
+    assert bounds[0] < bounds[-1]
