@@ -24,10 +24,11 @@ torch = pytest.importorskip("torch", reason="tracing needs torch")
 PATIENCE_S = 60
 
 
-def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=PATIENCE_S, env=None):
+def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=PATIENCE_S, env=None, **options):
     (folder / "train.py").write_text(source)
     program = Program(python=python, kind="script", target="train.py", args=args)
-    return trace(program, card=A100, workdir=str(folder), env=os.environ if env is None else env, timeout_s=timeout_s)
+    env = os.environ if env is None else env
+    return trace(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, options=options)
 
 
 def alive(pid: int) -> bool:
@@ -87,7 +88,7 @@ open("pids", "w").write(f"{os.getpid()} {child.pid}")
 time.sleep(600)
 """
     with failing("timeout", "8.0s"):
-        run(tmp_path, source, timeout_s=8)
+        run(tmp_path, source, timeout_s=8, real_writes=True)
     pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
@@ -100,7 +101,7 @@ def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
     code = (
         "import os\nfrom cotenant.tracing.program import Program\nfrom cotenant.tracing.run import trace\nimport sys\n"
         "trace(Program(python=sys.executable, kind='script', target='train.py', args=()),"
-        f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600)\n"
+        f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600, options={{'real_writes': True}})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -115,6 +116,71 @@ def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
     finally:
         parent.kill()
         parent.wait()
+
+
+WRITES = """
+import glob, logging, os, shutil, subprocess, tempfile
+from pathlib import Path
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+logging.basicConfig(filename="train.log", filemode="a")
+with open("train.log", "a") as log:
+    log.write("new\\n")
+assert open("train.log").read() == "old\\nnew\\n"
+os.makedirs("checkpoints/best")
+for epoch in range(3):
+    model(torch.ones(1, 4).cuda()).sum().backward()
+    torch.save(model.state_dict(), f"checkpoints/{epoch}.pt")
+    for stale in sorted(Path("checkpoints").glob("*.pt"))[:-1]:
+        stale.unlink()
+    torch.save({"epoch": epoch}, "part")
+    os.replace("part", "last.pt")
+assert sorted(os.listdir("checkpoints")) == ["2.pt", "best"] and torch.load("last.pt")["epoch"] == 2
+shutil.rmtree("results")
+assert not os.path.exists("results/old.txt") and "results" not in os.listdir()
+os.remove("data.txt")
+assert glob.glob("data*") == []
+os.rename("keep.txt", "moved.txt")
+assert Path("moved.txt").read_text() == "keep" and not Path("keep.txt").exists()
+os.chdir("checkpoints")
+Path("here").write_text("here")
+os.chdir("..")
+assert Path("checkpoints/here").exists() and os.getcwd() == os.environ["HERE"]
+with tempfile.NamedTemporaryFile("w") as file:
+    file.write("x")
+assert subprocess.run("rm -f train.log; echo x > by_a_program", shell=True).returncode != 0
+optimizer.step()
+"""
+
+
+def test_a_script_changes_no_file(tmp_path):
+    work = tmp_path / "work"
+    (work / "results").mkdir(parents=True)
+    before = {"train.log": "old\n", "data.txt": "data", "keep.txt": "keep", "results/old.txt": "result"}
+    for name, text in before.items():
+        (work / name).write_text(text)
+    found = run(work, WRITES.replace("\\\\", "\\"), env={**os.environ, "HERE": str(work)})
+    assert (found.partial, found.warnings) == (False, ())
+    after = {str(each.relative_to(work)): each.read_text() for each in work.rglob("*") if each.is_file()}
+    assert after.pop("train.py")
+    assert after == before
+
+
+def test_files_can_be_written_for_real(tmp_path):
+    body = "open('by_hand', 'w').write('x')\ntorch.save(torch.ones(1, device='cuda'), 'by_torch')\n"
+    body = "import torch\n" + body + "assert torch.load('by_torch').is_cuda\nraise SystemExit('done')\n"
+    with failing("raised", "done"):
+        run(tmp_path, body, real_writes=True)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["by_hand", "train.py"]
+
+
+def test_the_network_is_out_of_reach_and_the_line_is_named(tmp_path):
+    source = "import urllib.request\n\nurllib.request.urlopen('http://example.com/weights.pt')\n"
+    with failing("raised", "`example.com` is out of reach") as caught:
+        run(tmp_path, source)
+    assert "train.py, line 3" in str(caught.value)
+    assert "--online" in str(caught.value)
 
 
 def test_an_interpreter_without_torch(tmp_path):

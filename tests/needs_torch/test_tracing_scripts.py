@@ -383,7 +383,7 @@ def test_what_was_traced_before_an_error_is_partial(tmp_path):
     )
     assert trace.partial
     assert trace.header["steps"] == 1
-    assert "OSError: disk, after 1 optimizer steps" in trace.warnings[0]
+    assert "OSError: disk (train.py, line 12), after 1 optimizer steps" in trace.warnings[0]
 
 
 def test_a_script_that_ends_by_itself_is_complete(tmp_path):

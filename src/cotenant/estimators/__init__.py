@@ -23,6 +23,11 @@ ESTIMATORS: Mapping[str, tuple[str, str]] = {
     "llmem": ("cotenant.estimators.llmem", "LlMemEstimator"),
     "memtracker": ("cotenant.estimators.memtracker", "MemTrackerEstimator"),
     "params16": ("cotenant.estimators.params16", "Params16Estimator"),
+    "boosting": ("cotenant.estimators.learned", "BoostingEstimator"),
+    "extra-trees": ("cotenant.estimators.learned", "ExtraTreesEstimator"),
+    "gpumemnet-mlp": ("cotenant.estimators.learned", "MlpEnsembleEstimator"),
+    "gpumemnet-sequence": ("cotenant.estimators.learned", "SequenceEnsembleEstimator"),
+    "hybrid": ("cotenant.estimators.learned_hybrid", "HybridEstimator"),
 }
 
 

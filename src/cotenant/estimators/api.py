@@ -26,6 +26,10 @@ def estimate(
     python: str | None = None,
     steps: int = 3,
     timeout_s: float = 120.0,
+    gpus: int = 1,
+    stand_ins: Sequence[str] = (),
+    lengths: str = "",
+    online: bool = False,
 ) -> Estimate:
     """Predicted GPU memory of a training script, or of a function that does one training step; no GPU is used.
 
@@ -33,13 +37,17 @@ def estimate(
     this one). A function is called again and again in a forked copy of this process, until `steps` optimizer steps
     were seen; the model may be on the CPU before, or be made by the function, and must go to `cuda` inside it.
 
+    `gpus`: how many it sees; `per_gpu` of the answer tells of each that it uses. `stand_ins`, `lengths`, `online`: as
+    of `core.ports.EstimateRequest`.
+
     Raises:
         TraceError: it could not be traced; `kind` says why.
         UsageError: no such script, or no such GPU.
     """
     found = explain(
-        target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, cache=False
-    )
+        target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, gpus=gpus,
+        stand_ins=stand_ins, lengths=lengths, online=online, cache=False,
+    )  # fmt: skip
     return found.estimate
 
 
@@ -53,6 +61,10 @@ def explain(
     python: str | None = None,
     steps: int = 3,
     timeout_s: float = 120.0,
+    gpus: int = 1,
+    stand_ins: Sequence[str] = (),
+    lengths: str = "",
+    online: bool = False,
     cache: bool = True,
 ) -> TracedResult:
     """As `estimate`, with the trace, its replay, the interval and the verdict for the GPU.
@@ -69,7 +81,7 @@ def explain(
         if args:
             raise UsageError("a function takes no arguments", hint="bind them: `functools.partial(step, batch)`")
         known = profile(gpu)
-        recorded = trace_function(target, card=card_of(known), steps=steps, timeout_s=timeout_s)
+        recorded = trace_function(target, card=card_of(known, gpus), steps=steps, timeout_s=timeout_s)
         return TracedEstimator(steps=steps).on(recorded, known)
     folder = default_folder() if cache else None
     estimator = TracedEstimator(steps=steps, python=python, cache=TraceCache(folder) if folder else None)
@@ -79,5 +91,9 @@ def explain(
         env=dict(env if env is not None else os.environ),
         gpu=gpu,
         timeout_s=timeout_s,
+        gpus=gpus,
+        stand_ins=tuple(stand_ins),
+        lengths=lengths,
+        online=online,
     )
     return estimator.explain(request)

@@ -65,13 +65,22 @@ _NO_MATTER_STARTS = ("COTENANT_", "DBUS_", "SSH_", "TERM_", "TMUX", "VSCODE_", "
 
 
 def trace_key(
-    program: Program, *, workdir: str, env: Mapping[str, str], capability: Sequence[int], devices: int, steps: int
+    program: Program,
+    *,
+    workdir: str,
+    env: Mapping[str, str],
+    capability: Sequence[int],
+    devices: int,
+    steps: int,
+    options: Mapping[str, object] | None = None,
 ) -> str:
     """Name of the cache entry for a trace; what the script imports is checked when the entry is read."""
     target = Path(workdir, program.target)
     decides = {
         "cotenant": [cotenant.__version__, _tracer_digest()],
         "python": _interpreter(Path(program.python)),
+        "launcher": list(program.launcher),
+        "options": dict(options or {}),
         "program": [program.kind, program.target, digest_of(target) if program.kind == "script" else None],
         "args": [[each, _named_file(each, workdir)] for each in program.args],
         "workdir": os.path.realpath(workdir),
@@ -120,8 +129,10 @@ class TraceCache:
         return trace
 
     def put(self, key: str, trace: MemoryTrace, env: Mapping[str, str]) -> None:
-        """Keep a trace that was made in `env`, unless it broke off or does not say what it came from."""
-        if trace.partial or "sources" not in trace.header:
+        """Keep a trace that was made in `env`, unless it broke off, does not say what it came from, or holds an
+        out-of-memory error, which is one GPU's alone.
+        """
+        if trace.partial or "sources" not in trace.header or "oom_raised" in trace.header:
             return
         manifest = {
             "schema": SCHEMA,

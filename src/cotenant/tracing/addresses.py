@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 _ALIGNMENT = 512
 
 
-def install() -> None:
-    """Answer `data_ptr()` of fake tensors and of their storages."""
+def install(recorder: Any) -> None:
+    """Answer `data_ptr()` of fake tensors and of their storages, and see storages that change their size."""
     storage_ptr: Any = torch.UntypedStorage.data_ptr
 
     def of_storage(self: torch.UntypedStorage) -> int:
@@ -23,7 +23,16 @@ def install() -> None:
     def of_tensor(self: FakeTensor) -> int:
         return _address(self.untyped_storage()) + self.storage_offset() * self.element_size()
 
+    resize: Any = torch.UntypedStorage.resize_
+
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        out = resize(self, size)
+        if self.device.type == "meta":
+            recorder.resized(self)
+        return out
+
     torch.UntypedStorage.data_ptr = of_storage
+    torch.UntypedStorage.resize_ = resize_
     FakeTensor.__format__ = _format
     FakeTensor.data_ptr = of_tensor
 

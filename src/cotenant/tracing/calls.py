@@ -75,11 +75,17 @@ def _conv_call(
     )
 
 
+def _resize(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    mode.recorder.resized(args[0].untyped_storage())
+    mode.note(out)
+
+
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
 KINDS = {
+    _aten.resize_.default: _resize,
     _aten.mm.default: _gemm,
     _aten.bmm.default: _gemm,
     _aten.mv.default: _gemm,

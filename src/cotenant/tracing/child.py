@@ -13,11 +13,16 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cotenant.core.errors import TraceError
-from cotenant.tracing import wire
+from cotenant.tracing import fence, launched, places, redirect, wire
+from cotenant.tracing.overlay import Overlay, cache_folders, scratch_below
 from cotenant.tracing.sources import provenance
+from cotenant.tracing.untraceable import Untraceable
+
+if TYPE_CHECKING:
+    from cotenant.tracing.recorder import Recorder
 
 
 def main(request_path: str, answer_path: str) -> NoReturn:
@@ -46,9 +51,12 @@ def _leave() -> NoReturn:
 class Session:
     """One script, from the patched start to the answer."""
 
-    def __init__(self, request: dict[str, Any], answer: Path) -> None:
+    def __init__(
+        self, request: dict[str, Any], answer: Path, *, recorder: Callable[[], Recorder] | None = None
+    ) -> None:
         self.request = request
         self.answer = answer
+        self.overlay = _enclosed(request, answer)
         try:
             import torch
         except ImportError as error:
@@ -72,36 +80,49 @@ class Session:
             kernels,
             legacy,
             libraries,
+            losses,
             native,
             parallel,
+            profilers,
             rnn,
             saving,
+            standins,
         )
+        from cotenant.tracing.limit import Limit
         from cotenant.tracing.loop import Loop
         from cotenant.tracing.mode import TraceMode
         from cotenant.tracing.recorder import Recorder
 
-        card = cuda_api.Card(**{**request["card"], "capability": tuple(request["card"]["capability"])})
-        native.install()
-        self.recorder = Recorder()
-        self.recorder.header.update(_header(torch, card))
+        program = request.get("program", {})
+        launch = launched.enter(request.get("launcher", ()), program, request["card"]["count"])
+        if launch.more_args:
+            program["args"] = [*program["args"], *launch.more_args]
+        wanted = {**request["card"], "capability": tuple(request["card"]["capability"]), "count": launch.local}
+        card = cuda_api.Card(**wanted)
+        native.install(card.count)
+        self.recorder = (recorder or Recorder)()
+        self.recorder.header.update({**_header(torch, card), "processes": launch.total})
         cuda_api.install(card, self.recorder)
+        self.recorder.limit = Limit(self.recorder, card.allocator_bytes or card.total_bytes, card.count)
         kernels.install()
         routes = attention.install(card.capability, cudnn_version=request["cudnn_version"])
-        addresses.install()
+        addresses.install(self.recorder)
         libraries.install()
         generators.install(card.count)
         compiled.install(self.recorder)
         parallel.install(self.recorder)
         routes |= rnn.install(self.recorder)
+        routes |= losses.install()
         self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
         self.loop.install()
         data.install(self.loop)
         self.mode = TraceMode(self.recorder)
         self.mode.composites.update(routes)
         self.mode.cover_threads()
-        saving.install()
+        saving.install(self.overlay)
         legacy.install()
+        standins.install(request.get("stand_ins", ()), self.recorder)
+        profilers.install()
 
     def script(self) -> None:
         """Run the program of the request as Python itself would."""
@@ -157,19 +178,22 @@ class Session:
             self._answer(partial=False)  # of a loader that was made to run dry
         if self.loop.draining:
             # What came after the training that was asked for: a validation, a checkpoint, a report.
-            self.recorder.warn(
-                f"not traced after training: the script raised {type(error).__name__}: {_first_line(error)}"
-            )
+            self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {_told(error)}")
             self._answer(partial=False)
-        self._failed(f"the script raised {type(error).__name__}: {_first_line(error)}")
+        if isinstance(error, Untraceable):
+            self._failed(_told(error), "unsupported", "say so to the authors of cotenant; `--estimator` names others")
+        from cotenant.tracing.standins import missing_hint
 
-    def _failed(self, sentence: str) -> NoReturn:
+        hint = _hint(error) or missing_hint(error, self.request.get("stand_ins", ()))
+        self._failed(f"the script raised {type(error).__name__}: {_told(error)}", hint=hint)
+
+    def _failed(self, sentence: str, kind: str = "raised", hint: str | None = None) -> NoReturn:
         if self.recorder.steps:
             self.recorder.warn(f"{sentence}, after {self.recorder.steps} optimizer steps")
             self._answer(partial=True)
         answer_error(
             self.answer,
-            TraceError("raised", sentence, hint="run it with `--show-output` to see all that it prints"),
+            TraceError(kind, sentence, hint=hint or "run it with `--show-output` to see all that it prints"),
         )
 
     def _answer(self, *, partial: bool) -> NoReturn:
@@ -177,6 +201,20 @@ class Session:
         trace = self.recorder.trace(partial=partial)
         wire.save(self.answer, {"trace": wire.trace_to_dict(trace)})
         _leave()
+
+
+def _enclosed(request: dict[str, Any], answer: Path) -> Overlay:
+    """Keep this process from changing anything that is not its own, and from the network, as the request says."""
+    writes = not request.get("real_writes")
+    made = Overlay(scratch_below(answer.parent / "scratch"), takes_all=writes, free=wire.files_of(answer))
+    if writes:
+        sys.dont_write_bytecode = True
+        fenced = fence.guard_files([str(answer.parent), "/dev", "/proc", *cache_folders(os.environ)])
+        fence.guard_calls(programs=not fenced, network=not request.get("online"))
+    elif not request.get("online"):
+        fence.guard_calls(programs=False, network=True)
+    redirect.install(made)
+    return made
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -187,6 +225,19 @@ def _own_frames(frames: TracebackType | None) -> TracebackType | None:
     ):
         first = first.tb_next
     return first or frames
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, and where in the user's files it came from."""
+    place = places.of_error(error)
+    return f"{_first_line(error)} ({place})" if place else _first_line(error)
+
+
+def _hint(error: BaseException) -> str | None:
+    """What to do about an error whose cause is the place it was run at."""
+    if isinstance(error, ModuleNotFoundError):
+        return "the script runs in the Python that estimates it: name the job's own with `--python PATH`"
+    return None
 
 
 def _exit_text(code: object) -> str:

@@ -22,6 +22,7 @@ class Card:
         total_bytes: what `torch.cuda.get_device_properties(0).total_memory` says.
         capability: compute capability, e.g. (8, 0).
         count: how many of them.
+        allocator_bytes: what of it is left beside the context; None: all.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Card:
     capability: tuple[int, int]
     sm_count: int
     count: int = 1
+    allocator_bytes: int | None = None
 
 
 class _Properties:
@@ -183,18 +185,24 @@ def install(card: Card, recorder: Recorder) -> None:
         def __exit__(self, *_: object) -> None:
             state["device"] = self.before
 
+    def at(device: object) -> int:
+        return state["device"] if device is None else _index(device)
+
     def live(device: object = None) -> int:
-        return recorder.live_bytes
+        return recorder.live_bytes[at(device)]
 
     def peak(device: object = None) -> int:
-        return recorder.peak_bytes
+        return recorder.peak_bytes[at(device)]
 
     def reset_peak(device: object = None) -> None:
-        recorder.peak_bytes = recorder.live_bytes
+        recorder.peak_bytes[at(device)] = recorder.live_bytes[at(device)]
+
+    def memory_info(device: object = None) -> tuple[int, int]:
+        return max(0, card.total_bytes - live(device)), card.total_bytes
 
     def memory_stats(device: object = None) -> dict[str, int]:
         known = {
-            f"{kind}_bytes.all.{when}": value()
+            f"{kind}_bytes.all.{when}": value(device)
             for kind in ("allocated", "active", "reserved", "requested")
             for when, value in (("current", live), ("peak", peak))
         }
@@ -220,7 +228,7 @@ def install(card: Card, recorder: Recorder) -> None:
         "synchronize": lambda device=None: None,
         "empty_cache": recorder.empty_cache,
         "ipc_collect": lambda: None,
-        "mem_get_info": lambda device=None: (card.total_bytes, card.total_bytes),
+        "mem_get_info": memory_info,
         "memory_stats": memory_stats,
         "memory_summary": lambda *_, **__: "",
         "memory_allocated": live,
@@ -277,6 +285,7 @@ def install(card: Card, recorder: Recorder) -> None:
         "_cuda_resetPeakMemoryStats": lambda device: None,
         "_cuda_emptyCache": recorder.empty_cache,
         "_cuda_getCurrentRawStream": lambda device: 0,
+        "_get_accelerator": lambda check=None: torch.device("cuda"),
     }.items():
         setattr(torch._C, name, _own(value))
     cuda._exchange_device = lambda index: state["device"]
@@ -314,7 +323,7 @@ def _install_accelerator(card: Card, state: dict[str, Any], replaced: dict[str, 
         "set_stream": replaced["set_stream"],
         "synchronize": lambda device=None: None,
         "empty_cache": replaced["empty_cache"],
-        "get_memory_info": lambda device_index=None: (card.total_bytes, card.total_bytes),
+        "get_memory_info": replaced["mem_get_info"],
         "memory_stats": replaced["memory_stats"],
         "memory_allocated": replaced["memory_allocated"],
         "max_memory_allocated": replaced["max_memory_allocated"],

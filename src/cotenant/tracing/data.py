@@ -28,6 +28,7 @@ def install(loop: Loop) -> None:
         return _Batches(self, loop)
 
     DataLoader._get_iterator = get_iterator
+    DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
     torch.Tensor.pin_memory = lambda self, device=None: self
     torch.Tensor.is_pinned = lambda self, device=None: False
     torch.Tensor.record_stream = lambda self, stream: None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing import counts
 from cotenant.tracing.layout import contiguous_strides
 
 _aten = torch.ops.aten
@@ -35,7 +36,11 @@ def _nonzero(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _positions(mode: Any, func: Any, mask: torch.Tensor) -> FakeTensor:
     value = mode.values.of(mask)
-    if value is None:
+    most = counts.most(mask)
+    if value is None and most is not None and most < mask.numel():
+        _assume(mode, func, "as many are found as were set")
+        count = most
+    elif value is None:
         _assume(mode, func, "every element is found")
         count = mask.numel()
     else:

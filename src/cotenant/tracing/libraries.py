@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-_keep: list[Any] = []
+from cotenant.tracing import vision
+from cotenant.tracing.after_import import when_imported
 
 
 def install() -> None:
     """Apply them; none imports a library that the script does not."""
-    sys.meta_path.insert(0, _BeforeImport("torchvision", _declare_torchvision))
-    for name, mend in (("transformers.utils.import_utils", _believe_tensors), ("safetensors.torch", _save_nothing)):
-        if name in sys.modules:
-            mend(sys.modules[name])
-        else:
-            sys.meta_path.insert(0, _AfterImport(name, mend))
+    sys.meta_path.insert(0, _BeforeImport("torchvision", _prepare_torchvision))
+    when_imported("transformers.utils.import_utils", _believe_tensors)
+    when_imported("safetensors.torch", _save_nothing)
     _let_scaler_step()
+    _believe_samples()
     _leave_compiler_out()
 
 
@@ -39,31 +39,6 @@ class _BeforeImport(importlib.abc.MetaPathFinder):
             self._call()
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function with a module right after it was imported for the first time."""
-
-    def __init__(self, name: str, call: Callable[[Any], None]) -> None:
-        self._name = name
-        self._call = call
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        loader: Any = spec.loader if spec is not None else None
-        if loader is None:
-            return spec
-        execute = loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            self._call(module)
-
-        loader.exec_module = exec_module
-        return spec
-
-
 def _believe_tensors(module: Any) -> None:
     """Transformers does not look at the values of a mask that is fake; here they are known (see `values`)."""
     module.is_fake_tensor = lambda x: False
@@ -75,29 +50,11 @@ def _save_nothing(module: Any) -> None:
         setattr(module, name, lambda *args, **kwargs: None)
 
 
-def _declare_torchvision() -> None:
-    """Declare torchvision's compiled operators where its library cannot load.
-
-    A CUDA build of torchvision beside a CPU build of torch fails at import, when it adds shape functions to
-    operators that nobody declared.
-    """
+def _prepare_torchvision() -> None:
+    """See `vision`."""
     spec = importlib.util.find_spec("torchvision")
-    folder = Path(spec.origin).parent if spec is not None and spec.origin else None
-    for file in folder.glob("_C*.so") if folder else ():
-        try:
-            torch.ops.load_library(str(file))
-        except OSError:
-            continue
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not _declared(f"torchvision::{name}"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _keep.append(library)
-
-
-def _declared(name: str) -> bool:
-    return bool(torch._C._jit_get_schemas_for_operator(name))
+    if vision.load_or_declare(Path(spec.origin).parent if spec is not None and spec.origin else None):
+        when_imported("torchvision.extension", vision.believe_operators)
 
 
 def _let_scaler_step() -> None:
@@ -107,6 +64,21 @@ def _let_scaler_step() -> None:
         return optimizer.step(*args, **kwargs)
 
     torch.amp.grad_scaler.GradScaler._maybe_opt_step = step
+
+
+def _believe_samples() -> None:
+    """A distribution checks whether a sample could be its own, which a fake one cannot show."""
+    kind: Any = torch.distributions.Distribution
+    check = kind._validate_sample
+
+    def check_as_far_as_known(self: Any, value: Any) -> None:
+        try:
+            check(self, value)
+        except ValueError as error:
+            if not isinstance(value, FakeTensor) or "within the support" not in str(error):
+                raise
+
+    kind._validate_sample = check_as_far_as_known
 
 
 def _leave_compiler_out() -> None:

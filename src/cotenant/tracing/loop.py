@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing import lazy
+from cotenant.tracing.layers import LayerNotes
 from cotenant.tracing.recorder import Recorder
 
 
@@ -22,6 +24,7 @@ class Loop:
 
     def __init__(self, recorder: Recorder, *, steps: int, finish: Callable[[], None]) -> None:
         self.recorder = recorder
+        self.layer_notes = LayerNotes(recorder)
         self.steps = steps
         self.finish = finish
         self.draining = False
@@ -47,6 +50,7 @@ class Loop:
         if FakeTensor not in types:
             types.append(FakeTensor)
         torch.nn.Module._apply = _apply
+        lazy.install(_become)
         _recorders.append(self.recorder)
 
     # -- modules ----------------------------------------------------------------------------------------------
@@ -58,11 +62,13 @@ class Loop:
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         self.recorder.leave_module()
+        self.layer_notes.note(module, output)
 
     # -- backward ---------------------------------------------------------------------------------------------
 
     def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            self.layer_notes.close()
             before = self.recorder.enter_phase("backward")
             try:
                 return function(*args, **kwargs)
@@ -121,17 +127,19 @@ def _apply_once(
         if parameter is None or id(parameter) in done:
             continue
         done[id(parameter)] = parameter
-        with torch.no_grad():
-            moved = fn(parameter)
-        grad = parameter.grad
-        _become(parameter, moved)
-        for recorder in _recorders:
-            recorder.classify(parameter, "parameter")
-        if grad is not None:
-            with torch.no_grad():
-                parameter.grad = fn(grad)
+        if lazy.is_lazy(parameter):
+            lazy.moved(parameter, fn)
+        else:
+            _move(parameter, fn)
+    _apply_to_buffers(module, fn, done)
+    return module
+
+
+def _apply_to_buffers(module: torch.nn.Module, fn: Callable[[Any], Any], done: dict[int, Any]) -> None:
     for name, buffer in module._buffers.items():
-        if buffer is not None:
+        if lazy.is_lazy(buffer):
+            lazy.moved(buffer, fn)
+        elif buffer is not None:
             known = done.get(id(buffer))
             if known is None:
                 known = (fn(buffer), buffer)  # the old one is kept, or its id could be given to another
@@ -139,7 +147,18 @@ def _apply_once(
             module._buffers[name] = known[0] if isinstance(known, tuple) else known
             for recorder in _recorders:
                 recorder.classify(module._buffers[name], "buffer")
-    return module
+
+
+def _move(parameter: Any, fn: Callable[[Any], Any]) -> None:
+    with torch.no_grad():
+        moved = fn(parameter)
+    grad = parameter.grad
+    _become(parameter, moved)
+    for recorder in _recorders:
+        recorder.classify(parameter, "parameter")
+    if grad is not None:
+        with torch.no_grad():
+            parameter.grad = fn(grad)
 
 
 def _become(parameter: Any, moved: torch.Tensor) -> None:

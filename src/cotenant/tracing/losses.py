@@ -11,10 +11,30 @@ from cotenant.tracing.layout import contiguous_strides
 
 _aten = torch.ops.aten
 _ALIGNMENT_BYTES = 16
+_keep: list[Any] = []
 
 
-def _no_cudnn_ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
-    """CuDNN's own loss needs int32 targets on the CPU, which nobody passes by chance."""
+def install() -> dict[Any, Any]:
+    """Read the lengths of CTC's sequences on the CPU, as CUDA does; gives operator and answer.
+
+    PyTorch leaves them tensors where any tensor is a subclass. Source: ATen/native/LossCTC.cpp, `ctc_loss`.
+    """
+
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+        zero_infinity: bool = False,
+    ) -> Any:  # fmt: skip
+        lengths = [each.to("cpu", torch.long).reshape(-1).tolist() for each in (input_lengths, target_lengths)]
+        return _aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+    library: Any = torch.library.Library("aten", "IMPL")
+    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradCUDA")
+    _keep.append(library)
+    return {_aten.ctc_loss.Tensor: ctc_loss}
+
+
+def _no_library_ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    """CuDNN's own loss needs int32 targets on the CPU, which nobody passes by chance; MIOpen's is for other GPUs."""
     return False
 
 
@@ -22,7 +42,8 @@ def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """(loss of each sample, forward variables). Source: ATen/native/cuda/LossCTC.cu, `ctc_loss_gpu_template`."""
     log_probs, targets, _, target_lengths = args[:4]
     known = mode.values.of(target_lengths) if isinstance(target_lengths, torch.Tensor) else torch.tensor(target_lengths)
-    longest = int(known.max()) if known is not None and known.numel() else targets.shape[-1]
+    # Lengths that came out of the model are not known, and read as 0.
+    longest = (int(known.max()) if known is not None and known.numel() else 0) or targets.shape[-1]
     steps, batch = (log_probs.shape[0], log_probs.shape[1]) if log_probs.dim() == 3 else (log_probs.shape[0], 1)
     loss = mode.empty_strided((batch,), (1,), log_probs.dtype, log_probs.device)
     alpha = (batch, steps, 2 * longest + 1)
@@ -58,12 +79,13 @@ def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> FakeTensor:
 
 
 HANDLERS: dict[Any, Any] = {
-    _aten._use_cudnn_ctc_loss.default: _no_cudnn_ctc,
-    _aten._use_cudnn_ctc_loss.Tensor: _no_cudnn_ctc,
     _aten._ctc_loss.default: _ctc,
     _aten._ctc_loss.Tensor: _ctc,
     _aten._ctc_loss_backward.default: _ctc_backward,
     _aten._ctc_loss_backward.Tensor: _ctc_backward,
 }
+for _name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
+    if hasattr(_aten, _name):
+        HANDLERS.update(dict.fromkeys(map(getattr(_aten, _name).__getattr__, ("default", "Tensor")), _no_library_ctc))
 if hasattr(_aten, "_grouped_mm"):
     HANDLERS[_aten._grouped_mm.default] = _grouped_mm

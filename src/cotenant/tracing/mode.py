@@ -14,16 +14,25 @@ import types
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cotenant.tracing import calls, convolutions, dynamic, layout, losses, plain, rnn, shapes, sparse
+from cotenant.tracing import calls, convolutions, counts, dynamic, layout, losses, plain, rnn, shapes, sparse, truth
 from cotenant.tracing.recorder import Recorder
+from cotenant.tracing.untraceable import Untraceable
 from cotenant.tracing.values import Values
 
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_thinks_of_shapes = torch._C._get_dispatch_mode  # a library's own fake mode, which comes after this one
 
 # Big random tensors on the CPU cost seconds and nobody looks at their values: memory stays untouched, so it is free.
 _RANDOM = {
@@ -50,8 +59,10 @@ class TraceMode(TorchDispatchMode):
         self.fake = _fake_mode()
         self.values = Values()
         self._main = threading.get_ident()
+        self._lock = threading.RLock()  # autograd has a thread for each GPU, and fake tensors are for one at a time
         self._has_meta: dict[Any, bool] = {}
         self._held: list[Any] = []
+        self._plain_kinds: set[Any] = {torch.Tensor}
         self._composite: dict[Any, bool] = {}
         self.composites: dict[Any, Any] = {}  # what to do for one, instead of dividing it
         self._handlers = {
@@ -114,10 +125,15 @@ class TraceMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        for kind in types:
+            if kind is not FakeTensor and kind not in self._plain_kinds and not self._is_plain(kind):
+                return NotImplemented  # a tensor made of others, such as a DTensor: its parts come back here
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         if func is _ADD and self._engine_adds_in_place(args):
             return args[0]
+        if _thinks_of_shapes(_FAKE) is not None:
+            return func(*args, **kwargs)
         device = _cuda_device(args)
         if device is None and "device" not in kwargs:
             if func in _RANDOM and args[0].numel() > _RANDOM_NUMEL and args[0].device.type == "cpu":
@@ -130,7 +146,16 @@ class TraceMode(TorchDispatchMode):
             if wanted is None or torch.device(wanted).type != "cuda":
                 return func(*args, **kwargs)
             device = _indexed(wanted)
-        return self._on_cuda(func, args, kwargs, device)
+        with self._lock:
+            return self._on_cuda(func, args, kwargs, device)
+
+    def _is_plain(self, kind: Any) -> bool:
+        """Whether a tensor class leaves operators to PyTorch; a class that is, is kept."""
+        own = getattr(kind, "__torch_dispatch__", None)
+        plain = own in (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
+        if plain:
+            self._plain_kinds.add(kind)
+        return plain
 
     def _on_cuda(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
         if self._is_composite(func):
@@ -151,6 +176,9 @@ class TraceMode(TorchDispatchMode):
         if out is NotImplemented:
             out = self.by_shape(func, args, kwargs, device)
         self.values.follow(func, args, kwargs, out)
+        if isinstance(out, FakeTensor) and out.dtype in counts.KINDS:
+            truth.follow(func, args, out)
+            counts.follow(func, args, out)
         kind = calls.KINDS.get(func)
         if kind is not None:
             kind(self, func, args, kwargs, out)
@@ -185,7 +213,10 @@ class TraceMode(TorchDispatchMode):
                 return self._wrap_all(out, device)
         if device.index is None or "device" in kwargs:
             kwargs = {**kwargs, "device": device} if "device" in kwargs else kwargs
-        return self.fake.dispatch(func, (FakeTensor,), args, kwargs)
+        try:
+            return self.fake.dispatch(func, (FakeTensor,), args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException, NotImplementedError) as error:
+            raise Untraceable(f"`{func.name()}` cannot be traced: its result is not known from shapes alone") from error
 
     def _meta_will_do(self, func: Any) -> bool:
         known = self._has_meta.get(func)
@@ -261,6 +292,7 @@ def _fake_mode() -> FakeTensorMode:
 
 
 def _cuda_device(args: Any) -> torch.device | None:
+    """The GPU that the arguments are on. Any fake tensor's: a copied one has a mode of its own."""
     for arg in args:
         if isinstance(arg, FakeTensor):
             if arg.fake_device.type == "cuda":
@@ -272,6 +304,8 @@ def _cuda_device(args: Any) -> torch.device | None:
                         return each.fake_device
                 elif not isinstance(each, torch.Tensor) and each is not None:
                     break
+        elif isinstance(arg, torch.device) and arg.type == "cuda":  # of `.to`, undivided under inference mode
+            return _indexed(arg)
     return None
 
 

@@ -2,8 +2,8 @@
 
 Backward of a fake CUDA tensor asks two C++ objects about devices: c10's guard for CUDA and ATen's CUDA hooks.
 A CPU build has neither; a CUDA build without a driver has both, and they fail. Both are replaced in place, by
-vtables whose entries return "1" (device count 1, stream `cuda:0` number 0, true) or "0". No compiler, no callback
-into Python, nothing of CUDA is ever called: a GPU that is present is not touched.
+vtables whose entries return "1" (the device `cuda:0`, true), "0", the number of GPUs or their argument. No compiler, no
+callback into Python, nothing of CUDA is ever called: a GPU that is present is not touched.
 
 Which entries must say "no" or be replaced follows from the headers that ship with torch, read at run time.
 Source: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/{Accelerator,CUDA}HooksInterface.h; PyTorch 2.4 to 2.15.
@@ -15,6 +15,7 @@ import ctypes
 import mmap
 import platform
 import re
+import struct
 from pathlib import Path
 
 import torch
@@ -25,39 +26,63 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 _GUARD_SLOTS = 64
 _CUDA = 1  # c10::DeviceType::CUDA
 
-# Machine code of `return 1` (second result register 0, for two-register structs) and of `return 0`.
-_CODE = {
-    "x86_64": (bytes.fromhex("b80100000031d2c3"), bytes.fromhex("31c031d2c3909090")),
-    "aarch64": (
-        bytes.fromhex("20008052010080d2c0035fd6"),  # mov w0, #1; mov x1, #0; ret
-        bytes.fromhex("000080d2010080d2c0035fd6"),  # mov x0, #0; mov x1, #0; ret
-    ),
-}
+_ROOM = 64  # bytes for each function
+
+_GIVE_BACK = frozenset(
+    (
+        *("exchangeDevice", "getStream", "getDefaultStream", "getStreamFromGlobalPool", "getNewStream"),
+        "exchangeStream",
+    )
+)
+"""Functions that answer with the device they are asked about, or with its stream number 0."""
 
 _keep: list[object] = []  # what C++ points to must live as long as the process
 
 
-def install() -> None:
-    """Patch this process; a second call does nothing.
+def install(count: int = 1) -> None:
+    """Patch this process for `count` GPUs, 127 at most; a second call does nothing.
 
     Raises:
         TraceError: kind `unsupported`: this processor, host policy or torch cannot be patched.
     """
     if _keep:
         return
-    one, zero = _executable_page()
+    functions = _functions(count)
     include = Path(torch.__file__).parent / "include"
-    _patch_guard(include, one, zero)
-    _patch_hooks(include, one)
+    _patch_guard(include, functions)
+    _patch_hooks(include, functions["one"])
 
 
-def _executable_page() -> tuple[int, int]:
+def _machine_code(count: int) -> dict[str, bytes]:
+    """By name: `one`, `zero` and `count` return that; `same` the first argument's low 16 bits, a c10::Device.
+
+    All clear the second result register, the number of a returned c10::Stream.
+    """
     machine = platform.machine()
-    if machine not in _CODE:
-        raise TraceError(
-            "unsupported", f"tracing is not possible on a `{machine}` processor (known: {', '.join(_CODE)})"
-        )
-    code_one, code_zero = _CODE[machine]
+    if machine == "x86_64":
+        number = struct.Struct("<Bi").pack
+        back = bytes.fromhex("31d2c3")  # xor edx, edx; ret
+        return {
+            "one": number(0xB8, 1) + back,  # mov eax, 1
+            "zero": number(0xB8, 0) + back,
+            "count": number(0xB8, count) + back,
+            "same": bytes.fromhex("0fb7c6") + back,  # movzx eax, si
+        }
+    if machine == "aarch64":
+        word = struct.Struct("<I").pack
+        back = bytes.fromhex("010080d2c0035fd6")  # mov x1, #0; ret
+        return {
+            "one": word(0x52800000 | 1 << 5) + back,  # mov w0, #1
+            "zero": word(0x52800000) + back,
+            "count": word(0x52800000 | count << 5) + back,
+            "same": word(0x12003C20) + back,  # and w0, w1, #0xffff
+        }
+    raise TraceError("unsupported", f"tracing is not possible on a `{machine}` processor (known: aarch64, x86_64)")
+
+
+def _functions(count: int) -> dict[str, int]:
+    """Addresses of the functions, by name."""
+    codes = _machine_code(count)
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     except OSError as error:
@@ -66,12 +91,10 @@ def _executable_page() -> tuple[int, int]:
             f"this host forbids executable memory ({error.strerror}), which tracing needs",
             hint="a hardened kernel or SELinux policy does this; allow `execmem` for this Python",
         ) from error
-    page.write(code_one)
-    page.seek(64)
-    page.write(code_zero)
+    page.write(b"".join(code.ljust(_ROOM, b"\0") for code in codes.values()))
     start = ctypes.addressof(ctypes.c_char.from_buffer(page))
     _keep.append(page)
-    return start, start + 64
+    return {name: start + _ROOM * index for index, name in enumerate(codes)}
 
 
 def _virtual_names(header: Path, known: list[str]) -> list[str]:
@@ -101,13 +124,12 @@ def _virtual_names(header: Path, known: list[str]) -> list[str]:
     return names
 
 
-def _patch_guard(include: Path, one: int, zero: int) -> None:
+def _patch_guard(include: Path, functions: dict[str, int]) -> None:
     names = _virtual_names(include / "c10/core/impl/DeviceGuardImplInterface.h", [])
     if not (8 <= len(names) <= _GUARD_SLOTS and "deviceCount" in names and "exchangeDevice" in names):
         raise TraceError("unsupported", f"torch {torch.__version__} has a device guard of unknown layout")
-    # A stream that says it is being captured would make optimizers believe in a CUDA graph.
-    slots = [zero if "aptur" in name else one for name in names]
-    slots += [one] * (_GUARD_SLOTS - len(slots))
+    slots = [functions[_answer(name)] for name in names]
+    slots += [functions["one"]] * (_GUARD_SLOTS - len(slots))
     vtable = (ctypes.c_void_p * _GUARD_SLOTS)(*slots)
     instance = ctypes.c_void_p(ctypes.addressof(vtable))
     library = _library("libc10.so")
@@ -117,6 +139,15 @@ def _patch_guard(include: Path, one: int, zero: int) -> None:
         raise TraceError("unsupported", f"torch {torch.__version__} has no device guard registry to patch") from error
     _keep.extend((vtable, instance))
     registry[_CUDA] = ctypes.addressof(instance)
+
+
+def _answer(name: str) -> str:
+    """Which function stands in for a virtual one."""
+    if "aptur" in name:  # a stream that is being captured would make optimizers believe in a CUDA graph
+        return "zero"
+    if name == "deviceCount":
+        return "count"
+    return "same" if name in _GIVE_BACK else "one"
 
 
 def _patch_hooks(include: Path, one: int) -> None:

@@ -1,7 +1,9 @@
 """Data-parallel wrappers and process groups, of which this process plays one member.
 
 Nothing is sent anywhere. Collective calls leave their tensors as they are; `DistributedDataParallel` becomes its
-module plus the buckets in which it sums gradients. Not modeled: memory of NCCL itself, sharding (FSDP, ZeRO).
+module plus the buckets in which it sums gradients. FSDP2 (`fully_shard`) and `ZeroRedundancyOptimizer` run their own
+code, as rank 0 of a group that answers everything at once. Not modeled: memory of NCCL itself; a second making of DDP's
+buckets after the first step; the map of unused parameters, a number for each.
 Source: torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.cpp.
 """
 
@@ -13,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from cotenant.tracing import data_parallel
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_MIB = 25
@@ -40,21 +44,15 @@ class _Done:
 
 def install(recorder: Any) -> None:
     """Replace what talks to other GPUs and processes."""
-    torch._C._scatter = _scatter
-    torch._C._broadcast_coalesced = lambda tensors, devices, size: [list(tensors) for _ in devices]
-    torch._C._gather = lambda tensors, dim, destination: tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
+    data_parallel.install()
     if not torch.distributed.is_available():
         return
     _install_groups(recorder)
+    _install_spawn(recorder)
     ddp: Any = torch.nn.parallel.DistributedDataParallel
     ddp.__init__, ddp.forward, ddp.no_sync = _ddp_init, _ddp_forward, _ddp_no_sync
     for name in ("register_comm_hook", "_set_static_graph", "_register_fused_optim", "join"):
         setattr(ddp, name, lambda self, *args, **kwargs: contextlib.nullcontext())
-
-
-def _scatter(tensor: torch.Tensor, devices: Any, sizes: Any, dim: int, streams: Any) -> tuple[torch.Tensor, ...]:
-    parts = tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(len(devices), dim)
-    return tuple(part.to(torch.device("cuda", index)) for part, index in zip(parts, devices, strict=False))
 
 
 # -- process groups -------------------------------------------------------------------------------------------------
@@ -80,6 +78,7 @@ def _install_groups(recorder: Any) -> None:
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         own = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
         recorder.warn(_ALONE)
+        recorder.header["processes"] = size
         real_init(backend="fake", store=FakeStore(), rank=own, world_size=size)
 
     def collective(*args: Any, **kwargs: Any) -> _Done:
@@ -103,6 +102,18 @@ def _install_groups(recorder: Any) -> None:
                 setattr(module, name, value)
 
 
+def _install_spawn(recorder: Any) -> None:
+    """`torch.multiprocessing.spawn` runs the first of its processes, here."""
+
+    def spawn(
+        fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False, start_method: str = "spawn"
+    ) -> None:
+        recorder.header["processes"] = nprocs
+        fn(0, *args)
+
+    torch.multiprocessing.spawn = spawn
+
+
 # -- DistributedDataParallel ----------------------------------------------------------------------------------------
 
 
@@ -121,9 +132,9 @@ def _ddp_init(self: Any, module: torch.nn.Module, device_ids: Any = None, *args:
         _bucket(*sizes)  # the first worker's values go around in flat pieces
     cap = int(kwargs.get("bucket_cap_mb") or _BUCKET_MIB) << 20
     trained = [each for each in module.parameters() if each.requires_grad][::-1]
-    # Gradients that are views of the buckets need no second copy; which of the two is counted makes no difference.
-    first = 0 if self.gradient_as_bucket_view else _FIRST_BUCKET_BYTES
-    self._buckets = [_bucket(*each) for each in _by_kind(trained, first, cap)] if first else []
+    self._buckets = [_bucket(*each) for each in _by_kind(trained, _FIRST_BUCKET_BYTES, cap)]
+    if self.gradient_as_bucket_view:
+        _view_buckets(trained, self._buckets)
 
 
 def _by_kind(tensors: list[Any], first: int, cap: int) -> Iterator[tuple[int, torch.dtype, torch.device]]:
@@ -140,6 +151,30 @@ def _by_kind(tensors: list[Any], first: int, cap: int) -> Iterator[tuple[int, to
             full[kind] = 1
     for kind, numel in open_.items():
         yield numel, *kind
+
+
+def _view_buckets(trained: list[Any], buckets: list[torch.Tensor]) -> None:
+    """Have each gradient be a piece of its bucket as soon as it was made."""
+    free = [[bucket, 0] for bucket in buckets]
+    for each in trained:
+        place = next((one for one in free if _has_room(one, each)), None)
+        if place is None:
+            continue
+        start, place[1] = place[1], place[1] + each.numel()
+        each.register_post_accumulate_grad_hook(_put_into(place[0][start : start + each.numel()].view(each.shape)))
+
+
+def _has_room(place: Any, tensor: torch.Tensor) -> bool:
+    bucket, used = place
+    same = (bucket.dtype, bucket.device) == (tensor.dtype, tensor.device)
+    return same and bucket.numel() - used >= tensor.numel()
+
+
+def _put_into(view: torch.Tensor) -> Any:
+    def hook(parameter: Any) -> None:
+        parameter.grad = view
+
+    return hook
 
 
 def _bucket(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,42 +31,50 @@ class Recorder:
         self.cuda_used = False
         self._actions: list[tuple[str, int, int, str, str, int, int]] = []
         self._live: dict[int, int] = {}
+        self._devices: list[int] = []
         self._refs: dict[int, weakref.ref[Any]] = {}
         self._sizes: list[int] = []
         self._category: dict[int, str] = {}
-        self.live_bytes = 0
-        self.peak_bytes = 0
+        self.live_bytes: Counter[int] = Counter()  # by GPU
+        self.peak_bytes: Counter[int] = Counter()
+        self.limit: Callable[[int, int], None] | None = None  # asked before a storage of so many bytes, on a GPU
         self._ops: list[OpCall] = []
         self._op_ids: dict[object, int] = {}
         self._modules: list[str] = []
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self.layers: dict[int, list[list[object]]] = {}
 
     def restart(self, header: dict[str, object]) -> None:
         """Forget everything recorded; tensors that still live are no part of the trace."""
+        limit = self.limit
         self.__init__()  # type: ignore[misc]
-        self.header = header
+        self.header, self.limit = header, limit
 
     # -- storages ---------------------------------------------------------------------------------------------
 
     def saw(self, tensor: torch.Tensor) -> None:
         """Note the storage of a fake CUDA tensor, if it is new; of a sparse one, those of its parts."""
         if tensor.layout is not torch.strided:
-            for part in _parts(tensor):
+            for part in parts_of(tensor):
                 self.saw(part)
             return
         storage = tensor.untyped_storage()
+        if storage._cdata not in self._live:
+            self._born(storage, tensor.device.index or 0)
+
+    def _born(self, storage: torch.UntypedStorage, device: int) -> None:
         key = storage._cdata
-        if key in self._live:
-            return
         number = len(self._sizes)
         nbytes = storage.nbytes()
+        if self.limit is not None:
+            self.limit(nbytes, device)  # may refuse
         self.cuda_used = True
         self._live[key] = number
         self._sizes.append(nbytes)
-        self.live_bytes += nbytes
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self._devices.append(device)
+        self.live_bytes[device] += nbytes
+        self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._refs[key] = weakref.ref(storage, functools.partial(self._gone, key))
-        device = tensor.device.index or 0
         self._actions.append(("alloc", number, nbytes, self.phase, self._module(), self.stream, device))
 
     def _gone(self, key: int, _: object) -> None:
@@ -75,31 +84,29 @@ class Recorder:
         number = self._live.pop(key, None)
         self._refs.pop(key, None)
         if number is not None:
-            self.live_bytes -= self._sizes[number]
-            self._actions.append(("free", number, 0, self.phase, "", self.stream, 0))
+            device = self._devices[number]
+            self.live_bytes[device] -= self._sizes[number]
+            self._actions.append(("free", number, 0, self.phase, "", self.stream, device))
 
-    def resized(self, tensor: torch.Tensor) -> None:
-        """Note that a storage changed its size in place: the old block goes, a new one comes."""
-        storage = tensor.untyped_storage()
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Note that a known storage changed its size in place: the old block goes, a new one comes."""
         key = storage._cdata
         number = self._live.get(key)
-        if number is not None:
-            if self._sizes[number] == storage.nbytes():
-                return
-            category = self._category.get(number)
-            self._ended(key)
-            self.saw(tensor)
-            if category:
-                self._category[self._live[key]] = category
-        else:
-            self.saw(tensor)
+        if number is None or self._sizes[number] == storage.nbytes():
+            return
+        category = self._category.get(number)
+        self._ended(key)
+        self._born(storage, self._devices[number])
+        if category:
+            self._category[self._live[key]] = category
 
     def classify(self, tensor: object, category: str, *, again: bool = True) -> None:
         """Say what a tensor's storage is for. Unknown and CPU tensors are ignored."""
+        tensor = getattr(tensor, "_local_tensor", tensor)  # this process's piece of a tensor shared by many
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
             return
         if tensor.layout is not torch.strided:
-            for part in _parts(tensor):
+            for part in parts_of(tensor):
                 self.classify(part, category, again=again)
             return
         number = self._live.get(tensor.untyped_storage()._cdata)
@@ -175,13 +182,13 @@ class Recorder:
             if action == "alloc":
                 category = self._category.get(number) or _guess(phase, freed_in.get(number))
             events.append(MemoryEvent(action, number, nbytes, category, phase, module, stream, device))  # type: ignore[arg-type]
-        header = {**self.header, "steps": self.steps}
+        header = {**self.header, "steps": self.steps, "layers": self.layers.get(1) or self.layers.get(0, [])}
         return MemoryTrace(
             events=tuple(events), ops=tuple(self._ops), header=header, warnings=tuple(self.warnings), partial=partial
         )
 
 
-def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Indices and values of a sparse tensor; other layouts are not followed."""
     return getattr(tensor, "_cotenant_parts", ())
 

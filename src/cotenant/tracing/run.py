@@ -47,19 +47,23 @@ def trace(
     timeout_s: float = 120.0,
     cudnn_version: int = 91900,
     show_output: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> MemoryTrace:
     """Run `program` on a GPU that is not there.
 
-    `card`: name, total_bytes, capability (major, minor), sm_count, count. `steps`: optimizer steps to see.
+    `card`: name, total_bytes, capability (major, minor), sm_count, count. `steps`: optimizer steps to see. `options`:
+    `stand_ins`, `lengths` and `online`, as of `core.ports.EstimateRequest`.
 
     Raises:
         TraceError: see its kinds; the script's own last words are in `log_tail`.
     """
     request = {
         "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+        "launcher": list(program.launcher),
         "card": dict(card),
         "steps": steps,
         "cudnn_version": cudnn_version,
+        **(options or {}),
     }
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         paths = {name: Path(folder, name) for name in ("request", "answer", "log")}

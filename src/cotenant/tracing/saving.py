@@ -1,25 +1,23 @@
-"""`torch.save` and `torch.load` without writing over anybody's files.
+"""`torch.save` and `torch.load` of fake tensors: their shapes are written, not their data, to the scratch folder.
 
-What a script saves while traced is kept in memory, without the data of fake tensors, and loaded from there. Files
-that were there before are loaded as ever.
+Files that were there before are loaded as ever.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-_saved: dict[str, bytes] = {}
+from cotenant.tracing.overlay import Overlay
+
 _targets: list[Any] = []
 
 
-def install() -> None:
+def install(overlay: Overlay) -> None:
     """Replace saving and loading, and how fake tensors are pickled."""
     save, load = torch.save, torch.load
 
@@ -29,11 +27,11 @@ def install() -> None:
             return
         buffer = io.BytesIO()
         save(obj, buffer, *args, **kwargs)
-        _saved[_key(f)] = buffer.getvalue()
+        overlay.write(f, buffer.getvalue())
 
     def load_(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(f, (str, os.PathLike)) and _key(f) in _saved:
-            f = io.BytesIO(_saved[_key(f)])
+        if isinstance(f, (str, os.PathLike)):
+            f = overlay.seen(f)
         moves: dict[int, torch.device] = {}
 
         def locate(storage: Any, location: str) -> Any:
@@ -52,24 +50,6 @@ def install() -> None:
     FakeTensor.__reduce_ex__ = _reduce
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals([_rebuild])
-    for module, name in ((shutil, "copyfile"), (shutil, "copy"), (shutil, "move"), (os, "replace"), (os, "rename")):
-        setattr(module, name, _following(getattr(module, name)))
-
-
-def _key(path: Any) -> str:
-    return str(Path(os.fspath(path)).absolute())
-
-
-def _following(function: Any) -> Any:
-    """Let copies and renames of what was only saved in memory do the same there."""
-
-    def call(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(source, (str, os.PathLike)) and _key(source) in _saved:
-            _saved[_key(target)] = _saved[_key(source)]
-            return target
-        return function(source, target, *args, **kwargs)
-
-    return call
 
 
 def _target(map_location: Any, location: str) -> torch.device:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing import truth
 from cotenant.tracing.layout import contiguous_strides, strides_for
 
 _aten = torch.ops.aten
@@ -27,7 +28,7 @@ def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         return value.item()
     dtype = args[0].dtype
     if dtype is torch.bool:
-        return False
+        return truth.of(args[0]) is True
     if dtype.is_complex:
         return complex(1.0)
     return 1.0 if dtype.is_floating_point else 1
@@ -60,6 +61,8 @@ def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
     value = mode.values.of(source)
     if value is not None:
         return target.copy_(value)
+    if target.dtype is torch.bool and truth.of(source) is True:
+        return target.fill_(1)
     if target.numel() > _ZEROED_NUMEL:
         return target  # fresh pages are zero, and cost nothing while nobody looks
     return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
@@ -172,8 +175,20 @@ HANDLERS: dict[Any, Any] = {
     _aten.native_layer_norm.default: _layer_norm,
     _aten.native_layer_norm_backward.default: _layer_norm_backward,
     _aten.native_dropout.default: _dropout,
-    _aten.silu_backward.default: _like,
-    _aten.mish_backward.default: _like,
+    **dict.fromkeys(
+        (
+            _aten.silu_backward.default,
+            _aten.mish_backward.default,
+            _aten._sample_dirichlet.default,
+            _aten._dirichlet_grad.default,
+            _aten._standard_gamma.default,
+            _aten._standard_gamma_grad.default,
+            _aten.binomial.default,
+            _aten.poisson.default,
+            _aten._logcumsumexp.default,
+        ),
+        _like,
+    ),
     **dict.fromkeys(
         (
             _aten.uniform_.default,

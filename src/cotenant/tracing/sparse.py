@@ -1,7 +1,7 @@
 """Sparse (COO) tensors on the fake GPU: gradients of `Embedding(sparse=True)` and what optimizers do with them.
 
 A sparse meta tensor forgets its indices and values, so a fake one carries them along. Not modeled: the scratch memory
-of sorting in `coalesce`; products of sparse matrices.
+of sorting in `coalesce`; products of two sparse matrices; compressed layouts (CSR and the like).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.layout import contiguous_strides
 
 _aten = torch.ops.aten
 _PARTS = "_cotenant_parts"
@@ -109,6 +111,44 @@ def _sum(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return _again(mode, first, indices, values)
 
 
+def _transposed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Rows of indices change places; values are shared."""
+    indices, values = parts(args[0])
+    with mode:
+        indices = indices.flip(0)
+    return _make(mode, tuple(args[0].shape)[::-1], indices, values, 2)
+
+
+def _product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Sparse times dense: rows compressed, column indices in 32 bits, a dense result. cuSPARSE's buffer is left out.
+
+    Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`.
+    """
+    sparse, dense = args[-2:]
+    if dense.layout is not torch.strided or not _is_sparse(sparse):
+        return NotImplemented
+    indices, values = parts(sparse)
+    count = indices.shape[1]
+    scratch = [
+        mode.empty_strided((size,), (1,), torch.int32, sparse.device) for size in (sparse.shape[0] + 1, count, count)
+    ]
+    for each in scratch:
+        mode.note(each)
+    mode.hold(scratch)
+    shape = (sparse.shape[0], dense.shape[1])
+    return mode.empty_strided(shape, contiguous_strides(shape), values.dtype, sparse.device)
+
+
+def _of_sum(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Sum of all values."""
+    values = parts(args[0])[1]
+    return mode.empty_strided((), (), kwargs.get("dtype") or values.dtype, values.device)
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo
+
+
 def _dense(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     values = parts(args[0])[1]
     return values.new_empty(args[0].shape)
@@ -138,5 +178,11 @@ FOR_SPARSE: dict[Any, Any] = {
     _aten.mul_.Tensor: _self,
     _aten.div_.Tensor: _self,
     _aten.mul_.Scalar: _self,
+    _aten.t.default: _transposed,
+    _aten.transpose.int: _transposed,
+    _aten.mm.default: _product,
+    _aten.addmm.default: _product,
+    _aten._sparse_addmm.default: _product,
+    _aten.sum.default: _of_sum,
 }
 """Handlers of operators that dense tensors have, too; used where an argument is sparse."""

@@ -63,9 +63,14 @@ def _tuples(params: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
 
 
+def files_of(path: Path) -> tuple[str, str]:
+    """The file that `save` writes, and the one it writes first."""
+    return str(path), str(path.with_name(f"{path.name}.{os.getpid()}.part"))
+
+
 def save(path: Path, value: dict[str, Any]) -> None:
     """Write all of it or nothing."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.part")
+    scratch = Path(files_of(path)[1])
     scratch.write_text(json.dumps(value, separators=(",", ":")))
     scratch.replace(path)
 

@@ -1,0 +1,42 @@
+"""Calls a function with a module right after a script imports it, or now if it has been."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Waits for one module; goes when it came."""
+
+    def __init__(self, name: str, call: Callable[[Any], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            self._call(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def when_imported(name: str, call: Callable[[Any], None]) -> None:
+    """Call `call` with the module `name` once it is there."""
+    if name in sys.modules:
+        call(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, AfterImport(name, call))

@@ -1,0 +1,148 @@
+"""Commands that start a script as several processes, of which one is traced: rank 0, with the variables it would get.
+
+Known: `torchrun`, `python -m torch.distributed.run` and `.launch`, `accelerate launch`, `deepspeed`.
+Sources: torch/distributed/run.py, accelerate/commands/launch.py (1.15), deepspeed/launcher/{runner,launch}.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cotenant.core.errors import UsageError
+
+MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
+"""Modules that are the same as a launcher."""
+
+_FLAGS = {
+    "torchrun": {"--standalone", "--use-env", "--virtual-local-rank"},
+    "accelerate": {
+        *("--cpu", "--multi_gpu", "--tpu", "--ipex", "--use_xpu", "--use_mps_device", "--use_deepspeed", "--use_fsdp"),
+        *("--use_parallelism_config", "--use_megatron_lm", "-q", "--quiet", "--same_network", "--debug"),
+        *("--enable_cpu_affinity", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--tpu_use_cluster"),
+        *("--no_tpu_cluster", "--tpu_use_sudo", "--fp8_use_autocast_during_eval", "--fp8_override_linear_precision"),
+        "--dynamo_use_regional_compilation",
+    },
+    "deepspeed": {"--force_multi", "--save_pid", "--no_local_rank", "--enable_each_rank_log", "--bind_cores_to_rank"},
+}
+_MODULE = {"-m", "--module"}
+_NOT_PYTHON = {"--no-python", "--no_python"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a launcher makes of a script.
+
+    Attributes:
+        local: processes on this machine, each with a GPU; `total`: on all machines.
+        env: variables that rank 0 gets; `more_args`: what is added to its arguments.
+    """
+
+    local: int = 1
+    total: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+    more_args: tuple[str, ...] = ()
+
+
+def split(name: str, words: Sequence[str]) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+    """(options of the launcher `name`, whether a module follows, the script or module and its arguments).
+
+    Raises:
+        UsageError: no Python program follows the options.
+    """
+    at, is_module = 0, False
+    while at < len(words):
+        word = words[at]
+        if word in _NOT_PYTHON:
+            raise UsageError(f"`{name} {word}` starts a program that is no Python script, which cannot be traced")
+        if word in _MODULE:
+            is_module = True
+        elif not word.startswith("-"):
+            return tuple(words[:at]), is_module, tuple(words[at:])
+        elif word.replace("_", "-") not in {each.replace("_", "-") for each in _FLAGS[name]} and "=" not in word:
+            at += 1
+        at += 1
+    raise UsageError(f"`{name}` names no script to start", hint=f"write e.g. `{name} train.py`")
+
+
+def launch_of(name: str, options: Sequence[str], gpus: int) -> Launch:
+    """How `name` with `options` starts a script on a machine with `gpus` GPUs.
+
+    Raises:
+        UsageError: a number that is none.
+    """
+    return _LAUNCHES[name](_values(name, options), gpus)
+
+
+def _values(name: str, options: Sequence[str]) -> dict[str, str]:
+    """Options by name, in one spelling; a flag is `yes`."""
+    flags = {each.replace("_", "-") for each in _FLAGS[name]} | _MODULE
+    found: dict[str, str] = {}
+    words = list(options)
+    while words:
+        key, equals, value = words.pop(0).partition("=")
+        key = key.replace("_", "-")
+        if not equals:
+            value = "yes" if key in flags or not words else words.pop(0)
+        found[key] = value
+    return found
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 2**16:
+        raise UsageError(f"{what} is `{text}`, wanted a number above zero")
+    return int(text)
+
+
+def _ranks(local: int, nodes: int, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables of the first of `local` processes on each of `nodes` machines."""
+    return {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(local * nodes),
+        "LOCAL_WORLD_SIZE": str(local),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        **(more or {}),
+    }
+
+
+def _torchrun(values: Mapping[str, str], gpus: int) -> Launch:
+    wanted = values.get("--nproc-per-node", "1")
+    local = gpus if wanted in {"gpu", "auto"} else _number(wanted, "`--nproc-per-node`")
+    nodes = _number(values.get("--nnodes", "1").split(":")[-1], "`--nnodes`")
+    more = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "ROLE_RANK": "0"}
+    return Launch(local=local, total=local * nodes, env=_ranks(local, nodes, more))
+
+
+def _accelerate(values: Mapping[str, str], gpus: int) -> Launch:
+    """Without accelerate's own file of defaults, which `accelerate` itself reads: see `tracing.launched`."""
+    several = any(f"--{each}" in values for each in ("multi-gpu", "use-deepspeed", "use-fsdp", "use-megatron-lm"))
+    if "--num-processes" in values:
+        total = _number(values["--num-processes"], "`--num_processes`")
+    else:
+        total = gpus if several or gpus > 1 else 1
+    nodes = _number(values.get("--num-machines", "1"), "`--num_machines`")
+    local = max(1, total // nodes)
+    env = {"ACCELERATE_MIXED_PRECISION": values.get("--mixed-precision", "no")}
+    if "--gradient-accumulation-steps" in values:
+        env["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = values["--gradient-accumulation-steps"]
+    return Launch(local=local, total=total, env=_ranks(local, nodes, env) if total > 1 else env)
+
+
+def _deepspeed(values: Mapping[str, str], gpus: int) -> Launch:
+    local = _number(values["--num-gpus"], "`--num_gpus`") if "--num-gpus" in values else gpus
+    if "--include" in values:  # e.g. localhost:0,1
+        local = values["--include"].partition(":")[2].count(",") + 1
+    nodes = _number(values.get("--num-nodes", "1"), "`--num_nodes`")
+    more = () if "--no-local-rank" in values else ("--local_rank=0",)
+    return Launch(local=local, total=local * nodes, env=_ranks(local, nodes), more_args=more)
+
+
+_LAUNCHES: Mapping[str, Callable[[Mapping[str, str], int], Launch]] = {
+    "torchrun": _torchrun,
+    "accelerate": _accelerate,
+    "deepspeed": _deepspeed,
+}
+NAMES = tuple(_LAUNCHES)

@@ -1,0 +1,48 @@
+"""Where in the user's own files something happened: what a person can look up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+
+
+def of_error(error: BaseException) -> str | None:
+    """`train.py, line 12`: the innermost frame of the traceback in a file that is the user's own; None without one."""
+    return _last(_frames(error.__traceback__))
+
+
+def of_call() -> str | None:
+    """The same for the call that is being made now."""
+    return _last(reversed(list(_outwards(sys._getframe(1)))))
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def _outwards(frame: FrameType | None) -> Iterator[tuple[str, int]]:
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
+def _last(places: Iterable[tuple[str, int]]) -> str | None:
+    own = [(path, line) for path, line in places if is_own(path)]
+    return f"{Path(own[-1][0]).name}, line {own[-1][1]}" if own else None
+
+
+def is_own(path: str) -> bool:
+    """Whether a source file is neither Python's, nor of an installed package, nor ours."""
+    if path.startswith("<") or "site-packages" in path or "dist-packages" in path:
+        return False
+    full = os.path.abspath(path)  # noqa: PTH100 - links are not followed, as Python did not
+    python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    return not full.startswith((_PACKAGE, *(each + os.sep for each in python)))

@@ -1,0 +1,307 @@
+"""Scripts as people write them: what each needs of a GPU that is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from traced_scripts import allocations, by_category, failing, peak, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+MiB = 2**20
+HEAD = "import torch\nfrom torch import nn\n"
+LOOP = """
+for _ in range(4):
+    loss = model({x}).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        pytest.param(".to('cuda')", id="moved before"),
+        pytest.param(".cuda().half().float()", id="and changed"),
+        pytest.param("", id="made there"),
+    ],
+)
+def test_layers_without_a_shape_get_it_on_the_gpu(tmp_path, move):
+    lazy = "nn.LazyConv2d(8, 3{d}), nn.LazyBatchNorm2d({e}), nn.Flatten(), nn.LazyLinear(10{d})"
+    device = ", device='cuda'" if not move else ""
+    source = HEAD + f"model = nn.Sequential({lazy.format(d=device, e=device[2:])}){move}\n"
+    source += "first = list(model.parameters())\noptimizer = torch.optim.Adam(first)\n"
+    source += "model(torch.randn(2, 3, 8, 8, device='cuda'))\n"
+    source += "assert all(a is b for a, b in zip(first, model.parameters())) and model[3].weight.is_cuda\n"
+    source += "assert isinstance(model[0].weight, nn.Parameter) and not model[1].running_mean.requires_grad\n"
+    trace = traced(tmp_path, source + LOOP.format(x="torch.randn(2, 3, 8, 8, device='cuda')"))
+    weights = [4 * each for each in (8 * 3 * 9, 8, 8, 8, 10 * 288, 10)]
+    assert by_category(trace)["optimizer state"] == 2 * sum(weights)
+    assert [nbytes for nbytes in allocations(trace) if nbytes == weights[4]]  # never moved as a whole
+
+
+@pytest.mark.parametrize("length", ["torch.tensor([9, 7])", "torch.tensor([9, 7]).cuda()", "(9, 7)"])
+def test_ctc_reads_its_lengths_on_the_cpu(tmp_path, length):
+    source = HEAD + "model = nn.Linear(16, 5).cuda()\n" + SGD
+    source += f"""
+for _ in range(3):
+    scores = model(torch.randn(12, 2, 16, device="cuda")).log_softmax(-1)
+    steps = (12, 12) if isinstance({length}, tuple) else torch.tensor([12, 12])
+    loss = nn.CTCLoss()(scores, torch.ones(2, 9, dtype=torch.long, device="cuda"), steps, {length})
+    loss.backward()
+    optimizer.step()
+"""
+    trace = traced(tmp_path, source)
+    assert 4 * 2 * 12 * (2 * 9 + 1) in allocations(trace, "forward")  # forward variables, as long as the longest
+
+
+def test_checks_of_soundness_pass_and_mere_comparisons_do_not(tmp_path):
+    source = HEAD + "model = nn.Linear(8, 8).cuda()\n" + SGD
+    source += """
+from torch.distributions import Categorical, Normal, Dirichlet
+x = model(torch.randn(4, 8).cuda())
+assert torch.isfinite(x).all() and not torch.isnan(x).any() and not x.isinf().any().item()
+assert torch.isfinite(x).all().cpu() and not (x != x).any() and (x > 0).all() and (x == x).reshape(-1).all()
+assert not (x == 1).all() and not (x[0, 0] > x[0, 1]) and not (x.argmax(1) == 2).all()
+action = Categorical(logits=x).sample()
+Categorical(probs=x.softmax(-1)).log_prob(action), Normal(x, x.exp()).rsample(), Dirichlet(x.exp()).rsample()
+steps = 0
+for _ in range(4):
+    loss = model(torch.randn(4, 8).cuda()).mean()
+    if not torch.isfinite(loss):
+        continue
+    if loss > 1e6 or torch.isnan(loss):
+        raise SystemExit("diverged")
+    loss.backward()
+    optimizer.step()
+"""
+    assert traced(tmp_path, source).header["steps"] == 3
+
+
+HALVES = """
+model = nn.Sequential(nn.Linear(1024, 8192), nn.Linear(8192, 1024)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(batch):
+    model(torch.empty(batch, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+batch = 16_000_000
+"""
+CATCHES = """
+while True:
+    try:
+        for _ in range(3):
+            step(batch)
+        break
+    except {error}:
+        batch //= 2
+        torch.cuda.empty_cache()
+assert batch == 500_000, batch
+"""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param("torch.cuda.OutOfMemoryError", id="by its class"),
+        pytest.param("torch.OutOfMemoryError", id="by its other name"),
+        pytest.param(
+            "RuntimeError as error:\n        assert 'out of memory' in str(error)\n        #", id="by its words"
+        ),
+    ],
+)
+def test_a_script_that_waits_for_out_of_memory_gets_it(tmp_path, error):
+    trace = traced(tmp_path, HEAD + HALVES + CATCHES.format(error=error))
+    assert peak(trace) <= 40 * 2**30
+    assert trace.header["oom_raised"] is True
+    assert "catches out-of-memory errors" in trace.warnings[0]
+
+
+def test_a_script_that_does_not_wait_for_it_has_no_limit(tmp_path):
+    unrelated = "try:\n    pass\nexcept torch.cuda.OutOfMemoryError:\n    pass\n"
+    trace = traced(tmp_path, HEAD + HALVES + unrelated + "for _ in range(3):\n    step(batch)\n")
+    assert peak(trace) > 500 * 2**30
+    assert "oom_raised" not in trace.header
+
+
+def test_a_sparse_matrix_times_a_dense_one(tmp_path):
+    source = (
+        HEAD
+        + """
+model = nn.Linear(32, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+edges = torch.randint(0, 1000, (2, 5000))
+near = torch.sparse_coo_tensor(edges.cuda(), torch.ones(5000).cuda(), (1000, 1000)).coalesce()
+for _ in range(3):
+    out = torch.sparse.mm(near, model(torch.randn(1000, 32).cuda()))
+    assert out.shape == (1000, 64) and not out.is_sparse
+    out.mean().backward()
+    optimizer.step()
+"""
+    )
+    trace = traced(tmp_path, source)
+    assert 4 * 1001 in allocations(trace, "forward")  # rows, compressed
+    assert 4 * 1001 in allocations(trace, "backward")
+
+
+DETECTION = """
+import torch, torchvision
+model = torchvision.models.detection.{model}(weights=None, weights_backbone=None, num_classes=2).cuda()
+optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+def images():
+    return [torch.rand(3, 120, 160).cuda() for _ in range(2)]
+def targets():
+    boxes = torch.tensor([[10.0, 10, 50, 60], [20, 20, 90, 80]])
+    return [{{"boxes": boxes.cuda(), "labels": torch.ones(2, dtype=torch.int64).cuda()}} for _ in range(2)]
+losses = model(images(), targets())
+sum(losses.values()).backward()
+optimizer.step()
+model.eval()
+with torch.inference_mode():
+    found = model(images())
+assert found[0]["boxes"].shape[1] == 4
+"""
+
+
+def test_detection_with_proposals(tmp_path):
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("needs torchvision")
+    trace = traced(tmp_path, DETECTION.format(model="fasterrcnn_resnet50_fpn"), steps=1)
+    assert not trace.partial
+    # 512 proposals of each image, whatever was found: 256 channels of 7 x 7.
+    assert 4 * 2 * 512 * 256 * 7 * 7 in allocations(trace, "forward")
+    assert any("depends on the data" in warning for warning in trace.warnings)
+
+
+def test_profilers_see_nothing_and_cost_nothing(tmp_path):
+    source = (
+        HEAD
+        + "model = nn.Linear(8, 8).cuda()\n"
+        + SGD
+        + """
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+activities, plan = [ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule(wait=1, warmup=1, active=1)
+with profile(activities=activities, schedule=plan) as p:
+    for _ in range(3):
+        with record_function("step"):
+            model(torch.randn(2, 8).cuda()).sum().backward()
+            optimizer.step()
+        p.step()
+print(p.key_averages().table(sort_by="cuda_time_total"), p.export_chrome_trace("trace.json"))
+torch.cuda.memory._record_memory_history()
+torch.cuda.memory._dump_snapshot("snapshot.pickle")
+"""
+    )
+    assert not traced(tmp_path, source).partial
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["answer", "log", "scratch", "train.py"]
+
+
+def test_loaders_with_persistent_workers_begin_again(tmp_path):
+    source = (
+        HEAD
+        + "model = nn.Linear(8, 8).cuda()\n"
+        + SGD
+        + """
+from torch.utils.data import DataLoader
+loader = DataLoader(torch.randn(20, 8), batch_size=10, num_workers=2, persistent_workers=True)
+for _ in range(3):
+    for x in loader:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+"""
+    )
+    trace = traced(tmp_path, source, steps=4)
+    assert (trace.partial, trace.warnings) == (False, ())
+
+
+def test_a_parameter_that_moves_under_inference_mode(tmp_path):
+    source = (
+        HEAD
+        + "model = nn.Linear(8, 8).cuda()\n"
+        + SGD
+        + """
+with torch.inference_mode():
+    assert torch.tensor(1).to(torch.ones(3, device="cuda")).is_cuda
+"""
+        + LOOP.format(x="torch.randn(4, 8).cuda()")
+    )
+    assert not traced(tmp_path, source).partial
+
+
+def test_storages_that_change_their_size(tmp_path):
+    source = (
+        HEAD
+        + """
+x = torch.empty(1000, device="cuda")
+x.untyped_storage().resize_(0)
+assert torch.cuda.memory_allocated() == 0
+x.untyped_storage().resize_(4000)
+y = torch.empty(10, device="cuda").resize_(500)
+assert torch.cuda.memory_allocated() == 4000 + 2000
+model = nn.Linear(8, 8).cuda()
+"""
+        + SGD
+        + LOOP.format(x="torch.randn(4, 8).cuda()")
+    )
+    assert not traced(tmp_path, source).partial
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "words"),
+    [
+        pytest.param("\n\nraise KeyError('x')", "raised", "KeyError: 'x' (train.py, line 5)", id="an error"),
+        pytest.param(
+            "def f():\n    nn.Linear(2, 3)(torch.ones(4))\n\nf()", "raised", "(train.py, line 4)", id="in a library"
+        ),
+        pytest.param("import a_missing_thing", "raised", "No module named 'a_missing_thing' (train.py", id="an import"),
+        pytest.param(
+            "x = torch.ones(3, device='cuda')\ntorch.histogram(x, 3)",
+            "unsupported",
+            "`aten::histogram.bin_ct` cannot be traced: its result is not known from shapes alone (train.py, line 4)",
+            id="an operation",
+        ),
+    ],
+)
+def test_errors_name_the_line(tmp_path, lines, kind, words):
+    with failing(kind, words):
+        traced(tmp_path, HEAD + lines)
+
+
+def test_a_copied_model_runs_on_the_gpu_too(tmp_path):
+    source = (
+        HEAD
+        + "import copy\nmodel = nn.Linear(8, 8).cuda()\n"
+        + SGD
+        + """
+average = copy.deepcopy(model).requires_grad_(False)
+with torch.no_grad():
+    before = torch.cuda.memory_allocated()
+    out = average(torch.ones(4, 8, device="cuda"))
+    assert torch.cuda.memory_allocated() - before == 4 * 4 * 8
+    for old, new in zip(average.parameters(), model.parameters()):
+        old.lerp_(new, 0.1)
+"""
+        + LOOP.format(x="torch.randn(4, 8).cuda()")
+    )
+    assert not traced(tmp_path, source).partial
+
+
+def test_a_library_that_thinks_about_shapes_adds_nothing(tmp_path):
+    source = (
+        HEAD
+        + "model = nn.Linear(8, 8).cuda()\n"
+        + SGD
+        + """
+from torch._subclasses.fake_tensor import FakeTensorMode
+before = torch.cuda.memory_allocated()
+with FakeTensorMode() as mode:
+    other = nn.Linear(1000, 1000, device="cuda")(torch.empty(5, 1000, device="cuda"))
+assert other.shape == (5, 1000) and torch.cuda.memory_allocated() == before
+"""
+        + LOOP.format(x="torch.randn(4, 8).cuda()")
+    )
+    assert 4 * 1000 * 1000 not in allocations(traced(tmp_path, source))

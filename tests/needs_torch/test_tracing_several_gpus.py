@@ -1,0 +1,239 @@
+"""Several GPUs: each gets what a GPU would hold, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+import cotenant
+from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.estimators.devices import devices_of, on_device
+from traced_scripts import allocations, by_category, failing, live_bytes, peak, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+MiB = 2**20
+TORCHRUN = ["torchrun", "--nproc-per-node"]
+LAYERS = """
+import os, torch, torch.distributed as dist
+from torch import nn
+{setup}
+model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)]).cuda()  # 1 MiB each
+{wrap}
+optimizer = {optimizer}
+for _ in range(3):
+    model(torch.randn(4, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+GROUP = "dist.init_process_group('nccl'); torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
+ADAM = "torch.optim.AdamW(model.parameters())"
+
+
+def layers(folder, *, wrap="", setup=GROUP, optimizer=ADAM, processes=2):
+    source = LAYERS.format(setup=setup, wrap=wrap, optimizer=optimizer)
+    return traced(folder, source, launcher=[*TORCHRUN, str(processes)])
+
+
+def live_at_peak(trace: MemoryTrace, device: int) -> int:
+    return peak(on_device(trace, device))
+
+
+def test_layers_on_two_gpus(tmp_path):
+    trace = traced(
+        tmp_path,
+        """
+        import torch
+        from torch import nn
+        class Halves(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.Linear(512, 1024, bias=False).to("cuda:0")
+                self.second = nn.Linear(1024, 512, bias=False).to("cuda:1")
+            def forward(self, x):
+                return self.second(self.first(x.to("cuda:0")).to("cuda:1"))
+        model = Halves()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.randn(4, 512)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        gpus=2,
+    )
+    assert devices_of(trace) == (0, 1)
+    for index in (0, 1):
+        assert 2 * 2 * MiB <= live_at_peak(trace, index) < 2 * 2 * MiB + 2**18  # a weight and its gradient
+    ops = {event.device for event in trace.events if event.action == "op"}
+    assert ops == {0, 1}
+
+
+def test_data_parallel_gathers_on_the_first_gpu(tmp_path):
+    trace = traced(
+        tmp_path,
+        """
+        import torch
+        from torch import nn
+        model = nn.DataParallel(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            out = model(torch.randn(64, 512).cuda())
+            assert out.shape == (64, 512) and out.device.index == 0
+            out.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        gpus=2,
+    )
+    weights = 4 * 2 * (512 * 512 + 512)
+    on_second = on_device(trace, 1)
+    assert weights in allocations(on_second)  # all of them, in one piece
+    assert "optimizer state" not in by_category(on_second)
+    assert by_category(on_device(trace, 0))["optimizer state"] == 2 * weights
+    assert 32 * 512 * 4 in allocations(on_second, "forward")  # half of the batch
+
+
+def test_a_gpu_that_is_not_there(tmp_path):
+    with failing("raised", "the script uses `cuda:1` and has 1 GPU; give it more with `--gpus 2`"):
+        traced(tmp_path, "import torch\ntorch.ones(3, device='cuda:1')\n")
+
+
+def test_memory_is_told_for_each_gpu(tmp_path):
+    traced(
+        tmp_path,
+        """
+        import torch
+        keep = torch.empty(1000, device="cuda:1")
+        assert (torch.cuda.memory_allocated(0), torch.cuda.memory_allocated("cuda:1")) == (0, 4000)
+        with torch.cuda.device(1):
+            assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == 4000
+            free, total = torch.cuda.mem_get_info()
+            assert total - free == 4000
+        model = torch.nn.Linear(2, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2).cuda()).sum().backward()
+        optimizer.step()
+        """,
+        gpus=2,
+    )
+
+
+def test_ddp_keeps_buckets_beside_the_gradients(tmp_path):
+    plain = layers(tmp_path, setup="")
+    wrapped = layers(tmp_path, wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])")
+    assert wrapped.header["processes"] == 2
+    assert 4 * MiB <= peak(wrapped) - peak(plain) < 4.1 * MiB
+
+
+@pytest.mark.parametrize(("views", "kept"), [(False, 4), (True, 4)])
+def test_ddp_whose_gradients_are_pieces_of_its_buckets(tmp_path, views, kept):
+    wrap = f"model = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view={views})"
+    trace = layers(tmp_path, wrap=wrap, optimizer="torch.optim.SGD(model.parameters(), lr=0.1)")
+    gradients = 0 if views else 4
+    assert peak(trace, "step") == pytest.approx((4 + kept + gradients) * MiB, abs=2**17)
+    after = [total for event, total in live_bytes(trace) if event.phase == "forward" and event.action == "free"]
+    assert min(after) == pytest.approx((4 + kept) * MiB, abs=2**17)  # buckets stay where gradients go
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_fsdp_shards_weights_gradients_and_states(tmp_path, processes):
+    pytest.importorskip("torch.distributed.tensor", reason="needs a torch with DTensor")
+    wrap = """
+from torch.distributed.fsdp import fully_shard
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+"""
+    trace = layers(tmp_path, wrap=wrap, processes=processes)
+    shard = 4 * MiB // processes
+    # Weights, gradients, two states, and the square roots that AdamW takes of one of them; layers in use are gathered.
+    assert peak(trace, "step") == pytest.approx(5 * shard, abs=2**15)
+    assert by_category(trace)["optimizer state"] == 2 * shard
+    gathered = [nbytes for nbytes in allocations(trace, "forward") if nbytes == MiB]
+    assert len(gathered) >= 3 * 4 if processes > 1 else True
+
+
+def test_zero_1_shards_the_states_only(tmp_path):
+    trace = layers(
+        tmp_path,
+        setup=GROUP + "; from torch.distributed.optim import ZeroRedundancyOptimizer as Zero",
+        wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])",
+        optimizer="Zero(model.parameters(), optimizer_class=torch.optim.AdamW)",
+    )
+    assert by_category(trace)["optimizer state"] == 2 * (4 * MiB // 2)
+
+
+def test_spawned_processes_are_one(tmp_path):
+    trace = traced(
+        tmp_path,
+        """
+        import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+        def work(rank, size):
+            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1")
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(rank), device_ids=[rank])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(3):
+                model(torch.randn(2, 8).to(rank)).sum().backward()
+                optimizer.step()
+        if __name__ == "__main__":
+            mp.spawn(work, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+        """,
+        gpus=4,
+    )
+    assert (trace.header["processes"], trace.header["steps"], trace.partial) == (4, 3, False)
+
+
+def test_accelerate_is_told_what_its_launcher_says(tmp_path):
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    trace = traced(
+        tmp_path,
+        """
+        import torch
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        assert (accelerator.num_processes, accelerator.mixed_precision) == (2, "bf16")
+        model = torch.nn.Linear(8, 8)
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        for _ in range(3):
+            accelerator.backward(model(torch.randn(2, 8, device=accelerator.device)).float().sum())
+            optimizer.step()
+        """,
+        launcher=["accelerate", "--multi_gpu", "--num_processes=2", "--mixed_precision", "bf16"],
+    )
+    assert trace.header["processes"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_estimate_has_a_number_for_each_gpu():
+    def step():
+        first = torch.nn.Linear(512, 512, bias=False).to("cuda:0")
+        second = torch.nn.Linear(512, 2048, bias=False).to("cuda:1")
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+        second(first(torch.ones(4, 512, device="cuda:0")).to("cuda:1")).sum().backward()
+        optimizer.step()
+
+    estimate = cotenant.estimate(step, gpus=2)
+    first, second = estimate.per_gpu
+    assert (first.index, second.index) == (0, 1)
+    assert second.peak_allocated_bytes - first.peak_allocated_bytes == pytest.approx(2 * 3 * MiB, rel=0.1)
+    assert estimate.bound_bytes == max(first.bound_bytes, second.bound_bytes)
+
+
+def an_event(action, number, device, nbytes=0):
+    return MemoryEvent(action, number, nbytes, "temporary" if action == "alloc" else "", "load", "", 0, device)
+
+
+def test_a_trace_taken_apart():
+    trace = MemoryTrace(
+        events=(
+            an_event("alloc", 0, 0, 10),
+            an_event("alloc", 1, 1, 20),
+            an_event("empty_cache", -1, 0),
+            an_event("free", 1, 1),
+        ),
+        ops=(),
+        header={},
+    )
+    second = on_device(trace, 1)
+    assert [(event.action, event.device) for event in second.events] == [("alloc", 0), ("empty_cache", 0), ("free", 0)]
+    assert [event.action for event in on_device(trace, 0).events] == ["alloc", "empty_cache"]
