@@ -11,25 +11,33 @@ from cotenant.gpus.simcard import SimulatedOutOfMemory
 def out_of_memory_text(error: SimulatedOutOfMemory, script: Path, *, device: int) -> str:
     """The traceback of torch 2.11 for this failure on the `device`-th GPU that the process sees.
 
-    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, the message of `OutOfMemoryError`. The simulated job
-    has no blocks that are reserved but free.
+    The simulated job has no blocks that are reserved but free.
     """
-    others = "".join(f"Process {pid} has {_size(used)} memory in use. " for pid, used in error.others)
-    message = (
-        f"CUDA out of memory. Tried to allocate {_size(error.tried_bytes)}. GPU {device} has a total "
-        f"capacity of {_size(error.total_bytes)} of which {_size(error.free_bytes)} is free. {others}"
-        f"Including non-PyTorch memory, this process has {_size(error.own_bytes)} memory in use. "
-        f"Of the allocated memory {_size(error.own_allocated_bytes)} is allocated by PyTorch, and 0 bytes is "
-        "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-        "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
-        "Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf)"
-    )
+    message = out_of_memory_message(error, device=device, allocated_bytes=error.own_allocated_bytes)
     return (
         "Traceback (most recent call last):\n"
         f'  File "{script}", line 1, in train\n'
         "    output = model(batch)\n"
-        "             ^^^^^^^^^^^^\n"
+        "             ^^^^^^^^^^^^^^\n"
         f"torch.OutOfMemoryError: {message}\n"
+    )
+
+
+def out_of_memory_message(error: SimulatedOutOfMemory, *, device: int, allocated_bytes: int) -> str:
+    """The sentence for a process that has `allocated_bytes` in live blocks of what it holds.
+
+    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, the message of `OutOfMemoryError`.
+    """
+    others = "".join(f"Process {pid} has {_size(used)} memory in use. " for pid, used in error.others)
+    cached = _size(max(0, error.own_allocated_bytes - allocated_bytes))
+    return (
+        f"CUDA out of memory. Tried to allocate {_size(error.tried_bytes)}. GPU {device} has a total "
+        f"capacity of {_size(error.total_bytes)} of which {_size(error.free_bytes)} is free. {others}"
+        f"Including non-PyTorch memory, this process has {_size(error.own_bytes)} memory in use. "
+        f"Of the allocated memory {_size(allocated_bytes)} is allocated by PyTorch, and {cached} is "
+        "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
+        "Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf)"
     )
 
 

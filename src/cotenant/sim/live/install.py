@@ -1,0 +1,124 @@
+"""Gives torch the simulated GPUs that this process was told to use. Called once, right after torch was imported."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from cotenant.allocator import parse_options, rules_for, settings_text
+from cotenant.core.errors import CotenantError
+from cotenant.estimators.profiles import DeviceProfile, profile
+from cotenant.estimators.replays import blas_of, conv_of, make_stack, usable_bytes
+from cotenant.gpus.simserver import Attachment, SimulatedServer
+from cotenant.sim.live.cards import LiveGpu, LiveGpus
+from cotenant.sim.live.pace import Pace
+
+ENDLESS = sys.maxsize
+CUDNN_VERSION = 91900
+
+
+def install() -> None:
+    """Patch this process. A job that cannot have its GPUs ends here, with the reason.
+
+    Not modeled: the values of what is computed on the GPU, and the time it takes (see `pace`).
+    """
+    try:
+        _install()
+    except CotenantError as error:
+        sys.stderr.write(f"error: no simulated GPU for this job: {error}\n")
+        sys.exit(2)
+
+
+def _install() -> None:
+    server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
+    uuids = [server.uuids[server.index_of(each)] for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    model = profile(server.card(server.index_of(uuids[0])).model)
+    pace = Pace.of(os.environ)
+
+    import torch
+
+    from cotenant.sim.live.recorder import LiveRecorder
+    from cotenant.tracing.child import Session
+
+    version = torch.__version__.split("+")[0]
+    conf = settings_text(os.environ, version)
+    stack = make_stack(version, conf, os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+
+    def make(device: int, card: Attachment) -> LiveGpu:
+        return LiveGpu(device, card, parse_options(conf, version), rules_for(version), usable_bytes(model))
+
+    label = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    gpus = LiveGpus(server, uuids, make, context_bytes=model.context.typical_bytes, label=label)
+    session = Session(
+        {"card": _card(model, len(uuids)), "steps": ENDLESS, "cudnn_version": CUDNN_VERSION},
+        Path(os.devnull),
+        recorder=lambda: LiveRecorder(gpus, blas=blas_of(model, stack), conv=conv_of(model), pace=pace),
+    )
+    _tell_the_truth(torch, gpus)
+    _leave_quietly()
+    session.mode.__enter__()
+    _learn_at_first_backward(torch, session)
+
+
+def _learn_at_first_backward(torch: Any, session: Any) -> None:
+    """Not at once: torch is still being imported, and autograd's own thread would wait for the end of that."""
+    backward = torch.autograd.backward
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        torch.autograd.backward = backward
+        with session.recorder.looking_away():
+            session.mode.learn_engine()
+        return backward(*args, **kwargs)
+
+    torch.autograd.backward = first
+
+
+def _leave_quietly() -> None:
+    """End without the destructors of torch's libraries: autograd's thread cannot be joined, which would abort.
+
+    `_exit` itself is what is called with the exit status, after Python has cleaned up.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # of glibc
+        libc.on_exit(libc._exit, None)
+
+
+def _card(model: DeviceProfile, count: int) -> dict[str, Any]:
+    return {
+        "name": model.nvml_names[0] if model.nvml_names else model.name,
+        "total_bytes": usable_bytes(model),
+        "capability": model.compute_capability,
+        "sm_count": model.sm_count,
+        "count": count,
+    }
+
+
+def _tell_the_truth(torch: Any, gpus: LiveGpus) -> None:
+    """What a script asks about memory is what is so on the simulated card."""
+    current = torch.cuda.current_device
+
+    def of(device: Any) -> LiveGpu:
+        if device is None:
+            return gpus[current()]
+        return gpus[device if isinstance(device, int) else torch.device(device).index or 0]
+
+    def reserved(device: Any = None) -> int:
+        return of(device).driver.reserved_bytes
+
+    def most_reserved(device: Any = None) -> int:
+        return of(device).driver.peak_reserved_bytes
+
+    def info(device: Any = None) -> tuple[int, int]:
+        gpu = of(device)
+        return gpu.free_bytes, gpu.allocator.total_bytes or 0
+
+    for name, value in {
+        "memory_reserved": reserved,
+        "max_memory_reserved": most_reserved,
+        "mem_get_info": info,
+    }.items():
+        setattr(torch.cuda, name, value)
+        setattr(torch.cuda.memory, name, value)
