@@ -1,13 +1,10 @@
-"""What a runner is told, and how it is started."""
+"""What a runner is told."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
@@ -29,6 +26,9 @@ def runner_spec(
         "COTENANT_ATTEMPT": str(attempt),
         "COTENANT_GPU_MEM_MIB": str(placement.promised_bytes // MiB),
     }
+    if spec.array is not None:
+        gpus["COTENANT_ARRAY_JOB_ID"] = str(spec.array.array_id)
+        gpus["COTENANT_ARRAY_TASK_ID"] = str(spec.array.index)
     return {
         "job_id": placement.job_id,
         "attempt": attempt,
@@ -41,21 +41,3 @@ def runner_spec(
         "grace_s": GRACE_S,
         "uid": None if spec.uid == os.geteuid() else spec.uid,
     }
-
-
-def start_runner(folder: AttemptFolder, notify: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A runner in a session of its own, which tells of the start on `notify` and closes it at its end.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(RUNNER_PATH), str(folder.path), str(notify)],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        cwd="/",
-        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-        pass_fds=(notify,),
-        start_new_session=True,
-    )

@@ -8,7 +8,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +21,8 @@ from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Found
 from cotenant.engines import processes
 from cotenant.engines.attempt_files import AttemptFolder
-from cotenant.engines.launching import GRACE_S, runner_spec, start_runner
+from cotenant.engines.launching import GRACE_S, RUNNER_PATH, runner_spec
+from cotenant.engines.zygote import Zygote
 
 logger = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ class _Watched:
 
     Attributes:
         runner_pid: also the id of the session that the job's processes are born into.
-        popen: the runner, where it is our child.
-        descriptor: the notify pipe of our own child, the pidfd of an adopted runner, or -1 without either.
+        runner: the runner that we started; None where it is one that we found.
+        descriptor: the notify pipe of a runner that we started, the pidfd of one that we found, or -1 without either.
         told_start: AttemptStarted has been given to the listener, or to the caller of `find`.
         kill_at_s: monotonic time when a stop that was asked for is forced, or None.
     """
 
     folder: AttemptFolder
     runner_pid: int
-    popen: subprocess.Popen[bytes] | None
+    runner: ProcessId | None
     descriptor: int
     told_start: bool = False
     stop_reason: str = ""
@@ -67,6 +67,7 @@ class LocalEngine:
         self._on_event: Events | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._zygote = Zygote(RUNNER_PATH)
         self._wake_read, self._wake_write = os.pipe()
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,7 +99,7 @@ class LocalEngine:
         except OSError as error:
             raise BackendError(f"cannot create `{folder.path}`: {error.strerror}") from error
         try:
-            folder.write("spec.json", runner_spec(spec, folder, attempt, placement, env))
+            folder.write("spec.json", runner_spec(spec, folder, attempt, placement, env), durable=False)
             with self._lock:
                 self._watched[folder.ref] = self._spawn(folder)
         except OSError as error:
@@ -122,8 +123,8 @@ class LocalEngine:
         runner = folder.runner()
         if runner is not None:
             processes.send_signal(runner, signal.SIGTERM)
-        elif watched is not None and watched.popen is not None:
-            watched.popen.send_signal(signal.SIGTERM)
+        elif watched is not None and watched.runner is not None:
+            processes.send_signal(watched.runner, signal.SIGTERM)
         self._wake()
 
     def find(self, refs: Iterable[AttemptRef]) -> tuple[Found, ...]:
@@ -150,6 +151,7 @@ class LocalEngine:
         self._wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._zygote.close()
         with self._lock:
             for each in self._watched.values():
                 if each.descriptor >= 0:
@@ -165,14 +167,14 @@ class LocalEngine:
         read_end, write_end = os.pipe()
         try:
             with (folder.path / "runner.log").open("ab") as log:
-                popen = start_runner(folder, write_end, log)
+                runner = self._zygote.start_runner(folder.path, write_end, log.fileno())
         except OSError:
             os.close(read_end)
             raise
         finally:
             os.close(write_end)
         os.set_blocking(read_end, False)
-        return _Watched(folder=folder, runner_pid=popen.pid, popen=popen, descriptor=read_end)
+        return _Watched(folder=folder, runner_pid=runner.pid, runner=runner, descriptor=read_end)
 
     # -- finding
 
@@ -202,7 +204,7 @@ class LocalEngine:
             self._watched[folder.ref] = _Watched(
                 folder=folder,
                 runner_pid=runner.pid,
-                popen=None,
+                runner=None,
                 descriptor=-1 if descriptor is None else descriptor,
                 told_start=True,
             )
@@ -250,7 +252,7 @@ class LocalEngine:
 
     def _heard(self, watched: _Watched) -> None:
         """Our child's pipe spoke or closed, or an adopted runner ended."""
-        if watched.popen is None:
+        if watched.runner is None:
             self._ended(watched)
             return
         try:
@@ -259,7 +261,6 @@ class LocalEngine:
                 return
         except BlockingIOError:
             return
-        watched.popen.wait()
         self._ended(watched)
 
     def _check(self, watched: _Watched) -> None:
@@ -271,8 +272,8 @@ class LocalEngine:
             runner = watched.folder.runner()
             if runner is not None:
                 processes.send_signal(runner, signal.SIGKILL)
-            elif watched.popen is not None:
-                watched.popen.kill()
+            elif watched.runner is not None:
+                processes.send_signal(watched.runner, signal.SIGKILL)
         elif watched.descriptor < 0:
             runner = watched.folder.runner()
             if runner is None or not processes.is_alive(runner):

@@ -99,27 +99,28 @@ class MpsServers:
         servers = {pid: _status(self._ask(home, f"get_server_status {pid}")) for pid in pids}
         return MpsState(answers=True, servers=servers)
 
+    def known(self) -> set[tuple[str, int]]:
+        """GPU and user of every control daemon that we have started and not ended."""
+        found = set()
+        for home in self._folder.glob("*/gpu"):
+            with contextlib.suppress(OSError, ValueError):
+                gpu_uuid, uid = home.read_text().split()
+                found.add((gpu_uuid, int(uid)))
+        return found
+
     def running(self) -> set[tuple[str, int]]:
-        """GPU and user of every control daemon of ours that answers."""
-        return {owner for owner in self._known() if self.state(*owner).answers}
+        """Those of them that answer."""
+        return {owner for owner in self.known() if self.state(*owner).answers}
 
     def stop_all_but(self, in_use: Collection[tuple[str, int]]) -> None:
         """End the control daemons that serve nobody any more; one that does not end is asked again next time."""
-        for gpu_uuid, uid in self._known():
+        for gpu_uuid, uid in self.known():
             if (gpu_uuid, uid) in in_use:
                 continue
             home = self._home(gpu_uuid, uid)
             self._ask(home, "quit")
             if not self.state(gpu_uuid, uid).answers:
                 shutil.rmtree(home, ignore_errors=True)
-
-    def _known(self) -> list[tuple[str, int]]:
-        found = []
-        for home in sorted(self._folder.glob("*/gpu")):
-            with contextlib.suppress(OSError, ValueError):
-                gpu_uuid, uid = home.read_text().split()
-                found.append((gpu_uuid, int(uid)))
-        return found
 
     def _home(self, gpu_uuid: str, uid: int) -> Path:
         """A short name: the path of a socket inside must not be longer than the kernel allows."""

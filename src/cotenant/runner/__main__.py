@@ -1,4 +1,4 @@
-"""Entry point of the runner: `python -I -S <folder of this file> <attempt folder> [notify fd]`."""
+"""Entry point: `python -I -S <folder of this file> <attempt folder> [notify fd]`, or `... --zygote FD`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ if not __package__:
     # Run as a folder: put the package's parent where this folder was, behind the standard library.
     del sys.path[0]
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+
+if sys.argv[1:2] == ["--zygote"]:
+    from cotenant.runner.zygote import serve
+
+    sys.exit(serve(int(sys.argv[2])))
 
 from cotenant.runner.attempt import main
 

@@ -244,7 +244,9 @@ def _size(path: Path) -> int:
 def _tail(path: Path, begin: int) -> str:
     """The last part of what was added to `path` after its first `begin` bytes."""
     try:
-        with path.open("rb") as log:
+        # The name is the submitter's: it may have become that of a pipe, which would hold us.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as log:
             size = log.seek(0, os.SEEK_END)
             # A log that shrank was truncated by the job: all of it is of this attempt.
             log.seek(max(begin if begin <= size else 0, size - oom.TAIL_BYTES))

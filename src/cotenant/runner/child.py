@@ -101,7 +101,8 @@ def _open_logs(spec: dict[str, Any], folder: Path, *, private: bool) -> None:
     if private:
         _redirect("/dev/null", 0, os.O_RDONLY, 0)
     for path, target in ((str(spec["stdout"]), 1), (str(spec["stderr"]), 2)):
-        if Path(path).is_relative_to(folder) is private:
+        # Compared word by word: `<folder>/../../etc/x` would begin with the folder as well.
+        if (path in (str(folder / "stdout.log"), str(folder / "stderr.log"))) is private:
             _redirect(path, target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, 0o600 if private else 0o666)
 
 

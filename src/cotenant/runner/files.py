@@ -25,8 +25,7 @@ def reserve(path: Path) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, b" " * RESERVED_BYTES)
-            os.fsync(descriptor)
+            os.posix_fallocate(descriptor, 0, RESERVED_BYTES)
         finally:
             os.close(descriptor)
 
@@ -56,6 +55,8 @@ def write_json(path: Path, value: dict[str, Any], *, via: Path | None = None) ->
 def claim(path: Path, value: dict[str, Any]) -> bool:
     """Create `path` holding `value`; False if somebody has done so before. Only one caller ever gets True.
 
+    It is durable with the next `write_json` into this folder, which comes before anything is started.
+
     Raises:
         OSError: the file cannot be created at all.
     """
@@ -68,7 +69,6 @@ def claim(path: Path, value: dict[str, Any]) -> bool:
         return False
     finally:
         draft.unlink(missing_ok=True)
-    _sync_folder(path.parent)
     return True
 
 

@@ -28,7 +28,7 @@ def attempt(tmp_path):
         folder = tmp_path / "attempt"
         folder.mkdir()
         fields = {"argv": list(argv), "cwd": "/", "env": {"PATH": os.environ["PATH"]}, "grace_s": 1.0}
-        fields |= {"stdout": str(folder / "out"), "stderr": str(folder / "err"), **spec}
+        fields |= {"stdout": str(folder / "stdout.log"), "stderr": str(folder / "stderr.log"), **spec}
         (folder / "spec.json").write_text(json.dumps(fields))
         return [sys.executable, "-I", "-S", str(RUNNER), str(folder)]
 
@@ -90,7 +90,7 @@ def test_no_spec(tmp_path):
 def test_sigterm_alone_stops_with_the_grace_of_the_spec(attempt, tmp_path):
     command = attempt("sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done", grace_s=TIMEOUT_S)
     runner = subprocess.Popen(command)
-    wait_until(lambda: (tmp_path / "attempt/out").exists() and (tmp_path / "attempt/out").read_text())
+    wait_until(lambda: (tmp_path / "attempt/stdout.log").exists() and (tmp_path / "attempt/stdout.log").read_text())
     runner.send_signal(signal.SIGTERM)
     assert runner.wait(TIMEOUT_S) == 3
     assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "SIGTERM to its runner")
@@ -106,7 +106,7 @@ def test_stop_that_came_before_the_runner(attempt, tmp_path):
 
 def test_start_is_on_disk_before_the_program_runs(attempt, tmp_path):
     subprocess.run(attempt("cat", str(tmp_path / "attempt/started.json")), check=True, timeout=TIMEOUT_S)
-    told = json.loads((tmp_path / "attempt/out").read_text())
+    told = json.loads((tmp_path / "attempt/stdout.log").read_text())
     assert told["job"]["boot_id"] == procfs.boot_id()
     assert told["runner"]["pid"] == told["session"]
 
@@ -146,7 +146,7 @@ def test_job_has_default_signals_and_its_own_group(attempt, tmp_path):
         check=True,
         timeout=TIMEOUT_S,
     )
-    blocked, ignored, group, pid = (tmp_path / "attempt/out").read_text().split("\n")[:4]
+    blocked, ignored, group, pid = (tmp_path / "attempt/stdout.log").read_text().split("\n")[:4]
     assert int(blocked.split()[1], 16) == 0
     assert int(ignored.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGHUP - 1) == 0
     assert group.strip() == pid
@@ -158,11 +158,11 @@ class TestAsAnotherUser:
 
     def test_becomes_the_user(self, attempt, tmp_path):
         subprocess.run(attempt("id", "-u", uid=65534), check=True, timeout=TIMEOUT_S)
-        assert (tmp_path / "attempt/out").read_text() == "65534\n"
+        assert (tmp_path / "attempt/stdout.log").read_text() == "65534\n"
 
     def test_groups_are_those_of_the_user(self, attempt, tmp_path):
         subprocess.run(attempt("id", "-G", uid=65534), check=True, timeout=TIMEOUT_S, extra_groups=[0, 54321])
-        assert not {"0", "54321"} & set((tmp_path / "attempt/out").read_text().split())
+        assert not {"0", "54321"} & set((tmp_path / "attempt/stdout.log").read_text().split())
 
     def test_user_logs_are_opened_as_the_user(self, attempt, tmp_path):
         (tmp_path / "theirs").write_text("root only\n")

@@ -17,9 +17,9 @@ from typing import Any
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
+from cotenant.engines.measured import Measured
+from cotenant.gpus.watch import driver_version
 from cotenant.study.measure.campaign import Setup
-from cotenant.study.measure.process import Measured
-from cotenant.study.measure.sampling import driver_version
 
 CHILD = Path(__file__).with_name("calibrate_child.py")
 STEPS = ("bare", "cublas", "cublaslt", "cudnn", "many")

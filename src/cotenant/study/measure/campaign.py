@@ -16,11 +16,11 @@ from typing import Any
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import format_duration
+from cotenant.engines.measured import Ended, Measured
+from cotenant.gpus.watch import Usage, Watch, driver_version
 from cotenant.study.measure.card import write_card
 from cotenant.study.measure.jobs import JobList, MeasureJob
-from cotenant.study.measure.process import Ended, Measured
 from cotenant.study.measure.rows import COLUMNS, Table, row_of
-from cotenant.study.measure.sampling import Usage, Watch, driver_version
 from cotenant.tracing.program import Program, find_program
 
 PROBE = Path(__file__).with_name("probe.py")

@@ -17,10 +17,10 @@ from typing import Any
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import OpCall
 from cotenant.core.units import MiB
+from cotenant.engines.measured import Measured
 from cotenant.estimators.cudnn_table import cudnn_table
 from cotenant.estimators.workspaces import ConvRule
 from cotenant.study.measure.campaign import Say, Setup, open_table
-from cotenant.study.measure.process import Measured
 from cotenant.study.measure.rows import Table
 
 CHILD = Path(__file__).with_name("conv_child.py")

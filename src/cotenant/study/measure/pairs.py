@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError, UsageError
+from cotenant.engines.measured import POLL_S, Measured
+from cotenant.gpus.watch import Usage
 from cotenant.study.measure.campaign import Say, Setup, open_table, record_of, start_job, window_of
 from cotenant.study.measure.jobs import JobList, MeasureJob
-from cotenant.study.measure.process import POLL_S, Measured
-from cotenant.study.measure.sampling import Usage
 
 COLUMNS: Mapping[str, str] = {
     "mode": "alone, time-sliced or mps",

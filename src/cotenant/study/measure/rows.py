@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError
+from cotenant.gpus.watch import Usage
 from cotenant.study.measure.jobs import MeasureJob
-from cotenant.study.measure.sampling import Usage
 
 COLUMNS: Mapping[str, str] = {
     "job": "name in the file of jobs",

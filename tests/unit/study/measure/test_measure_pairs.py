@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.gpus.watch import Usage
 from cotenant.study.measure.jobs import MeasureJob
 from cotenant.study.measure.pairs import COLUMNS, Run, overlap_of, pair_line, pair_rows, step_times_within
-from cotenant.study.measure.sampling import Usage
 
 
 def a_run(name, ended, warmup=1, **record):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import CotenantError, UsageError
+from cotenant.gpus.watch import Usage
 from cotenant.study.measure.campaign import open_table, window_of
 from cotenant.study.measure.card import card_lines
 from cotenant.study.measure.jobs import JobList, MeasureJob
 from cotenant.study.measure.rows import COLUMNS, Table, read_rows, row_of, step_times_s
-from cotenant.study.measure.sampling import Usage
 
 JOB = MeasureJob(name="net", script="/x/train.py", tags=("cnn", "fp32"))
 RECORD = {

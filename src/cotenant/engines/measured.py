@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError
-from cotenant.study.measure.sampling import session_pids
 
 POLL_S = 0.02
 HOLD_FD = "COTENANT_HOLD_FD"
@@ -110,6 +109,17 @@ class Measured:
         self.process.wait()
         elapsed_s = time.monotonic() - self._began_s
         return Ended(answer=answer, pids=pids, code=code, elapsed_s=elapsed_s, log_tail=_tail(self._log))
+
+
+def session_pids(leader: int) -> set[int]:
+    """`leader` and all processes of its session."""
+    found = {leader}
+    for name in os.listdir("/proc"):  # noqa: PTH208 (as names, in one call; this runs while a GPU waits)
+        if name.isdigit():
+            with suppress(OSError):
+                if os.getsid(int(name)) == leader:
+                    found.add(int(name))
+    return found
 
 
 def _tail(path: Path) -> str:

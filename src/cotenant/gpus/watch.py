@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 import time
@@ -28,7 +27,8 @@ class Usage:
         peak_process_bytes, end_process_bytes: of the job's processes, at most, and when it had finished and still
             held everything.
         peak_device_bytes, end_device_bytes: of the whole GPU, less what was in use before the job started.
-        smact, power_w, sm_clock_mhz: means (clock: median) over the timed steps; energy_j: over the same time.
+        smact, smocc, drama, power_w, sm_clock_mhz: means (clock: median) over the timed steps; energy_j: over the same
+            time.
     """
 
     samples: int = 0
@@ -37,6 +37,8 @@ class Usage:
     peak_device_bytes: int | None = None
     end_device_bytes: int | None = None
     smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
     sm_clock_mhz: float | None = None
@@ -129,6 +131,8 @@ class Watch:
             peak_device_bytes=self._above_idle(max(device, default=None)),
             end_device_bytes=None if end is None else self._above_idle(end.used_bytes),
             smact=_mean(each.smact for each in timed),
+            smocc=_mean(each.smocc for each in timed),
+            drama=_mean(each.drama for each in timed),
             power_w=_mean(each.power_w for each in timed),
             energy_j=energies[-1] - energies[0] if len(energies) > 1 else None,
             sm_clock_mhz=statistics.median(clocks) if clocks else None,
@@ -166,17 +170,6 @@ def driver_version() -> str | None:
         told = pynvml.nvmlSystemGetDriverVersion()
         return told.decode() if isinstance(told, bytes) else str(told)
     return None
-
-
-def session_pids(leader: int) -> set[int]:
-    """`leader` and all processes of its session."""
-    found = {leader}
-    for name in os.listdir("/proc"):  # noqa: PTH208 (as names, in one call; this runs while a GPU waits)
-        if name.isdigit():
-            with suppress(OSError):
-                if os.getsid(int(name)) == leader:
-                    found.add(int(name))
-    return found
 
 
 def _clock_reader(uuid: str) -> Callable[[], float | None]:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
-from cotenant.study.measure.sampling import Watch, open_watch, session_pids
+from cotenant.gpus.watch import Watch, open_watch
 from fake_pynvml import MIB, FakeDriver, FakeGpu
 
 
@@ -57,14 +57,14 @@ def test_activity_counts_only_within_the_timed_steps():
     watch = a_watch(
         a_sample(0, 0),
         a_sample(1, 0, smact=0.1, power_w=100.0, energy_j=10.0),
-        a_sample(2, 0, smact=0.8, power_w=500.0, energy_j=20.0),
-        a_sample(3, 0, smact=0.6, power_w=300.0, energy_j=50.0),
+        a_sample(2, 0, smact=0.8, smocc=0.5, drama=0.2, power_w=500.0, energy_j=20.0),
+        a_sample(3, 0, smact=0.6, smocc=0.3, drama=0.4, power_w=300.0, energy_j=50.0),
     )
     for _ in range(3):
         watch.read()
     watch.stop()
     usage = watch.usage({1}, None, (1.5, 3.5))
-    assert usage.smact == pytest.approx(0.7)
+    assert (usage.smact, usage.smocc, usage.drama) == pytest.approx((0.7, 0.4, 0.3))
     assert (usage.power_w, usage.energy_j) == (400.0, 30.0)
 
 
@@ -126,7 +126,3 @@ def test_without_a_driver_there_is_a_reason(monkeypatch):
     watch, reason = open_watch()
     assert watch is None
     assert "NVML does not start" in reason
-
-
-def test_the_session_of_a_process_holds_at_least_itself():
-    assert 10**9 in session_pids(10**9)
