@@ -27,10 +27,16 @@ NEEDS_DAEMON = {
     "cancel": ["1"],
     "hold": ["1"],
     "release": ["1"],
+    "attach": ["1"],
+    "story": ["1"],
+    "history": [],
+    "update": ["--priority=3", "1"],
+    "requeue": ["1"],
+    "top": [],
     "gpus": [],
     "mig": ["plan", "0"],
 }
-ALONE = {"config", "doctor", "estimate", "compare", "demo", "daemon", "measure", "calibrate"}
+ALONE = {"config", "doctor", "estimate", "compare", "demo", "daemon", "measure", "simulate", "calibrate", "learn"}
 EVERY = [*COMMANDS, *ALIASES]
 
 

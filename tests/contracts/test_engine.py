@@ -350,6 +350,7 @@ def test_adopts_what_outlived_the_daemon(killed_daemon, tmp_path):
 def test_adopted_attempt_can_be_stopped(killed_daemon):
     bench = killed_daemon(*IGNORES_TERM)
     bench.engine.find([ref()])
+    wait_until(lambda: bench.output().exists() and "ready" in bench.output().read_text())
     bench.engine.stop(ref(), reason="cancelled", grace_s=0.1)
     ended = bench.wait(AttemptExited).exit
     assert (ended.reason, ended.detail, ended.signal) == ("stopped", "cancelled", signal.SIGKILL)

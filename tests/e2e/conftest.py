@@ -25,6 +25,8 @@ COTENANT = (sys.executable, "-m", "cotenant")
 class Site:
     """A state folder, the daemons that lived on it, and its clients."""
 
+    command = COTENANT
+
     def __init__(self, root):
         self.root = root
         self.mark = uuid.uuid4().hex
@@ -49,7 +51,7 @@ class Site:
         fast = ("--simulate", simulate, "--time-scale", "60", "--tick", "0.1")
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
-                [*COTENANT, "daemon", *fast, *flags, "--ready-fd", str(write_end)],
+                [*self.command, "daemon", *fast, *flags, "--ready-fd", str(write_end)],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -76,7 +78,7 @@ class Site:
     def cli(self, *args, cwd=None):
         """Run a command line to its end."""
         return subprocess.run(
-            [*COTENANT, *args],
+            [*self.command, *args],
             env=self.env,
             cwd=cwd or self.root,
             capture_output=True,
@@ -88,7 +90,12 @@ class Site:
     def popen(self, *args):
         """Start a command line that goes on."""
         return subprocess.Popen(
-            [*COTENANT, *args], env=self.env, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*self.command, *args],
+            env=self.env,
+            cwd=self.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def job(self, *command, **fields):

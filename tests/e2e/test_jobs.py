@@ -105,7 +105,7 @@ def test_dependency_waits_and_follows(server):
     never = server.submit("true", after=[fails])
     assert server.wait(never)["reason"] == f"cancelled: dependency {fails} failed"
     unknown = server.cli("submit", "-d", "afterok:99", "--", "true")
-    assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (4, "error: no job 99 to wait for")
+    assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (4, "error: no job 99")
 
 
 def test_time_limit(server):

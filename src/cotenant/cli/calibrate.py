@@ -27,9 +27,9 @@ def command(
 
       cotenant calibrate --out h200.toml
     """
+    from cotenant.gpus.watch import open_watch
     from cotenant.study.measure.calibrate import calibrate, profile_text, report
     from cotenant.study.measure.campaign import Setup, default_python
-    from cotenant.study.measure.sampling import open_watch
 
     watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
     if watch is None:

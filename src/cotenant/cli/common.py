@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cotenant.cli.output import emit_json, report_error
-from cotenant.core.errors import CotenantError
+from cotenant.core.errors import CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
@@ -17,8 +17,32 @@ Socket = Annotated[
     Path | None,
     typer.Option("--socket", metavar="PATH", help="The daemon's socket; also $COTENANT_SOCKET."),
 ]
-JobId = Annotated[int, typer.Argument(metavar="JOB", min=1, help="Id of a job.")]
-JobIds = Annotated[list[int], typer.Argument(metavar="JOB...", min=1, help="Ids of jobs.")]
+
+COMPLETED = 200
+COMPLETION_S = 2.0
+"""Jobs that completion offers, and the longest a shell waits for them."""
+
+
+def complete_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Ids that begin like this, newest first, for the completion of shells; none without a daemon."""
+    try:
+        jobs = Client(timeout_s=COMPLETION_S).jobs(last=COMPLETED)
+    except CotenantError:
+        return []
+    labels = [(each["label"], f"{each['name']} {each['state'].lower()}") for each in reversed(jobs)]
+    return [each for each in labels if each[0].startswith(incomplete)]
+
+
+JobId = Annotated[
+    str,
+    typer.Argument(metavar="JOB", autocompletion=complete_ids, help="Id of a job, or of a task of an array: 17, 17_3."),
+]
+JobIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...", autocompletion=complete_ids, help="Ids of jobs, arrays (17) and their tasks (17_3, 17_[3-5])."
+    ),
+]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="Leave out the line of titles.")]
 Format = Annotated[str | None, typer.Option("--format", metavar="A,B,...", help="Columns to print, in this order.")]
 
@@ -28,24 +52,48 @@ def new_client(socket: Path | None) -> Client:
     return Client(socket.absolute() if socket is not None else None)
 
 
-def for_each(ids: Sequence[int], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
-    """Do `act` to every job, the others too if it fails for one, and say where each is then.
+def one_job(client: Client, ref: str) -> int:
+    """The id of the one job that is meant.
+
+    Raises:
+        UsageError: an array is meant, not a task of it.
+    """
+    ids = client.ids([ref])
+    if len(ids) > 1:
+        raise UsageError(f"job {ref} is an array of {len(ids)} tasks", hint=f"name one of them, e.g. {ref}_1")
+    return ids[0]
+
+
+def for_each(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
+    """Do `act` to every job that is meant, the others too if it fails for one, and say where each is then.
 
     Gives the exit code of the first failure, or 0.
+
+    Raises:
+        CotenantError: it failed, and for the only job; or nobody answers.
     """
     done: list[Mapping[str, Any]] = []
     failed: list[CotenantError] = []
-    for job_id in ids:
+    for ref in refs:
         try:
-            done.append(act(job_id))
+            ids = client.ids([ref])
+        except DaemonUnreachable:
+            raise
         except CotenantError as error:
-            if len(ids) == 1:
-                raise
             failed.append(error)
-            report_error(error)
             continue
-        if not json:
-            print(f"job {job_id}: {done[-1]['reason']}")
+        for job_id in ids:
+            try:
+                done.append(act(job_id))
+            except CotenantError as error:
+                failed.append(error)
+                continue
+            if not json:
+                print(f"job {done[-1]['label']}: {done[-1]['reason']}")
+    if len(failed) == 1 and not done:
+        raise failed[0]
+    for each in failed:
+        report_error(each)
     if json:
         errors = [{"kind": type(each).__name__, "message": each.message, "hint": each.hint} for each in failed]
         emit_json({"jobs": done, "errors": errors})

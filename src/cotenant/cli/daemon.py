@@ -17,7 +17,7 @@ from cotenant.cli.main import new_app
 from cotenant.cli.output import emit_json, note
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
 from cotenant.daemon.client import Client
-from cotenant.daemon.paths import config_files, private_folder, socket_path
+from cotenant.daemon.paths import config_files, private_folder, serving_path
 
 STOP_TIMEOUT_S = 60.0
 LOG_FILE = "daemon.log"
@@ -46,6 +46,9 @@ Estimator = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Read this file instead of the usual ones.")
 ]
+AllUsers = Annotated[
+    bool, typer.Option("--all-users", help="Serve everybody on this machine, their jobs as themselves. Needs root.")
+]
 LogLevel = Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Return once it answers; it logs to STATE_DIR/daemon.log.")]
 ReadyFd = Annotated[int | None, typer.Option("--ready-fd", hidden=True)]
@@ -63,6 +66,7 @@ def start(
     estimator: Estimator = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
+    all_users: AllUsers = False,
     log_level: LogLevel = None,
     detach: Detach = False,
     json: Json = False,
@@ -94,9 +98,10 @@ def start(
         "policy": {"name": policy},
         "gpus": {"backend": backend, "simulate": simulate, "time_scale": time_scale},
         "estimates": {"estimator": estimator},
+        "access": {"users": "all" if all_users else None},
     }
     loaded = layers.load(config_files() if config is None else (config,), os.environ, flags)
-    where = socket_path() if socket is None else socket.absolute()
+    where = serving_path(loaded.access.users) if socket is None else socket.absolute()
     if detach:
         _detach(loaded, where, json=json)
         return
@@ -105,7 +110,7 @@ def start(
 
 def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
     """Run the daemon here. Whoever waits at `ready_fd` is told when it serves, or why it cannot."""
-    from cotenant.daemon import log
+    from cotenant.daemon import log, systemd
     from cotenant.daemon.serve import serve
 
     log.set_up(config.daemon.log_level)
@@ -115,8 +120,12 @@ def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
             os.write(ready_fd, _json.dumps(value).encode())
             os.close(ready_fd)
 
+    def ready() -> None:
+        tell({"pid": os.getpid()})
+        systemd.tell("READY=1")
+
     try:
-        serve(config, socket, on_ready=lambda: tell({"pid": os.getpid()}))
+        serve(config, socket, on_ready=ready)
     except CotenantError as error:
         if ready_fd is not None:
             tell({"kind": type(error).__name__, "message": error.message, "hint": error.hint})
@@ -149,6 +158,26 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
         emit_json({"pid": answer["pid"], "socket": str(socket), "log": str(log)})
     else:
         print(f"daemon {answer['pid']} answers on {socket}; log: {log}")
+
+
+@app.command()
+def unit(
+    *,
+    system: Annotated[bool, typer.Option("--system/--user", help="For the whole machine, or for you.")] = False,
+    json: Json = False,
+) -> None:
+    """Print a systemd unit that starts the daemon of this installation.
+
+    $ cotenant daemon unit --user > ~/.config/systemd/user/cotenant.service
+    $ systemctl --user enable --now cotenant && loginctl enable-linger
+    """
+    from cotenant.daemon.systemd import unit_text
+
+    text = unit_text("system" if system else "user")
+    if json:
+        emit_json({"unit": text})
+        return
+    print(text, end="")
 
 
 @app.command()

@@ -60,6 +60,19 @@ def command(
     gpu: Annotated[
         str, typer.Option(metavar="NAME", help="Device profile, e.g. A100-40GB or A100-40GB:3g.20gb; `list` shows all.")
     ] = "A100-40GB",
+    gpus: Annotated[int, typer.Option(min=1, max=127, help="GPUs that the script sees.")] = 1,
+    stand_in: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHAPE[:DTYPE[:CLASSES]]", help="Make up data that is absent, e.g. 3x224x224:uint8:1000."),
+    ] = None,
+    lengths: Annotated[
+        str,
+        typer.Option(metavar="WHICH", help="Length of a batch of varying ones: longest, p95, or e.g. 128:0.5,512:0.5."),
+    ] = "",
+    real_writes: Annotated[
+        bool, typer.Option("--real-writes", help="Let the script write, move and remove files for real.")
+    ] = False,
+    online: Annotated[bool, typer.Option("--online", help="Let the script use the network.")] = False,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Interpreter that runs the script; default: this one.")
     ] = None,
@@ -68,6 +81,10 @@ def command(
         str | None, typer.Option("--gpu-mem", metavar="SIZE", help="Declared memory, for `--estimator declared`.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to see.")] = 3,
+    coverage: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Jobs whose peak stays below the bound; 0.99, with convolutions 0.95."),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop the script after this long.")] = 120.0,
     fits_on: Annotated[
         bool, typer.Option("--fits-on", help="Show which known GPUs and MIG instances it fits.")
@@ -96,16 +113,20 @@ def command(
 ) -> None:
     """Predict the peak GPU memory of a PyTorch training script, without a GPU.
 
-    The script runs unchanged, for a few optimizer steps, on CUDA tensors that have shapes but no data. What it does
-    beside training it does for real: it reads its data, and writes its files.
+    The script runs unchanged, for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
+    data; what it writes, moves or removes goes to a scratch folder that is thrown away. It has no network, unless
+    --online, and data that are not on this machine can be made up with --stand-in.
+
+    Of several processes (`cotenant estimate -- torchrun --nproc-per-node 4 train.py`) the first is traced, for one GPU.
+    With --gpus 4 one process sees four, and the answer has a number for each GPU that it uses.
 
     A trace is kept in ~/.cache/cotenant and used again while the script, what it imports, its arguments and the files
     they name, the environment and the installed packages stay as they are. Data that the script opens by itself is not
     compared: after a change of it that matters to memory, say --no-cache. Another GPU of the same compute capability
     is computed from the same trace, and so are other settings in PYTORCH_CUDA_ALLOC_CONF.
 
-    The bound covers what small changes, such as one workspace more, do to the reserved bytes; where they lead to two
-    states, both are told. Close to the GPU's limit the answer also says how often the cache must be given back.
+    The bound is for a share of jobs, --coverage, by how far off we were on measured ones. Where small changes, such as
+    one workspace more, lead to two states of the reserved bytes, both are told. Close to the GPU's limit the answer also says how often the cache must be given back.
 
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json
@@ -139,21 +160,34 @@ def command(
         gpu=gpu,
         timeout_s=timeout,
         declared_bytes=parse_bytes(gpu_mem) if gpu_mem else None,
+        gpus=gpus,
+        stand_ins=tuple(stand_in or ()),
+        lengths=lengths,
+        online=online,
+        real_writes=real_writes,
     )
     if estimator == "traced":
-        traced = _new_estimator(steps=steps, python=python, show_output=show_output, keeps=not no_cache)
+        traced = _new_estimator(
+            steps=steps, python=python, show_output=show_output, keeps=not no_cache, coverage=coverage
+        )
         _answer(request, traced, wanted, began_s, json=json)
     else:
         _answer_without_trace(request, estimator, wanted, began_s, json=json)
 
 
-def _new_estimator(*, steps: int, python: str | None, show_output: bool, keeps: bool) -> TracedEstimator:
+def _new_estimator(
+    *, steps: int, python: str | None, show_output: bool, keeps: bool, coverage: float | None
+) -> TracedEstimator:
     from cotenant.estimators.cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator
 
     folder = default_folder() if keeps else None
     return TracedEstimator(
-        steps=steps, python=python, show_output=show_output, cache=TraceCache(folder) if folder is not None else None
+        steps=steps,
+        python=python,
+        show_output=show_output,
+        cache=TraceCache(folder) if folder is not None else None,
+        coverage=coverage,
     )
 
 
@@ -204,7 +238,7 @@ def _tables(result: TracedResult, wanted: _Wanted, *, json: bool) -> dict[str, A
     if wanted.fits_on:
         from cotenant.estimators.fits import capability_of, fits_on
 
-        fits = fits_on(result.trace, result.scene.stack, result.spread_bytes)
+        fits = fits_on(result.trace, result.scene.stack, result.spread_bytes, result.coverage)
         told["fits_on"] = [estimate_json.of_fit(each) for each in fits]
         if not json:
             estimate_text.print_fits(fits, capability_of(result.trace))

@@ -37,6 +37,7 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
     for name, value, meaning in lines:
         print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
     _print_breakdown(estimate)
+    _print_gpus(estimate)
     print()
     warnings = list(estimate.warnings)
     if result is not None:
@@ -45,6 +46,21 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         warnings = [each for each in warnings if not each.startswith(result.fit.sentence)]
     for warning in warnings:
         note(f"warning: {warning}")
+
+
+def _print_gpus(estimate: Estimate) -> None:
+    """A row for each GPU of the process, and how many processes there are."""
+    if estimate.per_gpu:
+        print("\n  each GPU; the numbers above are of the one with the largest bound")
+    for each in estimate.per_gpu:
+        sizes = (each.peak_allocated_bytes, each.peak_reserved_bytes, each.device_bytes, each.bound_bytes)
+        told = "  ".join(
+            f"{name} {format_bytes(value):>9}"
+            for name, value in zip(("allocated", "reserved", "device", "bound"), sizes, strict=True)
+        )
+        print(f"  GPU {each.index:<4}{told}")
+    if estimate.processes > 1:
+        print(f"\n  of one of {estimate.processes} processes, rank 0; each needs as much on a GPU of its own")
 
 
 def _print_breakdown(estimate: Estimate) -> None:

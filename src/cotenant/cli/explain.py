@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.cli.common import JobId, Json, Socket, new_client
+from cotenant.cli.common import JobId, Json, Socket, new_client, one_job
 from cotenant.cli.output import emit_json
 
 
@@ -14,7 +14,8 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
       GPU 0  fits_memory  needs 13.1 GiB, 9.8 GiB available
       GPU 1  smact_below  SMACT 0.91, limit 0.80
     """
-    told = new_client(socket).explain(job)
+    client = new_client(socket)
+    told = client.explain(one_job(client, job))
     if json:
         emit_json(told)
         return

@@ -9,6 +9,7 @@ def command(jobs: JobIds, *, json: Json = False, socket: Socket = None) -> int:
     """Keep queued jobs from starting until they are released.
 
     cotenant hold 17 18
+    cotenant hold 17_3      one task of an array
     """
     client = new_client(socket)
-    return for_each(jobs, client.hold, json=json)
+    return for_each(client, jobs, client.hold, json=json)

@@ -9,11 +9,13 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from cotenant.cli import directives, times
 from cotenant.cli.output import note
 from cotenant.core import radfile
 from cotenant.core.errors import JobFileError, UsageError
@@ -26,13 +28,19 @@ Command = Annotated[
     typer.Argument(metavar="SCRIPT|COMMAND [ARGS]...", help="A .py or .sh script, a .rad job file, or a command."),
 ]
 Name = Annotated[str | None, typer.Option("-J", "--job-name", help="Name of the job; by default the script's.")]
-Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="GPUs the job needs.  [default: 1]")]
+Gpus = Annotated[
+    str | None, typer.Option("-G", "--gpus", metavar="N", help="GPUs the job needs; TYPE:N is read as N.  [default: 1]")
+]
 Gres = Annotated[str | None, typer.Option("--gres", metavar="gpu:N", help="The same, as Slurm spells it.")]
 GpuMem = Annotated[
     str | None,
     typer.Option("--gpu-mem", metavar="SIZE", help="Memory it needs on each GPU, e.g. 12G. Estimated if not given."),
 ]
-Exclusive = Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with nobody.")]
+Exclusive = Annotated[bool | None, typer.Option("--exclusive", help="Share its GPUs with nobody.")]
+Share = Annotated[
+    Literal["auto", "none"] | None,
+    typer.Option("--share", help="auto: the policy decides who shares a GPU; none is --exclusive."),
+]
 Slowdown = Annotated[
     float | None,
     typer.Option("--slowdown", metavar="X", help="Most it may be slowed down by neighbors: 1.5 is half as long again."),
@@ -43,29 +51,74 @@ Time = Annotated[
 ]
 Dependency = Annotated[
     str | None,
-    typer.Option("-d", "--dependency", metavar="afterok:ID[:ID...]", help="Start after these jobs have completed."),
+    typer.Option(
+        "-d",
+        "--dependency",
+        metavar="KIND:ID[:ID...],...",
+        help="Start after others: afterok (completed), afterany (ended), afternotok (failed); or singleton.",
+    ),
+]
+Array = Annotated[
+    str | None,
+    typer.Option("-a", "--array", metavar="1-10%2", help="A job for each number; %2: at most 2 run at once."),
+]
+Begin = Annotated[
+    str | None, typer.Option("--begin", metavar="TIME", help="Not before: now+2hours, 16:00, 2026-11-21T16:00.")
+]
+Hold = Annotated[bool | None, typer.Option("-H", "--hold", help="Hold it until it is released.")]
+Requeue = Annotated[
+    bool | None, typer.Option("--requeue/--no-requeue", help="Run it again if the machine goes down under it.")
+]
+Retries = Annotated[
+    int | None,
+    typer.Option("--retries", metavar="N", min=0, help="Tries again after failures but for memory."),
+]
+TimeSlot = Annotated[
+    str | None,
+    typer.Option(
+        "--time-slot", metavar="TIME", help="After so long, if others wait: save your state, end, and go behind them."
+    ),
 ]
 Output = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="FILE", help="File for its output; %j is the id, %x the name."),
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="File for its output; %j is the id, %x the name, %A_%a array and index."
+    ),
 ]
 Error = Annotated[
     str | None, typer.Option("-e", "--error", metavar="FILE", help="File for its errors; by default with the output.")
 ]
 Chdir = Annotated[Path | None, typer.Option("-D", "--chdir", metavar="DIR", help="Folder to run it in.")]
-Nice = Annotated[int, typer.Option("--nice", metavar="N", help="Run it after (above 0) or before (below) others.")]
+Nice = Annotated[
+    int | None, typer.Option("--nice", metavar="N", help="Run it after (above 0) or before (below) others.")
+]
+Priority = Annotated[
+    int | None, typer.Option("--priority", metavar="N", help="The opposite of --nice: larger is earlier.")
+]
 Export = Annotated[
-    str, typer.Option("--export", metavar="ALL|NONE|VARS", help="Environment it gets: ALL, NONE, A,B=1 or ALL,B=1.")
+    str | None,
+    typer.Option(
+        "--export", metavar="ALL|NONE|VARS", help="Environment it gets: ALL, NONE, A,B=1 or ALL,B=1.  [default: ALL]"
+    ),
 ]
 MaxAttempts = Annotated[
-    int, typer.Option("--max-attempts", min=1, max=100, metavar="N", help="Runs allowed if it runs out of GPU memory.")
+    int | None,
+    typer.Option(
+        "--max-attempts", min=1, max=100, metavar="N", help="Runs allowed if it runs out of GPU memory.  [default: 4]"
+    ),
+]
+Notify = Annotated[
+    str | None, typer.Option("--notify", metavar="COMMAND|URL", help="Run, or send to, this when it is over.")
 ]
 Rad = Annotated[
-    RadMemory, typer.Option("--rad-memory", help="Which memory of a .rad file to declare; none has it estimated.")
+    RadMemory | None,
+    typer.Option("--rad-memory", help="Memory of a .rad file to declare; none: estimate it.  [default: measured]"),
 ]
 
 CONTEXT = {"allow_interspersed_args": False}
 """For the commands: what follows the script is the script's, options too."""
+
+MOST_GPUS = 1024
 
 _ALWAYS_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 
@@ -77,13 +130,37 @@ def with_job_options(act: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(act)
     def command(**given: Any) -> Any:
-        job = describe(**{name: given.pop(name) for name in shared})
+        job = describe(**with_directives({name: given.pop(name) for name in shared}))
         return act(job, **given)
 
     parameters = [*shared.values(), *own]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+def with_directives(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` with what the script's own lines ask for, where the command line is silent.
+
+    Raises:
+        JobFileError: such a line cannot be understood.
+    """
+    script = Path(given["command"][0])
+    if script.suffix not in (".py", ".sh") and not ("/" in given["command"][0] and _is_script(script)):
+        return dict(given)
+    known = {name: each.annotation for name, each in inspect.signature(describe, eval_str=True).parameters.items()}
+    found = directives.read(script, directives.options_of(known))
+    for each in found.warnings:
+        note(f"warning: {each}")
+    return {name: found.values.get(name) if value is None else value for name, value in given.items()}
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def describe(
@@ -93,61 +170,95 @@ def describe(
     gpus: Gpus = None,
     gres: Gres = None,
     gpu_mem: GpuMem = None,
-    exclusive: Exclusive = False,
+    exclusive: Exclusive = None,
+    share: Share = None,
     slowdown: Slowdown = None,
     estimator: Estimator = None,
     time: Time = None,
     dependency: Dependency = None,
+    array: Array = None,
+    begin: Begin = None,
+    hold: Hold = None,
     output: Output = None,
     error: Error = None,
     chdir: Chdir = None,
-    nice: Nice = 0,
-    export: Export = "ALL",
-    max_attempts: MaxAttempts = 4,
-    rad_memory: Rad = "measured",
+    nice: Nice = None,
+    priority: Priority = None,
+    export: Export = None,
+    requeue: Requeue = None,
+    retries: Retries = None,
+    time_slot: TimeSlot = None,
+    max_attempts: MaxAttempts = None,
+    notify: Notify = None,
+    rad_memory: Rad = None,
 ) -> dict[str, Any]:
-    """The job as the daemon wants it (fields of `JobSpec`).
+    """The job as the daemon wants it: fields of `JobSpec`, with jobs to wait for as they were written.
 
     Raises:
         UsageError: something cannot be understood, or the script or command does not exist.
     """
+    workdir = _workdir(chdir)
+    if nice is not None and priority is not None:
+        raise UsageError("--nice and --priority say the same", hint="leave out one of them")
+    told: dict[str, Any] = {"gpus": 1, "declared_bytes": None, "source": None}
+    if command[0].endswith(".rad"):
+        argv, name, from_file = _from_rad(command, rad_memory or "measured")
+        told |= from_file
+    else:
+        argv = resolve(command, os.environ.get("PATH", os.defpath), moved=chdir is not None)
+        name = Path(command[0]).stem
+    count = gpu_count(gpus) if gpus is not None else gres_count(gres)
+    stdout = _path(output, workdir)
+    job = {
+        "command": argv,
+        "workdir": str(workdir),
+        "env": environment(export or "ALL", os.environ),
+        "name": job_name or name,
+        "estimator": estimator,
+        "exclusive": bool(exclusive) or share == "none",
+        "priority": -nice if nice is not None else priority or 0,
+        "time_limit_s": None if time is None else parse_duration(time),
+        "slowdown_bound": slowdown_bound(slowdown),
+        **dependencies(dependency),
+        "begin_at_s": None if begin is None else times.begin_at_s(begin, datetime.now().astimezone()),
+        "hold": bool(hold),
+        "requeue": bool(requeue),
+        "retries": retries or 0,
+        "slot_s": None if time_slot is None else parse_duration(time_slot),
+        "notify": notify,
+        "max_attempts": max_attempts or 4,
+        "stdout_path": stdout,
+        "stderr_path": stdout if error is None else _path(error, workdir),
+        **told,
+    }
+    if array is not None:
+        tasks, limit = times.array_tasks(array)
+        job["array"] = {"tasks": tasks, "limit": limit}
+    job |= {} if count is None else {"gpus": count}
+    return job | ({} if gpu_mem is None else {"declared_bytes": parse_bytes(gpu_mem)})
+
+
+def _workdir(chdir: Path | None) -> Path:
     try:
         workdir = (chdir or Path()).absolute()
     except FileNotFoundError as gone:
         raise UsageError("the folder you are in is gone", hint="cd to one that exists") from gone
     if not workdir.is_dir():
         raise UsageError(f"`{workdir}` is not a folder")
-    if slowdown is not None and not slowdown >= 1:
+    return workdir
+
+
+def slowdown_bound(bound: float | None) -> float | None:
+    """`bound`, if it can be kept.
+
+    Raises:
+        UsageError: it is below 1.
+    """
+    if bound is not None and not bound >= 1:
         raise UsageError(
-            f"a slowdown of {slowdown:g} cannot be kept", hint="1 is no slowdown at all, 1.5 half as long again"
+            f"a slowdown of {bound:g} cannot be kept", hint="1 is no slowdown at all, 1.5 half as long again"
         )
-    told: dict[str, Any] = {"gpus": 1, "declared_bytes": None, "source": None}
-    if command[0].endswith(".rad"):
-        argv, name, from_file = _from_rad(command, rad_memory)
-        told |= from_file
-    else:
-        argv = resolve(command, os.environ.get("PATH", os.defpath), moved=chdir is not None)
-        name = Path(command[0]).stem
-    count = gpus if gpus is not None else gpu_count(gres)
-    stdout = _path(output, workdir)
-    job = {
-        "command": argv,
-        "workdir": str(workdir),
-        "env": environment(export, os.environ),
-        "name": job_name or name,
-        "estimator": estimator,
-        "exclusive": exclusive,
-        "priority": -nice,
-        "time_limit_s": None if time is None else parse_duration(time),
-        "slowdown_bound": slowdown,
-        "after": dependencies(dependency),
-        "max_attempts": max_attempts,
-        "stdout_path": stdout,
-        "stderr_path": stdout if error is None else _path(error, workdir),
-        **told,
-    }
-    job |= {} if count is None else {"gpus": count}
-    return job | ({} if gpu_mem is None else {"declared_bytes": parse_bytes(gpu_mem)})
+    return bound
 
 
 def resolve(words: Sequence[str], path: str, *, moved: bool) -> list[str]:
@@ -215,7 +326,19 @@ def _from_rad(words: Sequence[str], choice: RadMemory) -> tuple[list[str], str, 
     return list(rad.argv), path.stem, {"gpus": rad.gpus, "declared_bytes": declared, "source": str(path.absolute())}
 
 
-def gpu_count(gres: str | None) -> int | None:
+def gpu_count(text: str) -> int:
+    """GPUs asked for with `--gpus`: `2`, or `a100:2`.
+
+    Raises:
+        UsageError: it is no number above zero.
+    """
+    count = text.rpartition(":")[2]
+    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= MOST_GPUS):
+        raise UsageError(f"`--gpus={text}` is no number from 1 to {MOST_GPUS}", hint="write --gpus N")
+    return int(count)
+
+
+def gres_count(gres: str | None) -> int | None:
     """GPUs asked for with `--gres`: `gpu`, `gpu:2` or `gpu:a100:2`.
 
     Raises:
@@ -230,19 +353,33 @@ def gpu_count(gres: str | None) -> int | None:
     return int(count)
 
 
-def dependencies(text: str | None) -> list[int]:
-    """Ids in `afterok:3`, `afterok:3:4` or `afterok:3,afterok:4`.
+DEPENDENCIES = {"afterok": "after", "afterany": "after_any", "afternotok": "after_failed"}
+"""Fields of `JobSpec` by Slurm's word."""
+
+
+def dependencies(text: str | None) -> dict[str, Any]:
+    """Fields of a job for `afterok:3`, `afterok:3:4`, `afterany:3_1,singleton`; ids stay as they are written.
 
     Raises:
         UsageError: another kind of dependency, or no ids.
     """
-    ids: list[int] = []
+    fields: dict[str, Any] = {"after": [], "after_any": [], "after_failed": [], "singleton": False}
     for part in text.split(",") if text is not None else ():
-        kind, *found = part.split(":")
-        if kind != "afterok" or not found or not all(each.isascii() and each.isdigit() for each in found):
-            raise UsageError(f"dependency `{part}` is not understood", hint="write afterok:ID or afterok:ID:ID")
-        ids += [int(each) for each in found]
-    return ids
+        kind, *refs = part.split(":")
+        if kind == "singleton" and not refs:
+            fields["singleton"] = True
+            continue
+        if kind not in DEPENDENCIES or not refs or not all(refs):
+            known = ", ".join(DEPENDENCIES)
+            raise UsageError(f"dependency `{part}` is not understood", hint=f"write KIND:ID, of {known}; or singleton")
+        fields[DEPENDENCIES[kind]] += refs
+    return fields
+
+
+def with_ids(job: Mapping[str, Any], ids_of: Callable[[Sequence[str]], list[int]]) -> dict[str, Any]:
+    """`job` with the jobs it waits for as ids: `ids_of` knows arrays and their tasks."""
+    named = {field: ids_of(job[field]) for field in DEPENDENCIES.values() if job.get(field)}
+    return {**job, **named}
 
 
 def environment(export: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -268,4 +405,5 @@ def environment(export: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _path(text: str | None, workdir: Path) -> str | None:
-    return None if text is None else str(workdir / text)
+    """`text` in `workdir`, whose own name is no pattern."""
+    return None if text is None else str(Path(str(workdir).replace("%", "%%")) / text)

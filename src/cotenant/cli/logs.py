@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cotenant.cli.common import JobId, Json, Socket, new_client
+from cotenant.cli.common import JobId, Json, Socket, new_client, one_job
 from cotenant.cli.output import emit_json
 from cotenant.core.errors import UsageError
 
@@ -34,9 +34,11 @@ def command(
     if json and follow:
         raise UsageError("--json and --follow do not go together", hint="wait first: cotenant wait")
     stream = "stderr" if stderr else "stdout"
-    pieces = new_client(socket).logs(job, stream=stream, follow=follow, attempt=attempt)
+    client = new_client(socket)
+    job_id = one_job(client, job)
+    pieces = client.logs(job_id, stream=stream, follow=follow, attempt=attempt)
     if json:
-        emit_json({"id": job, "stream": stream, "text": b"".join(pieces).decode(errors="replace")})
+        emit_json({"id": job_id, "stream": stream, "text": b"".join(pieces).decode(errors="replace")})
         return
     for piece in pieces:
         sys.stdout.buffer.write(piece)

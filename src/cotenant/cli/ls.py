@@ -13,8 +13,10 @@ from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
 
 RECENT = 20
-"""Jobs that are over and still shown without --all."""
+WAITING = 200
+"""Jobs that are over, and that wait, and are shown without --all."""
 
+WAIT = ("PENDING", "HELD")
 OVER = ("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST")
 STATES = {
     "PENDING": "PD",
@@ -40,7 +42,9 @@ COLUMNS = (
     Column(key="reason", title="REASON"),
 )
 
-All = Annotated[bool, typer.Option("-a", "--all", help=f"All jobs; without, the last {RECENT} of those that are over.")]
+All = Annotated[
+    bool, typer.Option("-a", "--all", help=f"All jobs, not only {WAITING} that wait and {RECENT} that are over.")
+]
 Active = Annotated[bool, typer.Option("--active", help="Only jobs that are not over.")]
 State = Annotated[
     str | None, typer.Option("-s", "--state", metavar="S,...", help="Only jobs in these states: PD, R, FAILED, ...")
@@ -66,26 +70,34 @@ def command(
       cotenant ls -s R,PD                 only running and pending jobs
       cotenant ls --no-header --format id,state
     """
-    wanted = None if state is None else {_state(each.strip()) for each in state.split(",")}
-    found = new_client(socket).jobs(active=active)
-    jobs = [each for each in found if wanted is None or each["state"] in wanted]
-    shown = jobs if every or wanted is not None else recent(jobs)
+    wanted = None if state is None else {state_named(each.strip()) for each in state.split(",")}
+    told = new_client(socket).overview(
+        active=active,
+        states=None if wanted is None else ",".join(sorted(wanted)),
+        most_waiting=None if every or wanted else WAITING,
+        most_over=None if every or wanted else RECENT,
+    )
     if json:
-        emit_json({"jobs": shown})
+        emit_json({"jobs": told["jobs"], "counts": told["counts"]})
         return
-    print_table([_row(each) for each in shown], COLUMNS, only=form, header=not no_header)
-    if len(shown) < len(jobs):
-        note(f"hint: {len(jobs) - len(shown)} older jobs are over; --all lists them")
+    print_table([_row(each) for each in told["jobs"]], COLUMNS, only=form, header=not no_header)
+    if wanted is None and not every:
+        _tell_hidden(told["jobs"], told["counts"], over=not active)
 
 
-def recent(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Jobs that are not over, and the newest of the others."""
-    over = [each["id"] for each in jobs if each["state"] in OVER]
-    hidden = set(over[:-RECENT])
-    return [each for each in jobs if each["id"] not in hidden]
+def _tell_hidden(shown: Sequence[Mapping[str, Any]], counts: Mapping[str, int], *, over: bool) -> None:
+    for states, words in (((*WAIT,), "wait"), (OVER if over else (), "are over")):
+        hidden = sum(counts.get(each, 0) for each in states) - sum(each["state"] in states for each in shown)
+        if hidden > 0:
+            note(f"hint: {hidden} more jobs {words}; --all lists them")
 
 
-def _state(text: str) -> str:
+def state_named(text: str) -> str:
+    """The long name of a state that may be given by its short one.
+
+    Raises:
+        UnknownName: there is none of this name.
+    """
     for name, short in STATES.items():
         if text.upper() in (name, short):
             return name
@@ -94,7 +106,7 @@ def _state(text: str) -> str:
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "id": str(job["id"]),
+        "id": job["label"],
         "name": job["name"],
         "user": job["user"],
         "state": job["state_short"],

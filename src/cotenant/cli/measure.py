@@ -79,8 +79,8 @@ def command(
 
 
 def _setup(out: Path | None, python: str, limit_s: float | None) -> Setup:
+    from cotenant.gpus.watch import open_watch
     from cotenant.study.measure.campaign import Setup
-    from cotenant.study.measure.sampling import open_watch
 
     if out is None:
         raise UsageError("no folder for the results", hint="say `--out DIR`")

@@ -31,7 +31,10 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 def emit_json(value: Mapping[str, Any]) -> None:
     """Print one JSON value, with the schema version in it."""
-    print(_json.dumps({"schema": SCHEMA, **value}, indent=2, ensure_ascii=False))
+    text = _json.dumps({"schema": SCHEMA, **value}, indent=2, ensure_ascii=False)
+    # A path that is no UTF-8 has code points which only an escape can carry.
+    strange = any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False
+    print(_json.dumps({"schema": SCHEMA, **value}, indent=2) if strange else text)
 
 
 def report_error(error: CotenantError, *, json: bool = False) -> None:

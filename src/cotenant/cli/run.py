@@ -7,9 +7,9 @@ import threading
 from typing import IO, Any
 
 from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.jobspec import CONTEXT, with_job_options
+from cotenant.cli.jobspec import CONTEXT, with_ids, with_job_options
 from cotenant.cli.output import emit_json, note
-from cotenant.core.errors import CotenantError
+from cotenant.core.errors import CotenantError, UsageError
 from cotenant.daemon.client import Client
 
 __all__ = ["CONTEXT", "command"]
@@ -26,11 +26,13 @@ def command(job: dict[str, Any], *, json: Json = False, socket: Socket = None) -
       cotenant run --gpu-mem 8G -t 30 -- python -m train
     """
     client = new_client(socket)
-    view = client.submit([job])[0]
+    if job.get("array") is not None:
+        raise UsageError("an array has many outputs, `run` shows one", hint="submit it, then: cotenant wait ID")
+    view = client.submit([with_ids(job, client.ids)])[0]
     job_id = view["id"]
     try:
         note(f"job {job_id}: {view['reason']}")
-        view = _stream(client, job_id, sys.stderr.buffer if json else sys.stdout.buffer)
+        view = stream(client, job_id, sys.stderr.buffer if json else sys.stdout.buffer)
     except (KeyboardInterrupt, BrokenPipeError):
         note(f"job {job_id}: {_cancel(client, job_id)}")
         raise
@@ -41,7 +43,7 @@ def command(job: dict[str, Any], *, json: Json = False, socket: Socket = None) -
     return int(view["exit_code"])
 
 
-def _stream(client: Client, job_id: int, stdout: IO[bytes]) -> dict[str, Any]:
+def stream(client: Client, job_id: int, stdout: IO[bytes]) -> dict[str, Any]:
     """Copy both streams until the job is over; its view then."""
     broken = threading.Event()
     copies = [

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cotenant.cli.common import JobId, Json, Socket, gpu_names, new_client
+from cotenant.cli.common import JobId, Json, Socket, gpu_names, new_client, one_job
 from cotenant.cli.output import emit_json
 from cotenant.core.units import format_bytes, format_duration
 
@@ -19,11 +19,12 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
     cotenant show 17
     cotenant show 17 --json | jq .job.estimate
     """
-    view = new_client(socket).job(job)
+    client = new_client(socket)
+    view = client.job(one_job(client, job))
     if json:
         emit_json({"job": view})
         return
-    print(f"job {view['id']}  {view['name']}  {view['state']}")
+    print(f"job {view['label']}  {view['name']}  {view['state']}")
     for title, value in [*_job_fields(view), *_estimate_fields(view)]:
         print(f"  {title:<15} {value}")
     for attempt in view["attempt_list"]:
@@ -36,6 +37,8 @@ def _job_fields(view: Mapping[str, Any]) -> Fields:
     yield "reason", view["reason"]
     if view["exit_code"] is not None:
         yield "exit code", str(view["exit_code"])
+    if view["array_id"] is not None:
+        yield "array", f"task {view['array_index']} of array {view['array_id']}, job {view['id']}"
     yield "command", shlex.join(view["command"])
     yield "folder", view["workdir"]
     if view["source"]:
@@ -61,8 +64,15 @@ def _asked(view: Mapping[str, Any]) -> Iterator[str]:
         yield f"time limit {format_duration(view['time_limit_s'])}"
     if view["slowdown_bound"] is not None:
         yield f"slowdown at most {view['slowdown_bound']:g}"
-    if view["after"]:
-        yield "after " + ", ".join(f"job {each}" for each in view["after"])
+    for key, word in (("after", "after"), ("after_any", "after the end of"), ("after_failed", "after the failure of")):
+        if view[key]:
+            yield f"{word} " + ", ".join(f"job {each}" for each in view[key])
+    if view["singleton"]:
+        yield "one of its name at a time"
+    if view["begin_at"] is not None:
+        yield f"not before {view['begin_at']}"
+    if view["requeue"]:
+        yield "again if lost"
     if view["priority"]:
         yield f"priority {view['priority']}"
 

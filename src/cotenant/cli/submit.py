@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.jobspec import CONTEXT, with_job_options
+from cotenant.cli.jobspec import CONTEXT, with_ids, with_job_options
 from cotenant.cli.output import emit_json, note
 from cotenant.core.units import format_bytes
 
@@ -36,19 +36,29 @@ def command(
       cotenant submit -J big --gpus 2 train.py       two GPUs, and a name
       cotenant submit --gpu-mem 12G -t 2:00:00 -- torchrun train.py
       cotenant submit -d afterok:17 evaluate.py      once job 17 has completed
+      cotenant submit -a 1-10%2 sweep.py             ten jobs, two at a time
       cotenant submit --dry-run train.py             estimate it; would it start?
       cotenant submit bert.rad                       a job file of CARMA
+
+    Options may stand in the script, in lines `#COTENANT --gpus 2` before its first command; those of `#SBATCH`
+    that mean something here count too. The command line wins. $COTENANT_ARRAY_TASK_ID tells tasks of an array apart.
 
     A .rad file's memory is declared as measured; --rad-memory chooses another of its figures. Its line
     `conda activate NAME` becomes part of the command, which then runs in a login shell of bash.
     """
-    view = new_client(socket).submit([job], dry_run=dry_run)[0]
+    client = new_client(socket)
+    views = client.submit([with_ids(job, client.ids)], dry_run=dry_run)
+    view = views[0]
     if json:
-        emit_json({"job": view})
+        emit_json({"job": view} if len(views) == 1 else {"job": view, "jobs": views})
     elif dry_run:
         _print_preview(view)
     elif parsable:
         print(view["id"])
+    elif len(views) > 1:
+        tasks = f"{len(views)} tasks, {view['label']} to {views[-1]['label']}"
+        print(f"submitted array {view['id']} ({view['name']}) of {tasks}")
+        note(f"hint: one of them: cotenant show {view['label']}; all: cotenant wait {view['id']}")
     else:
         print(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
         note(f"hint: its output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")

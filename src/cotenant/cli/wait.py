@@ -31,14 +31,14 @@ def command(jobs: JobIds, *, timeout: Timeout = None, json: Json = False, socket
     limit_s = None if timeout is None else parse_duration(timeout)
     end_s = None if limit_s is None else time.monotonic() + limit_s
     views = []
-    for job_id in jobs:
+    for job_id in (each for ref in jobs for each in client.ids([ref])):
         left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
         view = client.wait(job_id, timeout_s=left_s)
         if view["exit_code"] is None:
-            raise CotenantError(f"job {job_id} is not over after {format_duration(limit_s)}: {view['reason']}")
+            raise CotenantError(f"job {view['label']} is not over after {format_duration(limit_s)}: {view['reason']}")
         views.append(view)
         if not json:
-            print(f"job {job_id}: {view['reason']}")
+            print(f"job {view['label']}: {view['reason']}")
     if json:
         emit_json({"jobs": views})
     return next((int(view["exit_code"]) for view in views if view["exit_code"] != 0), 0)

@@ -57,9 +57,22 @@ class Client:
         answer = self._call("POST", "/v1/jobs", {"jobs": list(jobs), "dry_run": dry_run})
         return list(answer["jobs"])
 
-    def jobs(self, *, active: bool = False) -> list[dict[str, Any]]:
-        """Views of all jobs, oldest first; `active`: only those that are not over."""
-        return list(self._call("GET", f"/v1/jobs?active={int(active)}")["jobs"])
+    def jobs(self, *, active: bool = False, **filters: Any) -> list[dict[str, Any]]:
+        """Views of all jobs, oldest first; `active`: only those that are not over.
+
+        Further filters are the fields of `daemon.queries.Selection`; None is no filter.
+        """
+        return list(self.overview(active=active, **filters)["jobs"])
+
+    def overview(self, *, active: bool = False, **filters: Any) -> dict[str, Any]:
+        """As `jobs`: the views as `jobs`, and as `counts` how many there are of all by state."""
+        query = {"active": int(active), **{key: value for key, value in filters.items() if value is not None}}
+        return self._call("GET", f"/v1/jobs?{urllib.parse.urlencode(query)}")
+
+    def ids(self, refs: Sequence[str]) -> list[int]:
+        """The jobs meant by `17`, `17_3`, `17_[3-5]`; the id of an array means all of its tasks."""
+        answer = self._call("GET", f"/v1/ids?{urllib.parse.urlencode({'refs': ','.join(refs)})}")
+        return [int(each) for each in answer["ids"]]
 
     def records(self) -> list[Job]:
         """All jobs as the manager holds them; the environment of their specs is left empty."""
@@ -74,12 +87,24 @@ class Client:
         """Why it waits: `reason`, and `verdicts` with `gpu`, `gpu_uuid`, `rule`, `reason`."""
         return dict(self._call("GET", f"/v1/jobs/{job_id}/explain"))
 
+    def story(self, job_id: int) -> list[dict[str, Any]]:
+        """What became of it: `at`, `event`, `cause`, `text` and `state` of every transition, oldest first."""
+        return list(self._call("GET", f"/v1/jobs/{job_id}/story")["story"])
+
+    def update(self, job_id: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Change fields of the spec of a job that waits; its view then."""
+        return dict(self._call("POST", f"/v1/jobs/{job_id}/update", {"fields": dict(fields)})["job"])
+
+    def requeue(self, job_id: int) -> dict[str, Any]:
+        """Run a job again that is over, or stop and queue again one that runs."""
+        return dict(self._call("POST", f"/v1/jobs/{job_id}/requeue", {})["job"])
+
     def cancel(self, job_id: int) -> dict[str, Any]:
         """Cancel a job; its view right after."""
         return dict(self._call("POST", f"/v1/jobs/{job_id}/cancel", {})["job"])
 
-    def hold(self, job_id: int, *, reason: str = "held by its owner") -> dict[str, Any]:
-        """Keep a queued job from starting."""
+    def hold(self, job_id: int, *, reason: str = "") -> dict[str, Any]:
+        """Keep a queued job from starting; who did it is kept with the reason."""
         return dict(self._call("POST", f"/v1/jobs/{job_id}/hold", {"reason": reason})["job"])
 
     def release(self, job_id: int) -> dict[str, Any]:

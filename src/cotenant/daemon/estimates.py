@@ -23,6 +23,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.events import EstimateReady
 from cotenant.core.job import JobSpec
 from cotenant.core.ports import EstimateRequest
+from cotenant.daemon import users
 from cotenant.daemon.config import EstimatesSection
 from cotenant.daemon.paths import private_folder
 from cotenant.estimators.declared import DeclaredEstimator
@@ -158,9 +159,11 @@ class EstimatePool:
         """The estimate, or why there is none."""
         asked = json.dumps({**encode(self._request(spec)), "estimator": self.estimator_for(spec)}).encode()
         try:
-            process = self._spawn(job_id)
+            process = self._spawn(job_id, spec)
         except OSError as error:
             return None, f"the estimator could not be started: {error.strerror}"
+        except KeyError:
+            return None, f"the estimator could not be started: no user has the id {spec.uid}"
         try:
             answer, _ = process.communicate(asked, timeout=self._settings.timeout_s + STARTUP_S)
         except subprocess.TimeoutExpired:
@@ -180,6 +183,7 @@ class EstimatePool:
             gpu=self._gpu,
             timeout_s=self._settings.timeout_s,
             declared_bytes=spec.declared_bytes,
+            gpus=spec.gpus,
         )
 
     def _declared(self, spec: JobSpec) -> Answer:
@@ -189,7 +193,10 @@ class EstimatePool:
         except CotenantError as error:
             return None, error.message
 
-    def _spawn(self, job_id: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, job_id: int, spec: JobSpec) -> subprocess.Popen[bytes]:
+        """The process of an estimator. It runs the submitter's code, so it is the submitter's."""
+        other = users.identity(spec.uid)
+        home = users.home_of(spec.uid) if other else {}
         with contextlib.ExitStack() as stack:
             try:
                 log = stack.enter_context(self.log_path(job_id).open("wb"))
@@ -203,11 +210,12 @@ class EstimatePool:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    cwd=self._folder,
+                    cwd="/" if other else self._folder,  # which others may not enter
                     # No GPU is touched, and what lies in the working folder does not shadow our modules.
-                    env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
+                    env={**os.environ, **home, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
                     pass_fds=(self._lifeline,),
                     start_new_session=True,
+                    **other,
                 )
                 self._running[job_id] = process
         return process

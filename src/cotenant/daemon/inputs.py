@@ -15,6 +15,7 @@ from cotenant.core.events import (
     JobCancelled,
     JobHeld,
     JobReleased,
+    JobRequeued,
     ServerSampled,
 )
 from cotenant.core.job import Done, Held, Job, JobSpec, Queued
@@ -24,10 +25,11 @@ T = TypeVar("T")
 Report = AttemptStarted | AttemptExited | EstimateReady
 """Events that tell what has happened already: they cannot be refused, only kept later."""
 
-CHANGES: Mapping[str, type[JobCancelled] | type[JobHeld] | type[JobReleased]] = {
+CHANGES: Mapping[str, type[JobCancelled] | type[JobHeld] | type[JobReleased] | type[JobRequeued]] = {
     "cancel": JobCancelled,
     "hold": JobHeld,
     "release": JobReleased,
+    "requeue": JobRequeued,
 }
 
 
@@ -41,11 +43,15 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Cancel, hold or release a job; answers with the job right after."""
+    """Cancel, hold, release, requeue or update a job; answers with the job right after.
 
-    kind: Literal["cancel", "hold", "release"]
+    `fields` are what an update changes in its spec.
+    """
+
+    kind: Literal["cancel", "hold", "release", "requeue", "update"]
     job_id: int
     cause: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
     answer: Future[Job] = field(default_factory=Future)
 
 
@@ -74,21 +80,16 @@ Input = Submit | Change | Ask[Any] | Watch | Report | ServerSampled
 
 
 def groups(inputs: Iterable[Input]) -> Iterable[list[Input]]:
-    """Inputs in order, those together that may be kept in one transaction."""
+    """Inputs in order, those together that may be kept in one transaction: what only adds knowledge."""
     group: list[Input] = []
-    jobs: set[int] = set()
     for each in inputs:
-        joins = isinstance(each, (Submit, EstimateReady, AttemptStarted, AttemptExited))
-        job_id = getattr(each, "job_id", None) if joins else None
-        if group and (not joins or job_id in jobs):
-            yield group
-            group, jobs = [], set()
-        if not joins:
-            yield [each]
+        if isinstance(each, (Submit, EstimateReady, AttemptStarted, AttemptExited)):
+            group.append(each)
             continue
-        group.append(each)
-        if job_id is not None:
-            jobs.add(job_id)
+        if group:
+            yield group
+            group = []
+        yield [each]
     if group:
         yield group
 
@@ -100,10 +101,18 @@ def check_change(kind: str, job: Job) -> None:
         UsageError: says in what state the job is.
     """
     state = job.state
+    if kind == "requeue":
+        if isinstance(state, (Queued, Held)):
+            raise UsageError(f"job {job.id} is {'held' if isinstance(state, Held) else 'queued'} already")
+        if not isinstance(state, Done) and job.attempts[-1].stop_asked is not None:
+            raise UsageError(f"job {job.id} is being stopped ({job.attempts[-1].stop_asked})")
+        return
     if isinstance(state, Done):
         raise UsageError(f"job {job.id} is over ({state.outcome})")
     if kind == "hold" and not isinstance(state, Queued):
         already = "held" if isinstance(state, Held) else "running"
         raise UsageError(f"job {job.id} is {already}, only a queued job can be held")
+    if kind == "update" and not isinstance(state, (Queued, Held)):
+        raise UsageError(f"job {job.id} is running, only a job that waits can be updated")
     if kind == "release" and not isinstance(state, Held):
         raise UsageError(f"job {job.id} is not held")

@@ -1,8 +1,8 @@
 """The thread that owns the manager and the journal: every event is kept before anything is done because of it.
 
 Events that come together are kept in one transaction, as far as their order against the decisions between them does
-not matter: those of different jobs that only add knowledge (submitted, estimated, started, exited). Requests of
-clients that change a job are kept one by one.
+not matter: those that only add knowledge (submitted, estimated, started, exited). Requests of clients that change a
+job are kept one by one.
 
 When the journal cannot be written (a full disk), requests are refused with its error. What has already happened, an
 attempt's end for one, waits in memory and is kept as soon as it can be; until then nothing is decided or started.
@@ -18,9 +18,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from cotenant.core.errors import BackendError, CotenantError, JournalError, NoSuchJob
+from cotenant.core.errors import BackendError, CotenantError, JournalError, NoSuchJob, NotPermitted
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -28,6 +29,7 @@ from cotenant.core.events import (
     EstimateReady,
     JobCancelled,
     JobSubmitted,
+    JobUpdated,
     Journaled,
     Launch,
     RequestEstimate,
@@ -36,11 +38,13 @@ from cotenant.core.events import (
     Tick,
 )
 from cotenant.core.job import AttemptExit, Job, JobSpec
+from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Engine, Journal
 from cotenant.daemon.estimates import EstimatePool
 from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups
 from cotenant.daemon.log import log_event
-from cotenant.daemon.specs import numbered
+from cotenant.daemon.specs import numbered, updated, with_array_ids
+from cotenant.scheduling.dependencies import all_dependencies
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -55,7 +59,7 @@ RETRY_S = 0.5
 class Loop:
     """Runs the manager. Methods may be called from any thread; answers come through futures.
 
-    `launch_env` is laid over the environment of every job; `on_exit` is called after an attempt has ended.
+    What `launch_env` gives is laid over the environment of an attempt; `on_exit` is called after an attempt has ended.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Loop:
         engine: Engine,
         now: Callable[[], float],
         tick_s: float,
-        launch_env: Mapping[str, str],
+        launch_env: Callable[[JobSpec, Placement], Mapping[str, str]],
         on_exit: Callable[[], None],
     ) -> None:
         self._manager = manager
@@ -87,14 +91,19 @@ class Loop:
         self._next_id = max(manager.jobs, default=0) + 1
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self.failed: Callable[[], None] = lambda: None
+        self.on_end: Callable[[Job], None] = lambda _: None
 
     def start(self, estimates: EstimatePool, found: Sequence[Report], commands: Sequence[Command]) -> None:
         """Begin, with what was found of earlier attempts and what the restored manager asks for."""
+        self.prepare(estimates, found, commands)
+        self._thread.start()
+
+    def prepare(self, estimates: EstimatePool, found: Sequence[Report], commands: Sequence[Command]) -> None:
+        """As `start`, without a thread: the caller takes every `turn` itself."""
         self._estimates = estimates
         for report in found:
             self._inbox.put(report)
         self._act(commands)
-        self._thread.start()
 
     def put(self, report: Report) -> None:
         """Something has happened."""
@@ -145,13 +154,13 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self.turn():
                 pass
         except Exception:  # the state in memory can no longer be trusted: end, and restart from the journal
             logger.exception("the daemon's loop failed")
             self.failed()
 
-    def _turn(self) -> bool:
+    def turn(self) -> bool:
         """Take in what is there, or wait a tick for it; False at the end."""
         blocked = bool(self._backlog or self._unkept)
         inputs = self._drain(RETRY_S if blocked else self._tick_s)
@@ -202,7 +211,13 @@ class Loop:
             raise NoSuchJob(f"no job {change.job_id}", hint="see `cotenant ls`")
         check_change(change.kind, job)
         self._ensure_writable()
-        event = CHANGES[change.kind](at_s=self._now(), cause=change.cause, job_id=job.id)
+        event: Journaled
+        if change.kind == "update":
+            spec = updated(job.spec, change.fields, job.id)
+            self._check_dependencies(spec)
+            event = JobUpdated(at_s=self._now(), cause=change.cause, job_id=job.id, spec=spec)
+        else:
+            event = CHANGES[change.kind](at_s=self._now(), cause=change.cause, job_id=job.id)
         self._append([event])
         if isinstance(event, JobCancelled) and self._estimates is not None:
             self._estimates.cancel(job.id)
@@ -242,21 +257,49 @@ class Loop:
     def _number(self, submits: Iterable[Submit]) -> list[tuple[Submit, list[JobSubmitted]]]:
         """The events of those submissions that can be accepted; the others are answered with their error."""
         accepted = []
+        coming: dict[str, int] = {}
         for request in submits:
-            unknown = [each for spec in request.specs for each in spec.after if each not in self._manager.jobs]
-            if unknown:
-                request.answer.set_exception(NoSuchJob(f"no job {unknown[0]} to wait for", hint="see `cotenant ls`"))
+            try:
+                for spec in request.specs:
+                    self._check_dependencies(spec)
+                user = request.specs[0].user
+                over = self._manager.over_quota(request.specs, besides=coming.get(user, 0))
+                if over is not None:
+                    raise NotPermitted(f"quota: {over}", hint="see `cotenant ls`, or ask an admin")
+            except CotenantError as error:
+                request.answer.set_exception(error)
                 continue
+            coming[user] = coming.get(user, 0) + len(request.specs)
             at_s, first = self._now(), self._next_id
             self._next_id += len(request.specs)
             events = [
                 JobSubmitted(at_s=at_s, cause="submit", job_id=first + i, spec=numbered(spec, first + i))
-                for i, spec in enumerate(request.specs)
+                for i, spec in enumerate(with_array_ids(request.specs, first))
             ]
             accepted.append((request, events))
         return accepted
 
+    def _check_dependencies(self, spec: JobSpec) -> None:
+        for each in all_dependencies(spec):
+            needed = self._manager.jobs.get(each)
+            if needed is None:
+                raise NoSuchJob(f"no job {each} to wait for", hint="see `cotenant ls`")
+            if spec.uid not in (needed.spec.uid, 0):
+                raise NotPermitted(f"job {each} is another user's")
+
     def _witnessed(self, report: Report) -> Report:
+        """`report` on our own clock, and with what samples showed.
+
+        A runner tells the time of the wall clock, which may have been set since we started: a start that seemed a day
+        old would count as past any time limit.
+        """
+        if isinstance(report, EstimateReady):
+            return report
+        job = self._manager.jobs.get(report.job_id)
+        attempt = None if job is None else job.last_attempt
+        if attempt is not None and attempt.number == report.attempt:
+            since_s = attempt.placed_at_s if attempt.started_at_s is None else attempt.started_at_s
+            report = replace(report, at_s=min(max(report.at_s, since_s), max(self._now(), since_s)))
         return self._manager.witnessed(report) if isinstance(report, AttemptExited) else report
 
     def _after(self, events: Sequence[Journaled]) -> None:
@@ -320,6 +363,8 @@ class Loop:
             if self._unkept and isinstance(event, (ServerSampled, Tick)):
                 continue
             commands += self._manager.handle(event)
+        for job in self._manager.take_ended():
+            self.on_end(job)
         self._act(commands)
 
     def _act(self, commands: Sequence[Command]) -> None:
@@ -343,7 +388,8 @@ class Loop:
         for launch in launches:
             placed = launch.placed
             try:
-                self._engine.launch(launch.spec, placed.attempt, placed.placement, self._launch_env)
+                env = self._launch_env(launch.spec, placed.placement)
+                self._engine.launch(launch.spec, placed.attempt, placed.placement, env)
             except BackendError as error:
                 self._inbox.put(
                     AttemptExited(

@@ -60,7 +60,7 @@ def picture(manager: Manager, *, at_s: float, info: Mapping[str, Any], journal_o
     since_s = [job.state.since_s for job in manager.jobs.values() if isinstance(job.state, Queued)]
     return Picture(
         info={key: str(info[key]) for key in ("version", "policy", "backend")},
-        jobs=counts(manager),
+        jobs=counts(manager.jobs.values()),
         gpus=Views(manager, at_s).gpus(),
         oldest_wait_s=max(0.0, at_s - min(since_s)) if since_s else None,
         journal_ok=journal_ok,

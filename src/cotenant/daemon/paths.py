@@ -9,11 +9,30 @@ from pathlib import Path
 
 from cotenant.core.errors import NotPermitted
 
+SYSTEM_SOCKET = Path("/run/cotenant/sock")
+SYSTEM_STATE = Path("/var/lib/cotenant")
+
 
 def socket_path(env: Mapping[str, str] = os.environ) -> Path:
-    """`$COTENANT_SOCKET`, or `cotenant/sock` in `$XDG_RUNTIME_DIR`, or in a folder of this user in /tmp."""
+    """`$COTENANT_SOCKET`, or the first that is there of one's own and the machine's; one's own if neither is.
+
+    One's own is `cotenant/sock` in `$XDG_RUNTIME_DIR`, or in a folder of this user in /tmp.
+    """
     if named := env.get("COTENANT_SOCKET"):
         return Path(named).absolute()
+    own = own_socket_path(env)
+    return SYSTEM_SOCKET if not own.exists() and SYSTEM_SOCKET.exists() else own
+
+
+def serving_path(users: str, env: Mapping[str, str] = os.environ) -> Path:
+    """Where a daemon that serves `own` or `all` users listens unless told otherwise."""
+    if named := env.get("COTENANT_SOCKET"):
+        return Path(named).absolute()
+    return SYSTEM_SOCKET if users == "all" else own_socket_path(env)
+
+
+def own_socket_path(env: Mapping[str, str] = os.environ) -> Path:
+    """The socket of a daemon that serves one user."""
     if runtime := env.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "cotenant" / "sock"
     return Path("/tmp") / f"cotenant-{os.getuid()}" / "sock"  # noqa: S108 (`private_folder` checks the owner)
@@ -35,20 +54,20 @@ def _home(env: Mapping[str, str], variable: str, default: str) -> Path:
     return Path(value) if value.startswith("/") else Path(env.get("HOME") or "~").expanduser() / default
 
 
-def private_folder(path: Path) -> Path:
-    """Make `path`, mode 0700, and its parents.
+def private_folder(path: Path, *, mode: int = 0o700) -> Path:
+    """Make `path`, by default mode 0700, and its parents; nobody else may write to it.
 
     Raises:
         NotPermitted: it is there and belongs to somebody else, or others may write to it, or it is a link. In /tmp
             anybody could have made it, to read what we write.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(mode=mode, parents=True, exist_ok=True)
     found = path.lstat()
     hint = "remove it, or choose another with --socket and --state-dir"
     if not stat.S_ISDIR(found.st_mode):
         raise NotPermitted(f"`{path}` is not a folder", hint=hint)
     if found.st_uid != os.getuid():
         raise NotPermitted(f"`{path}` belongs to uid {found.st_uid}, not to you (uid {os.getuid()})", hint=hint)
-    if found.st_mode & 0o077:
-        path.chmod(0o700)
+    if stat.S_IMODE(found.st_mode) & ~mode:
+        path.chmod(mode)
     return path

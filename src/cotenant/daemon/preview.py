@@ -8,7 +8,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Placement
 from cotenant.daemon.views import Views, estimate_view
-from cotenant.scheduling.explain import open_dependencies
+from cotenant.scheduling.dependencies import open_dependencies, waits_for
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policy import Policy
@@ -26,8 +26,7 @@ def preview(
         estimate=estimate,
         estimate_error=error,
     )
-    queue = [each for each in manager.jobs.values() if isinstance(each.state, Queued) and _may_start(manager, each)]
-    queue.sort(key=lambda each: (each.submitted_at_s, each.id))
+    queue = manager.queue()
     views = Views(manager, at_s)
     answer = next(each for each in policy.decide([*queue, job], manager.snapshot(at_s)) if each.job_id == job.id)
     fields: dict[str, Any] = {
@@ -38,15 +37,9 @@ def preview(
         "estimate": None if estimate is None else estimate_view(estimate),
         "estimate_error": error,
     }
-    waits_for = open_dependencies(job, manager.jobs)
-    if waits_for:
-        ids = ", ".join(str(each) for each in waits_for)
-        return {**fields, "would": "wait", "reason": f"waits for job {ids} to complete", "verdicts": []}
+    elders = manager.elders(job)
+    if elders or open_dependencies(job, manager.jobs):
+        return {**fields, "would": "wait", "reason": waits_for(job, manager.jobs, elders), "verdicts": []}
     if isinstance(answer, Placement):
         return {**fields, "would": "start", **views.placement(answer)}
     return {**fields, "would": "wait", **views.wait(answer)}
-
-
-def _may_start(manager: Manager, job: Job) -> bool:
-    known = job.estimate is not None or job.estimate_error is not None or need_bytes(job) is not None
-    return known and not open_dependencies(job, manager.jobs)

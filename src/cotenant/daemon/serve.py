@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,25 +24,34 @@ from cotenant.core.events import AttemptExited
 from cotenant.core.job import AttemptExit, Job, Running, Starting
 from cotenant.core.ports import AttemptRef, Engine, Found, GpuBackend, Journal
 from cotenant.daemon import api, paths
+from cotenant.daemon.access import Access, admin_uids
 from cotenant.daemon.clock import Clock
 from cotenant.daemon.config import Config
 from cotenant.daemon.estimates import EstimatePool
 from cotenant.daemon.inputs import Report
+from cotenant.daemon.launch_env import LaunchEnv
 from cotenant.daemon.loop import Loop
 from cotenant.daemon.metrics import Metrics, Picture, picture
 from cotenant.daemon.monitor import Monitor
+from cotenant.daemon.notify import Notifier
 from cotenant.daemon.sockets import ListeningSocket, peer_of
-from cotenant.daemon.views import rfc3339
+from cotenant.daemon.views import ending, rfc3339
 from cotenant.estimators import ESTIMATORS
+from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.simulated import SimulatedServer
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager, ManagerConfig
+from cotenant.scheduling.orders import aged
+from cotenant.scheduling.policy import Policy
+from cotenant.scheduling.ranked import Ranked
 from cotenant.store.sqlite import SqliteJournal
 
 logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.db"
 SIMULATED_FOLDER = "simulated"
+LIVE_SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
+"""Gives torch the simulated cards, in every Python that has this folder on its path."""
 PICTURE_S = 10.0
 """Longest that whoever asks for metrics waits for the loop."""
 GRACE_S = 3
@@ -59,14 +69,15 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
     """
     if config.estimates.estimator not in ESTIMATORS:
         raise UnknownName("estimator", config.estimates.estimator, ESTIMATORS)
+    access = access_of(config)
     state_dir = paths.private_folder(state_folder(config))
     with ExitStack() as stack:
-        listening = ListeningSocket(socket_file)
+        listening = ListeningSocket(socket_file, for_all=access.many)
         stack.callback(listening.close)
         durable: Any = config.daemon.durable.upper()
         journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=durable)
         stack.callback(journal.close)
-        backend, launch_env = open_gpus(config, state_dir)
+        backend, sim_env = open_gpus(config, state_dir)
         stack.callback(backend.close)
         engine = engines.create("local", state_dir)
         stack.callback(engine.close)
@@ -76,15 +87,38 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
             journal=journal,
             backend=backend,
             engine=engine,
-            launch_env=launch_env,
+            launch_env=launch_env_of(config, sim_env, socket_file.parent),
+            access=access,
         )
         asyncio.run(daemon.run(listening, on_ready))
+
+
+def launch_env_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> LaunchEnv:
+    """What attempts are started with: as jobs of the simulated server of `sim_env`, or, on real GPUs, with MPS."""
+    if sim_env:
+        return LaunchEnv(sim_env, site=LIVE_SITE if config.gpus.live else None)
+    return LaunchEnv({}, MpsServers(run_dir / "mps"), thread_percent=config.mps.thread_percent)
 
 
 def state_folder(config: Config) -> Path:
     """The folder of the journal, the attempts and their output."""
     named = config.daemon.state_dir
-    return paths.state_dir() if named is None else Path(named).absolute()
+    if named is not None:
+        return Path(named).absolute()
+    return paths.SYSTEM_STATE if config.access.users == "all" else paths.state_dir()
+
+
+def access_of(config: Config) -> Access:
+    """Who may use the daemon.
+
+    Raises:
+        UsageError: it is to serve everybody without being root's, or an admin does not exist.
+    """
+    many = config.access.users == "all"
+    if many and os.geteuid() != 0:
+        raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
+    names = [each.strip() for each in config.access.admins.split(",") if each.strip()]
+    return Access(own_uid=os.getuid(), many=many, admins=admin_uids(names))
 
 
 def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
@@ -140,6 +174,19 @@ def scaled_options(name: str, given: dict[str, object], time_scale: float) -> di
     return {**given, **scaled}
 
 
+def aging(policy: Policy, points_per_hour: float) -> Policy:
+    """`policy` with priorities that grow while jobs wait.
+
+    Raises:
+        UsageError: it has an order of its own, which nothing can be added to.
+    """
+    if points_per_hour == 0:
+        return policy
+    if not isinstance(policy, Ranked):
+        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="leave out scheduling.ageing_per_hour")
+    return replace(policy, order=aged(policy.order, points_per_hour))
+
+
 @runtime_checkable
 class _KeepsOutput(Protocol):
     """An engine whose attempts write to files of this machine."""
@@ -193,14 +240,17 @@ class _Daemon:
         journal: Journal,
         backend: GpuBackend,
         engine: Engine,
-        launch_env: dict[str, str],
+        launch_env: LaunchEnv,
+        access: Access,
     ) -> None:
+        self._access = access
+        self._journal = journal
         self._config = config
         self._state_dir = state_dir
         self._engine = engine
-        self._now = Clock()
+        self._launch_env = launch_env
         options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
-        self._policy = policies.create(config.policy.name, options)
+        self._policy = aging(policies.create(config.policy.name, options), config.scheduling.ageing_per_hour)
         self._manager = Manager(
             self._policy,
             ManagerConfig(
@@ -208,9 +258,12 @@ class _Daemon:
                 stale_after_s=config.scheduling.stale_after_s,
                 window_s=config.scheduling.window_s,
                 stop_grace_s=config.scheduling.stop_grace_s,
+                quota=config.quotas.of_all(),
+                user_quotas=config.quotas.of_users(),
             ),
         )
         self._commands = self._manager.restore(journal.replay())
+        self._now = Clock(not_before_s=self._manager.last_at_s)
         self._loop = Loop(
             manager=self._manager,
             journal=journal,
@@ -224,7 +277,12 @@ class _Daemon:
         self._monitor = Monitor(backend, engine, tick_s=config.daemon.tick_s, now=self._now, emit=self._loop.sampled)
 
     def _attempt_ended(self) -> None:
+        """Called in the loop's thread."""
         self._monitor.poke()
+        self._launch_env.tidy(lambda: [(job.spec, job.attempts[-1].placement) for job in self._live()])
+
+    def _live(self) -> list[Job]:
+        return [job for job in self._manager.jobs.values() if isinstance(job.state, (Starting, Running))]
 
     async def run(self, listening: ListeningSocket, on_ready: Callable[[], None]) -> None:
         """Serve until told to stop."""
@@ -248,6 +306,8 @@ class _Daemon:
                     loop=self._loop,
                     policy=self._policy,
                     estimates=estimates,
+                    journal=self._journal,
+                    access=self._access,
                     log_paths=log_paths_of(self._engine),
                     now=self._now,
                     info=info,
@@ -279,6 +339,13 @@ class _Daemon:
             now=self._now,
             emit=self._loop.put,
         )
+        notifier = Notifier(enabled=self._config.notifications.enabled, timeout_s=self._config.notifications.timeout_s)
+
+        def told(job: Job) -> None:
+            if job.spec.notify is not None:
+                notifier.tell(job.spec.notify, job.spec.uid, ending(job))
+
+        self._loop.on_end = told
         self._engine.start(self._loop.put)
         self._loop.start(estimates, self._found(), self._commands)
         self._monitor.start()
@@ -288,6 +355,7 @@ class _Daemon:
             self._monitor.close()
             self._loop.close()
             estimates.close()
+            notifier.close()
 
     def _picture(self, info: dict[str, Any]) -> Picture:
         """Taken in the loop's thread, where nothing changes meanwhile."""
@@ -306,7 +374,7 @@ class _Daemon:
                 close()
 
     def _found(self) -> list[Report]:
-        live = [job for job in self._manager.jobs.values() if isinstance(job.state, (Starting, Running))]
+        live = self._live()
         refs = [AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live]
         found = self._engine.find(refs)
         if refs:
@@ -326,6 +394,8 @@ class _Daemon:
             "simulate": self._config.gpus.simulate,
             "time_scale": self._config.gpus.time_scale,
             "tick_s": self._config.daemon.tick_s,
+            "users": self._config.access.users,
+            "notifications": self._config.notifications.enabled,
             "estimator": self._config.estimates.estimator if self._config.estimates.enabled else None,
         }
 

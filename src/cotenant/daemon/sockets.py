@@ -35,23 +35,25 @@ def peer_of(connection: socket.socket) -> Peer:
 class ListeningSocket:
     """A socket on `path`. A lock beside it tells a living daemon from a socket that one left behind.
 
+    `for_all`: everybody may connect; otherwise its owner alone.
+
     Raises:
         DaemonRunning: another daemon has it.
         UsageError: the path is longer than the kernel allows.
         BackendError: it cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, for_all: bool = False) -> None:
         self.path = path
         if len(os.fsencode(path)) > LONGEST_PATH_BYTES:
             raise UsageError(
                 f"socket path `{path}` is longer than {LONGEST_PATH_BYTES} bytes",
                 hint="choose a shorter one with --socket",
             )
-        private_folder(path.parent)
+        private_folder(path.parent, mode=0o755 if for_all else 0o700)
         self._lock = _lock(path)
         try:
-            self.socket = _bind(path)
+            self.socket = _bind(path, 0o666 if for_all else 0o600)
         except OSError as error:
             os.close(self._lock)
             raise BackendError(f"cannot listen on `{path}`: {error.strerror}") from error
@@ -75,13 +77,13 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _bind(path: Path) -> socket.socket:
+def _bind(path: Path, mode: int) -> socket.socket:
     """A listening socket; whoever had the path before is gone, for we hold the lock."""
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(path))
-        path.chmod(0o600)
+        path.chmod(mode)
         listening.listen(512)
         listening.setblocking(False)  # noqa: FBT003 (the standard library's signature)
     except OSError:

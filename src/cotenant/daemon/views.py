@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timezone
 from typing import Any
 
@@ -71,6 +72,26 @@ def exit_code(job: Job) -> int | None:
     return attempt.exit.exit_code or 1
 
 
+def ending(job: Job) -> dict[str, Any]:
+    """What is told of a job that is over, to those who asked to be."""
+    return {
+        "id": job.id,
+        "label": label(job),
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "state": state_name(job),
+        "reason": job.state.reason if isinstance(job.state, Done) else "",
+        "exit_code": exit_code(job),
+        "ended_at": rfc3339(job.state.at_s) if isinstance(job.state, Done) else None,
+    }
+
+
+def label(job: Job) -> str:
+    """How people name it: `17`, or `17_3` for a task of an array."""
+    array = job.spec.array
+    return str(job.id) if array is None else f"{array.array_id}_{array.index}"
+
+
 class Views:
     """Jobs and GPUs of `manager` as they are at `at_s`. Lives for one answer."""
 
@@ -91,8 +112,12 @@ class Views:
         started_at_s = next((each.started_at_s for each in job.attempts if each.started_at_s is not None), None)
         ended_at_s = job.state.at_s if isinstance(job.state, Done) else None
         name = state_name(job)
+        array = job.spec.array
         return {
             "id": job.id,
+            "label": label(job),
+            "array_id": None if array is None else array.array_id,
+            "array_index": None if array is None else array.index,
             "name": job.spec.name,
             "user": job.spec.user,
             "state": name,
@@ -108,6 +133,7 @@ class Views:
             "observed_bytes": self._observed(job),
             "attempts": len(job.attempts),
             "priority": job.spec.priority,
+            "time_limit_s": job.spec.time_limit_s,
             "submitted_at": rfc3339(job.submitted_at_s),
             "started_at": rfc3339(started_at_s),
             "ended_at": rfc3339(ended_at_s),
@@ -129,9 +155,14 @@ class Views:
             "declared_bytes": spec.declared_bytes,
             "estimator": spec.estimator,
             "exclusive": spec.exclusive,
-            "time_limit_s": spec.time_limit_s,
             "slowdown_bound": spec.slowdown_bound,
             "after": list(spec.after),
+            "after_any": list(spec.after_any),
+            "after_failed": list(spec.after_failed),
+            "singleton": spec.singleton,
+            "begin_at": rfc3339(spec.begin_at_s),
+            "requeue": spec.requeue,
+            "notify": spec.notify,
             "max_attempts": spec.max_attempts,
             "floor_bytes": job.floor_bytes or None,
             "exclusive_retry": job.exclusive_retry,
@@ -167,11 +198,11 @@ class Views:
             "promised_bytes": placement.promised_bytes,
         }
 
-    def gpus(self) -> list[dict[str, Any]]:
-        """All GPUs, in display order."""
-        return [self._gpu(each) for each in self._server.gpus]
+    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[dict[str, Any]]:
+        """All GPUs, in display order; of `hidden` jobs, only what they take is told."""
+        return [self._gpu(each, hidden) for each in self._server.gpus]
 
-    def _gpu(self, snapshot: GpuSnapshot) -> dict[str, Any]:
+    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> dict[str, Any]:
         gpu, latest = snapshot.gpu, snapshot.latest or GpuSample(at_s=self._at_s)
         return {
             "index": gpu.index,
@@ -193,8 +224,8 @@ class Views:
             "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
             "residents": [
                 {
-                    "job_id": each.job_id,
-                    "name": self._manager.jobs[each.job_id].spec.name,
+                    "job_id": None if each.job_id in hidden else each.job_id,
+                    "name": None if each.job_id in hidden else self._manager.jobs[each.job_id].spec.name,
                     "attempt": each.attempt,
                     "promised_bytes": each.promised_bytes,
                     "observed_bytes": each.observed_bytes,
@@ -269,10 +300,10 @@ def _exit_view(end: AttemptExit) -> dict[str, Any]:
     }
 
 
-def counts(manager: Manager) -> dict[str, int]:
+def counts(jobs: Iterable[Job]) -> dict[str, int]:
     """Jobs by state; states without jobs are left out."""
     found: dict[str, int] = {}
-    for job in manager.jobs.values():
+    for job in jobs:
         name = state_name(job)
         found[name] = found.get(name, 0) + 1
     return found

@@ -56,7 +56,7 @@ def test_all_options(folder):
         max_attempts=2,
     )
     assert (job["gpus"], job["declared_bytes"], job["exclusive"], job["slowdown_bound"]) == (2, 12 * GiB, True, 1.5)
-    assert (job["time_limit_s"], job["after"], job["priority"], job["max_attempts"]) == (3600.0, [3, 4], -5, 2)
+    assert (job["time_limit_s"], job["after"], job["priority"], job["max_attempts"]) == (3600.0, ["3", "4"], -5, 2)
     assert (job["stdout_path"], job["stderr_path"]) == (f"{folder}/sub/o-%j", f"{folder}/sub/e-%j")
     assert (job["name"], job["workdir"], job["estimator"]) == ("n", f"{folder}/sub", "traced")
     assert "PYTEST_CURRENT_TEST" not in job["env"]
@@ -115,26 +115,80 @@ def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint)
     ("text", "count"), [(None, None), ("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)]
 )
 def test_gres(text, count):
-    assert jobspec.gpu_count(text) == count
+    assert jobspec.gres_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100"])
 def test_other_gres_is_refused(text):
     with pytest.raises(UsageError, match="is not understood"):
+        jobspec.gres_count(text)
+
+
+@pytest.mark.parametrize(("text", "count"), [("1", 1), ("a100:4", 4), ("1024", 1024)])
+def test_gpus(text, count):
+    assert jobspec.gpu_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "a100", "1025", "two", "1.5"])
+def test_no_gpus(text):
+    with pytest.raises(UsageError, match="is no number from 1 to 1024"):
         jobspec.gpu_count(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "ids"), [(None, []), ("afterok:3", [3]), ("afterok:3:4", [3, 4]), ("afterok:3,afterok:5", [3, 5])]
+    ("text", "fields"),
+    [
+        (None, {}),
+        ("afterok:3", {"after": ["3"]}),
+        ("afterok:3:4", {"after": ["3", "4"]}),
+        ("afterok:3,afterok:5_1", {"after": ["3", "5_1"]}),
+        ("afterany:3,afternotok:4", {"after_any": ["3"], "after_failed": ["4"]}),
+        ("singleton", {"singleton": True}),
+        ("afterok:3,singleton", {"after": ["3"], "singleton": True}),
+    ],
 )
-def test_dependencies(text, ids):
-    assert jobspec.dependencies(text) == ids
+def test_dependencies(text, fields):
+    nothing = {"after": [], "after_any": [], "after_failed": [], "singleton": False}
+    assert jobspec.dependencies(text) == {**nothing, **fields}
 
 
-@pytest.mark.parametrize("text", ["3", "afterany:3", "afterok", "afterok:", "afterok:x", "afterok:3,", "afterok:-1"])
+@pytest.mark.parametrize("text", ["3", "aftercorr:3", "afterok", "afterok:", "afterok:3,", "singleton:3", "AFTEROK:3"])
 def test_other_dependencies_are_refused(text):
     with pytest.raises(UsageError, match="is not understood"):
         jobspec.dependencies(text)
+
+
+def test_jobs_to_wait_for_are_looked_up():
+    job = {**jobspec.dependencies("afterok:3:7_1,afterany:4"), "name": "n"}
+    assert jobspec.with_ids(job, lambda refs: [int(each[0]) * 10 for each in refs]) == {
+        "after": [30, 70],
+        "after_any": [40],
+        "after_failed": [],
+        "singleton": False,
+        "name": "n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"share": "none"}, "exclusive", True),
+        ({"share": "auto"}, "exclusive", False),
+        ({"hold": True}, "hold", True),
+        ({"requeue": True}, "requeue", True),
+        ({"priority": 4}, "priority", 4),
+        ({"array": "1-3%2"}, "array", {"tasks": [1, 2, 3], "limit": 2}),
+        ({"begin": "2026-12-01T00:00+00:00"}, "begin_at_s", 1796083200.0),
+        ({"notify": "mail -s done ann"}, "notify", "mail -s done ann"),
+    ],
+)
+def test_options_that_stand_alone(options, field, value):
+    assert jobspec.describe(command=["true"], **options)[field] == value
+
+
+def test_nice_and_priority_are_one_thing():
+    with pytest.raises(UsageError, match="--nice and --priority"):
+        jobspec.describe(command=["true"], nice=1, priority=1)
 
 
 ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
@@ -182,7 +236,7 @@ def test_rad_file(folder, choice, declared):
 
 
 def test_options_win_over_the_rad_file(folder):
-    job = jobspec.describe(command=[script(folder, "j.rad", RAD)], gpu_mem="1G", gpus=1, job_name="n")
+    job = jobspec.describe(command=[script(folder, "j.rad", RAD)], gpu_mem="1G", gpus="1", job_name="n")
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("n", 1, GiB)
 
 
@@ -210,3 +264,10 @@ def test_rad_file_that_is_no_text(folder):
 def test_refused(change, message):
     with pytest.raises(UsageError, match=message):
         jobspec.describe(command=["true"], **change)
+
+
+def test_retries_and_a_time_slot():
+    job = jobspec.describe(command=["true"], retries=2, time_slot="1:30:00")
+    assert (job["retries"], job["slot_s"]) == (2, 5400.0)
+    plain = jobspec.describe(command=["true"])
+    assert (plain["retries"], plain["slot_s"]) == (0, None)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from cotenant.cli import ls, output
+from cotenant.cli import output
 from cotenant.cli.main import main
 from cotenant.core.errors import CotenantError, UnknownName
 
@@ -76,16 +76,6 @@ def test_error_as_json_is_one_value_on_stdout(capsys):
 )
 def test_wants_json(argv, wanted):
     assert output.wants_json(argv) is wanted
-
-
-def a_view(job_id, state):
-    return {"id": job_id, "state": state}
-
-
-def test_ls_keeps_what_is_not_over_and_the_newest_of_the_rest():
-    jobs = [a_view(1, "RUNNING"), *(a_view(i, "COMPLETED") for i in range(2, 40)), a_view(40, "HELD")]
-    assert [each["id"] for each in ls.recent(jobs)] == [1, *range(20, 40), 40]
-    assert ls.recent(jobs[:5]) == jobs[:5]
 
 
 def test_misspelled_command_is_named(capsys):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from cotenant.daemon import api
+from cotenant.daemon import api, requests
+from cotenant.daemon.access import Access
+from cotenant.daemon.requests import json_answer
 from cotenant.daemon.sockets import Peer
 
 
@@ -19,9 +22,11 @@ def answer(method, path, *, uid=None, **request):
         loop=SimpleNamespace(),
         policy=None,
         estimates=None,
+        journal=None,
+        access=Access(own_uid=os.getuid()),
         log_paths=None,
         now=None,
-        info={},
+        info={"notifications": False},
         metrics=None,
         stop=None,
         closing=None,
@@ -51,6 +56,10 @@ def answer(method, path, *, uid=None, **request):
         ("POST", "/v1/jobs/1/cancel"),
         ("POST", "/v1/jobs/1/hold"),
         ("POST", "/v1/jobs/1/release"),
+        ("POST", "/v1/jobs/1/requeue"),
+        ("POST", "/v1/jobs/1/update"),
+        ("GET", "/v1/jobs/1/story"),
+        ("GET", "/v1/ids?refs=1"),
         ("GET", "/v1/gpus"),
         ("GET", "/v1/status"),
         ("GET", "/metrics"),
@@ -97,3 +106,19 @@ def test_a_bug_is_an_answer_that_tells_no_details():
     told = answer("GET", "/v1/gpus")  # the loop behind it is none
     assert told.status_code == 500
     assert told.json()["error"]["message"] == "the daemon failed on this request (AttributeError)"
+
+
+def test_what_is_no_number_is_told_as_unknown():
+    told = json_answer({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
+    assert json.loads(told.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
+
+
+def test_a_request_longer_than_it_says_is_cut_off(monkeypatch):
+    monkeypatch.setattr(requests, "MOST_BODY_BYTES", 2**20)
+
+    async def pieces():
+        for _ in range(64):
+            yield b"x" * 2**16
+
+    told = answer("POST", "/v1/jobs", content=pieces())
+    assert (told.status_code, told.json()["error"]["message"]) == (400, "a request may have 1 MiB")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import pytest
 
@@ -83,7 +84,7 @@ class Bench:
             engine=self.engine,
             now=lambda: 10.0,
             tick_s=0.05,
-            launch_env={"SIM": "1"},
+            launch_env=lambda *_: {"SIM": "1"},
             on_exit=self.on_exit,
         )
         self.loop.failed = self.failed.set
@@ -193,7 +194,7 @@ def test_groups_keep_the_order_that_matters():
     change = Change("cancel", 1, "t")
     ask = Ask(lambda _: None)
     inputs = [submit, exited(1), started(2), exited(2), change, submit, ask]
-    assert list(groups(inputs)) == [[submit, exited(1), started(2)], [exited(2)], [change], [submit], [ask]]
+    assert list(groups(inputs)) == [[submit, exited(1), started(2), exited(2)], [change], [submit], [ask]]
 
 
 def test_dependency_on_an_unknown_job_is_refused(bench):
@@ -319,6 +320,22 @@ def test_a_question_that_fails_is_the_asker_s(bench):
     with pytest.raises(ZeroDivisionError):
         bench.loop.ask(lambda _: 1 // 0).result(TIMEOUT_S)
     assert bench.submit() == [1]
+
+
+@pytest.mark.parametrize("wrong_by_s", [-86400.0, 86400.0])
+def test_a_wall_clock_that_was_set_makes_no_attempt_overdue(bench, wrong_by_s):
+    bench.sample()
+    bench.submit(a_spec(declared_bytes=2**30, time_limit_s=60.0))
+    bench.until(lambda: bench.engine.launched)
+    bench.loop.put(replace(started(1), at_s=10.0 + wrong_by_s))
+    bench.until(lambda: isinstance(bench.state(1), Running))
+    bench.sample()
+    bench.turn()
+    assert bench.engine.stopped == []
+    assert bench.loop.ask(lambda manager: manager.jobs[1].attempts[0].started_at_s).result(TIMEOUT_S) == 10.0
+    bench.loop.put(replace(exited(1), at_s=11.0 + wrong_by_s))
+    bench.until(lambda: isinstance(bench.state(1), Done))
+    assert bench.state(1).at_s == 10.0
 
 
 def test_a_bug_ends_the_daemon(bench):

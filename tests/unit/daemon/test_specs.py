@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from builders import a_spec
-from cotenant.core.errors import NotPermitted, UsageError
+from cotenant.core.errors import UsageError
+from cotenant.core.job import ArrayTask
 from cotenant.daemon import specs
-from cotenant.daemon.api import check_peer
 from cotenant.daemon.sockets import Peer
 
 PEER = Peer(pid=1, uid=os.getuid(), gid=0)
@@ -70,15 +70,78 @@ def test_output_path(pattern, path):
     assert (spec.stdout_path, spec.stderr_path) == (path, None)
 
 
-@pytest.mark.parametrize(("uid", "own"), [(1000, 1000), (0, 1000), (0, 0)])
-def test_own_user_and_root_are_let_in(uid, own):
-    check_peer(Peer(pid=1, uid=uid, gid=0), own_uid=own)
+def test_output_path_of_a_task_of_an_array():
+    array = ArrayTask(array_id=17, index=3)
+    spec = specs.numbered(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x"), 19)
+    assert spec.stdout_path == "/o/17_3-19-0003-ann-job"
+    assert specs.numbered(a_spec(stdout_path="/o/%A_%a"), 19).stdout_path == "/o/19_0"
 
 
-@pytest.mark.parametrize(("uid", "own"), [(1001, 1000), (1000, 0)])
-def test_others_are_not(uid, own):
-    with pytest.raises(NotPermitted, match=f"uid {uid} may not"):
-        check_peer(Peer(pid=1, uid=uid, gid=0), own_uid=own)
+def test_an_array_becomes_a_spec_for_each_task():
+    told = [JOB, {**JOB, "array": {"tasks": [3, 5], "limit": 1}}, {**JOB, "array": {"tasks": [0]}}]
+    found = specs.with_array_ids(specs.specs_of(told, PEER), 10)
+    assert [each.array and (each.array.array_id, each.array.index, each.array.limit) for each in found] == [
+        None,
+        (11, 3, 1),
+        (11, 5, 1),
+        (13, 0, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        3,
+        {},
+        {"tasks": []},
+        {"tasks": ["1"]},
+        {"tasks": [True]},
+        {"tasks": [1, 1]},
+        {"tasks": [-1]},
+        {"tasks": [1], "limit": 0},
+        {"tasks": [1], "limit": 1.5},
+        {"tasks": [1], "more": 1},
+        {"tasks": list(range(10_001))},
+    ],
+)
+def test_array_that_cannot_be(array):
+    with pytest.raises(UsageError, match="`array"):
+        specs.specs_of([{**JOB, "array": array}], PEER)
+
+
+def test_a_client_cannot_put_its_job_into_an_array_of_others():
+    with pytest.raises(UsageError, match="`array` must be"):
+        specs.specs_of([{**JOB, "array": {"type": "ArrayTask", "array_id": 3, "index": 1}}], PEER)
+
+
+def test_update_changes_what_may_be_changed():
+    new = specs.updated(a_spec(), {"priority": 3, "after": [4], "stdout_path": "/o/%j"}, 17)
+    assert (new.priority, new.after, new.stdout_path) == (3, (4,), "/o/17")
+
+
+def test_a_path_that_an_update_leaves_alone_is_no_pattern():
+    spec = a_spec(stdout_path="/o/%j", stderr_path="/e/100%j")
+    new = specs.updated(spec, {"priority": 3, "stderr_path": "/e/%j"}, 17)
+    assert (new.stdout_path, new.stderr_path) == ("/o/%j", "/e/17")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"command": ["rm"]}, "`command` of a job cannot be updated"),
+        ({"uid": 0}, "`uid` of a job cannot be updated"),
+        ({"workdir": "/"}, "`workdir` of a job cannot be updated"),
+        ({"env": {}}, "`env` of a job cannot be updated"),
+        ({"gpus": 0}, "asks for 0 GPUs"),
+        ({"gpus": "two"}, "job 17 cannot become that"),
+        ({"priority": 10**7}, "is beyond"),
+        ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
+        ({"stderr_path": "here"}, "not an absolute path"),
+    ],
+)
+def test_update_refuses(fields, reason):
+    with pytest.raises(UsageError, match=reason):
+        specs.updated(a_spec(), fields, 17)
 
 
 def test_client_needs_no_server_library():

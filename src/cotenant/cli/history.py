@@ -1,0 +1,113 @@
+"""`cotenant history`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from cotenant.cli import times
+from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
+from cotenant.cli.ls import state_named
+from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.core.units import format_bytes, format_duration
+
+COLUMNS = (
+    Column(key="id", title="JOB", right=True),
+    Column(key="name", title="NAME"),
+    Column(key="user", title="USER"),
+    Column(key="state", title="ST"),
+    Column(key="gpus", title="GPUS", right=True),
+    Column(key="ended", title="ENDED"),
+    Column(key="waited", title="WAITED", right=True),
+    Column(key="time", title="TIME", right=True),
+    Column(key="asked", title="ASKED", right=True),
+    Column(key="seen", title="SEEN", right=True),
+    Column(key="efficiency", title="EFF", right=True),
+    Column(key="attempts", title="TRIES", right=True),
+    Column(key="reason", title="REASON"),
+)
+
+State = Annotated[str | None, typer.Option("-s", "--state", metavar="S,...", help="Only these outcomes: CD, F, OOM.")]
+User = Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="Only jobs of this user.")]
+Name = Annotated[str | None, typer.Option("-J", "--job-name", metavar="NAME", help="Only jobs of this name.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Ended after: 2026-11-21, 2026-11-21T16:00, or 2days ago.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Ended before.")]
+Last = Annotated[int, typer.Option("-n", "--last", min=1, metavar="N", help="Only the newest so many.")]
+
+
+def command(
+    *,
+    state: State = None,
+    user: User = None,
+    job_name: Name = None,
+    since: Since = None,
+    until: Until = None,
+    last: Last = 100,
+    form: Format = None,
+    no_header: NoHeader = False,
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
+    """Jobs that are over, oldest first, with what they asked for and what they used.
+
+    ASKED is the GPU memory promised on each GPU in the last attempt, SEEN the most that was in use, and EFF the
+    share of it: little means that others could have had the rest. TIME is how long the last attempt ran.
+
+      cotenant history -n 20
+      cotenant history --since "2days ago" -s F,OOM
+    """
+    now = datetime.now().astimezone()
+    jobs = new_client(socket).jobs(
+        over=1,
+        states=None if state is None else ",".join(state_named(each.strip()) for each in state.split(",")),
+        user=user,
+        name=job_name,
+        since_s=None if since is None else times.past_s(since, now),
+        until_s=None if until is None else times.past_s(until, now),
+        last=last,
+    )
+    if json:
+        emit_json({"jobs": [{**each, "memory_efficiency": efficiency(each)} for each in jobs]})
+        return
+    print_table([_row(each) for each in jobs], COLUMNS, only=form, header=not no_header)
+    if not no_header:
+        _sum_up(jobs)
+
+
+def efficiency(job: Mapping[str, Any]) -> float | None:
+    """Share of the promised memory that was seen in use, 0..1 and more; None where either is not known."""
+    if not job["promised_bytes"] or job["observed_bytes"] is None:
+        return None
+    return float(job["observed_bytes"] / job["promised_bytes"])
+
+
+def _sum_up(jobs: Sequence[Mapping[str, Any]]) -> None:
+    known = [(each, part) for each in jobs if (part := efficiency(each)) is not None and each["running_s"]]
+    held = sum(each["promised_bytes"] * each["gpus"] * each["running_s"] for each, _ in known)
+    used = sum(each["observed_bytes"] * each["gpus"] * each["running_s"] for each, _ in known)
+    if held:
+        note(f"{used / held:.0%} of the memory promised to {len(known)} jobs, weighed by size and time, was used")
+
+
+def _row(job: Mapping[str, Any]) -> dict[str, str]:
+    part = efficiency(job)
+    return {
+        "id": job["label"],
+        "name": job["name"],
+        "user": job["user"],
+        "state": job["state_short"],
+        "gpus": str(job["gpus"]),
+        "ended": job["ended_at"][:19] + "Z",
+        "waited": format_duration(job["queueing_s"]),
+        "time": format_duration(job["running_s"]),
+        "asked": format_bytes(job["promised_bytes"]),
+        "seen": format_bytes(job["observed_bytes"]),
+        "efficiency": "-" if part is None else f"{part:.0%}",
+        "attempts": str(job["attempts"]),
+        "reason": job["reason"],
+    }

@@ -1,0 +1,153 @@
+"""What `cotenant simulate` prints: the table of policies, the catalog, and a file of jobs."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cotenant.cli.output import Column, emit_json, print_table
+from cotenant.core.units import format_duration
+
+if TYPE_CHECKING:
+    from cotenant.sim.evaluate import Evaluation, Result
+
+COLUMNS = (
+    Column(key="policy", title="POLICY"),
+    Column(key="makespan", title="MAKESPAN", right=True),
+    Column(key="jct", title="MEAN JCT", right=True),
+    Column(key="p95", title="P95 JCT", right=True),
+    Column(key="wait", title="WAIT", right=True),
+    Column(key="slowdown", title="SLOWDOWN", right=True),
+    Column(key="bound", title="<= 1.5", right=True),
+    Column(key="smact", title="SMACT", right=True),
+    Column(key="energy", title="ENERGY", right=True),
+    Column(key="ooms", title="OOM", right=True),
+)
+CHANGES = (("makespan_s", "makespan"), ("jct_mean_s", "mean JCT"), ("jct_p95_s", "P95 JCT"), ("energy_j", "energy"))
+
+
+def print_evaluation(evaluation: Evaluation) -> None:
+    """One line a policy; then changes against exclusive use, with intervals where there are bootstraps."""
+    setting = evaluation.setting
+    trace = setting.trace
+    gpus = len(setting.cluster)
+    print(f"{trace.name}: {len(trace)} jobs, {trace.work_gpu_s / 3600:.1f} GPU hours alone, on {gpus} GPUs")
+    for each in trace.notes:
+        print(f"  {each}")
+    print(f"memory told by `{setting.estimator}`; seed {setting.config.seed}\n")
+    print_table([_row(each) for each in evaluation.results], COLUMNS)
+    _print_changes(evaluation)
+    _print_unfinished(evaluation.results)
+
+
+def _row(result: Result) -> dict[str, str]:
+    found = result.metrics
+    return {
+        "policy": result.policy,
+        "makespan": _time(found.makespan_s),
+        "jct": _time(found.jct_mean_s),
+        "p95": _time(found.jct_p95_s),
+        "wait": _time(found.wait_mean_s),
+        "slowdown": _number(found.slowdown_mean),
+        "bound": _percent(found.within_bound),
+        "smact": _number(found.smact),
+        "energy": f"{found.energy_j / 3.6e6:.1f} kWh",
+        "ooms": str(found.ooms),
+    }
+
+
+def _print_changes(evaluation: Evaluation) -> None:
+    others = [each for each in evaluation.results if each.policy != "exclusive"]
+    if evaluation.baseline() is None or not others:
+        return
+    title = "against exclusive"
+    if evaluation.bootstrap:
+        title += f": mean of {evaluation.bootstrap} bootstraps, with the middle 95 %"
+    print(f"\n{title}")
+    columns = (
+        Column(key="policy", title="POLICY"),
+        *(Column(key=name, title=text.upper(), right=True) for name, text in CHANGES),
+    )
+    rows = []
+    for each in others:
+        rows.append({"policy": each.policy, **{name: _change(evaluation, each, name) for name, _ in CHANGES}})
+    print_table(rows, columns)
+
+
+def _change(evaluation: Evaluation, result: Result, name: str) -> str:
+    told = evaluation.change(result, name)
+    if told is None:
+        return "-"
+    if "mean" not in told:
+        return _signed(told["trace"])
+    return f"{_signed(told['mean'])} ({_signed(told['low'])} to {_signed(told['high'])})"
+
+
+def _print_unfinished(results: Sequence[Result]) -> None:
+    for each in results:
+        missing = each.metrics.jobs - each.metrics.ended
+        if missing:
+            print(f"\n{each.policy}: {missing} of {each.metrics.jobs} jobs did not run to their end")
+
+
+def save_jobs(evaluation: Evaluation, path: Path) -> None:
+    """One line for each job under each policy, as CSV; empty where there is no time."""
+    from cotenant.sim.world import OUTCOMES
+
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(
+            ["policy", "job", "workload", "gpus", "submit_s", "start_s", "end_s", "run_s", "alone_s", "ooms", "outcome"]
+        )
+        for result in evaluation.results:
+            run = result.run
+            for number, job in enumerate(run.trace):
+                times = (job.submit_s, run.start_s[number], run.end_s[number], run.run_s[number], job.duration_s)
+                told = ["" if math.isnan(each) else f"{each:.3f}" for each in times]
+                row = [result.policy, number + 1, job.workload, job.gpus, *told, run.ooms[number]]
+                out.writerow([*row, OUTCOMES[run.outcome[number]]])
+
+
+def print_catalog(*, json: bool) -> None:
+    """Everything that can be named on the command line."""
+    from cotenant.scheduling import policies
+    from cotenant.sim import knowledge, traces
+
+    if json:
+        emit_json(
+            {
+                "traces": list(traces.shipped()),
+                "formats": {name: reader.about for name, reader in traces.READERS.items()},
+                "policies": {name: dict(policies.options(name)) for name in policies.policies()},
+                "estimators": list(knowledge.estimators()),
+            }
+        )
+        return
+    print("traces in the package: " + ", ".join(traces.shipped()))
+    print("\nformats of files:")
+    for name, reader in traces.READERS.items():
+        print(f"  {name.ljust(12)} {reader.about}")
+    print("\npolicies, with their options:")
+    for name in policies.policies():
+        told = ", ".join(f"{key}={value}" for key, value in policies.options(name).items())
+        print(f"  {name.ljust(16)} {told}")
+    print("\nestimators: " + ", ".join(knowledge.estimators()))
+
+
+def _time(value_s: float) -> str:
+    return "-" if math.isnan(value_s) else format_duration(value_s)
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.0f} %"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f} %"

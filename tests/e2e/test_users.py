@@ -1,0 +1,210 @@
+"""Root's daemon serves real users of the machine, and keeps them apart. Needs root, and two users made for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("useradd") is None, reason="needs root and useradd, to make users"
+)
+
+
+NOBODY = 65534
+
+
+def public_python():
+    """A Python that every user may run, and the environment it needs to find what ours has; None if there is none."""
+    for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        ours = [path for path in sys.path if path.endswith(("site-packages", "src"))]
+        env = {} if each == sys.executable else {"PYTHONPATH": os.pathsep.join(ours)}
+        with contextlib.suppress(OSError):
+            done = subprocess.run(
+                [each, "-c", "import cotenant.cli.main, uvicorn"],
+                env={"PATH": os.defpath, **env},
+                cwd="/",
+                user=NOBODY,
+                capture_output=True,
+                check=False,
+            )
+            if done.returncode == 0:
+                return each, env
+    return None
+
+
+@pytest.fixture
+def site(site):
+    """A site whose daemon and clients run on a Python that others may run, too."""
+    found = public_python()
+    if found is None:
+        pytest.skip("every Python with our packages is in a folder that only root may enter")
+    python, env = found
+    site.command = (python, "-m", "cotenant")
+    site.env |= env
+    site.root.chmod(0o755)  # the socket is to be reached
+    return site
+
+
+@pytest.fixture(scope="module")
+def users():
+    """Two users with homes, for as long as these tests run."""
+    names = [f"cot{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    group = f"cog{uuid.uuid4().hex[:8]}"
+    try:
+        subprocess.run(["groupadd", group], check=True)
+        for name in names:
+            subprocess.run(["useradd", "-m", "-s", "/bin/sh", "-G", group, name], check=True, capture_output=True)
+        yield [pwd.getpwnam(each) for each in names]
+    finally:
+        for name in names:
+            with contextlib.suppress(KeyError):
+                uid = pwd.getpwnam(name).pw_uid
+                subprocess.run(["userdel", "-r", name], check=False, capture_output=True)
+                assert uid != 0
+        subprocess.run(["groupdel", group], check=False, capture_output=True)
+
+
+class Person:
+    """A user at a terminal, in their home."""
+
+    def __init__(self, site, account):
+        self.site = site
+        self.account = account
+        self.name = account.pw_name
+        self.home = Path(account.pw_dir)
+
+    def cli(self, *args):
+        env = {
+            "PATH": self.site.env["PATH"],
+            "HOME": str(self.home),
+            "COTENANT_SOCKET": str(self.site.socket),
+            "COTENANT_TEST_MARK": self.site.mark,
+            **{name: value for name, value in self.site.env.items() if name == "PYTHONPATH"},
+        }
+        return subprocess.run(
+            [*self.site.command, *args],
+            env=env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            user=self.account.pw_uid,
+            group=self.account.pw_gid,
+            extra_groups=os.getgrouplist(self.name, self.account.pw_gid),
+        )
+
+    def submit(self, *args):
+        done = self.cli("submit", "--parsable", "--gpu-mem", "1G", *args)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def people(site, users):
+    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    return [Person(site, each) for each in users]
+
+
+def test_a_job_runs_as_its_user_with_their_groups_in_their_folder(people):
+    ann, _ = people
+    script = "id -un; id -Gn; pwd; umask; touch made; cat /etc/shadow"
+    job = ann.submit("-o", "out-%j", "--", "sh", "-c", script)
+    assert ann.cli("wait", job).returncode == 1
+    told = ann.cli("logs", job).stdout.splitlines()
+    groups = subprocess.run(["id", "-Gn", ann.name], capture_output=True, text=True, check=True).stdout.strip()
+    assert told[:3] == [ann.name, groups, str(ann.home)]
+    assert "Permission denied" in told[4]
+    owners = {(ann.home / name).stat().st_uid for name in ("made", f"out-{job}")}
+    assert owners == {ann.account.pw_uid}
+    assert json.loads(ann.cli("show", job, "--json").stdout)["job"]["user"] == ann.name
+
+
+def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
+    ann, bob = people
+    job = ann.submit("--", "sh", "-c", "echo secret; sleep 1000")
+    assert ann.cli("ls", "--no-header", "--format", "id").stdout.split() == [job]
+    assert bob.cli("ls", "--no-header", "--format", "id").stdout.split() == []
+    for verb in ("show", "explain", "logs", "story", "attach", "wait", "cancel", "hold", "release", "requeue"):
+        done = bob.cli(verb, job)
+        assert (verb, done.returncode, done.stdout) == (verb, 5, "")
+        assert "another user's" in done.stderr
+    assert bob.cli("update", job, "--nice", "1").returncode == 5
+    assert bob.cli("submit", "-d", f"afterany:{job}", "--", "true").returncode == 5
+    assert bob.cli("submit", "--priority", "5", "--", "true").returncode == 5
+    assert bob.cli("daemon", "stop").returncode == 5
+    assert json.loads(bob.cli("daemon", "status", "--json").stdout)["jobs"] == {}
+    site.started(int(job))
+    (resident,) = [each for gpu in json.loads(bob.cli("gpus", "--json").stdout)["gpus"] for each in gpu["residents"]]
+    assert (resident["job_id"], resident["name"], resident["promised_bytes"]) == (None, None, 2**30)
+    # Root may, and it is noted.
+    assert site.cli("cancel", job).returncode == 0
+    assert ann.cli("wait", job).returncode == 143
+    assert "admin action" in site.log.read_text()
+    assert "cancel by root" in ann.cli("story", job).stdout
+
+
+def test_an_admin_of_the_configuration_may(site, users):
+    site.env["COTENANT_ACCESS__ADMINS"] = users[1].pw_name
+    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    ann, bob = (Person(site, each) for each in users)
+    job = ann.submit("--", "sleep", "1000")
+    assert bob.cli("ls", "--no-header", "--format", "user").stdout.split() == [ann.name]
+    assert bob.cli("cancel", job).returncode == 0
+    assert f"cancel by {bob.name}" in ann.cli("story", job).stdout
+
+
+def test_the_daemon_reads_no_file_for_a_user_that_they_could_not_read(people, site):
+    ann, _ = people
+    secret = site.root / "secret"
+    secret.write_text("root only\n")
+    secret.chmod(0o600)
+    job = ann.submit("-o", "log", "--", "sh", "-c", f"echo mine; rm log; ln -s {secret} log")
+    assert ann.cli("wait", job).returncode == 0
+    assert (ann.home / "log").is_symlink()
+    assert ann.cli("logs", job).stdout == ""
+    secret.chmod(0o644)
+    assert ann.cli("logs", job).stdout == "root only\n"  # what anybody may read, they may
+
+
+def test_no_output_is_written_with_the_daemon_s_rights(people, site):
+    ann, _ = people
+    target = site.root / "target"
+    state = site.root / "state" / "cotenant" / "attempts"
+    job = ann.submit("-o", f"{state}/1/1/../../../../../target", "--", "echo", "owned")
+    assert ann.cli("wait", job).returncode != 0
+    assert not target.exists()
+    assert "cannot open" in ann.cli("show", job).stdout
+
+
+def test_an_estimate_runs_as_the_user(people):
+    pytest.importorskip("torch", reason="tracing needs torch")
+    ann, _ = people
+    (ann.home / "train.py").write_text(
+        "import os, torch\n"
+        "open(f'{os.environ[\"HOME\"]}/ran', 'w').write(f'{os.getuid()} {os.getgid()} {os.getgroups()}')\n"
+        "model = torch.nn.Linear(8, 8).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.randn(4, 8, device='cuda')).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    done = ann.cli("submit", "--dry-run", "train.py")
+    assert done.returncode == 0, done.stderr
+    uid, gid, groups = (ann.home / "ran").read_text().split(" ", 2)
+    assert (int(uid), int(gid)) == (ann.account.pw_uid, ann.account.pw_gid)
+    assert set(json.loads(groups)) == set(os.getgrouplist(ann.name, ann.account.pw_gid))
+
+
+def test_only_root_can_serve_everybody(site, users):
+    ann = Person(site, users[0])
+    done = ann.cli("daemon", "--all-users", "--simulate", "1xA100-40GB", "--socket", f"{ann.home}/s")
+    assert (done.returncode, done.stderr.splitlines()[-2]) == (2, "error: only root's daemon can serve all users")

@@ -1,0 +1,118 @@
+"""Arrays, dependencies, directives, updates, requeues, stories, histories and attachment, over the socket."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+GiB = 2**30
+
+
+def test_an_array_from_its_directives_to_its_history(server):
+    (server.root / "sweep.sh").write_text(
+        "#!/bin/bash\n"
+        "#SBATCH --partition=gpu\n"
+        "#SBATCH -J theirs\n"
+        "#COTENANT -a 1-4%2 --gpu-mem 1G -o out-%A_%a.txt\n"
+        "#COTENANT -J sweep\n"
+        "echo $COTENANT_ARRAY_JOB_ID $COTENANT_ARRAY_TASK_ID $1\n"
+        "[ $COTENANT_ARRAY_TASK_ID != 3 ]\n"
+    )
+    done = server.cli("submit", "--json", "sweep.sh", "x")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "warning: sweep.sh:2: `--partition=gpu` of #SBATCH is left out: it has no meaning here\n"
+    views = json.loads(done.stdout)["jobs"]
+    assert [(each["id"], each["label"], each["name"]) for each in views] == [
+        (i, f"1_{i}", "sweep") for i in (1, 2, 3, 4)
+    ]
+    after = server.cli("submit", "--parsable", "--gpu-mem", "1G", "-d", "afterany:1", "--", "true").stdout.strip()
+    waited = server.cli("wait", "1")
+    assert waited.returncode == 1
+    assert waited.stdout.splitlines()[2] == "job 1_3: failed: exit code 1"
+    assert server.wait(int(after))["state"] == "COMPLETED"
+    assert (server.root / "out-1_4.txt").read_text() == "1 4 x\n"
+    shown = server.cli("show", "1_4").stdout
+    assert "task 4 of array 1, job 4" in shown
+    assert server.cli("show", "1").stderr.startswith("error: job 1 is an array of 4 tasks\n")
+    failed = server.cli("history", "-s", "F", "--no-header", "--format", "id,state,asked")
+    assert failed.stdout.split() == ["1_3", "F", "1.0", "GiB"]
+    assert json.loads(server.cli("history", "-n", "2", "--json").stdout)["jobs"][1]["id"] == int(after)
+
+
+def test_a_job_updated_held_requeued_and_its_story(server):
+    gate = server.gate()
+    job = str(server.submit(f"{gate}; exit 3", hold=True))
+    assert server.cli("update", job, "-J", "new", "--gpu-mem", "2G", "--priority", "7").returncode == 0
+    assert server.client.job(int(job))["priority"] == 7
+    assert server.cli("release", job).returncode == 0
+    server.started(int(job))
+    refused = server.cli("update", job, "--priority", "1")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"error: job {job} is running, only a job that waits can be updated\n",
+    )
+    assert server.cli("requeue", job).returncode == 0
+    server.open_gate(gate)
+    view = server.wait(int(job))
+    assert (view["state"], view["attempts"], view["name"]) == ("FAILED", 2, "new")
+    assert server.cli("requeue", job).returncode == 0
+    assert server.wait(int(job))["attempts"] == 3
+    told = json.loads(server.cli("story", job, "--json").stdout)["story"]
+    kinds = [each["event"] for each in told if each["event"] != "EstimateReady"]
+    attempt = ["AttemptPlaced", "AttemptStarted", "AttemptExited"]
+    assert kinds == [
+        *("JobSubmitted", "JobUpdated", "JobReleased", "AttemptPlaced", "AttemptStarted"),
+        *("JobRequeued", "AttemptExited", *attempt, "JobRequeued", *attempt),
+    ]
+    (updated,) = [each["text"] for each in told if each["event"] == "JobUpdated"]
+    assert "declared_bytes 1073741824 to 2147483648" in updated
+    assert told[-1]["state"] == "done"
+    assert "requeue by " in server.cli("story", job).stdout
+    # What was decided holds after a crash.
+    before = server.client.job(int(job))
+    server.kill()
+    server.start()
+    assert server.client.job(int(job))["attempt_list"] == before["attempt_list"]
+
+
+def test_attach_follows_both_streams_and_detaches(server):
+    gate = server.gate()
+    job = server.submit(f"echo before; {gate}; echo wrong >&2; exit 9")
+    server.started(job)
+    watcher = server.popen("attach", str(job))
+    assert watcher.stdout.readline() == "before\n"
+    watcher.send_signal(signal.SIGINT)
+    _, err = watcher.communicate(timeout=60)
+    assert (watcher.returncode, err) == (130, f"detached; job {job} goes on\n")
+    watcher = server.popen("attach", str(job))
+    assert watcher.stdout.readline() == "before\n"
+    server.open_gate(gate)
+    out, err = watcher.communicate(timeout=60)
+    assert (out, watcher.returncode) == ("", 9)
+    assert err.splitlines() == ["wrong", f"job {job}: failed: exit code 9"]
+    late = server.cli("attach", str(job))
+    assert (late.returncode, late.stdout) == (9, "before\n")
+
+
+def test_quotas_and_shares_of_the_configuration(site):
+    site.env |= {"COTENANT_QUOTAS__JOBS": "1", "COTENANT_QUOTAS__QUEUED": "3"}
+    site.start()
+    gate = site.gate()
+    first, second = site.submit(gate), site.submit("true")
+    site.started(first)
+    assert "may run 1 jobs at once" in site.cli("explain", str(second)).stdout
+    too_many = site.cli("submit", "-a", "1-2", "--gpu-mem", "1G", "--", "true")
+    assert too_many.returncode == 5
+    assert "may have 3 jobs that are not over, has 2, asks for 2 more" in too_many.stderr
+    site.open_gate(gate)
+    assert site.wait(second)["state"] == "COMPLETED"
+
+
+def test_begin_later_and_ids_that_complete(server):
+    job = server.cli("submit", "--parsable", "--begin", "now+1hour", "--gpu-mem", "1G", "--", "true").stdout.strip()
+    assert f"job {job}: begins in " in server.cli("explain", job).stdout
+    server.env |= {"_COTENANT_COMPLETE": "complete_bash", "COMP_WORDS": "cotenant show ", "COMP_CWORD": "2"}
+    assert job in server.cli().stdout.split()
+    del server.env["_COTENANT_COMPLETE"]
+    assert server.cli("update", job, "--begin", "none").returncode == 0
+    assert server.wait(int(job))["state"] == "COMPLETED"

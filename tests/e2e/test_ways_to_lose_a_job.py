@@ -1,0 +1,73 @@
+"""Each way in which CARMA was found to lose a job or its service, and what happens here.
+
+Telemetry that fails and GPUs that vanish are in `unit/daemon/test_monitor.py`, crashes in `test_daemon.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["a+b", "a\nb", "a b'c\"d", "-rf", "%j", "OOM unsuccessful", "ä\udcff"])
+def test_any_folder_and_file_can_be_named(server, name):
+    folder = server.root / name
+    folder.mkdir()
+    done = server.cli(
+        "submit", "--gpu-mem", "1G", "-o", "out", "--parsable", "--", "sh", "-c", "pwd; exit 3", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    view = server.wait(int(done.stdout))
+    assert (view["state"], view["exit_code"]) == ("FAILED", 3)  # and not out of memory, whatever the path says
+    assert (folder / "out").read_bytes() == bytes(folder) + b"\n"
+
+
+def test_slow_and_broken_clients_keep_nobody_waiting(server):
+    slow = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+    for i, each in enumerate(slow):
+        each.connect(str(server.socket))
+        each.sendall(b"POST /v1/jobs HTTP/1.1\r\ncontent-length: 1000\r\n\r\n{"[: 20 + i])
+    assert server.wait(server.submit("true"))["state"] == "COMPLETED"
+    for each in slow:
+        each.close()
+    assert server.wait(server.submit("true"))["state"] == "COMPLETED"
+
+
+def test_long_requests_arrive_whole(server):
+    words = ["x" * 100_000 for _ in range(15)]
+    job = server.submit("sh", "-c", 'printf %s "$*" | wc -c', "sh", *words)
+    assert server.wait(job)["state"] == "COMPLETED"
+    assert server.cli("logs", str(job)).stdout.strip() == str(15 * 100_000 + 14)
+
+
+def test_what_cannot_run_fails_alone_and_says_why(server):
+    nowhere = server.submit("true", stdout_path="/no/such/folder/out", stderr_path="/no/such/folder/out")
+    gone = server.submit("true", workdir="/no/such/folder")
+    missing = server.submit("no-such-command-at-all", "x")
+    fails = server.submit("exit 1")
+    fine = server.submit("true", after_any=[fails])
+    reasons = [server.wait(each)["reason"] for each in (nowhere, gone, missing, fails)]
+    assert [each.partition(":")[0] for each in reasons] == ["failed"] * 4
+    assert "/no/such/folder/out" in reasons[0]
+    assert "/no/such/folder" in reasons[1]
+    assert "no-such-command-at-all" in reasons[2]
+    assert server.wait(fine)["state"] == "COMPLETED"
+    assert [server.client.job(each)["attempts"] for each in (nowhere, gone, missing, fails)] == [1] * 4  # none loops
+
+
+def test_an_incomplete_job_is_refused_before_it_is_taken(server):
+    (server.root / "short.rad").write_text("# c\ntrue\nm.model\ndata\n32\n")
+    for arguments in (["short.rad"], ["--gpu-mem", "0", "--", "true"], ["--gpus", "0", "--", "true"], ["gone.py"]):
+        done = server.cli("submit", "--json", *arguments)
+        assert (done.returncode, json.loads(done.stdout)["error"]["exit_code"]) == (2, 2), arguments
+    assert server.client.jobs() == []
+
+
+def test_words_in_the_output_are_no_failure(server):
+    job = server.submit("echo CUDA out of memory RESOURCE_EXHAUSTED OOM unsuccessful >&2; exit 0")
+    assert server.wait(job)["state"] == "COMPLETED"
+    job = server.submit("echo CUDA out of memory RESOURCE_EXHAUSTED OOM unsuccessful >&2; exit 1")
+    view = server.wait(job)
+    assert (view["state"], view["attempts"]) == ("FAILED", 1)

@@ -1,0 +1,109 @@
+"""`cotenant simulate`, in this process."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from cotenant.cli.main import main
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*args):
+        code = main(["simulate", *args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_a_table_and_what_changes_against_exclusive(run):
+    code, out, err = run("--trace", "t1", "--policies", "most-memory,exclusive", "--first", "12", "--bootstrap", "2")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("t1: 12 jobs, ")
+    assert "  the first 12 jobs" in lines
+    table = next(place for place, line in enumerate(lines) if line.startswith("POLICY"))
+    assert [line.split()[0] for line in lines[table + 1 : table + 3]] == ["exclusive", "most-memory"]
+    assert "against exclusive: mean of 2 bootstraps, with the middle 95 %" in lines
+    assert "most-memory: 12 jobs in" in err
+
+
+def test_json_says_all_of_it_and_repeats(run):
+    args = ("--trace", "t1", "--policies", "exclusive", "--first", "8", "--seed", "4", "--json")
+    first, second = (json.loads(run(*args)[1]) for _ in range(2))
+    assert first["schema"] == 1
+    assert (first["trace"]["jobs"], first["cluster"]["gpus"], first["seed"]) == (8, 4, 4)
+    policy = first["policies"][0]
+    assert policy["metrics"]["jobs"] == policy["metrics"]["ended"] == 8
+    assert policy["digest"] == second["policies"][0]["digest"]
+    assert policy["change"]["makespan_s"] == {"trace": 0.0}
+
+
+def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
+    path = tmp_path / "jobs.csv"
+    rows = "".join(f"{60 * each},{300 + each},1,lab\n" for each in range(6))
+    path.write_text(f"submit_s,duration_s,n_gpus,vc\n{rows}")
+    saved = tmp_path / "out.csv"
+    args = ("--trace", str(path), "--gpus", "1xA100-40GB", "--policies", "first-fit", "--save-jobs", str(saved))
+    code, out, _ = run(*args, "--group", "lab", "--repeat", "2", "--stretch", "0.5")
+    assert code == 0
+    assert "workloads drawn from" in out
+    with saved.open() as file:
+        found = list(csv.DictReader(file))
+    assert len(found) == 12
+    assert {each["outcome"] for each in found} == {"completed"}
+    assert all(float(each["end_s"]) >= float(each["start_s"]) >= float(each["submit_s"]) for each in found)
+    assert all(each["workload"] for each in found)
+
+
+def test_options_of_policies(run):
+    args = ("--trace", "t1", "--first", "20", "--policies", "most-memory", "--json", "--gpus", "1xA100-40GB")
+    usual = json.loads(run(*args)[1])["policies"][0]["digest"]
+    other = json.loads(run(*args, "-o", "most-memory.settle_s=600")[1])["policies"][0]["digest"]
+    assert usual != other
+
+
+def test_the_catalog(run):
+    code, out, _ = run("--list")
+    assert code == 0
+    for word in ("t1, t2, heavy-60", "cluster_job_log", "most-memory", "gpumemnet"):
+        assert word in out
+    told = json.loads(run("--list", "--json")[1])
+    assert "mix-90" in told["traces"]
+    assert told["policies"]["exclusive"]["backfill"] is False
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "one of `--trace` and `--from-journal` is wanted"),
+        (("--trace", "t1", "--from-journal", "x"), "one of `--trace` and `--from-journal` is wanted"),
+        (("--trace", "t1", "--policies", "exclusiv"), "no policy named `exclusiv`"),
+        (("--trace", "t1", "--policies", ","), "no policy given"),
+        (("--trace", "t1", "--estimator", "oracel"), "no estimator named `oracel`"),
+        (("--trace", "t1", "--gpus", "4xB1"), "no GPU type named `B1`"),
+        (("--trace", "t1", "-o", "smact_limit=1"), "`smact_limit=1` is no option of a policy"),
+        (("--trace", "t1", "-o", "exclusive.x=1", "--policies", "exclusive"), "policy `exclusive` has no option `x`"),
+        (("--trace", "t1", "--window", "61"), "trace `t1` has 60 jobs, no window of 61"),
+    ],
+)
+def test_wrong_requests(run, args, said):
+    code, out, err = run(*args)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_journal_that_is_not_there(run, tmp_path):
+    code, _, err = run("--from-journal", str(tmp_path / "journal.db"))
+    assert code == 1
+    assert "no journal at" in err
+
+
+def test_what_if_needs_a_daemon(run, tmp_path):
+    code, _, err = run("--what-if", "--socket", str(tmp_path / "sock"))
+    assert code == 3
+    assert "no daemon listens on" in err

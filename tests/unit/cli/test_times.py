@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from cotenant.cli.times import array_tasks, begin_at_s, past_s
+from cotenant.core.errors import UsageError
+
+NOW = datetime(2026, 11, 21, 15, 30, 10, tzinfo=timezone(timedelta(hours=2)))
+
+
+def at(*parts):
+    return datetime(*parts, tzinfo=NOW.tzinfo).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("now", NOW.timestamp()),
+        ("now+90", NOW.timestamp() + 90),
+        ("now+1hour", NOW.timestamp() + 3600),
+        ("now+2weeks", NOW.timestamp() + 14 * 86400),
+        ("16:00", at(2026, 11, 21, 16)),
+        ("15:30", at(2026, 11, 22, 15, 30)),
+        ("15:30:11", at(2026, 11, 21, 15, 30, 11)),
+        ("noon", at(2026, 11, 22, 12)),
+        ("midnight", at(2026, 11, 22)),
+        ("tomorrow", at(2026, 11, 22)),
+        ("2026-12-01", at(2026, 12, 1)),
+        ("2026-12-01T08:15", at(2026, 12, 1, 8, 15)),
+        ("2026-12-01T08:15:30+00:00", datetime(2026, 12, 1, 8, 15, 30, tzinfo=timezone.utc).timestamp()),
+    ],
+)
+def test_begin(text, wanted):
+    assert begin_at_s(text, NOW) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "now-5", "24:00", "12:60", "2026-13-01", "16"])
+def test_no_time_to_begin(text):
+    with pytest.raises(UsageError, match="is no time to begin"):
+        begin_at_s(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2days ago", NOW.timestamp() - 2 * 86400),
+        ("1 hour ago", NOW.timestamp() - 3600),
+        ("16:00", at(2026, 11, 20, 16)),
+        ("15:30", at(2026, 11, 21, 15, 30)),
+        ("today", at(2026, 11, 21)),
+        ("yesterday", at(2026, 11, 20)),
+        ("2026-11-01T08:15", at(2026, 11, 1, 8, 15)),
+    ],
+)
+def test_past(text, wanted):
+    assert past_s(text, NOW) == wanted
+
+
+@pytest.mark.parametrize("text", ["now+1hour", "tomorrow", "2parsecs ago", "soon"])
+def test_not_past(text):
+    with pytest.raises(UsageError):
+        past_s(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks", "limit"),
+    [
+        ("5", [5], None),
+        ("1-4", [1, 2, 3, 4], None),
+        ("0-9:4", [0, 4, 8], None),
+        ("1,3,5-6", [1, 3, 5, 6], None),
+        ("1-10%2", list(range(1, 11)), 2),
+    ],
+)
+def test_array(text, tasks, limit):
+    assert array_tasks(text) == (tasks, limit)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "3-1", "1-5:0", "1,1", "1-3,2", "1-4%", "1-4%0", "1-4%x", "-3", "0-999999999", "0-9999,20000", "1--2"],
+)
+def test_no_array(text):
+    with pytest.raises(UsageError, match="array"):
+        array_tasks(text)

@@ -1,0 +1,104 @@
+"""The screen of `top`, driven by textual's pilot against a daemon that answers from a table."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+
+import pytest
+
+from cotenant.cli.main import main
+from cotenant.core.errors import DaemonUnreachable
+
+GiB = 2**30
+
+
+def a_gpu(index=0, **changes):
+    residents = [{"job_id": 1, "name": "bert [x]"}, {"job_id": None, "name": None}]
+    fields = {"index": index, "name": "A100-40GB", "mig_profile": None, "memory_total_bytes": 40 * GiB, "smact": 0.5}
+    memory = {"used_bytes": 10 * GiB, "promised_bytes": 20 * GiB, "available_bytes": 20 * GiB, "power_w": 250.0}
+    return {**fields, **memory, "residents": residents, **changes}
+
+
+def a_job(job_id, state="RUNNING", **changes):
+    fields = {"id": job_id, "label": str(job_id), "name": f"job{job_id}", "user": "ann", "state": state}
+    place = {"state_short": state[:2], "gpu_indices": [0], "gpu_uuids": ["u"], "promised_bytes": GiB, "need_bytes": GiB}
+    return {**fields, **place, "observed_bytes": None, "running_s": 61.0, "reason": "because [of] it", **changes}
+
+
+class Daemon:
+    """What a client would say."""
+
+    def __init__(self):
+        self.told = [a_job(1), a_job(2, "PENDING", gpu_indices=[], gpu_uuids=[])]
+        self.down = False
+
+    def status(self):
+        if self.down:
+            raise DaemonUnreachable("no daemon listens on `x`")
+        return {"version": "1", "policy": "most-memory", "journal_error": None}
+
+    def gpus(self):
+        return [a_gpu(0), a_gpu(1, used_bytes=None, available_bytes=None, residents=[])]
+
+    def overview(self, **_):
+        return {"jobs": self.told, "counts": {"RUNNING": 1, "PENDING": 1}}
+
+    def explain(self, job_id):
+        return {"reason": f"{job_id} waits", "verdicts": [{"gpu": 0, "reason": "full"}]}
+
+
+def cells(screen, name):
+    table = screen.query_one(name)
+    return [[str(cell) for cell in table.get_row_at(i)] for i in range(table.row_count)]
+
+
+def test_what_it_shows_and_how_it_follows():
+    pytest.importorskip("textual", reason="the extra `top` is not installed")
+    from cotenant.cli.top_screen import Top
+
+    daemon = Daemon()
+
+    async def drive():
+        screen = Top(daemon, interval_s=1000.0)
+        async with screen.run_test(size=(120, 30)) as pilot:
+            await pilot.pause()
+            gpus = cells(screen, "#gpus")
+            assert gpus[0][2] == "#" * 6 + "=" * 6 + "." * 12
+            assert gpus[0][-1] == "1:bert [x] ?:another user"
+            assert gpus[1][2] == "?" * 24
+            assert [row[0] for row in cells(screen, "#jobs")] == ["1", "2"]
+            assert cells(screen, "#jobs")[0][-1] == "because [of] it"
+            assert "1 running, 1 pending" in str(screen.query_one("#title").render())
+            daemon.told = [a_job(3, "PENDING"), a_job(5), a_job(4)]
+            await screen.look()
+            assert [row[0] for row in cells(screen, "#jobs")] == ["4", "5", "3"]  # what runs comes first
+            await pilot.press("down", "e")
+            await pilot.pause()
+            assert [each.message for each in screen._notifications] == ["5 waits\nGPU 0: full"]
+            daemon.down = True
+            await screen.look()
+            assert "the picture is old" in str(screen.query_one("#title").render())
+            assert len(cells(screen, "#jobs")) == 3
+            await pilot.press("q")
+        assert screen.return_code == 0
+
+    asyncio.run(drive())
+
+
+def test_without_textual_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("cotenant.cli.top.new_client", lambda _: Daemon())
+    real = builtins.__import__
+
+    def without(name, *args):
+        if name.partition(".")[0] == "textual":
+            raise ModuleNotFoundError("No module named 'textual'", name="textual")
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.delitem(__import__("sys").modules, "cotenant.cli.top_screen", raising=False)
+    assert main(["top"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: `cotenant top` needs textual",
+        'hint: pip install "cotenant[top]"',
+    ]
