@@ -1,0 +1,164 @@
+"""From ranges to tables without a GPU, by the command line; and the process that trains on one, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from cotenant.cli.main import main
+from cotenant.core.gpu import Gpu, GpuSample
+from cotenant.core.units import GiB, MiB
+from cotenant.gpus.watch import Watch
+from cotenant.learn.configs import config_id, parse_id
+from cotenant.learn.dataset import read_dataset
+from cotenant.learn.generate import generate, read_configs
+from cotenant.learn.ranges import load_ranges
+
+torch = pytest.importorskip("torch", reason="networks are traced")
+
+from cotenant.learn.measuring_labels import MeasuringLabeler  # noqa: E402
+from cotenant.learn.networks import layers_of  # noqa: E402
+from cotenant.learn.tracing_labels import TracingLabeler  # noqa: E402
+
+FAMILIES = {"mlp": 20, "cnn": 15, "transformer": 15}
+
+
+def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for family, count in FAMILIES.items():
+        assert main(["learn", "generate", f"{family}-small", "--count", str(count), "--out", f"{family}.txt"]) == 0
+    files = [f"{family}.txt" for family in FAMILIES]
+    assert main(["learn", "run", *files, "--out", "runs", "--trace"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[-1].split()[0]) == (50, "[50/50]")
+    assert main(["learn", "clean", "runs", "--out", "data", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["findings"]) == (FAMILIES, [])
+    for family, count in FAMILIES.items():
+        rows = read_dataset(tmp_path / "data" / f"{family}.csv")
+        assert Counter(row.status for row in rows) == {"ok": count}
+        configs = read_configs(tmp_path / f"{family}.txt")
+        assert [row.config_id for row in rows] == [config_id(each) for each in configs]
+        assert {row.source for row in rows} == {"traced"}
+        assert [row.layers for row in rows[:3]] == [layers_of(config) for config in configs[:3]]
+        for row in rows:
+            # Weights and gradients in fp32 at least, beside a context of some hundred MiB.
+            assert row.peak_bytes > 400 * MiB + 8 * row.parameters
+    assert main(["learn", "run", *files, "--out", "runs", "--trace", "--resume"]) == 0
+    assert capsys.readouterr().err.endswith("nothing to do in 0.0s\n")
+
+
+LARGE = (
+    "transformer_gpt_batch128_classes200000_gelu_dropout0_adam_fp32_vocabulary200000_length1024_width768_depth2_heads12"
+    "_feedforward3072"
+)
+
+
+@pytest.fixture
+def labeler(request):
+    with closing(TracingLabeler("A100-40GB", **getattr(request, "param", {}))) as made:
+        yield made
+
+
+def test_what_does_not_fit_is_out_of_memory_with_its_need_and_a_dead_tracer_is_replaced(labeler):
+    run = labeler.label(parse_id(LARGE))
+    assert (run.status, run.source) == ("oom", "traced")
+    assert run.peak_bytes > 4 * 128 * 1024 * 200_000 > run.capacity_bytes
+    assert "does not fit A100-40GB" in run.message
+    labeler._worker.kill()
+    labeler._worker.wait(60)
+    assert labeler.label(small()).status == "ok"
+
+
+@pytest.mark.parametrize("labeler", [{"limit_s": 0.01}], indirect=True)
+def test_a_trace_that_takes_too_long_is_a_timeout(labeler):
+    run = labeler.label(small())
+    assert (run.status, run.peak_bytes) == ("timeout", None)
+    assert run.layers
+
+
+def test_a_tracer_that_dies_of_a_network_is_a_crash(labeler):
+    labeler._command = [sys.executable, "-c", "import os, sys; sys.stdin.readline(); os._exit(5)"]
+    run = labeler.label(small())
+    assert (run.status, run.peak_bytes) == ("crash", None)
+    assert run.message == "the tracing process ended with code 5 without an answer"
+
+
+class Card:
+    """A driver that names no process: 2 GiB are in use at first, 5 GiB later."""
+
+    name = "card"
+
+    def __init__(self):
+        self.used = [2 * GiB]
+
+    def inventory(self):
+        return ()
+
+    def sample(self, at_s):
+        used = self.used.pop() if self.used else 5 * GiB
+        return {"GPU-0": GpuSample(at_s=at_s, used_bytes=used, smact=0.5, smocc=0.25, drama=0.125, processes=())}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def watch():
+    return Watch(Card(), Gpu(uuid="GPU-0", index=0, name="Card", memory_total_bytes=40 * GiB), every_s=0.005)
+
+
+def small():
+    return replace(generate(load_ranges("mlp-small"), 1, 0)[0], precision="fp32")
+
+
+def test_a_measured_run_is_a_process_of_its_own(watch):
+    config = small()
+    run = MeasuringLabeler(watch, seconds=1, device="cpu").label(config)
+    assert (run.status, run.source, run.gpu) == ("ok", "measured", "Card")
+    assert run.peak_bytes == 3 * GiB
+    assert (run.smact, run.smocc, run.drama) == (0.5, 0.25, 0.125)
+    assert run.steps > 3
+    assert 0 < run.step_s < run.elapsed_s
+    assert run.cpu_s > 0
+    assert run.host_peak_bytes > 50 * MiB
+    assert run.layers.startswith("linear:")
+
+
+def test_a_measured_run_that_ends_badly_is_told_as_that(watch, monkeypatch):
+    config = small()
+    run = MeasuringLabeler(watch, steps=2, device="no-such-device").label(config)
+    assert (run.status, run.steps) == ("crash", None)
+    assert "no-such-device" in run.message
+    run = MeasuringLabeler(watch, steps=10**9, device="cpu", limit_s=0.05).label(config)
+    assert (run.status, run.message) == ("timeout", "not done 0.1s after it started")
+    monkeypatch.setenv("PYTHONPATH", "/dev/null/nowhere")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert MeasuringLabeler(watch, steps=2, device="cpu").label(config).message.startswith("exit code 1")
+
+
+OUT_OF_MEMORY = """
+import sys, torch
+from cotenant.learn import job, networks
+
+def fail(self):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+networks.Training.__call__ = fail
+sys.exit(job.main(sys.argv[1:]))
+"""
+
+
+def test_out_of_memory_is_told_by_its_exception(tmp_path):
+    answer = tmp_path / "answer.json"
+    command = [sys.executable, "-c", OUT_OF_MEMORY, config_id(small()), "--answer", str(answer), "--device", "cpu"]
+    subprocess.run(command, check=True, timeout=120, stdin=subprocess.DEVNULL)
+    told = json.loads(answer.read_text())
+    assert (told["status"], told["steps"]) == ("oom", 0)
+    assert told["message"].startswith("CUDA out of memory.")

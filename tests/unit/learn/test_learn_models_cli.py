@@ -1,0 +1,113 @@
+"""From a table to weights and scores, by the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli.main import main
+from cotenant.core.units import MiB
+from cotenant.learn.dataset import write_dataset
+from cotenant.learn.rows import Layer, Row
+
+pytest.importorskip("sklearn", reason="the models are scikit-learn's")
+
+
+def a_row(number):
+    width = 512 + 128 * number
+    layers = (
+        Layer(kind="linear", output_shape=(width,), parameters=width * width + width, name="Linear"),
+        Layer(kind="activation", output_shape=(width,), parameters=0, name="ReLU"),
+        Layer(kind="linear", output_shape=(10,), parameters=10 * width + 10, name="Linear"),
+    )
+    peak = 500 * MiB + 20 * sum(each.parameters for each in layers)
+    return Row(
+        family="mlp",
+        config_id=f"mlp-{number}",
+        status="ok",
+        source="measured",
+        batch=16,
+        layers=layers,
+        group=("uniform", "pyramid")[number % 2],
+        peak_bytes=peak,
+        capacity_bytes=40 * 1024 * MiB,
+        extras={"inputs": width, "activation": "relu", "optimizer": "adam", "precision": "fp32"},
+    )
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_dataset(tmp_path, "mlp", [a_row(number) for number in range(40)], {})[0]
+
+
+def told(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+def test_folds_have_the_baselines_beside_every_model(table, capsys):
+    assert main(["learn", "kfold", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
+    found = told(capsys)["families"]["mlp"]
+    assert [each["model"] for each in found] == ["majority", "line", "extra-trees"]
+    assert [len(each["folds"]) for each in found] == [4, 4, 4]
+    assert all(each["rows"] == 40 and sum(map(sum, each["confusion"])) == 40 for each in found)
+    line, trees = found[1], found[2]
+    assert line["mae_mib"] < trees["mae_mib"] < found[0]["mae_mib"]  # the rows lie on a line
+    assert main(["learn", "kfold", str(table), "--models", "extra-trees", "--by", "shape"]) == 0
+    out, err = capsys.readouterr()
+    assert "fold 2 of extra-trees\n" in err
+    assert out.startswith("mlp, by architecture shape, seed 0\n| model | rows |")
+
+
+def test_weights_are_trained_and_tested(table, tmp_path, capsys):
+    out = tmp_path / "weights"
+    assert (
+        main(["learn", "train", str(table), "--model", "extra-trees", "--out", str(out), "--folds", "2", "--json"]) == 0
+    )
+    found = told(capsys)
+    assert (found["rows"], found["weights"]) == (40, str(out / "extra-trees-mlp.npz"))
+    assert "extra-trees" in (out / "extra-trees-mlp.md").read_text()
+    assert main(["learn", "test", found["weights"], str(table), "--json"]) == 0
+    scores = told(capsys)
+    assert (scores["model"], scores["rows"], scores["accuracy"]) == ("extra-trees", 40, 1.0)
+    assert main(["learn", "test", found["weights"], str(table)]) == 0
+    assert "  accuracy  1\n" in capsys.readouterr().out
+
+
+def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="pages have plots")
+    assert main(["learn", "analyse", str(table), "--out", str(tmp_path / "pages")]) == 0
+    (page,) = capsys.readouterr().out.splitlines()
+    assert "40 jobs: 40 ok" in Path(page).read_text()
+    report = [
+        "learn",
+        "report",
+        str(table),
+        "--out",
+        str(tmp_path / "pages"),
+        "--models",
+        "extra-trees",
+        "--folds",
+        "2",
+    ]
+    assert main([*report, "--json"]) == 0
+    found = told(capsys)
+    assert [each["model"] for each in found["families"]["mlp"]] == ["majority", "line", "extra-trees"]
+    assert "extra-trees" in Path(found["pages"][0]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["kfold", "TABLE", "--models", "magic"], "no model named `magic`"),
+        (["report", "TABLE", "--out", "x", "--models", "magic"], "no model named `magic`"),
+        (["kfold", "TABLE", "--models", "line", "--by", "luck"], "`--by` is `luck`, wanted `config` or `shape`"),
+        (["train", "TABLE", "--model", "magic", "--out", "x"], "no model named `magic`"),
+        (["test", "none.npz", "TABLE"], "none.npz"),
+    ],
+)
+def test_what_cannot_be_is_told(table, tmp_path, monkeypatch, capsys, arguments, error):
+    monkeypatch.chdir(tmp_path)
+    assert main(["learn", *(str(table) if each == "TABLE" else each for each in arguments)]) == 2
+    assert error in capsys.readouterr().err.splitlines()[0]

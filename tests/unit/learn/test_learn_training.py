@@ -1,0 +1,250 @@
+"""Models written as weights and read again, margins, pages, and the commands on small data."""
+# ruff: noqa: E402 - what is imported last needs what may not be installed
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+
+from cotenant.core.errors import DatasetError, UnknownName, UsageError
+from cotenant.core.units import MiB
+from learn_rows import cnn_row, mlp_row
+
+np = pytest.importorskip("numpy")
+if importlib.util.find_spec("sklearn") is None:
+    pytest.skip("scikit-learn is not installed", allow_module_level=True)
+
+from cotenant.estimators import learned_weights
+from cotenant.learn import export
+from cotenant.learn.conformal import upper_quantile
+from cotenant.learn.dataset import write_dataset
+from cotenant.learn.features import table_of
+from cotenant.learn.kfold import kfold_command
+from cotenant.learn.simulation import simulate
+from cotenant.learn.training import says, train, train_command
+from cotenant.learn.training import test_command as try_command
+from cotenant.learn.utilization import utilization_command
+
+OUTSIDE_MIB = 1400
+
+
+def labeled(row, **changes):
+    reserved = simulate(row).replays.reserved_bytes
+    return dataclasses.replace(row, peak_bytes=reserved + OUTSIDE_MIB * MiB, **changes)
+
+
+ROWS = [
+    labeled(mlp_row((width, width, 10), batch=batch, activation=activation), group=activation, smact=width / 6000)
+    for width in (100, 900, 1800, 2700, 3600, 4500)
+    for batch in (16, 64, 256)
+    for activation in ("relu", "gelu")
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return table_of(ROWS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_dataset(folder, "mlp", ROWS, {}, {})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["forest", "boosting"])
+def test_trees_say_the_same_without_scikit_learn(tmp_path, kind):
+    from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+
+    chance = np.random.default_rng(0)
+    matrix = chance.normal(size=(300, 3)).astype(np.float32)
+    true = matrix[:, 0] ** 2 + 5 * (matrix[:, 1] > 0.3)
+    made = ExtraTreesRegressor(10) if kind == "forest" else HistGradientBoostingRegressor(max_iter=20)
+    fitted = made.fit(matrix, true)
+    meta = export.range_of(("a", "b", "c"), matrix)
+    path = learned_weights.write_weights(tmp_path / "model", export.forest(fitted, meta))
+    weights = learned_weights.read_weights(path)
+    ours = [learned_weights.forest_says(weights, line) for line in matrix]
+    assert ours == pytest.approx(list(fitted.predict(matrix)), rel=1e-5, abs=1e-5)
+
+
+def test_weights_are_read_with_pickle_off(tmp_path):
+    path = tmp_path / "evil.npz"
+    np.savez(path, meta=np.array([{"version": 1}], dtype=object))
+    with pytest.raises(UsageError, match="holds no trained model"):
+        learned_weights.read_weights(path)
+
+
+def test_weights_of_another_version_are_refused(tmp_path):
+    path = tmp_path / "old.npz"
+    np.savez(path, meta=np.frombuffer(json.dumps({"version": 0}).encode(), dtype=np.uint8))
+    with pytest.raises(UsageError, match="is of version 0, wanted 1"):
+        learned_weights.read_weights(path)
+
+
+def test_beyond_the_range_of_training_is_told():
+    weights = learned_weights.Weights({"features": ["a", "b"], "low": [0.0, 5.0], "high": [10.0, 5.0]}, {})
+    assert weights.beyond({"a": 10.9, "b": 5.0}) == ()
+    assert weights.beyond({"a": 11.1, "b": 5.0}) == ("a 11.1 (trained with 0 to 10)",)
+    assert weights.beyond({"a": 0.0, "b": 4.9})[0].startswith("b 4.9")
+
+
+@pytest.mark.parametrize(
+    ("count", "coverage", "expected"),
+    [
+        pytest.param(99, 0.95, (95.0, 0.95), id="the 95th of 99"),
+        pytest.param(100, 0.95, (96.0, 0.95), id="rounded up, for the new one counts"),
+        pytest.param(10, 0.95, (10.0, 10 / 11), id="too few: the largest, and what they support"),
+    ],
+)
+def test_margin_is_the_quantile_that_a_new_error_keeps(count, coverage, expected):
+    assert upper_quantile(np.arange(1.0, count + 1), coverage) == expected
+
+
+def test_margin_is_never_negative():
+    assert upper_quantile(np.full(50, -3.0), 0.9)[0] == 0
+
+
+def test_train_then_test_on_the_same_rows(table, folder, tmp_path):
+    trained = train_command([folder / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
+    assert trained.weights.name == "extra-trees-mlp.npz"
+    assert trained.weights.stat().st_size < 200 * 1024
+    found = try_command(trained.weights, [folder / "mlp.csv"])
+    assert (found.model, found.family, found.scores.rows) == ("extra-trees", "mlp", len(ROWS))
+    assert found.scores.mape < 0.02
+    card = trained.card.read_text()
+    for words in (
+        "| majority |",
+        "| line |",
+        "| extra-trees |",
+        "## Limits",
+        "| weights_mib |",
+        "36 rows of family mlp",
+    ):
+        assert word in card
+    assert [each.model for each in trained.validated] == ["majority", "line", "extra-trees"]
+
+
+def test_hybrid_wants_all_families(table, tmp_path):
+    with pytest.raises(UsageError, match="one data set of CNNs"):
+        train([table], model="hybrid", out=tmp_path)
+
+
+def test_an_unknown_model_is_not_trained(folder, tmp_path):
+    with pytest.raises(UnknownName, match="no model named `lstm`"):
+        train_command([folder / "mlp.csv"], model="lstm", out=tmp_path)
+
+
+def test_no_rows_is_told(tmp_path):
+    with pytest.raises(DatasetError, match="no rows in no files"):
+        kfold_command([], models=["line"])
+
+
+def test_what_cannot_be_simulated_is_skipped_and_told(tmp_path):
+    rows = [dataclasses.replace(row, extras={**row.extras, "optimizer": "sgd"}) for row in ROWS]
+    write_dataset(tmp_path, "mlp", rows, {}, {})
+    (found,) = kfold_command([tmp_path / "mlp.csv"], models=["extra-trees", "simulation"], folds=3)
+    assert [each.model for each in found.results] == ["majority", "line", "extra-trees"]
+    assert found.skipped == ("simulation: some of these networks cannot be simulated",)
+
+
+def test_utilization_needs_enough_rows(folder):
+    with pytest.raises(DatasetError, match="no measure of utilization in 100 rows"):
+        utilization_command([folder / "mlp.csv"])
+
+
+def test_utilization_is_learned_and_written(tmp_path):
+    rows = [
+        dataclasses.replace(row, config_id=f"{row.config_id}-{i}", batch=row.batch + i)
+        for row in ROWS
+        for i in range(3)
+    ]
+    write_dataset(tmp_path, "mlp", rows, {}, {})
+    (found,) = utilization_command([tmp_path / "mlp.csv"], out=tmp_path / "weights", folds=3)
+    assert (found.measure, found.rows) == ("smact", 108)
+    assert found.r2 > 0.95
+    assert found.mae < found.constant_mae / 3
+    assert found.weights.with_suffix(".md").is_file()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("sequence", [False, True], ids=["mlp ensemble", "sequence ensemble"])
+def test_neural_networks_say_the_same_without_torch(table, tmp_path, sequence):
+    from cotenant.learn import models_torch
+    from cotenant.learn.training import export_ensemble
+
+    kind = models_torch.SequenceEnsemble if sequence else models_torch.MlpEnsemble
+    model = kind(models_torch.Schedule(epochs=4))
+    model.fit(table, seed=0)
+    path = learned_weights.write_weights(tmp_path / "net", export_ensemble(model, table, 0))
+    told = says(learned_weights.read_weights(path), table)
+    assert told.classes.tolist() == model.predict(table).classes.tolist()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_attention_is_across_layers_not_across_the_batch(table):
+    import torch
+
+    from cotenant.learn import models_torch
+
+    model = models_torch.SequenceEnsemble(models_torch.Schedule(epochs=1))
+    model.fit(table, seed=0)
+    inputs = model._inputs(table)
+    model.net.eval()
+    with torch.no_grad():
+        together = model.net(*inputs)
+        alone = torch.cat([model.net(*(each[i : i + 1] for each in inputs)) for i in range(len(table))])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize(
+    ("features", "classes", "parameters"),
+    [
+        pytest.param(8, 5, 1495, id="MLPs"),
+        pytest.param(10, 6, 1646, id="CNNs"),
+        pytest.param(9, 6, 1590, id="Transformers"),
+    ],
+)
+def test_the_ensemble_has_the_published_number_of_parameters(features, classes, parameters):
+    from cotenant.learn import models_torch
+
+    net = models_torch.Perceptrons(features, classes)
+    used = 0
+    for member, depth in enumerate(models_torch.DEPTHS):
+        width = features
+        for level in range(depth):
+            out = int(net.get_buffer(f"used{level}")[member].sum())
+            used += out * (width + 1) + 2 * out
+            width = out
+        used += classes * (width + 1)
+    assert used == parameters
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_pages_of_a_data_set(folder, tmp_path):
+    from cotenant.learn.analysis import analyse_command
+    from cotenant.learn.report import report_command
+
+    shown = analyse_command([folder / "mlp.csv"], tmp_path)
+    page = shown.pages[0].read_text()
+    assert page.count("data:image/png;base64,") == 6
+    assert "36 jobs: 36 ok" in page
+    report = report_command([folder / "mlp.csv"], tmp_path, models=["simulation", "extra-trees"], folds=3)
+    page = report.pages[0].read_text()
+    assert "No learned model beats the simulation" in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "98.4%" in page
+
+
+def test_a_convolutional_row_has_its_own_features():
+    found = simulate(cnn_row())
+    assert found.conv is not None
+    assert found.conv["widest_channels"] == 24
+    assert found.conv["largest_in_channels"] == 16
+    assert found.conv["convolutions"] == 2
+    assert found.conv["largest_mib"] == pytest.approx(8 * (16 + 24) * 32 * 32 * 4 / MiB)
