@@ -211,11 +211,11 @@ def test_a_fault_throws_jobs_off_and_a_checkpoint_keeps_their_work():
 
 
 def test_gpu_seconds_idle_while_somebody_waits_are_counted():
-    # A gang of two waits 100 s for GPU 0, first come first served; GPU 1 is idle meanwhile.
-    trace = a_trace((0.0, 100.0, 1, a_profile("a")), (0.0, 10.0, 2, a_profile("gang")))
-    found = simulate(trace, cluster.parse("2xA100-40GB"), "exclusive", config=NO_DELAY)
+    # A gang of three waits 100 s for GPU 0, first come first served; two GPUs are idle meanwhile.
+    trace = a_trace((0.0, 100.0, 1, a_profile("a")), (0.0, 10.0, 3, a_profile("gang")))
+    found = simulate(trace, cluster.parse("3xA100-40GB"), "exclusive", config=NO_DELAY)
     assert found.start_s[1] == pytest.approx(100.0)
-    assert found.idle_while_waiting_s == pytest.approx(100.0)
+    assert found.idle_while_waiting_s == pytest.approx(200.0)
 
 
 def test_a_recorded_run_has_every_change_of_every_gpu():

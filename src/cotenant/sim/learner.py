@@ -1,0 +1,145 @@
+"""Feeds the daemon's own history with what would have been seen of attempts in a simulated world.
+
+A daemon learns when an attempt ends, from its peak, how long it ran, and what the GPU showed in each company. The same
+is worked out here from the constant stretches between events. Of a gang, its first GPU is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from cotenant.core.job import Attempt, AttemptExit, Job, Spell
+from cotenant.scheduling.history import History
+from cotenant.scheduling.workloads import workload_key
+from cotenant.sim.world_card import Card, Live
+
+MOST_SPELLS = 12
+LEAST_SPELL_S = 10.0
+
+MOST_JOBS_KEPT = 10_000
+
+SEEN_STEP = 0.02
+"""A kind of work whose activity is known better by less than this is not looked at again."""
+
+
+class Learner:
+    """A history, and the jobs that wait by what they do, so that they are looked at again when more is known.
+
+    `tells_steps`: jobs tell their step rate; then a history need not infer slowdowns from SM activity.
+    """
+
+    def __init__(
+        self, history: History, job_of: Callable[[int], Job], count: int, *, tells_steps: bool = False
+    ) -> None:
+        self.history = history
+        self._jobs = _Jobs(job_of, count)
+        self._tells_steps = tells_steps
+        self._waiting: dict[str, dict[int, Job]] = {}
+        self._known: dict[str, tuple[object, ...]] = {}
+
+    def waits(self, job: Job) -> None:
+        """`job` is in the queue."""
+        self._waiting.setdefault(workload_key(job.spec), {})[job.id] = job
+
+    def starts(self, job: Job) -> None:
+        """`job` is not in the queue any longer."""
+        self._waiting[workload_key(job.spec)].pop(job.id, None)
+
+    def note(self, card: Card, at_s: float) -> None:
+        """The company on `card` changes: add what was seen since it changed last."""
+        members = card.active
+        for live in members:
+            seconds = at_s - live.company_since_s
+            if live.cards[0] is not card or seconds <= 0.0:
+                continue
+            mates = tuple(sorted([each.job.id for each in members if each is not live])) if len(members) > 1 else ()
+            sums = live.company.get(mates)
+            if sums is None:
+                sums = live.company[mates] = [0.0, 0.0, 0.0, 0.0, 0.0]
+            sums[0] += seconds
+            sums[1] += card.smact * seconds
+            sums[2] += card.smocc * seconds
+            sums[3] += card.drama * seconds
+            sums[4] += live.speed * seconds
+            live.company_since_s = at_s
+
+    def completed(self, live: Live, at_s: float, *, failed: bool) -> list[Job]:
+        """An attempt ran to its end; jobs that wait and may go somewhere else now."""
+        held_bytes = live.held_bytes
+        if not live.active and live.activity is not None:  # it had its GPUs alone, and nobody looked
+            held_bytes = live.profile.peak_bytes if live.profile is not None else 0
+            activity, seconds = live.activity, at_s - live.placed_s - live.delay_s
+            means = (activity.smact, activity.smocc or 0.0, activity.drama or 0.0, 1.0)
+            live.company[()] = [seconds, *(each * seconds for each in means)]
+        attempt = Attempt(
+            number=len(live.job.attempts) + 1,
+            placement=live.placement,
+            placed_at_s=live.placed_s,
+            started_at_s=live.placed_s,
+            peak_observed_bytes={each.gpu.uuid: held_bytes for each in live.cards} if held_bytes else {},
+            ended_at_s=at_s,
+            exit=AttemptExit(exit_code=1 if failed else 0, signal=None, reason="exited"),
+            spells=self._spells(live),
+        )
+        return self.ended(replace(live.job, attempts=(*live.job.attempts, attempt)))
+
+    def ended(self, job: Job) -> list[Job]:
+        """The last attempt of `job` is over; jobs that wait and may go somewhere else now."""
+        key = self.history.learn(job, self._jobs)
+        if key is None:
+            return []
+        now = self._summary(job)
+        if self._known.get(key) == now:
+            return []
+        self._known[key] = now
+        return list(self._waiting.get(key, {}).values())
+
+    def _summary(self, job: Job) -> tuple[object, ...]:
+        """What a policy may go by, roughly: equal before and after means that nobody need look again."""
+        activity = self.history.activity(job)
+        smact = None if activity.smact is None else round(activity.smact / SEEN_STEP)
+        return (self.history.need_bytes(replace(job, attempts=(), floor_bytes=0)), smact, activity.drama is None)
+
+    def _spells(self, live: Live) -> tuple[Spell, ...]:
+        longest = sorted(live.company.items(), key=lambda each: (-each[1][0], each[0]))[:MOST_SPELLS]
+        return tuple(
+            Spell(
+                mates=mates,
+                seconds=sums[0],
+                smact=sums[1] / sums[0],
+                smocc=sums[2] / sums[0],
+                drama=sums[3] / sums[0],
+                steps_hz=sums[4] / sums[0] if self._tells_steps else None,
+            )
+            for mates, sums in longest
+            if sums[0] >= LEAST_SPELL_S
+        )
+
+
+class _Jobs(Mapping[int, Job]):
+    """All jobs of a trace by id, made when asked for; the newest are kept."""
+
+    def __init__(self, job_of: Callable[[int], Job], count: int) -> None:
+        self._job_of = job_of
+        self._count = count
+        self._made: dict[int, Job] = {}
+
+    def __getitem__(self, job_id: int) -> Job:
+        found = self._made.get(job_id)
+        if found is None:
+            if job_id not in self:
+                raise KeyError(job_id)
+            if len(self._made) >= MOST_JOBS_KEPT:
+                self._made.clear()
+            found = self._made[job_id] = self._job_of(job_id - 1)
+        return found
+
+    def __contains__(self, job_id: object) -> bool:
+        return isinstance(job_id, int) and 0 < job_id <= self._count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(1, self._count + 1))
+
+    def __len__(self) -> int:
+        return self._count

@@ -1,0 +1,128 @@
+"""The report: one page that needs nothing else, and charts that show the numbers they are given."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.sim import cluster, traces
+from cotenant.sim.evaluate import Setting, evaluate
+from cotenant.sim.report import Limits, html, limits_of, summary, write_report
+from cotenant.sim.report_svg import Bar, Line, Point, Strip, bars, lines, number, scatter, strips
+from cotenant.sim.world_config import WorldConfig
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    trace = traces.load("t1")
+    some = trace.changed([trace[i] for i in range(10)], name="t1 <first ten>")
+    setting = Setting(trace=some, cluster=cluster.parse("2xA100-40GB"), config=WorldConfig(record=True))
+    return evaluate(setting, ["exclusive", "carma"], bootstrap=3)
+
+
+LIMITS = Limits(bound_s=3600.0, best_s=4000.0, best_by="a search")
+
+
+def test_page_is_complete_and_needs_nothing_else(evaluation):
+    page = html(evaluation, LIMITS)
+    assert page.startswith("<!doctype html>")
+    assert "t1 &lt;first ten&gt;" in page
+    assert "<first ten>" not in page
+    assert not re.search(r"(?:src|href)=|url\(|https?://|<script", page)
+    for heading in ("Figures", "Policies side by side", "How long jobs take", "SM activity of every GPU over time"):
+        assert heading in page
+    for svg in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        ET.fromstring(svg)
+
+
+def test_table_has_the_figures(evaluation):
+    page = html(evaluation, LIMITS)
+    carma = evaluation.results[1].metrics
+    change = carma.makespan_s / evaluation.results[0].metrics.makespan_s - 1
+    row = next(each for each in re.findall(r"<tr>.*?</tr>", page) if "<th class=name>carma" in each)
+    assert f"<small>{change:+.0%}</small>" in row
+    assert f"<td>{carma.within_bound:.0%}</td>" in row
+    assert f"<td>{carma.makespan_s / 4000 - 1:.0%}</td><td>{carma.makespan_s / 3600 - 1:.0%}</td>" in row
+    assert len(re.findall(r"\[[+-]", row)) == 4
+
+
+def test_without_bootstraps_it_says_so(evaluation):
+    page = html(evaluate(evaluation.setting, ["exclusive"]), LIMITS)
+    assert "One run of one trace" in page
+    assert "whisker" not in page.split("</style>")[1]
+
+
+def test_limits_are_below_every_policy(evaluation):
+    pytest.importorskip("scipy", reason="bounds need scipy")
+    found = limits_of(evaluation, tries=6)
+    assert found.bound_s is not None
+    assert found.bound_s <= found.best_s <= min(each.metrics.makespan_s for each in evaluation.results)
+    assert all("above the proven bound" in line for line in summary(evaluation, found))
+
+
+def test_limits_without_a_bound():
+    found = Limits(bound_s=None, best_s=100.0, best_by="carma", note="no bound: why")
+    assert found.text(125.0) == "25% above the best known"
+
+
+def test_mig_clusters_have_no_bound(evaluation):
+    setting = Setting(
+        trace=evaluation.setting.trace, cluster=cluster.parse("2xA100-40GB/4g.20gb+3g.20gb"), config=WorldConfig()
+    )
+    found = limits_of(evaluate(setting, ["exclusive"]), tries=1)
+    assert found.bound_s is None
+    assert "whole GPUs" in found.note
+
+
+def test_file_that_cannot_be_written(evaluation, tmp_path):
+    path = tmp_path / "report.html"
+    write_report(evaluate(evaluation.setting, ["carma"]), path)
+    assert path.read_text().count("</html>") == 1
+    with pytest.raises(UsageError, match="cannot write"):
+        write_report(evaluate(evaluation.setting, ["carma"]), tmp_path / "none" / "report.html")
+
+
+def shapes(svg, tag):
+    return [each for each in ET.fromstring(svg).iter() if each.tag == tag]
+
+
+def test_bars_are_as_long_as_their_values():
+    svg = bars([Bar("one", "t0", 10.0), Bar("two", "t1", 5.0, 4.0, 8.0), Bar("none", "t2", float("nan"))], unit="s")
+    wide = [float(each.get("width")) for each in shapes(svg, "rect")]
+    assert len(wide) == 2
+    assert wide[0] == pytest.approx(2 * wide[1], rel=0.01)
+    assert len(shapes(svg, "path")) == 1
+    assert "two: 5 s, 95 % of bootstraps 4 to 8" in svg
+
+
+def test_front_joins_what_nothing_betters():
+    svg = scatter([Point("a", "t0", 1, 3), Point("b", "t1", 2, 2), Point("c", "t2", 3, 3)], x_label="x", y_label="y")
+    front = next(each for each in shapes(svg, "path") if each.get("class") == "front").get("d")
+    assert front.count("L") == 1
+    a, b, _ = sorted(shapes(svg, "circle"), key=lambda each: float(each.get("cx")))
+    assert front == f"M{a.get('cx')} {a.get('cy')}L{b.get('cx')} {b.get('cy')}"
+
+
+def test_lines_start_at_nothing():
+    svg = lines([Line("a", "t0", [(0.0, 0.0), (1.0, 1.0)])], x_label="x", y_label="y")
+    path = next(each for each in shapes(svg, "path") if "line" in each.get("class")).get("d")
+    assert path.startswith("M58.0 296.0")
+
+
+def test_strips_are_as_long_as_their_run():
+    full = strips([Strip("GPU 0", [0.5] * 10)], hours=10, of_hours=10)
+    half = strips([Strip("GPU 0", [0.5, 0.0] * 5)], hours=5, of_hours=10)
+    tracks = [float(shapes(each, "rect")[0].get("width")) for each in (full, half)]
+    assert tracks[0] == pytest.approx(2 * tracks[1])
+    assert len(shapes(half, "rect")) == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12345.6, "12,346"), (123.4, "123"), (12.34, "12.3"), (0.5, "0.50"), (float("nan"), "-"), (7.0, "7")],
+)
+def test_numbers(value, text):
+    assert number(value) == text
