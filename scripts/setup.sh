@@ -93,7 +93,7 @@ say "transformers and accelerate (3 of 4)"
 pip_install transformers accelerate
 
 say "cotenant and the development tools (4 of 4)"
-pip_install --editable '.[dev]'
+pip_install --editable '.[dev,learn,plots,sim,top]'
 
 echo "$key" >"$STAMP"
 say "done; next: make demo, make test"
