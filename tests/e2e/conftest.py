@@ -46,9 +46,10 @@ class Site:
         self.client = Client(self.socket, timeout_s=TIMEOUT_S)
 
     def start(self, *flags, simulate="2xA100-40GB"):
-        """Start a daemon; returns once it serves."""
+        """Start a daemon, on the driver's GPUs with `simulate=None`; returns once it serves."""
         read_end, write_end = os.pipe()
-        fast = ("--simulate", simulate, "--time-scale", "60", "--tick", "0.1")
+        cards = () if simulate is None else ("--simulate", simulate, "--time-scale", "60")
+        fast = (*cards, "--tick", "0.1")
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
                 [*self.command, "daemon", *fast, *flags, "--ready-fd", str(write_end)],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fake_mps
 from cotenant.core.errors import BackendError
 from cotenant.core.units import GiB
 from cotenant.gpus.mps import MpsServers, MpsState
@@ -17,36 +18,13 @@ UUID = "GPU-0a8f0f2e-1111-2222-3333-444455556666"
 OTHER = "GPU-9b7e1d3c-aaaa-bbbb-cccc-ddddeeeeffff"
 UID = os.geteuid()
 
-CONTROL = """#!/bin/sh
-# A control daemon whose state is a file in its pipe folder; it notes what it was asked, and for whom.
-pipe=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
-here=$(dirname "$0")
-if [ "$1" = -d ]; then
-    echo "start $CUDA_VISIBLE_DEVICES $(id -u)" >> "$here/notes"
-    if [ -e "$here/broken" ]; then echo "An instance of this daemon is already running"; exit 1; fi
-    touch "$pipe/control"
-    sleep 1 &  # a daemon that keeps what it inherited
-    exit
-fi
-read -r asked pid
-echo "$asked $(basename "$(dirname "$pipe")")" >> "$here/notes"
-if [ ! -e "$pipe/control" ]; then echo "Cannot find MPS control daemon process"; exit 1; fi
-case $asked in
-    quit) [ -e "$pipe/busy" ] || rm "$pipe/control" ;;
-    get_server_list) [ ! -e "$pipe/servers" ] || cut -d' ' -f1 "$pipe/servers" ;;
-    get_server_status) sed -n "s/^$pid //p" "$pipe/servers" ;;
-esac
-"""
-
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
     """A folder with the program, first on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    program = folder / "nvidia-cuda-mps-control"
-    program.write_text(CONTROL)
-    program.chmod(0o755)
+    fake_mps.put(folder)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
 
