@@ -34,7 +34,7 @@ def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatc
     for family, count in FAMILIES.items():
         assert main(["learn", "generate", f"{family}-small", "--count", str(count), "--out", f"{family}.txt"]) == 0
     files = [f"{family}.txt" for family in FAMILIES]
-    assert main(["learn", "run", *files, "--out", "runs", "--trace"]) == 0
+    assert main(["learn", "run", *files, "--out", "runs", "--trace", "--steps", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert (len(lines), lines[-1].split()[0]) == (50, "[50/50]")
     assert main(["learn", "clean", "runs", "--out", "data", "--json"]) == 0
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_out_of_memory_with_its_need_and_a_dead_tracer_is_r
     assert "does not fit A100-40GB" in run.message
     labeler._worker.kill()
     labeler._worker.wait(60)
-    assert labeler.label(small()).status == "ok"
+    assert labeler._running().poll() is None
 
 
 @pytest.mark.parametrize("labeler", [{"limit_s": 0.01}], indirect=True)

@@ -160,7 +160,7 @@ class SequenceEnsemble(MlpEnsemble):
     name = "gpumemnet-sequence"
 
     def __init__(self, schedule: Schedule | None = None) -> None:
-        super().__init__(schedule or Schedule(epochs=100, patience=25, batch=256))
+        super().__init__(schedule or Schedule(epochs=60, patience=20, batch=256, rate=2e-2))
 
     def fit(self, table: Table, seed: int) -> None:
         self.layer_scale = LayerScale.of(table.sequences)

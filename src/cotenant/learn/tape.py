@@ -155,7 +155,7 @@ class Tape:
                 if before is None:
                     due[id(parent)] = found
                 else:
-                    self.drop(found)  # added to the other in place
+                    due[id(parent)] = found
         self.graph = []
         self.drop(seed)
         self.enter("forward")
