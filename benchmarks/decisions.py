@@ -1,29 +1,41 @@
 """Decisions per second of the registered policies, beside a plain loop on the same servers in the same run.
 
-One decision: the next job of a queue gets a GPU, or a reason why not. `loop` is the least that could work, a scan of
-two arrays for the GPU with most free memory below a cap on activity, without reasons, checks or promises kept;
-`policy` is `Policy.decide` on whole snapshots with one verdict per GPU and wait; `manager` is a whole daemon step
-(event in, decision, state, command out). Run: `python benchmarks/decisions.py [--quick] [--policy NAME] [--seed N]`.
+One decision is the next job's: it gets a GPU. `loop` is the least that could work, a scan of two arrays for the GPU
+with most free memory below a cap on activity, without reasons, checks or promises kept. `followed` is a policy at
+work: a job comes, the oldest of those that run leaves its GPU, and who waits is placed; with promises, gates and kinds
+of need kept up to date. `backlog` is the same with so many jobs waiting that find no place. `snapshot` is
+`Policy.decide` on whole snapshots, with a verdict per GPU for who waits; `manager` is a whole daemon step: event in,
+decision, state, command out. Seconds are of the processor, so that a busy machine counts less.
+
+Run: `python benchmarks/decisions.py [--quick] [--policy NAME] [--seed N] [--write]`.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gc
+import os
 import platform
 import random
 import statistics
+import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from cotenant.core.events import AttemptExited, JobSubmitted, Launch, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import AttemptExit, Job, JobSpec, Queued
 from cotenant.core.units import GiB
 from cotenant.scheduling.manager import Manager, ManagerConfig
-from cotenant.scheduling.policies import create, policies
+from cotenant.scheduling.policies import create, options, policies
 
+ROOT = Path(__file__).parents[1]
 CAP = 0.8
+GOALS = {4: (200_000, 500_000), 1_000: (150_000, 500_000), 10_000: (100_000, 300_000)}
+BACKLOG = 80_000
 
 
 def a_server(count: int, rng: random.Random) -> ServerSnapshot:
@@ -36,14 +48,14 @@ def a_server(count: int, rng: random.Random) -> ServerSnapshot:
     return ServerSnapshot(at_s=0.0, gpus=tuple(gpus))
 
 
-def a_queue(count: int, rng: random.Random) -> list[Job]:
+def a_queue(count: int, rng: random.Random, *, first: int = 1, sizes: tuple[int, ...] = (2, 4, 6, 8, 12)) -> list[Job]:
     return [
-        Job(id=each, spec=a_spec(rng), submitted_at_s=float(each), state=Queued(since_s=0.0))
-        for each in range(1, count + 1)
+        Job(id=each, spec=a_spec(rng, sizes), submitted_at_s=float(each), state=Queued(since_s=0.0))
+        for each in range(first, first + count)
     ]
 
 
-def a_spec(rng: random.Random) -> JobSpec:
+def a_spec(rng: random.Random, sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16)) -> JobSpec:
     return JobSpec(
         command=("true",),
         workdir="/",
@@ -51,7 +63,7 @@ def a_spec(rng: random.Random) -> JobSpec:
         user="ann",
         uid=1,
         name="job",
-        declared_bytes=rng.choice((2, 4, 6, 8, 12, 16)) * GiB,
+        declared_bytes=rng.choice(sizes) * GiB,
     )
 
 
@@ -73,37 +85,95 @@ def loop(server: ServerSnapshot, queue: list[Job]) -> int:
     return placed
 
 
-def per_second(step: Callable[[], int], repeats: int) -> float:
-    """Median over `repeats` of decisions per second; `step` answers how many decisions it took."""
-    rates = []
-    for _ in range(repeats):
+def per_second(step: Callable[[], tuple[int, float]], repeats: int) -> float:
+    """Median over `repeats` of decisions per second; `step` answers how many decisions it took, in how many seconds."""
+    return statistics.median(decisions / seconds for decisions, seconds in (step() for _ in range(repeats)))
+
+
+def timed(work: Callable[[], int]) -> Callable[[], tuple[int, float]]:
+    """`work` and how long it took."""
+
+    def step() -> tuple[int, float]:
         gc.collect()
-        began = time.perf_counter()
-        decisions = step()
-        rates.append(decisions / (time.perf_counter() - began))
-    return statistics.median(rates)
+        began = time.process_time()
+        decisions = work()
+        return decisions, time.process_time() - began
+
+    return step
 
 
-def manager_step(name: str, options: dict[str, object], gpus: int, jobs: int, rng: random.Random) -> Callable[[], int]:
-    """Submit `jobs` one by one; each starts and ends before the next."""
-    specs = [a_spec(rng) for _ in range(jobs)]
+def followed(
+    name: str, chosen: dict[str, object], gpus: int, count: int, seed: int, *, backlog: int
+) -> tuple[int, float]:
+    """A policy at work on a server half full, `backlog` jobs waiting that fit nowhere."""
+    rng = random.Random(seed)
+    placer = create(name, chosen).placer()
+    for gpu in a_server(gpus, rng).gpus:
+        placer.update(gpu)
+    live: deque[int] = deque()
+    for job in a_queue(gpus, rng):
+        placer.add(job)
+    live.extend(each.job_id for each in placer.decide(0.0))
+    for job in a_queue(backlog, rng, first=10_000_000, sizes=tuple(range(41, 47))):
+        placer.add(job)
+    placer.decide(0.0)
+    jobs = a_queue(count, rng, first=1_000_000)
+    gc.collect()
+    gc.freeze()
+    placed = 0
+    began = time.process_time()
+    for job in jobs:
+        placer.add(job)
+        if live:
+            placer.release(live.popleft())
+        for each in placer.decide(0.0):
+            live.append(each.job_id)
+            placed += 1
+    seconds = time.process_time() - began
+    gc.unfreeze()
+    if placed < 0.5 * count:
+        raise SystemExit(f"only {placed} of {count} jobs found a place: not what is meant to be measured")
+    return count, seconds
+
+
+def managed(name: str, chosen: dict[str, object], gpus: int, count: int, seed: int) -> tuple[int, float]:
+    """Submit jobs one by one; each starts and ends before the next."""
+    rng = random.Random(seed)
+    specs = [a_spec(rng) for _ in range(count)]
     inventory = tuple(each.gpu for each in a_server(gpus, rng).gpus)
     samples = {each.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for each in inventory}
     done = AttemptExit(exit_code=0, signal=None, reason="exited")
+    manager = Manager(create(name, chosen), ManagerConfig(estimate=False))
+    manager.handle(ServerSampled(at_s=0.0, cause="bench", gpus=inventory, samples=samples, observed=()))
+    manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=1_000_000, spec=specs[0]))  # takes in the GPUs
+    gc.collect()
+    began = time.process_time()
+    for job_id, spec in enumerate(specs, start=1):
+        commands = manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=job_id, spec=spec))
+        if not any(isinstance(each, Launch) for each in commands):
+            raise SystemExit(f"job {job_id} was not placed: {manager.explain(job_id).reason}")
+        manager.handle(
+            AttemptExited(at_s=0.0, cause="bench", job_id=job_id, attempt=1, exit=done, peak_observed_bytes={})
+        )
+    return count, time.process_time() - began
 
-    def step() -> int:
-        manager = Manager(create(name, options), ManagerConfig(estimate=False))
-        manager.handle(ServerSampled(at_s=0.0, cause="bench", gpus=inventory, samples=samples, observed=()))
-        for job_id, spec in enumerate(specs, start=1):
-            commands = manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=job_id, spec=spec))
-            if not any(isinstance(each, Launch) for each in commands):
-                raise SystemExit(f"job {job_id} was not placed: {manager.explain(job_id).reason}")
-            manager.handle(
-                AttemptExited(at_s=0.0, cause="bench", job_id=job_id, attempt=1, exit=done, peak_observed_bytes={})
-            )
-        return jobs
 
-    return step
+def row(name: str, chosen: dict[str, object], gpus: int, repeats: int, seed: int, *, quick: bool) -> str:
+    server = a_server(gpus, random.Random(seed))
+    few = max(10, min(1000, 1_000_000 // gpus) if quick else 1000)
+    queue = a_queue(few, random.Random(seed + 1))
+    count = 3_000 if quick else 20_000
+    policy = create(name, chosen)
+    rates = (
+        per_second(timed(lambda: (loop(server, queue), len(queue))[1]), repeats),
+        per_second(lambda: followed(name, chosen, gpus, count, seed, backlog=0), repeats),
+        per_second(lambda: followed(name, chosen, gpus, count, seed, backlog=BACKLOG // (10 if quick else 1)), repeats),
+        per_second(timed(lambda: len(policy.decide(queue, server))), repeats),
+        per_second(lambda: managed(name, chosen, gpus, min(count, 2000), seed), repeats),
+    )
+    floor, goal = GOALS[gpus]
+    cells = " | ".join(f"{each:,.0f}" for each in rates)
+    return f"| {gpus:,} | {cells} | {floor:,} | {goal:,} |"
 
 
 def main() -> None:
@@ -111,23 +181,42 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller queues, 3 repeats instead of 5")
     parser.add_argument("--policy", default="most-memory", choices=policies())
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     args = parser.parse_args()
     repeats = 3 if args.quick else 5
-    options: dict[str, object] = {} if args.policy == "exclusive" else {"settle_s": 0.0}
-    policy = create(args.policy, options)
-    print(f"policy {args.policy}, seed {args.seed}, median of {repeats}, Python {platform.python_version()}")
-    print(f"{'GPUs':>6} {'jobs':>6} {'loop/s':>11} {'policy/s':>11} {'manager/s':>11} {'placed: loop, policy':>22}")
-    for gpus, jobs in ((4, 12), (4, 1000), (1000, 1000), (10_000, 100 if args.quick else 1000)):
-        rng = random.Random(args.seed)
-        server, queue = a_server(gpus, rng), a_queue(jobs, rng)
-        placed_by_loop = loop(server, queue)
-        placed = sum(1 for each in policy.decide(queue, server) if hasattr(each, "gpu_uuids"))
-        baseline = per_second(lambda server=server, queue=queue: (loop(server, queue), len(queue))[1], repeats)
-        decided = per_second(lambda server=server, queue=queue: len(policy.decide(queue, server)), repeats)
-        steps = max(5, min(jobs, 20_000 // gpus))
-        managed = per_second(manager_step(args.policy, options, gpus, steps, rng), repeats)
-        counts = f"{placed_by_loop}, {placed}"
-        print(f"{gpus:>6} {jobs:>6} {baseline:>11,.0f} {decided:>11,.0f} {managed:>11,.0f} {counts:>22}")
+    chosen: dict[str, object] = {"settle_s": 0.0} if "settle_s" in options(args.policy) else {}
+    lines = [
+        f"Policy `{args.policy}` {chosen or ''}, seed {args.seed}, median of {repeats}; decisions a second.",
+        "",
+        "| GPUs | plain loop | followed | followed, backlog | snapshot | manager | floor | goal |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    print("\n".join(lines))
+    for gpus in GOALS:
+        lines.append(row(args.policy, chosen, gpus, repeats, args.seed, quick=args.quick))
+        print(lines[-1], flush=True)
+    if args.write:
+        write(lines, args.policy)
+
+
+def write(lines: list[str], policy: str) -> None:
+    today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
+    backlog = f"Backlog: {BACKLOG:,} jobs of six sizes that fit nowhere."
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    head = [
+        f"# Decisions per second, {today}",
+        "",
+        f"Commit {commit}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
+        f"Repeat with `python benchmarks/decisions.py --policy {policy} --write`. {backlog}",
+        "Floor and goal are for `followed`: a job added, another's end, and the placement.",
+        "",
+    ]
+    path = ROOT / "benchmarks" / "results" / f"decisions_{policy}_no-gpu_{today}.md"
+    path.write_text("\n".join([*head, *lines, ""]))
+    print(f"written to {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -99,8 +99,8 @@ class EstimateRequest:
         declared_bytes: what the user declared, for the estimator of that name.
         gpus: how many GPUs the command sees, all of the model `gpu`.
         stand_ins: data to be made up where it is absent, as `tracing.standins` reads them.
-        lengths: which length a batch of varying ones has, as `tracing.lengths` reads it; empty: as it comes.
-        online: whether the script may use the network.
+        lengths: of which samples batches are made where lengths vary, as `tracing.lengths` reads it; empty: the first.
+        online: whether the script may use the network; `real_writes`: whether what it writes is kept.
     """
 
     command: tuple[str, ...]
@@ -113,6 +113,7 @@ class EstimateRequest:
     stand_ins: tuple[str, ...] = ()
     lengths: str = ""
     online: bool = False
+    real_writes: bool = False
 
 
 class Estimator(Protocol):

@@ -46,6 +46,15 @@ class Gate:
         return self.reason(view, at_s) if closed else None
 
 
+def all_open_at_s(gates: Sequence[Gate]) -> Callable[[GpuView], float]:
+    """When all `gates` of a GPU with residents are open."""
+    if not gates:
+        return lambda _view: OPEN
+    if len(gates) == 1:
+        return gates[0].opens_at_s
+    return lambda view: max([each.opens_at_s(view) for each in gates])
+
+
 def fresh_telemetry(view: GpuView, at_s: float) -> str | None:
     """Why nothing may be promised there, or None."""
     if view.available_bytes is not None:

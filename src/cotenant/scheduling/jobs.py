@@ -49,6 +49,7 @@ class JobTable:
         self._namesakes: dict[tuple[int, str], set[int]] = {}
         self._unfinished: dict[str, int] = {}
         self._changed: dict[int, None] = {}
+        self._ended: list[int] = []
 
     def apply(self, event: Journaled) -> list[Command]:
         """Take in `event`; what has to be done because of it."""
@@ -105,6 +106,11 @@ class JobTable:
         """Jobs whose state, or whose readiness to start, may have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
+
+    def take_ended(self) -> list[int]:
+        """Jobs that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def elders(self, job: Job) -> set[int]:
         """Older jobs that a `singleton` waits for; none for other jobs."""
@@ -335,6 +341,8 @@ class JobTable:
             case Held():
                 pass
         if job.is_done:
+            if was_open:
+                self._ended.append(job.id)
             self._leave_namesakes(job)
         else:
             self._namesakes.setdefault(_names(job), set()).add(job.id)

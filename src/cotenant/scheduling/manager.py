@@ -26,7 +26,7 @@ from cotenant.core.events import (
     ServerSampled,
     Tick,
 )
-from cotenant.core.gpu import ServerSnapshot
+from cotenant.core.gpu import Gpu, ServerSnapshot
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Placement, Wait
 from cotenant.scheduling.config import ManagerConfig
@@ -65,6 +65,7 @@ class Manager:
         self._at_s = 0.0
         self._unfitted: set[int] = set()  # jobs to compare with the GPUs there are, `_totals_bytes`, largest first
         self._totals_bytes: list[int] = []
+        self._fitted_to: tuple[Gpu, ...] = ()
 
     @property
     def jobs(self) -> Mapping[int, Job]:
@@ -97,6 +98,7 @@ class Manager:
             if isinstance(event, AttemptExited):
                 self._learn(event)
         at_s = self._table.last_at_s
+        self._table.take_ended()
         self._follow(at_s)
         commands: list[Command] = []
         for job in self._table.jobs.values():
@@ -111,6 +113,10 @@ class Manager:
     def history(self) -> History:
         """What was learned from attempts that ended."""
         return self._history
+
+    def take_ended(self) -> list[Job]:
+        """Jobs that have ended since the last call; those of a restored journal are not among them."""
+        return [self._table.jobs[each] for each in self._table.take_ended() if self._table.jobs[each].is_done]
 
     def queue(self) -> list[Job]:
         """The jobs that the policy is asked about, oldest first."""
@@ -260,13 +266,17 @@ class Manager:
 
     def _hold_misfits(self, at_s: float) -> None:
         """Hold the jobs that can never fit, and queue those again for which a GPU has appeared."""
-        totals = sorted((gpu.memory_total_bytes for gpu in self._telemetry.gpus), reverse=True)
-        if not totals:
-            return
+        gpus = self._telemetry.gpus
         table = self._table
-        if totals != self._totals_bytes:
-            self._unfitted |= table.queued | table.misfits.keys()
-            self._totals_bytes = totals
+        if gpus is not self._fitted_to:
+            self._fitted_to = gpus
+            totals = sorted((gpu.memory_total_bytes for gpu in gpus), reverse=True)
+            if totals != self._totals_bytes:
+                self._unfitted |= table.queued | table.misfits.keys()
+                self._totals_bytes = totals
+        totals = self._totals_bytes
+        if not totals or not self._unfitted:
+            return
         for job_id in sorted(self._unfitted & (table.queued | table.misfits.keys())):
             job = table.jobs[job_id]
             why = never_fits(job, totals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from cotenant.core.errors import UsageError
 from cotenant.core.job import Job, Queued
 from cotenant.scheduling.policy import NOTHING, Facts
 
@@ -20,7 +21,7 @@ def queued_at_s(job: Job) -> float:
 
 def fifo(job: Job, _facts: Facts = NOTHING) -> tuple[float, ...]:
     """Larger priority first, then the order of submission. A retry keeps the place of its job."""
-    return (-job.spec.priority, queued_at_s(job), job.id)
+    return (-job.spec.priority, queued_at_s(job) if job.attempts_forgiven else job.submitted_at_s, job.id)
 
 
 def retries_first(job: Job, _facts: Facts = NOTHING) -> tuple[float, ...]:
@@ -57,3 +58,22 @@ def shortest_first(job: Job, facts: Facts) -> tuple[float, ...]:
     """Larger priority first, then the shortest by history; those of unknown duration last, oldest first."""
     duration_s = facts.duration_s(job)
     return (-job.spec.priority, math.inf if duration_s is None else duration_s, queued_at_s(job), job.id)
+
+
+def aged(order: Order, points_per_hour: float) -> Order:
+    """`order`, with a job's priority growing by `points_per_hour` while it waits.
+
+    All jobs age alike, so who is ahead of whom does not change with time: a priority of P is worth P / points_per_hour
+    hours of waiting. Only orders that begin with the priority can be aged; all above do.
+
+    Raises:
+        UsageError: the points are below zero.
+    """
+    if not 0 <= points_per_hour < math.inf:
+        raise UsageError(f"a priority cannot grow by {points_per_hour:g} an hour", hint="0 is no ageing")
+
+    def key(job: Job, facts: Facts) -> tuple[float, ...]:
+        priority, *rest = order(job, facts)
+        return (priority + points_per_hour * job.submitted_at_s / 3600.0, *rest)
+
+    return key if points_per_hour else order

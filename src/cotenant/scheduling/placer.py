@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cotenant.core.gpu import GpuSnapshot, Sharing
 from cotenant.core.job import Job, Queued
 from cotenant.core.placement import Placement, Wait
-from cotenant.scheduling import verdicts
+from cotenant.scheduling import filters, verdicts
 from cotenant.scheduling.interference import Activity
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.rankings import LOOP_UP_TO, Ranking, ranking
@@ -35,7 +35,7 @@ class Followed:
         self._policy = policy
         self._facts = facts
         self._loop_up_to = loop_up_to
-        self._gates = policy.gates
+        self._gate_opens_at_s = filters.all_open_at_s(policy.gates)
         self._now_s = -math.inf
         self._views: list[GpuView] = []
         self._by_uuid: dict[str, GpuView] = {}
@@ -46,7 +46,7 @@ class Followed:
         self._queue = Queue(in_line=not policy.backfill)
         self._asked: dict[Hashable, Kind] = {}
         self._better: set[int] = set()
-        self._placed: dict[int, tuple[GpuView, ...]] = {}
+        self._placed: dict[int, Sequence[GpuView]] = {}
         self._timers: list[tuple[float, int]] = []  # (at_s, place of a GPU, or -1 for the queue)
         self._kept_for: int | None = None
         self._try_kept = False
@@ -166,7 +166,8 @@ class Followed:
         """The first of each kind that is not blocked, in order, until all are blocked."""
         placements: list[Placement] = []
         heads = [(entry.key, entry) for kind in self._queue.ready if (entry := kind.head()) is not None]
-        heapify(heads)
+        if len(heads) > 1:
+            heapify(heads)
         while heads:
             entry = heads[0][1]
             kind = entry.kind
@@ -241,9 +242,11 @@ class Followed:
                 match.describe(mate, entry.kind.profile)
             view.take(mate)
             self._refile(view, better=False)
-            (self._empty if need.alone else self._shared).taken(view)
-        self._placed[job_id] = tuple(chosen)
-        self._stop_keeping(job_id)
+            if self._policy.score.rotates:
+                (self._empty if need.alone else self._shared).taken(view)
+        self._placed[job_id] = chosen
+        if self._kept_for == job_id:
+            self._stop_keeping(job_id)
         return placement
 
     # What waits, and for what.
@@ -301,18 +304,18 @@ class Followed:
         """For the job that GPUs are kept for: those first, then any that will do."""
         least = entry.kind.bytes_each
         wanted = EMPTY if entry.kind.need.alone else SHARED
+        match = None if entry.kind.need.alone else self._policy.match
         found = [
             view
             for view in self._views
-            # The first line is for speed: what is not filed would be refused in words.
+            # These two lines are for speed: what they leave out would be refused in words.
             if (view.filed & wanted or view.kept_for == entry.job.id) and (view.available_bytes or 0) >= least
+            if match is None or match.cost(entry.kind.profile, view.signature) is not None
             if verdicts.verdict(self._policy, entry.kind, entry.job.id, view, self._now_s) is None
         ]
         found.sort(key=lambda each: (each.kept_for is None, each.place))
         needed = entry.kind.need.gpus
         return found[:needed] if len(found) >= needed else ()
-
-    # The GPUs.
 
     def _refile(self, view: GpuView, *, better: bool) -> None:
         """Look again at what this GPU may take; `better`: somebody who waits may have a chance now."""
@@ -322,20 +325,20 @@ class Followed:
         if self._policy.match is not None:
             view.signature = self._policy.match.signature(view)
         before, filed = view.filed, 0
-        is_open = not (view.residents and self._gates) or self._opens_at_s(view) <= self._now_s
+        is_open = not view.residents or self._opens_at_s(view) <= self._now_s
         if view.available_bytes is not None and view.kept_for is None and not view.is_closed:
             filed = (SHARED if is_open else 0) | (EMPTY if view.is_empty else 0)
         view.filed = filed
-        if filed or before:
-            self._shared.file(view, bool(filed & SHARED))
+        if filed | before:
+            self._shared.file(view, filed & SHARED != 0)
             if (filed | before) & EMPTY:
-                self._empty.file(view, bool(filed & EMPTY))
+                self._empty.file(view, filed & EMPTY != 0)
         if (better or filed & ~before) and (filed or view.kept_for is not None):
             self._better.add(view.place)
 
     def _opens_at_s(self, view: GpuView) -> float:
         """When the gates of a GPU with residents are all open; then it will be looked at again."""
-        opens_at_s = max([gate.opens_at_s(view) for gate in self._gates])
+        opens_at_s = self._gate_opens_at_s(view)
         if self._now_s < opens_at_s < math.inf and opens_at_s != view.opens_at_s:
             heappush(self._timers, (opens_at_s, view.place))
         view.opens_at_s = opens_at_s
@@ -374,8 +377,6 @@ class Followed:
             for entry in sorted(heads, key=lambda each: each.key):
                 self._mind_age(entry)
 
-    # Why.
-
     def explain(self, job_id: int, at_s: float) -> Wait:
         """Why a job that waits is not placed, with one verdict for every GPU.
 
@@ -389,9 +390,9 @@ class Followed:
         if head is not None and head.kind.blocked and head.key < entry.key and not head.retried:
             return verdicts.behind(job_id, head.job.id, self._views)
         kind = entry.kind
+        as_of = (self._changes, at_s)
         if self._kept_for == job_id:
             return verdicts.wait(self._policy, kind, job_id, self._views, at_s)
-        as_of = (self._changes, at_s)
         if kind.answered != as_of or kind.wait is None:
             kind.answered, kind.wait = as_of, verdicts.wait(self._policy, kind, job_id, self._views, at_s)
         return Wait(job_id=job_id, reason=kind.wait.reason, verdicts=kind.wait.verdicts)

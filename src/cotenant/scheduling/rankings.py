@@ -49,6 +49,8 @@ class Loop:
         self._score = score
         self._match = match
         self._next = 0
+        self._by_memory = match is None and score.style in ("spread", "pack")
+        self._spread = score.style == "spread"
 
     def file(self, view: GpuView, eligible: bool) -> None:
         if eligible:
@@ -57,6 +59,8 @@ class Loop:
             self._eligible.discard(view.place)
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, profile: Hashable) -> Sequence[GpuView]:
+        if count == 1 and self._by_memory:
+            return self._one_by_memory(bytes_each, least_total_bytes)
         found = []
         for place in self._eligible:
             view = self._views[place]
@@ -70,6 +74,21 @@ class Loop:
             return (self._views[min(found)[1]],)
         found.sort()
         return [self._views[place] for _, place in found[:count]]
+
+    def _one_by_memory(self, bytes_each: int, least_total_bytes: int) -> Sequence[GpuView]:
+        """The commonest question, answered without a list."""
+        best: GpuView | None = None
+        liked = 0
+        for place in self._eligible:
+            view = self._views[place]
+            available = view.available_bytes or 0
+            if available < bytes_each or view.total_bytes < least_total_bytes:
+                continue
+            if best is None or (available > liked if self._spread else available < liked):
+                best, liked = view, available
+            elif available == liked and place < best.place:
+                best = view
+        return () if best is None else (best,)
 
     def _key(self, view: GpuView, profile: Hashable) -> tuple[float, float] | None:
         if self._match is not None:

@@ -5,10 +5,10 @@ Out of memory is told by evidence, in this order:
 - the traceback the process ended with is an out-of-memory error, and it did not exit with 0: out of memory;
 - such words are only somewhere in its output: a hint, believed if a sample near the end shows the GPU full;
 - anything else that fails is a failure of the job and is not tried again: it would fail again and, if it had
-  precedence, keep others waiting (as happens where every failure counts as out of memory, managers.md 1.1).
+  precedence, keep others waiting (as happens where every failure counts as out of memory, in CARMA).
 
 The next attempt may start at once, wherever there is room for the new floor: in the published systems the wait
-for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times the work lost (managers.md 0).
+for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times the work lost.
 
 - It needed `in_use + tried` at that moment, which is a lower bound of its peak: the floor is that and a tenth.
   Without these figures, half as much again as it was promised. At least a quarter above the promise in any case,

@@ -123,12 +123,14 @@ class GpuView:
 
     def leave(self, job_id: int) -> None:
         """Count a resident out; nothing if it is not here."""
-        each = next((each for each in self.residents if each.job_id == job_id), None)
-        if each is None:
+        for each in self.residents:
+            if each.job_id == job_id:
+                break
+        else:
             return
         if self.available_bytes is not None:
             self.available_bytes = min(self.available_bytes + each.held_bytes, self.total_bytes)
-        self.residents = tuple([mate for mate in self.residents if mate is not each])
+        self.residents = tuple([mate for mate in self.residents if mate is not each]) if len(self.residents) > 1 else ()
         self.told = None
         if each.seen_at_s is not None:
             self._measured = {}
@@ -148,6 +150,8 @@ class GpuView:
         Samples from before that resident's first kernel would hide it. An average over about 30 s after it
         predicts the next minutes within a few percent (AEGIS, observation window).
         """
+        if self.told is None and "smact" in self._measured:
+            return self._measured["smact"]
         return self.mean("smact")
 
     def mean(self, measure: str) -> float | None:

@@ -67,8 +67,11 @@ class Line:
         """Take the first out; `add` brings it back."""
         return heappop(self._heap)[1]
 
-    def bury(self) -> None:
+    def bury(self, entry: Entry) -> None:
         """One of them has died."""
+        if self._heap and self._heap[0][1] is entry:
+            heappop(self._heap)
+            return
         self._dead += 1
         if self._dead > FEW_DEAD and self._dead > len(self._heap) // 2:
             self._heap = [each for each in self._heap if each[1].alive]
@@ -139,9 +142,9 @@ class Queue:
         kind = entry.kind
         entry.alive = False
         del self.entries[entry.job.id]
-        kind.bury()
+        kind.bury(entry)
         if self._in_line:
-            self.line.bury()
+            self.line.bury(entry)
         if kind.head() is None:
             self.ready.pop(kind, None)
             self.blocked.pop(kind, None)

@@ -9,7 +9,7 @@ import pytest
 from builders import a_job, a_resident, a_server, a_snapshot
 from cotenant.core.errors import UsageError
 from cotenant.core.gpu import GpuSample
-from cotenant.core.job import Attempt, AttemptExit, OomEvidence
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Placement, Wait
 from cotenant.core.units import GiB
 from cotenant.scheduling import filters
@@ -109,6 +109,13 @@ def test_each_job_has_its_own_bound():
     assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), picky) == {}
 
 
+def test_a_bound_holds_from_the_placement_on():
+    work = placer("marginal-gain", gpu(0), facts=Facts(picky=0.4, me=0.4))
+    jobs = (a_job(1, name="picky", slowdown_bound=1.01), a_job(2, name="me"))
+    assert decided(work, *jobs) == {1: ("GPU-0",)}
+    assert "bound 1.01" in verdict(work, 2)
+
+
 def test_what_was_learned_counts():
     facts = Facts(me=0.3)
     work = placer("marginal-gain", gpu(0, busy(smact=0.3)), facts=facts)
@@ -117,6 +124,17 @@ def test_what_was_learned_counts():
         facts.fingerprints.learn(pair, [3.0, 3.0], spread=0.1)
     assert decided(work, a_job(1, name="me")) == {}
     assert "times as long" in verdict(work)
+
+
+def test_what_is_learned_later_counts_too():
+    facts = Facts(me=0.3)
+    match = create("marginal-gain").match.following(facts)
+    mine = match.profile(a_job(1, name="me"), facts)
+    theirs = match.signature(GpuView(gpu(0, busy(smact=0.3))))
+    assert match.cost(mine, theirs) < 0
+    for _ in range(20):
+        facts.fingerprints.learn([Activity("w0.3", 0.3), Activity("me", 0.3)], [3.0, 3.0], spread=0.1)
+    assert match.cost(mine, theirs) is None
 
 
 def test_one_of_whom_nothing_is_known_has_to_settle_first():
@@ -292,7 +310,8 @@ def test_horus_takes_the_least_loaded_under_a_cap():
     full = placer("horus", gpu(0, busy(smact=0.7)), facts=facts)
     assert decided(full, a_job(1, name="me")) == {}
     assert verdict(full) == "utilization_cap: utilization 1.10 in all with this job, cap 1.00"
-    assert decided(placer("horus", gpu(0), facts=Facts(me=1.0)), a_job(1, name="me")) == {1: ("GPU-0",)}
+    empty = placer("horus", gpu(0), facts=Facts(me=1.0), utilization_cap=0.5)
+    assert decided(empty, a_job(1, name="me")) == {1: ("GPU-0",)}
 
 
 @pytest.mark.parametrize(
@@ -353,6 +372,15 @@ def test_sjf_bsbf_takes_the_shortest_first():
     facts = Facts({"long": 900.0, "short": 500.0})
     jobs = (a_job(1, 30, name="long"), a_job(2, 30, name="short"), a_job(3, 30, name="unknown", priority=0))
     assert decided(placer("sjf-bsbf", gpu(0), facts=facts), *jobs) == {2: ("GPU-0",)}
+
+
+@pytest.mark.parametrize("name", ["first-fit", "carma", "lucid", "sjf-bsbf", "tiresias"])
+def test_a_retry_keeps_its_place_and_a_requeued_job_does_not(name):
+    order = create(name).order
+    retry = replace(failed(a_job(1, at_s=1.0), 4), state=Queued(since_s=50.0))
+    later = failed(a_job(2, at_s=10.0), 4)
+    assert order(retry, Facts()) < order(later, Facts())
+    assert order(replace(retry, attempts_forgiven=1), Facts()) > order(later, Facts())
 
 
 def test_tiresias_puts_those_behind_that_had_much():

@@ -84,6 +84,7 @@ def test_nobody_gets_faster_in_company():
     found = known.slowdowns([a(0.1, "x"), a(0.1, "y")])
     assert min(found) >= 1.0
     assert found == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert all(abs(value) < 0.01 for effects in known.state().values() for value in effects[::2])
 
 
 def test_work_without_a_key_is_nobody_in_particular():

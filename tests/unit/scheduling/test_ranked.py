@@ -217,6 +217,7 @@ def test_a_kept_gpu_whose_gate_opens_is_taken():
     placer.update(a_snapshot(0, residents=(young,), at_s=600.0))
     placer.add(long_wait(a_job(1, 20)))
     assert placer.decide(601.0) == [], "settles, and is kept"
+    assert placer.decide(602.0) == []
     assert placer.explain(1, 601.0).verdicts[0].rule == "settled"
     assert placer.wakes_at_s == 605.0
     assert [each.job_id for each in placer.decide(605.0)] == [1]
@@ -250,9 +251,32 @@ def test_jobs_that_come_and_go_are_not_remembered():
     placer = MEMORY_ONLY.placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.decide(0.0)
-    for each in range(2000):
+    placer.add(a_job(0, 36))
+    for each in range(1, 2000):
         placer.add(a_job(each, 36))
-        placer.remove(each - 10)
+        placer.remove(each)
     (kind,) = placer._queue.blocked or placer._queue.ready
     assert len(kind._heap) < 200
-    assert placer.waiting == 10
+    assert placer.waiting == 1
+
+
+def test_room_that_a_job_leaves_is_taken_by_who_waits():
+    placer = MEMORY_ONLY.placer()
+    placer.update(a_snapshot(0))
+    for each in (1, 2, 3):
+        placer.add(a_job(each, 15))
+    assert [each.job_id for each in placer.decide(0.0)] == [1, 2]
+    assert placer.decide(1.0) == []
+    placer.release(1)
+    assert [each.job_id for each in placer.decide(2.0)] == [3]
+
+
+def test_a_kept_job_that_comes_to_need_less_starts_at_once():
+    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer.update(a_snapshot(0, residents=(a_resident(15, job_id=100),)))
+    placer.add(long_wait(a_job(1, 36)))
+    placer.decide(600.0)
+    placer.add(a_job(2, 20, at_s=600.0, priority=1))
+    assert placer.decide(601.0) == []
+    placer.add(long_wait(a_job(1, 20)))
+    assert [each.job_id for each in placer.decide(602.0)] == [1]

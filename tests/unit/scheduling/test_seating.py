@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_gpu, a_spec, an_estimate
+from builders import a_gpu, a_job, a_snapshot, a_spec, an_estimate
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -23,6 +23,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.core.job import AttemptExit, ProcessId, Queued
 from cotenant.core.placement import Placement, Wait
 from cotenant.core.units import GiB
+from cotenant.scheduling.asking import Asking
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 
@@ -172,6 +173,16 @@ def test_time_together_is_kept_apart():
     assert spells[()].seconds == pytest.approx(60.0, abs=1.5)
 
 
+def test_a_job_of_several_gpus_is_told_of_once():
+    life = Life(gpus=2)
+    life.submit(1, gpus=2)
+    life.start(1)
+    life.pass_(60)
+    life.end(1)
+    (spell,) = life.manager.jobs[1].attempts[0].spells
+    assert spell.seconds == pytest.approx(45.0, abs=1.5)
+
+
 def test_a_restart_knows_the_same():
     life = Life()
     life.run(1)
@@ -194,19 +205,22 @@ def test_a_job_that_outgrows_its_promise_is_reported_and_counts_with_what_it_tak
 
 
 def test_readings_that_go_stale_between_samples_admit_nobody():
-    life = Life(policy="first-fit", stale_after_s=5.0)
+    life = Life(gpus=2, policy=create("first-fit", {"settle_s": 0}), stale_after_s=5.0)
+    assert life.submit(1)
     life.at_s += 6.0
-    assert life.submit(1) == []
-    assert life.manager.explain(1).verdicts[0].rule == "fresh_telemetry"
-    assert launched(life.pass_(1)) == [1]
+    assert life.submit(2) == []
+    assert life.manager.explain(2).verdicts[0].rule == "fresh_telemetry"
+    assert launched(life.pass_(1)) == [2]
 
 
 def test_a_clock_that_is_set_back_makes_readings_old():
-    life = Life(policy="first-fit", stale_after_s=5.0)
+    life = Life(gpus=2, policy=create("first-fit", {"settle_s": 0}), stale_after_s=5.0)
     life.pass_(30)
+    assert life.submit(1)
     life.at_s = 3.0
-    assert life.submit(1) == []
-    assert launched(life.pass_(1)) == [1]
+    assert life.submit(2) == []
+    assert life.manager.explain(2).verdicts[0].rule == "fresh_telemetry"
+    assert launched(life.pass_(1)) == [2]
 
 
 def test_a_gpu_that_appears_is_used_and_one_that_vanishes_is_not():
@@ -273,6 +287,18 @@ def test_a_policy_that_only_decides_is_asked():
     life.start(1)
     assert launched(life.end(1)) == [3]
     assert life.manager.explain(2).reason == "not the last"
+
+
+def test_one_that_is_asked_counts_what_it_gave_away():
+    asked = Asking(Odd())
+    asked.update(a_snapshot(0))
+    for each in (1, 2):
+        asked.add(a_job(each, at_s=float(each)))
+    assert [each.job_id for each in asked.decide(0.0)] == [2]
+    assert asked.decide(1.0) == []
+    assert (asked.waiting, asked.explain(1, 1.0).reason) == (1, "taken")
+    asked.release(2)
+    assert [each.job_id for each in asked.decide(2.0)] == [1]
 
 
 def test_promises_are_whole_steps():

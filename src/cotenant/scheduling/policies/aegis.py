@@ -7,7 +7,7 @@ next floor above what it had: 25, 50 or 75 % of a GPU, by steps of at most 8 GiB
 Different here, as for `carma`: promises instead of snapshots, a retry stops nobody, unreadable GPUs admit nobody, and
 the floor that an attempt's own evidence teaches counts where it is larger.
 
-Source: ehsanyousefzadehasl/AEGIS, configuration and recovery; managers.md 2.2 of this project's notes.
+Source: ehsanyousefzadehasl/AEGIS, configuration and recovery.
 """
 
 from __future__ import annotations

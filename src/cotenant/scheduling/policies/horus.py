@@ -4,7 +4,7 @@ A job's utilization is predicted before it runs: by the history of its work, els
 Among the GPUs whose residents' and the newcomer's SM activities together stay within `utilization_cap`, the one with
 the smallest sum is taken.
 
-Source: Yeung et al., Horus, as rated in policies.md section 4 of this project's notes.
+Source: Yeung et al., Horus (2022).
 """
 
 from __future__ import annotations

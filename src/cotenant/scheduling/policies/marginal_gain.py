@@ -21,6 +21,7 @@ from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
 from cotenant.scheduling.interference import ColdStart, Predictor
 from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.policies.published import gib
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
 from cotenant.scheduling.views import GpuView, Newcomer
@@ -106,10 +107,14 @@ def marginal_gain(
     smact_sum: float = 1.6,
     most_jobs: int = 4,
     settle_s: float = 15.0,
+    spare_gib: float = 0.0,
     keep_after_s: float | None = 1800.0,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
-    """`slowdown_bound` is for jobs that name none; `most_jobs` share a GPU at most; others as described above."""
+    """`slowdown_bound` is for jobs that name none; `most_jobs` share a GPU at most; others as described above.
+
+    `spare_gib` stays free besides all promises, for what fragments, or is held outside any process.
+    """
     if not least_gain <= 1:
         raise UsageError(f"no job gains {least_gain:g}: an empty GPU is 1", hint="write e.g. `0.3`")
     if not 1 <= slowdown_bound < math.inf:
@@ -125,5 +130,6 @@ def marginal_gain(
             least_gain=least_gain, slowdown_bound=slowdown_bound, smact_sum=smact_sum, predictor=ColdStart()
         ),
         keep_after_s=keep_after_s,
+        spare_bytes=gib(spare_gib, "memory to spare"),
         sharing=sharing,
     )
