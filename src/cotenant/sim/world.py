@@ -18,6 +18,7 @@ from typing import Any
 
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement
+from cotenant.scheduling.ledger import never_fits
 from cotenant.scheduling.policy import Placer
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.events import EventQueue
@@ -66,6 +67,7 @@ class World(Columns):
         self.config = config
         self.cards = [Card(slot, power_of(slot.gpu_type), record=config.record) for slot in cluster.slots]
         self._by_uuid = {card.gpu.uuid: card for card in self.cards}
+        self._totals_bytes = sorted((card.total_bytes for card in self.cards), reverse=True)
         self._placing = placing
         self._job_of = job_of
         self._speeds = Speeds(interference)
@@ -174,6 +176,8 @@ class World(Columns):
         self.now_s = at_s
 
     def _queue(self, number: int, job: Job) -> None:
+        if never_fits(job, self._totals_bytes) is not None:
+            return  # a daemon holds it, so that it stands in nobody's way
         self._waiting[number] = job
         self._placing.add(job)
         if self._learner is not None:

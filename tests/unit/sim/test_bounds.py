@@ -60,6 +60,17 @@ def test_a_pair_that_gains_bounds_by_its_gain():
     assert found.makespan_s <= played.makespan_s + 1e-6
 
 
+def test_sets_that_are_too_large_to_list_are_bounded():
+    """Each partner costs 0.6: four run 1.43 times as fast as in turn, but ten run 1.56 times."""
+    table = PairTable({("a", "a"): 1 / 1.6})
+    jobs = a_trace(*[(0.0, 100.0, a_kind("a", gib=1, smact=0.05))] * 10)
+    found = makespan_bound(jobs, ONE, interference=table, config=NO_DELAY)
+    options = {"smact_limit": 1.0, "settle_s": 0.0}
+    played = simulate(jobs, ONE, "first-fit", interference=table, config=NO_DELAY, options=options, learn=False)
+    assert played.makespan_s == pytest.approx(640.0)
+    assert found.makespan_s <= 640.0
+
+
 def test_later_releases_bound_too():
     jobs = [(0.0, 1.0, a_kind("a", gib=30)), *[(1000.0, 100.0, a_kind("a", gib=30))] * 3]
     found = makespan_bound(a_trace(*jobs), ONE, config=NO_DELAY)

@@ -9,7 +9,7 @@ import pytest
 from cotenant.core.errors import UsageError
 from cotenant.sim.interference import Activity, Standard, draw_sensitivity, standard
 from cotenant.sim.interference.kernel import KernelFit
-from cotenant.sim.interference.sharing import slice_speed
+from cotenant.sim.interference.sharing import on_slice, slice_speed
 from cotenant.sim.interference.tables import FILES, family_of, fits, measured, read_pairs, traits
 from cotenant.sim.workloads import workloads
 
@@ -109,6 +109,14 @@ def test_two_jobs_on_one_slice_share_it():
     alone = standard().speeds([RESNET], "A100-40GB/3g.20gb", "mig")[0]
     together = standard().speeds([RESNET, RESNET], "A100-40GB/3g.20gb", "mig")
     assert together[0] < 0.9 * alone
+
+
+def test_a_slice_is_busier_than_the_whole_gpu():
+    """The same work by 2 of 7 parts of the SMs, as fast as it gets there."""
+    found = on_slice(RESNET, "A100-40GB/2g.10gb")
+    assert found.smact == pytest.approx(min(1.0, RESNET.smact * slice_speed(RESNET, "A100-40GB/2g.10gb") * 7 / 2))
+    assert found.smact > 1.2 * CIFAR.smact
+    assert found.workload is None
 
 
 def test_no_such_slice():

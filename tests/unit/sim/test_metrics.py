@@ -80,6 +80,46 @@ def test_two_in_company():
     assert found.energy_j == pytest.approx(200 * found.power_mean_w)
 
 
+def test_a_failed_attempt_is_lost_and_its_wait_counts():
+    # Both are told to need 20 GiB; at half its work, after 100 s in company, the first wants 30 and dies. The other has
+    # 450 s left then, and it has to wait for these: 650 s in all, of which 100 are its execution.
+    grows, steady = (
+        Profile(
+            workload=name,
+            first_peak_bytes=20 * GiB,
+            peak_bytes=peak * GiB,
+            smact=0.4,
+            told_bytes={"horus": 20 * GiB},
+        )
+        for name, peak in (("grows", 30), ("steady", 20))
+    )
+    trace = Trace(
+        "two",
+        [
+            TraceJob(submit_s=0.0, duration_s=100.0, profile=grows),
+            TraceJob(submit_s=0.0, duration_s=500.0, profile=steady),
+        ],
+    )
+    config = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
+    options = {"settle_s": 0.0, "smact_limit": 1.0}
+    run = simulate(
+        trace,
+        cluster.parse("1xA100-40GB"),
+        "most-memory",
+        options=options,
+        estimator="horus",
+        interference=Halves(),
+        config=config,
+    )
+    found = metrics.metrics_of(run)
+    assert (found.ooms, found.jobs_with_oom, found.ended) == (1, 1, 2)
+    assert found.jct_mean_s == pytest.approx((650.0 + 550.0) / 2)
+    assert found.execution_mean_s == pytest.approx((100.0 + 550.0) / 2)
+    assert found.wait_mean_s == pytest.approx(450.0 / 2)
+    assert found.retry_wait_mean_s == pytest.approx(450.0)
+    assert found.lost_gpu_s == pytest.approx(100.0)
+
+
 def test_a_bound_is_a_bound():
     assert metrics.metrics_of(a_run(), slowdown_bound=2.0).within_bound == 1.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 from tests.builders import a_spec, an_estimate
@@ -15,6 +16,33 @@ from cotenant.core.units import GiB, MiB
 from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared tables are not beside this checkout")
+@pytest.mark.parametrize(
+    ("path", "jobs"),
+    [
+        ("traces/philly_jobs.csv.gz", 82_247),
+        ("traces/gavel_philly_vc_seed0.csv.gz", 15_264 - 1_548),  # those without a rate have no duration
+        ("traces/muri_philly_vc.csv.gz", 10_879),
+        ("traces/tiresias_60jobs.csv", 60),
+        ("traces/acme_kalos_converted.csv", 319),
+        ("traces/hydra_pai2020_cases.csv.gz", 15_000),
+        ("carma/traces/philly_trace_t1.csv", 60),
+        ("carma/traces/philly_mix_90_tasks.csv", 90),
+    ],
+)
+def test_converted_traces_are_read_whole(path, jobs):
+    assert len(traces.load(str(SHARED / path))) == jobs
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared tables are not beside this checkout")
+def test_published_arrivals_give_a_shape():
+    venus = arrivals.read_arrivals(SHARED / "traces" / "helios_venus_10min.csv.gz")
+    assert len(venus) > 100_000
+    assert len(arrivals.read_arrivals(SHARED / "traces" / "sia_workloads.csv.gz", only="set=philly")) > 1000
 
 
 def read(name, tmp_path, text=None):
@@ -39,6 +67,11 @@ def test_columns_of_other_tables(tmp_path):
     found = read("columns", tmp_path, "job_name,submit_s,n_gpus,dur_a100_s,dur_v100_s\nx,5,1,10,20\ny,7,1,30,40\n")
     assert table(found) == [(0.0, 10.0, 1, "", False, ""), (2.0, 30.0, 1, "", False, "")]
     assert found.notes == ("durations are `dur_a100_s`",)
+
+
+def test_several_traces_in_one_table_are_groups(tmp_path):
+    found = read("columns", tmp_path, "trace,submit_s,duration_s,n_gpus\n1,5,10,1\n2,0,30,1\n")
+    assert table(found) == [(0.0, 30.0, 1, "2", False, ""), (5.0, 10.0, 1, "1", False, "")]
 
 
 def test_philly_counts_all_attempts_and_the_gpus_of_the_first(tmp_path):
@@ -200,6 +233,26 @@ def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
     assert found[0].profile.told_bytes == {"declared": None, "cotenant": 6 * GiB}
     assert found[1].profile.peak_bytes == 3 * GiB
     assert "1 left out: never ran to its end" in found.notes
+
+
+def test_a_journal_counts_the_last_attempt_and_only_if_it_ended(tmp_path):
+    path = tmp_path / "journal.db"
+    held = SqliteJournal(path)
+    events = []
+    for job_id, retried in ((1, True), (2, False)):
+        place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
+        events += [
+            JobSubmitted(at_s=1000.0, cause="", job_id=job_id, spec=a_spec(declared_bytes=GiB)),
+            AttemptPlaced(at_s=1000.0, cause="", job_id=job_id, attempt=1, placement=place),
+            an_exit(job_id, 1010.0, code=1),
+            AttemptPlaced(at_s=1020.0, cause="", job_id=job_id, attempt=2, placement=place),
+        ]
+        if retried:
+            events.append(an_exit(job_id, 1090.0))
+    held.append(events)
+    held.close()
+    found = journal.read(path)
+    assert [(job.duration_s, job.failed) for job in found] == [(70.0, False)]  # the other still runs
 
 
 def test_what_is_no_journal_is_an_error(tmp_path):

@@ -59,6 +59,17 @@ def test_a_queue_waits_for_what_is_left_of_who_runs():
     assert starts == {2: pytest.approx(3000.0), 3: pytest.approx(6600.0)}
 
 
+def test_a_gang_waits_for_the_last_of_its_gpus():
+    jobs = [
+        running(1, began_s=NOW_S - 600, sharing="exclusive"),
+        running(2, began_s=NOW_S - 2600, uuid="GPU-1", sharing="exclusive"),
+        waiting(3, gpus=2),
+    ]
+    found, starts = play(jobs, gpus=2)
+    assert [each.duration_s for each in found.placed] == [3000.0, 1000.0]
+    assert starts == {3: pytest.approx(3000.0)}
+
+
 def test_one_more_gpu_takes_who_is_next():
     jobs = [running(1, began_s=NOW_S - 600, sharing="exclusive"), waiting(2), waiting(3)]
     found, _ = play(jobs)

@@ -44,15 +44,16 @@ def fit(
     smact_law: bool,
     hyper: Hyper | None = None,
     iterations: int = 80,
+    most_speed: float = 1.0,
 ) -> tuple[KernelFit, Hyper]:
     """The fit to `rows`; `traits` has every name in them.
 
-    Speeds above 1 count as 1: no company pays a job. With `smact_law` the mean is 1 / (1 + a SMACT^b) of the
-    partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
+    Speeds above `most_speed` count as that: no company pays a job. With `smact_law` the mean is 1 / (1 + a SMACT^b) of
+    the partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
     `hyper` nothing else is searched.
     """
     np = _numpy()
-    problem = _Problem(np, rows, traits)
+    problem = _Problem(np, rows, traits, most_speed)
     law = _fit_law(np, problem) if smact_law else None
     means = 1.0 / (1.0 + law[0] * problem.smact ** law[1]) if law else np.full(len(rows), problem.speeds.mean())
     residuals = problem.speeds - means
@@ -61,6 +62,7 @@ def fit(
     fitted = KernelFit(
         law=law,
         mean=None if law else float(problem.speeds.mean()),
+        most_speed=most_speed,
         center=tuple(problem.center.tolist()),
         scale=tuple(problem.scale.tolist()),
         lengths=found.lengths,
@@ -76,13 +78,13 @@ def fit(
 class _Problem:
     """The measurements as arrays: N rows over n jobs with q traits (the last is whether families differ)."""
 
-    def __init__(self, np: Any, rows: Sequence[PairSpeed], traits: Mapping[str, Traits]) -> None:
+    def __init__(self, np: Any, rows: Sequence[PairSpeed], traits: Mapping[str, Traits], most_speed: float) -> None:
         self.np = np
         self.names = sorted({row.victim for row in rows} | {row.partner for row in rows})
         index = {name: i for i, name in enumerate(self.names)}
         self.victims = np.array([index[row.victim] for row in rows])
         self.partners = np.array([index[row.partner] for row in rows])
-        self.speeds = np.array([min(1.0, row.speed) for row in rows])
+        self.speeds = np.array([min(most_speed, row.speed) for row in rows])
         values_nq = np.array([traits[name].values for name in self.names], dtype=float).reshape(len(self.names), -1)
         self.smact = values_nq[self.partners, 0] if values_nq.shape[1] else np.zeros(len(rows))
         self.center = values_nq.mean(axis=0)

@@ -40,7 +40,9 @@ class KernelFit:
         jobs: Mapping[str, Traits],
         rows: tuple[tuple[str, str, float], ...],
         by_activity: bool = False,
+        most_speed: float = 1.0,
     ) -> None:
+        self.most_speed = most_speed
         self.law, self.mean, self.by_activity = law, mean, by_activity
         self.center, self.scale, self.lengths, self.weights = center, scale, lengths, dict(weights)
         self.jobs, self.rows = dict(jobs), rows
@@ -93,7 +95,7 @@ class KernelFit:
             total += weights["victim_own"] * self._victims[self._index[victim]]
         if partner in self._index:
             total += weights["partner_own"] * self._partners[self._index[partner]]
-        return min(1.0, max(LEAST_SPEED, mean + total))
+        return min(self.most_speed, max(LEAST_SPEED, mean + total))
 
     def cost(self, victim: Activity, partner: Activity) -> PairCost | None:
         """What the fit says; None where it knows one of them neither by name nor by activity."""
@@ -101,7 +103,7 @@ class KernelFit:
         if victim_is is None or partner_is is None:
             return None
         speed = self.speed(victim.workload, victim_is, partner.workload, partner_is)
-        return PairCost(1.0 / speed - 1.0, "fitted")
+        return PairCost(max(0.0, 1.0 / speed - 1.0), "fitted")
 
     def _traits(self, job: Activity) -> Traits | None:
         if job.workload is not None and job.workload in self.jobs:
@@ -114,6 +116,7 @@ class KernelFit:
             "law": self.law,
             "mean": self.mean,
             "by_activity": self.by_activity,
+            "most_speed": self.most_speed,
             "center": self.center,
             "scale": self.scale,
             "lengths": self.lengths,
@@ -137,6 +140,7 @@ class KernelFit:
             jobs=jobs,
             rows=tuple((names[v], names[p], weight) for v, p, weight in told["rows"]),
             by_activity=told["by_activity"],
+            most_speed=told.get("most_speed", 1.0),
         )
 
 

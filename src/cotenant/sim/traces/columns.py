@@ -1,7 +1,8 @@
 """Tables of jobs with our column names: the plainest format, and what published traces were converted to.
 
 `submit_s`, `duration_s`, `n_gpus` are wanted; `vc` or `user`, `status` and `workload` are used where they are. Also
-understood are the durations of other tables: `duration_v100_s`, and `dur_a100_s` of the PAI jobs of Hydra.
+understood are the durations of other tables: `duration_v100_s`, and `dur_a100_s` of the PAI jobs of Hydra. A table that
+holds several traces (`trace`, `case`) is read whole; `--group` takes one of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from cotenant.sim.traces.rows import Collected, Reader, Row, columns_of, rows, s
 
 DURATIONS = ("duration_s", "duration_v100_s", "dur_a100_s")
 WORKLOADS = ("workload", "model", "job_type", "application")
+GROUPS = ("vc", "trace", "case", "user")
+"""Whose job it is, for `--group`: a virtual cluster, or one of several traces in one table, before a user."""
+
 FAILED = ("failed", "fail", "oom", "node_fail")
 
 EXAMPLE = """\
@@ -56,7 +60,7 @@ def _add(found: Collected, row: Row, duration: str) -> None:
             submit_s=submit_s,
             duration_s=duration_s,
             gpus=int(gpus),
-            user=row.text("vc") or row.text("user"),
+            user=next((row.text(each) for each in GROUPS if row.text(each)), ""),
             failed=row.text("status").lower() in FAILED,
             workload=next((row.text(each) for each in WORKLOADS if row.text(each)), ""),
         )

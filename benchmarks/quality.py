@@ -1,0 +1,175 @@
+"""How good the policies are: bootstraps of 60 jobs on 4 GPUs, speeds as measured, beside exclusive and the limits.
+
+    python benchmarks/quality.py [--quick] [--write] [--bootstraps 40]
+
+`t1`: bootstraps of the 60 jobs of CARMA's first trace on 4 x A100-40GB. `held out`: the same arrivals, but the families
+of workloads are split in two halves by a seed; jobs are drawn from one half, and the law that policies predict
+interference by is fitted to pairs of the other half alone, and used in that section in place of the one that ships.
+`2080 Ti`: bootstraps of the trace of AEGIS on 4 x RTX 2080 Ti, whose pairs gain less. Policies know the memory as told
+by the estimator named, start with no history, and ask for a slowdown bound of 1.5. "Best known" is a search that knows
+everything, on every tenth bootstrap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import platform
+import random
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from cotenant.scheduling import interference as policy_law
+from cotenant.scheduling.interference import AGGRESSION, EXPONENT
+from cotenant.sim import cluster, traces
+from cotenant.sim.bounds import makespan_bound
+from cotenant.sim.cluster import Cluster
+from cotenant.sim.interference.fitting import PairSpeed, fit
+from cotenant.sim.interference.tables import pair_rows, traits
+from cotenant.sim.jobs import Trace
+from cotenant.sim.mapper import resampled
+from cotenant.sim.metrics import Metrics, interval, metrics_of
+from cotenant.sim.run import simulate
+from cotenant.sim.search import best_found
+from cotenant.sim.traces.carma import measured_a100
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED = 1000
+TRIES = 20
+POLICIES = ("exclusive", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
+NAMES = ("makespan_s", "jct_mean_s", "jct_p95_s", "energy_j")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="3 bootstraps of t1, no search")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--bootstraps", type=int, default=40)
+    args = parser.parse_args()
+    count = 3 if args.quick else args.bootstraps
+    a100 = cluster.parse("4xA100-40GB")
+    lines = section(
+        "t1 on 4 x A100-40GB",
+        [resampled(traces.load("t1"), seed=SEED + i) for i in range(count)],
+        a100,
+        quick=args.quick,
+    )
+    if not args.quick:
+        for half in (0, 1):
+            drawn, law, told = held_out(half, count // 2)
+            policy_law.AGGRESSION, policy_law.EXPONENT = law
+            lines += [told, "", *section(f"held out, half {half + 1}, on 4 x A100-40GB", drawn, a100)]
+        policy_law.AGGRESSION, policy_law.EXPONENT = AGGRESSION, EXPONENT
+        turing = traces.load("aegis-saturn-60")
+        drawn = [resampled(turing, seed=SEED + i) for i in range(count // 2)]
+        lines += section("2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cluster.parse("4xRTX2080Ti-11GB"))
+    if args.write:
+        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
+        path = ROOT / "benchmarks" / "results" / f"quality_no-gpu_{today}.md"
+        path.write_text("\n".join([*heading(today), *lines, ""]))
+        print(f"wrote {path}")
+
+
+def heading(today: str) -> list[str]:
+    return [
+        "# Quality of the policies, simulated",
+        "",
+        f"{today}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, seed {SEED}.",
+        "Command: `python benchmarks/quality.py --write`.",
+        "",
+        *(__doc__ or "").split("\n\n")[2].splitlines(),
+        "",
+        "Changes are means over the bootstraps, in brackets their 2.5th and 97.5th percentile.",
+        "",
+    ]
+
+
+def section(title: str, drawn: Sequence[Trace], gpus: Cluster, *, quick: bool = False) -> list[str]:
+    """A table: every policy on the same traces."""
+    lines = [f"## {title}, {len(drawn)} bootstraps", ""]
+    columns = ("policy", "memory told by", "makespan", "mean JCT", "P95 JCT", "energy", "within 1.5", "OOM per 60")
+    lines.append(f"| {' | '.join(columns)} | above best known | above bound |")
+    lines.append("| --- " * (len(columns) + 2) + "|")
+    baseline = [metrics_of(simulate(each, gpus, "exclusive")) for each in drawn]
+    best = (
+        {} if quick else {i: best_found(drawn[i], gpus, tries=TRIES, seed=i).value_s for i in range(0, len(drawn), 10)}
+    )
+    bounds = {i: makespan_bound(drawn[i], gpus).makespan_s for i in range(0, len(drawn), 10)}
+    teller = "cotenant" if all(each.told_bytes.get("cotenant") for each in drawn[0].profiles) else "oracle"
+    runs = [(name, teller) for name in POLICIES] + [("carma", "gpumemnet"), ("marginal-gain", "gpumemnet")]
+    for policy, estimator in runs:
+        began = time.perf_counter()
+        found = [metrics_of(simulate(each, gpus, policy, estimator=estimator, slowdown_bound=1.5)) for each in drawn]
+        lines.append(row(policy, estimator, found, baseline, best, bounds))
+        print(title, "|", lines[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
+    if best and title.startswith("t1"):
+        for objective, bound in (("makespan", math.inf), ("makespan", 1.5), ("jct", 1.5)):
+            chosen = list(best)
+            runs_of = [
+                best_found(drawn[i], gpus, tries=TRIES, seed=i, objective=objective, slowdown_bound=bound).run
+                for i in chosen
+            ]
+            name = f"clairvoyant search, least {objective}" + ("" if bound == math.inf else ", bound 1.5 kept")
+            picked = [baseline[i] for i in chosen]
+            found = [metrics_of(each) for each in runs_of]
+            limits = ({n: best[i] for n, i in enumerate(chosen)}, {n: bounds[i] for n, i in enumerate(chosen)})
+            lines.append(row(f"{name} ({len(chosen)} of them)", "truth", found, picked, *limits))
+            print(title, "|", lines[-1], flush=True)
+    return [*lines, ""]
+
+
+def row(
+    policy: str,
+    estimator: str,
+    found: Sequence[Metrics],
+    baseline: Sequence[Metrics],
+    best: dict[int, float],
+    bounds: dict[int, float],
+) -> str:
+    cells = []
+    for name in NAMES:
+        changes = [getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)]
+        spread = interval(changes)
+        cells.append(f"{spread.mean:+.1%} [{spread.low:+.0%}, {spread.high:+.0%}]")
+    cells.append(f"{statistics.mean(each.within_bound for each in found):.0%}")
+    cells.append(f"{statistics.mean(each.ooms * 60 / each.jobs for each in found):.2f}")
+    cells += [
+        f"{statistics.mean(found[i].makespan_s / s - 1 for i, s in known.items()):.0%}" if known else "-"
+        for known in (best, bounds)
+    ]
+    return f"| {policy} | {estimator} | " + " | ".join(cells) + " |"
+
+
+def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float], str]:
+    """Traces of one half of the families, and the law fitted to pairs of the other half."""
+    family = lambda name: re.sub(r"_bs\d+.*", "", name)  # noqa: E731
+    paired = sorted({family(name) for row in pair_rows("A100") for name in row[:2]})
+    random.Random(SEED).shuffle(paired)
+    tested = set(paired[half::2])
+    rows = [
+        each
+        for first, second, one, two in pair_rows("A100")
+        if family(first) not in tested and family(second) not in tested
+        for each in (PairSpeed(first, second, one), PairSpeed(second, first, two))
+    ]
+    law = fit(rows, traits("A100"), smact_law=True, iterations=0)[0].law or (math.nan, math.nan)
+    known = [each for name, each in measured_a100().items() if family(name) in tested]
+    base = traces.load("t1")
+    drawn = []
+    for number in range(count):
+        chance = random.Random(SEED + number)
+        jobs = [chance.choice(known).job(at_s) for at_s in base.submit_s]
+        drawn.append(base.changed([replace(each) for each in jobs], name=f"half {half + 1}"))
+    told = f"Half {half + 1}: jobs of {len(tested)} of {len(paired)} families; the law is fitted to {len(rows) // 2} "
+    told += f"pairs of the others: {law[0]:.2f} x SMACT^{law[1]:.2f} (ships: {AGGRESSION} x SMACT^{EXPONENT})."
+    return drawn, law, told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What a simulated daemon learns from the attempts that end."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.units import GiB
+from cotenant.scheduling import policies
+from cotenant.sim import cluster
+from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.knowledge import JobMaker
+from cotenant.sim.run import simulate
+from cotenant.sim.world_config import WorldConfig
+
+NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
+
+
+class Halves:
+    def speeds(self, members, gpu_type="", sharing=""):
+        return [1.0 / len(members)] * len(members)
+
+
+class Remembering:
+    """A registered policy that keeps hold of the facts it was given."""
+
+    name = "remembering"
+    alone = False
+
+    def __init__(self, name, **options):
+        self._policy = policies.create(name, options)
+        self.facts = None
+
+    def decide(self, queue, server):
+        return self._policy.decide(queue, server)
+
+    def placer(self, facts=None):
+        self.facts = facts
+        return self._policy.placer(facts)
+
+
+def a_trace(count=3, *, duration_s=100.0):
+    profile = Profile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=8 * GiB, smact=0.3, smocc=0.2, drama=0.1)
+    return Trace("same", [TraceJob(submit_s=0.0, duration_s=duration_s, profile=profile) for _ in range(count)])
+
+
+def run(trace, policy, **changes):
+    changes = {"config": NO_DELAY, "interference": Halves(), "estimator": "none", **changes}
+    return simulate(trace, cluster.parse("1xA100-40GB"), policy, **changes)
+
+
+def test_who_waits_is_looked_at_again_when_its_work_is_known():
+    # Nobody knows what they need, so the first has the GPU alone; then its peak is known, and the others share.
+    found = run(a_trace(), "most-memory")
+    assert list(found.start_s)[:2] == pytest.approx([0.0, 100.0])
+    assert 100.0 < found.start_s[2] <= 131.0
+    without = run(a_trace(), "most-memory", learn=False)
+    assert list(without.start_s) == pytest.approx([0.0, 100.0, 200.0])
+
+
+def test_a_history_holds_what_was_seen_alone():
+    trace = a_trace(1)
+    policy = Remembering("exclusive")
+    run(trace, policy)
+    job = JobMaker(trace, "none")(0)
+    assert policy.facts.duration_s(job) == pytest.approx(100.0)
+    seen = policy.facts.activity(job)
+    assert (seen.smact, seen.smocc, seen.drama) == pytest.approx((0.3, 0.2, 0.1))
+    assert policy.facts.need_bytes(job) == int(8 * GiB * 1.10)
+
+
+def test_time_in_company_is_not_taken_for_time_alone():
+    trace = a_trace(2, duration_s=300.0)
+    policy = Remembering("most-memory", settle_s=0.0)
+    run(trace, policy, estimator="oracle")
+    job = JobMaker(trace, "oracle")(0)
+    assert policy.facts.activity(job).smact is None  # nobody was ever alone
+    assert 150.0 < policy.facts.duration_s(job) <= 600.0
+
+
+def test_policies_that_share_nothing_learn_nothing_unless_asked_to():
+    trace = a_trace(2)
+    alone = run(trace, "exclusive")
+    asked = run(trace, "exclusive", learn=True)
+    assert list(alone.end_s) == list(asked.end_s)
