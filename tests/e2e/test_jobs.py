@@ -220,9 +220,9 @@ def test_memory_that_nobody_declared_is_estimated(server):
     view = server.wait(told["id"])
     assert view["estimate_error"] is None
     assert view["estimate"]["estimator"] == "traced"
-    # 4 MiB of weights and as much of gradients, at least; and the first attempt was promised all of the bound.
+    # 4 MiB of weights and as much of gradients, at least; the first attempt was promised the bound, rounded up.
     assert view["estimate"]["peak_reserved_bytes"] >= 8 * 2**20
-    assert view["attempt_list"][0]["promised_bytes"] == view["estimate"]["bound_bytes"]
+    assert 0 <= view["attempt_list"][0]["promised_bytes"] - view["estimate"]["bound_bytes"] < 16 * 2**20
 
 
 def test_memory_that_cannot_be_estimated_gets_a_gpu_alone(server):

@@ -189,19 +189,16 @@ def test_no_output_is_written_with_the_daemon_s_rights(people, site):
 def test_an_estimate_runs_as_the_user(people):
     pytest.importorskip("torch", reason="tracing needs torch")
     ann, _ = people
+    # What a traced script writes may go nowhere; what it raises is told.
     (ann.home / "train.py").write_text(
         "import os, torch\n"
-        "open(f'{os.environ[\"HOME\"]}/ran', 'w').write(f'{os.getuid()} {os.getgid()} {os.getgroups()}')\n"
-        "model = torch.nn.Linear(8, 8).cuda()\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "model(torch.randn(4, 8, device='cuda')).sum().backward()\n"
-        "optimizer.step()\n"
+        "who = [os.getuid(), os.getgid(), sorted(os.getgroups()), os.environ['HOME']]\n"
+        "raise RuntimeError(f'I am {who}')\n"
     )
     done = ann.cli("submit", "--dry-run", "train.py")
-    assert done.returncode == 0, done.stderr
-    uid, gid, groups = (ann.home / "ran").read_text().split(" ", 2)
-    assert (int(uid), int(gid)) == (ann.account.pw_uid, ann.account.pw_gid)
-    assert set(json.loads(groups)) == set(os.getgrouplist(ann.name, ann.account.pw_gid))
+    groups = sorted(os.getgrouplist(ann.name, ann.account.pw_gid))
+    who = [ann.account.pw_uid, ann.account.pw_gid, groups, str(ann.home)]
+    assert f"I am {who}" in done.stdout, (done.stdout, done.stderr)
 
 
 def test_only_root_can_serve_everybody(site, users):

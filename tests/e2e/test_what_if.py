@@ -30,7 +30,9 @@ def test_what_if_says_when_the_waiting_job_starts(queue):
     assert (job["name"], job["known_from"], job["duration_s"]) == ("next", "assumed", 600.0)
     assert 0 < job["starts_in_s"]["exclusive"] <= 600.0
     assert job["starts_in_with_one_more_gpu_s"] == {"exclusive": 0.0, "most-memory": 0.0}
-    shown = queue.cli(*args)
+    shown = queue.cli("simulate", "--what-if")
     assert shown.returncode == 0, shown.stderr
-    assert "+1 GPU" in shown.stdout.splitlines()[0]
-    assert shown.stdout.splitlines()[1].split()[-1] == "now"
+    titles, line = shown.stdout.splitlines()
+    policy = queue.client.status()["policy"]
+    assert titles.split() == ["JOB", "NAME", "RUNS", "FOR", policy.upper(), "+1", "GPU"]
+    assert line.split()[-1] == "now"

@@ -134,7 +134,7 @@ def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
 
 def _detach(config: Any, socket: Path, *, json: bool) -> None:
     """Start the daemon in a session of its own and return once it answers."""
-    from cotenant.daemon.serve import state_folder
+    from cotenant.daemon.setup import state_folder
 
     log = private_folder(state_folder(config)) / LOG_FILE
     read_end, write_end = os.pipe()

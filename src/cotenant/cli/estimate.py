@@ -67,7 +67,7 @@ def command(
     ] = None,
     lengths: Annotated[
         str,
-        typer.Option(metavar="WHICH", help="Length of a batch of varying ones: longest, p95, or e.g. 128:0.5,512:0.5."),
+        typer.Option(metavar="WHICH", help="Samples to make batches of, where they vary in length: longest, or e.g. p95."),
     ] = "",
     real_writes: Annotated[
         bool, typer.Option("--real-writes", help="Let the script write, move and remove files for real.")
@@ -126,7 +126,8 @@ def command(
     is computed from the same trace, and so are other settings in PYTORCH_CUDA_ALLOC_CONF.
 
     The bound is for a share of jobs, --coverage, by how far off we were on measured ones. Where small changes, such as
-    one workspace more, lead to two states of the reserved bytes, both are told. Close to the GPU's limit the answer also says how often the cache must be given back.
+    one workspace more, lead to two states of the reserved bytes, both are told. Close to the limit the answer also
+    says how often the cache must be given back.
 
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
+DEFAULT = "exclusive,most-memory"
+
 MOST_RECORDED = 20_000
 """Jobs; larger traces are replayed without keeping what every GPU did."""
 
@@ -28,8 +30,8 @@ def command(
         str | None, typer.Option("--trace", metavar="NAME|PATH", help="A trace of the package (`--list`), or a file.")
     ] = None,
     policies: Annotated[
-        str, typer.Option("--policies", metavar="A,B,...", help="Policies to compare, or `all`.")
-    ] = "exclusive,most-memory",
+        str | None, typer.Option("--policies", metavar="A,B,...", help="Policies to compare, or `all`.")
+    ] = None,
     gpus: Annotated[
         str, typer.Option("--gpus", metavar="GPUS", help="e.g. `4xA100-40GB`, `2*8xV100-32GB`; MIG after a slash.")
     ] = "4xA100-40GB",
@@ -90,7 +92,7 @@ def command(
     """Replay a trace under several policies, and compare them.
 
     cotenant simulate --trace t1 --policies all --bootstrap 40
-    cotenant simulate --trace philly_jobs.csv.gz --gpus 600xA100-40GB --policies exclusive,most-memory
+    cotenant simulate --trace philly_jobs.csv.gz --gpus 600xA100-40GB --policies exclusive,carma
     cotenant simulate --from-journal ~/.local/state/cotenant/journal.db --policies all
     cotenant simulate --what-if
 
@@ -101,12 +103,13 @@ def command(
     if list_all:
         simulate_text.print_catalog(json=json)
         return
-    chosen = _policies(policies)
     if what_if:
         from cotenant.cli.simulate_what_if import answer
 
-        answer(chosen, _options(option), socket=socket, assume=assume, seed=seed, json=json)
+        named = None if policies is None else _policies(policies)
+        answer(named, _options(option), socket=socket, assume=assume, seed=seed, json=json)
         return
+    chosen = _policies(policies or DEFAULT)
     made = _trace(trace, from_journal, trace_format)
     made = _shaped(made, group, first, window, repeat, stretch, arrivals, seed)
     evaluation = _evaluate(made, chosen, gpus, estimator, option, seed, bootstrap, slowdown_bound, sensitivity, report)

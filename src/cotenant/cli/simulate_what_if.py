@@ -19,7 +19,7 @@ NOW_S = 1.0
 
 
 def answer(
-    names: Sequence[str],
+    names: Sequence[str] | None,
     options: Mapping[str, Mapping[str, object]],
     *,
     socket: Path | None,
@@ -27,7 +27,10 @@ def answer(
     seed: int,
     json: bool,
 ) -> None:
-    """For every waiting job: seconds until it starts, under each policy, as it is and with one more GPU."""
+    """For every waiting job: seconds until it starts, under each policy, as it is and with one more GPU.
+
+    Without `names`, the policy is the daemon's, with the options given here or their defaults.
+    """
     from cotenant.scheduling import policies
     from cotenant.sim import whatif
     from cotenant.sim.world_config import WorldConfig
@@ -38,7 +41,7 @@ def answer(
     found = whatif.scene(jobs, gpus, at_s=time.time(), assumed_s=assumed_s)
     config = WorldConfig(seed=seed)
     rows = []
-    for name in names:
+    for name in names or [str(client.status()["policy"])]:
         policy = policies.create(name, options.get(name))
         now = whatif.play(found, policy, config=config)
         more = whatif.play(whatif.with_one_more(found), policy, config=config) if gpus else {}

@@ -16,19 +16,18 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cotenant.core.errors import BackendError, CotenantError, JournalError, NoSuchJob, NotPermitted
+from cotenant.core.errors import BackendError, CotenantError, JournalError, NoSuchJob
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
     Command,
     EstimateReady,
     JobCancelled,
-    JobSubmitted,
     JobUpdated,
     Journaled,
     Launch,
@@ -43,8 +42,9 @@ from cotenant.core.ports import AttemptRef, Engine, Journal
 from cotenant.daemon.estimates import EstimatePool
 from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups
 from cotenant.daemon.log import log_event
-from cotenant.daemon.specs import numbered, updated, with_array_ids
-from cotenant.scheduling.dependencies import all_dependencies
+from cotenant.daemon.specs import updated
+from cotenant.daemon.submissions import Submissions
+from cotenant.daemon.watches import Watches
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class Loop:
         self._backlog: deque[Report] = deque()
         self._unkept: list[Launch] = []
         self._journal_error: JournalError | None = None
-        self._watches: dict[int, list[Watch]] = {}
-        self._next_id = max(manager.jobs, default=0) + 1
+        self._watches = Watches(manager.jobs)
+        self._submissions = Submissions(manager, now)
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self.failed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Job], None] = lambda _: None
@@ -170,7 +170,7 @@ class Loop:
             self._handle([Tick(at_s=self._now(), cause="clock")])
         for group in groups(each for each in inputs if each is not None):
             self._take(group)
-        self._answer_watches()
+        self._watches.answer()
         return None not in inputs
 
     def _drain(self, timeout_s: float) -> list[Input | None]:
@@ -186,7 +186,7 @@ class Loop:
         if isinstance(first, Ask):
             self._ask(first)
         elif isinstance(first, Watch):
-            self._add_watch(first)
+            self._watches.add(first)
         elif isinstance(first, ServerSampled):
             with self._sample_lock:
                 newest, self._newest_sample = self._newest_sample, None
@@ -214,7 +214,7 @@ class Loop:
         event: Journaled
         if change.kind == "update":
             spec = updated(job.spec, change.fields, job.id)
-            self._check_dependencies(spec)
+            self._submissions.check_dependencies(spec)
             event = JobUpdated(at_s=self._now(), cause=change.cause, job_id=job.id, spec=spec)
         else:
             event = CHANGES[change.kind](at_s=self._now(), cause=change.cause, job_id=job.id)
@@ -235,7 +235,7 @@ class Loop:
             reports = []
         if reports:
             reports = [self._witnessed(each) for each in reports]
-        accepted = self._number(submits)
+        accepted = self._submissions.accepted(submits)
         submitted = [event for _, events in accepted for event in events]
         events: list[Journaled] = []
         events += submitted
@@ -244,7 +244,7 @@ class Loop:
             self._ensure_writable()
             self._append(events)
         except JournalError as error:
-            self._next_id = max(self._manager.jobs, default=0) + 1
+            self._submissions.forget_unkept()
             for request, _ in accepted:
                 request.answer.set_exception(error)
             self._postpone(reports)
@@ -253,39 +253,6 @@ class Loop:
         for request, mine in accepted:
             request.answer.set_result([each.job_id for each in mine])
         self._after(events)
-
-    def _number(self, submits: Iterable[Submit]) -> list[tuple[Submit, list[JobSubmitted]]]:
-        """The events of those submissions that can be accepted; the others are answered with their error."""
-        accepted = []
-        coming: dict[str, int] = {}
-        for request in submits:
-            try:
-                for spec in request.specs:
-                    self._check_dependencies(spec)
-                user = request.specs[0].user
-                over = self._manager.over_quota(request.specs, besides=coming.get(user, 0))
-                if over is not None:
-                    raise NotPermitted(f"quota: {over}", hint="see `cotenant ls`, or ask an admin")
-            except CotenantError as error:
-                request.answer.set_exception(error)
-                continue
-            coming[user] = coming.get(user, 0) + len(request.specs)
-            at_s, first = self._now(), self._next_id
-            self._next_id += len(request.specs)
-            events = [
-                JobSubmitted(at_s=at_s, cause="submit", job_id=first + i, spec=numbered(spec, first + i))
-                for i, spec in enumerate(with_array_ids(request.specs, first))
-            ]
-            accepted.append((request, events))
-        return accepted
-
-    def _check_dependencies(self, spec: JobSpec) -> None:
-        for each in all_dependencies(spec):
-            needed = self._manager.jobs.get(each)
-            if needed is None:
-                raise NoSuchJob(f"no job {each} to wait for", hint="see `cotenant ls`")
-            if spec.uid not in (needed.spec.uid, 0):
-                raise NotPermitted(f"job {each} is another user's")
 
     def _witnessed(self, report: Report) -> Report:
         """`report` on our own clock, and with what samples showed.
@@ -401,28 +368,6 @@ class Loop:
                         peak_observed_bytes={},
                     )
                 )
-
-    # -- watching
-
-    def _add_watch(self, watch: Watch) -> None:
-        if watch.job_id not in self._manager.jobs:
-            watch.answer.set_exception(NoSuchJob(f"no job {watch.job_id}", hint="see `cotenant ls`"))
-            return
-        self._watches.setdefault(watch.job_id, []).append(watch)
-
-    def _answer_watches(self) -> None:
-        for job_id in list(self._watches):
-            job = self._manager.jobs[job_id]
-            waiting = []
-            for watch in self._watches.pop(job_id):
-                if watch.reached(job):
-                    # False when the one who waited has gone.
-                    if watch.answer.set_running_or_notify_cancel():
-                        watch.answer.set_result(job)
-                elif not watch.answer.cancelled():
-                    waiting.append(watch)
-            if waiting:
-                self._watches[job_id] = waiting
 
 
 def _answer(answer: Future[T], work: Callable[[], T]) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
-from cotenant.core.placement import Placement
+from cotenant.core.placement import Placement, Wait
 from cotenant.daemon.views import Views, estimate_view
+from cotenant.scheduling.asking import at_work
 from cotenant.scheduling.dependencies import open_dependencies, waits_for
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.manager import Manager
@@ -26,9 +27,8 @@ def preview(
         estimate=estimate,
         estimate_error=error,
     )
-    queue = manager.queue()
     views = Views(manager, at_s)
-    answer = next(each for each in policy.decide([*queue, job], manager.snapshot(at_s)) if each.job_id == job.id)
+    answer = _answer(manager, policy, job, at_s)
     fields: dict[str, Any] = {
         "name": spec.name,
         "command": list(spec.command),
@@ -43,3 +43,14 @@ def preview(
     if isinstance(answer, Placement):
         return {**fields, "would": "start", **views.placement(answer)}
     return {**fields, "would": "wait", **views.wait(answer)}
+
+
+def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Wait:
+    """What the policy would say now, with all that the manager has learned."""
+    placer = at_work(policy, manager.history)
+    for gpu in manager.snapshot(at_s).gpus:
+        placer.update(gpu)
+    for each in (*manager.queue(), job):
+        placer.add(each)
+    place = next((each for each in placer.decide(at_s) if each.job_id == job.id), None)
+    return place or placer.explain(job.id, at_s)

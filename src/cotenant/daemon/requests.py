@@ -19,7 +19,7 @@ STATUS = {2: 400, 3: 503, 4: 404, 5: 403}
 
 
 def json_answer(value: Mapping[str, Any], *, status: int = 200) -> Response:
-    """`value` with the schema's version. What is no number is null; bytes of paths that are no UTF-8 stay as they are."""
+    """`value` with the schema's version. What is no number is null; paths that are no UTF-8 stay as they are."""
     told = {"schema": SCHEMA, **value}
     try:
         text = json.dumps(told, allow_nan=False, separators=(",", ":"))

@@ -6,56 +6,43 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 import cotenant
-from cotenant import engines, gpus
-from cotenant.core.errors import BackendError, UnknownName, UsageError
+from cotenant import engines
+from cotenant.core.errors import BackendError, UnknownName
 from cotenant.core.events import AttemptExited
 from cotenant.core.job import AttemptExit, Job, Running, Starting
 from cotenant.core.ports import AttemptRef, Engine, Found, GpuBackend, Journal
 from cotenant.daemon import api, paths
-from cotenant.daemon.access import Access, admin_uids
+from cotenant.daemon.access import Access
 from cotenant.daemon.clock import Clock
 from cotenant.daemon.config import Config
 from cotenant.daemon.estimates import EstimatePool
+from cotenant.daemon.http import new_server
 from cotenant.daemon.inputs import Report
 from cotenant.daemon.launch_env import LaunchEnv
 from cotenant.daemon.loop import Loop
 from cotenant.daemon.metrics import Metrics, Picture, picture
 from cotenant.daemon.monitor import Monitor
 from cotenant.daemon.notify import Notifier
-from cotenant.daemon.sockets import ListeningSocket, peer_of
+from cotenant.daemon.setup import access_of, aging, launch_env_of, open_gpus, scaled_options, state_folder
+from cotenant.daemon.sockets import ListeningSocket
 from cotenant.daemon.views import ending, rfc3339
 from cotenant.estimators import ESTIMATORS
-from cotenant.gpus.mps import MpsServers
-from cotenant.gpus.simulated import SimulatedServer
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager, ManagerConfig
-from cotenant.scheduling.orders import aged
-from cotenant.scheduling.policy import Policy
-from cotenant.scheduling.ranked import Ranked
 from cotenant.store.sqlite import SqliteJournal
 
 logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.db"
-SIMULATED_FOLDER = "simulated"
-LIVE_SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
-"""Gives torch the simulated cards, in every Python that has this folder on its path."""
 PICTURE_S = 10.0
 """Longest that whoever asks for metrics waits for the loop."""
-GRACE_S = 3
-"""Open requests get this long when the daemon ends."""
 
 
 def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -91,100 +78,6 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
             access=access,
         )
         asyncio.run(daemon.run(listening, on_ready))
-
-
-def launch_env_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> LaunchEnv:
-    """What attempts are started with: as jobs of the simulated server of `sim_env`, or, on real GPUs, with MPS."""
-    if sim_env:
-        return LaunchEnv(sim_env, site=LIVE_SITE if config.gpus.live else None)
-    return LaunchEnv({}, MpsServers(run_dir / "mps"), thread_percent=config.mps.thread_percent)
-
-
-def state_folder(config: Config) -> Path:
-    """The folder of the journal, the attempts and their output."""
-    named = config.daemon.state_dir
-    if named is not None:
-        return Path(named).absolute()
-    return paths.SYSTEM_STATE if config.access.users == "all" else paths.state_dir()
-
-
-def access_of(config: Config) -> Access:
-    """Who may use the daemon.
-
-    Raises:
-        UsageError: it is to serve everybody without being root's, or an admin does not exist.
-    """
-    many = config.access.users == "all"
-    if many and os.geteuid() != 0:
-        raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
-    names = [each.strip() for each in config.access.admins.split(",") if each.strip()]
-    return Access(own_uid=os.getuid(), many=many, admins=admin_uids(names))
-
-
-def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
-    """The backend, and what jobs need in their environment to use its GPUs.
-
-    Raises:
-        BackendError, UsageError: there is none, or not as asked for.
-    """
-    settings = config.gpus
-    folder = state_dir / SIMULATED_FOLDER
-    if settings.simulate is None and settings.backend != "simulated":
-        try:
-            return gpus.create(settings.backend), {}
-        except BackendError as error:
-            raise BackendError(
-                error.message, hint="try it without one: cotenant daemon --simulate 4xA100-40GB"
-            ) from error
-    if settings.backend == "nvml":
-        raise UsageError("backend `nvml` cannot be simulated", hint="leave out one of --backend and --simulate")
-    _simulated_server(folder, settings.simulate, settings.time_scale)
-    return gpus.create("simulated", simulated_dir=folder), {"COTENANT_SIM_SERVER": str(folder)}
-
-
-def _simulated_server(folder: Path, cards: str | None, time_scale: float) -> None:
-    """Make the simulated server, or see that the one in the state folder is the one asked for."""
-    asked = folder / "asked.txt"
-    if not asked.exists():
-        if cards is None:
-            raise UsageError("which GPUs are to be simulated?", hint="say e.g. --simulate 4xA100-40GB")
-        # Left half made by a daemon that was killed: nothing can have used it, for `asked` is written last.
-        shutil.rmtree(folder, ignore_errors=True)
-        SimulatedServer.create(folder, cards, time_scale=time_scale)
-        asked.write_text(cards)
-        return
-    was, scale = asked.read_text(), SimulatedServer.open(folder).time_scale
-    if cards not in (None, was) or scale != time_scale:
-        raise UsageError(
-            f"`{folder}` holds a simulated server `{was}`, time scale {scale:g}",
-            hint="ask for that one, remove the folder, or choose another --state-dir",
-        )
-
-
-def scaled_options(name: str, given: dict[str, object], time_scale: float) -> dict[str, object]:
-    """Options of policy `name`: those that are seconds count the time of the simulated server, which runs faster."""
-    if time_scale == 1.0:
-        return given
-    known = {**policies.options(name), **given}
-    scaled = {
-        key: value / time_scale
-        for key, value in known.items()
-        if key.endswith("_s") and isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-    return {**given, **scaled}
-
-
-def aging(policy: Policy, points_per_hour: float) -> Policy:
-    """`policy` with priorities that grow while jobs wait.
-
-    Raises:
-        UsageError: it has an order of its own, which nothing can be added to.
-    """
-    if points_per_hour == 0:
-        return policy
-    if not isinstance(policy, Ranked):
-        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="leave out scheduling.ageing_per_hour")
-    return replace(policy, order=aged(policy.order, points_per_hour))
 
 
 @runtime_checkable
@@ -316,7 +209,7 @@ class _Daemon:
                     closing=closing,
                 )
             )
-            server = _HttpServer(_http_config(application))
+            server = new_server(application)
             serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
             on_ready()
             logger.info("daemon serves", extra={"fields": {"socket": listening.path, "pid": os.getpid()}})
@@ -398,33 +291,3 @@ class _Daemon:
             "notifications": self._config.notifications.enabled,
             "estimator": self._config.estimates.estimator if self._config.estimates.enabled else None,
         }
-
-
-class _PeerProtocol(H11Protocol):
-    """HTTP that remembers who connected, for `request.state.peer`."""
-
-    def connection_made(self, transport: Any) -> None:
-        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
-        super().connection_made(transport)
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn, with the signals left to us."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _http_config(application: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        application,
-        http=_PeerProtocol,
-        ws="none",
-        lifespan="off",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
-    )

@@ -162,6 +162,8 @@ class Views:
             "singleton": spec.singleton,
             "begin_at": rfc3339(spec.begin_at_s),
             "requeue": spec.requeue,
+            "retries": spec.retries,
+            "slot_s": spec.slot_s,
             "notify": spec.notify,
             "max_attempts": spec.max_attempts,
             "floor_bytes": job.floor_bytes or None,

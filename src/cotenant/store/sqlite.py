@@ -37,7 +37,15 @@ def _create(db: sqlite3.Connection) -> None:
         )
 
 
-MIGRATIONS: tuple[Migration, ...] = (_create,)
+def _know_updates(_: sqlite3.Connection) -> None:
+    """Version 2. The tables stay; there are new events (JobUpdated, JobRequeued) and new fields of specs.
+
+    A version that knows up to 1 would fail at the first of them, after it had read half of the journal: now it says at
+    once that it is too old.
+    """
+
+
+MIGRATIONS: tuple[Migration, ...] = (_create, _know_updates)
 """Step N brings a file from schema N to N + 1. Steps are never edited, only added."""
 
 

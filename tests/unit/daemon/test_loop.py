@@ -307,7 +307,7 @@ class TestWatch:
         bench.turn()
         gone.cancel()
         bench.turn()
-        assert bench.loop._watches == {}
+        assert bench.loop._watches._waiting == {}
         with contextlib.suppress(CancelledError):
             gone.result(0)
 

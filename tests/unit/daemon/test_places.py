@@ -25,8 +25,32 @@ from cotenant.daemon.sockets import ListeningSocket, peer_of
         pytest.param({"XDG_RUNTIME_DIR": ""}, f"/tmp/cotenant-{os.getuid()}/sock", id="empty XDG"),
     ],
 )
-def test_socket_path(env, path):
+def test_socket_path(env, path, monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "none")
     assert paths.socket_path(env) == Path(path)
+    assert paths.serving_path("own", env) == Path(path)
+
+
+def test_the_machine_s_daemon_is_used_where_there_is_none_of_one_s_own(monkeypatch, tmp_path):
+    env = {"XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    own = tmp_path / "run" / "cotenant" / "sock"
+    system = tmp_path / "system"
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", system)
+    system.touch()
+    assert paths.socket_path(env) == system
+    assert paths.serving_path("own", env) == own  # a daemon of one's own never takes the machine's place
+    assert paths.serving_path("all", env) == system
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert paths.socket_path(env) == own
+    assert paths.serving_path("all", {"COTENANT_SOCKET": "/x"}) == Path("/x")
+
+
+def test_the_socket_of_all_users_is_open_and_its_folder_is_not(tmp_path):
+    listening = ListeningSocket(tmp_path / "s" / "sock", for_all=True)
+    assert listening.path.stat().st_mode & 0o777 == 0o666
+    assert listening.path.parent.stat().st_mode & 0o777 == 0o755
+    listening.close()
 
 
 @pytest.mark.parametrize(

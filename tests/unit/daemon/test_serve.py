@@ -13,7 +13,8 @@ from cotenant.core.job import Attempt, AttemptExit, ProcessId, Queued, Running, 
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Found
 from cotenant.daemon import config as layers
-from cotenant.daemon.serve import open_gpus, reports_of, scaled_options, serve
+from cotenant.daemon.serve import reports_of, serve
+from cotenant.daemon.setup import open_gpus, scaled_options
 from cotenant.scheduling import recovery
 
 REF = AttemptRef(job_id=1, attempt=1)

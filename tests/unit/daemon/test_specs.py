@@ -36,6 +36,8 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"stdout_path": "out"}, "`out` is not an absolute path", id="relative output"),
         pytest.param({"gpus": 0}, "wanted 1 to 1024", id="no GPU"),
         pytest.param({"max_attempts": 0}, "wanted 1 to 100", id="no attempt"),
+        pytest.param({"retries": -1}, "retried -1 times, wanted 0 to 100", id="fewer retries than none"),
+        pytest.param({"slot_s": 0}, "`slot_s` is 0.0, wanted a number above zero", id="no time slot"),
         pytest.param({"declared_bytes": 0}, "`declared_bytes` is 0", id="no memory"),
         pytest.param({"time_limit_s": float("nan")}, "`time_limit_s` is nan", id="no number"),
         pytest.param({"slowdown_bound": -1.0}, "`slowdown_bound` is -1.0", id="negative bound"),

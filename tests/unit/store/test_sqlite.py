@@ -25,9 +25,11 @@ from cotenant.core.events import (
     JobCancelled,
     JobHeld,
     JobReleased,
+    JobRequeued,
     JobSubmitted,
+    JobUpdated,
 )
-from cotenant.core.job import AttemptExit, OomEvidence, ProcessId
+from cotenant.core.job import ArrayTask, AttemptExit, OomEvidence, ProcessId
 from cotenant.core.placement import Placement
 from cotenant.store.memory import MemoryJournal
 from cotenant.store.sqlite import MIGRATIONS, SqliteJournal, migrate
@@ -54,6 +56,26 @@ ONE_OF_EACH = (
     JobHeld(at_s=6.0, cause="api", job_id=1),
     JobReleased(at_s=7.0, cause="api", job_id=1),
     JobCancelled(at_s=8.0, cause="api", job_id=1),
+)
+
+NEW_IN_SCHEMA_2 = (
+    JobSubmitted(
+        at_s=1.0,
+        cause="submit",
+        job_id=2,
+        spec=a_spec(
+            after_any=(1,),
+            after_failed=(1,),
+            singleton=True,
+            begin_at_s=5.0,
+            hold=True,
+            array=ArrayTask(array_id=2, index=7, limit=3),
+            requeue=True,
+            notify="mail ann",
+        ),
+    ),
+    JobUpdated(at_s=2.0, cause="update by ann", job_id=2, spec=a_spec(priority=3)),
+    JobRequeued(at_s=3.0, cause="requeue by root", job_id=2),
 )
 
 
@@ -187,7 +209,8 @@ def test_refuses_a_newer_schema(path):
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(JournalError, match=rf"{path} has schema 99, this version knows up to 1") as caught:
+    newest = len(MIGRATIONS)
+    with pytest.raises(JournalError, match=rf"{path} has schema 99, this version knows up to {newest}") as caught:
         SqliteJournal(path)
     assert caught.value.hint == "upgrade cotenant"
 
@@ -273,25 +296,46 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
     migrate(db, MIGRATIONS)
     with pytest.raises(RuntimeError):
         migrate(db, (*MIGRATIONS, second, broken))
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
     columns = [each[1] for each in db.execute("PRAGMA table_info(events)")]
     assert "note" not in columns
     assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half_done'").fetchone() == (0,)
     migrate(db, (*MIGRATIONS, second))
     migrate(db, (*MIGRATIONS, second))
-    assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
     db.close()
 
 
 def test_a_journal_of_schema_1_can_be_read(tmp_path):
-    path = tmp_path / "journal.db"
+    assert read_golden(tmp_path, 1) == ONE_OF_EACH
+
+
+def test_a_journal_of_schema_2_can_be_read(tmp_path):
+    assert read_golden(tmp_path, 2) == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)
+
+
+def read_golden(folder, schema):
+    path = folder / "journal.db"
     db = sqlite3.connect(path)
-    db.executescript((GOLDEN / "schema_1.sql").read_text())
+    db.executescript((GOLDEN / f"schema_{schema}.sql").read_text())
     db.close()
-    expected = json.loads((GOLDEN / "schema_1.json").read_text())
+    expected = json.loads((GOLDEN / f"schema_{schema}.json").read_text())
     events = reopened(path)
     assert [[each.at_s, type(each).__name__, each.job_id] for each in events] == expected
-    assert tuple(events) == ONE_OF_EACH
+    return tuple(events)
+
+
+def test_events_of_one_job(path):
+    written(path, *ONE_OF_EACH, *NEW_IN_SCHEMA_2)
+    journal = SqliteJournal(path)
+    assert tuple(journal.of_job(2)) == NEW_IN_SCHEMA_2
+    assert journal.of_job(99) == []
+    journal.close()
+    edit(path, "UPDATE events SET body = replace(body, 'ann', 'eve') WHERE type = 'JobUpdated'")
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalError, match="is damaged"):
+        journal.of_job(2)
+    journal.close()
 
 
 # Full disks.

@@ -1,0 +1,469 @@
+"""What the daemon withstands, and how fast it is, in figures: crashes, nonsense, crowds, long queues, short jobs.
+
+    python benchmarks/reliability.py [--quick] [--write] [--only PART ...]
+
+Parts: schedules (random crashes in one process), kills (`kill -9` of a real daemon), fuzz (requests at random), crowd
+(100 clients at once), queue (10,000 waiting jobs), submits, launches (`/bin/true` end to end, beside task-spooler where
+it is installed), idle. The machine's load while it ran stands on top: on a busy machine the rates are lower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import http.client
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from cotenant.core.errors import CotenantError, DaemonUnreachable
+from cotenant.core.events import JobSubmitted, ServerSampled
+from cotenant.core.gpu import Gpu, GpuSample
+from cotenant.core.job import JobSpec
+from cotenant.core.units import GiB
+from cotenant.daemon.client import Client
+from cotenant.scheduling.manager import Manager, ManagerConfig
+from cotenant.scheduling.policies import create
+from cotenant.study.crashes import Schedule
+
+RESULTS = Path(__file__).parent / "results"
+SEED = 20261121
+
+
+class Server:
+    """A daemon on simulated GPUs, in a folder of its own."""
+
+    def __init__(self, root: Path, *, cards: str = "8xA100-40GB", tick_s: float = 0.1) -> None:
+        self.root = root
+        self.socket = root / "sock"
+        self._flags = ("--simulate", cards, "--tick", str(tick_s), "--socket", str(self.socket), "--log-level", "error")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = Client(self.socket, timeout_s=120)
+
+    def start(self) -> None:
+        read_end, write_end = os.pipe()
+        with (self.root / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cotenant", "daemon", *self._flags, "--ready-fd", str(write_end)],
+                env={**os.environ, "XDG_STATE_HOME": str(self.root / "state")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write_end,),
+            )
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as told:
+            answer = json.loads(told.read() or b"{}")
+        if "pid" not in answer:
+            raise SystemExit(f"the daemon did not start: {answer} {(self.root / 'log').read_text()[-2000:]}")
+
+    @property
+    def process(self) -> psutil.Process:
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    def abandon(self, living: Sequence[int]) -> None:
+        """End the daemon and these jobs, and leave the queue as it is."""
+        pids = [self.client.job(each)["attempt_list"][0]["pid"] for each in living]
+        self.stop()
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
+        self._process = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None
+
+    def jobs(self, count: int, *command: str, **fields: object) -> list[dict[str, object]]:
+        job = {"command": command or ("/bin/true",), "workdir": "/", "env": {"PATH": "/bin"}, "name": "j"}
+        return [{**job, "declared_bytes": GiB // 4, **fields} for _ in range(count)]
+
+    def wait_for_all(self) -> None:
+        while self.client.jobs(active=True, last=1):
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def server(**settings: object) -> Iterator[Server]:
+    root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
+    found = Server(root, **settings)  # type: ignore[arg-type]
+    found.start()
+    try:
+        yield found
+    finally:
+        if found.is_up:
+            with contextlib.suppress(CotenantError):
+                for job in found.client.jobs(active=True):
+                    with contextlib.suppress(CotenantError):
+                        found.client.cancel(job["id"])
+                found.wait_for_all()
+            found.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def schedules(*, quick: bool) -> list[str]:
+    count = 100 if quick else 1000
+    steps: Counter[str] = Counter()
+    jobs = attempts = 0
+    faults: list[str] = []
+    for seed in range(count):
+        verdict = Schedule(SEED + seed, policy=("most-memory", "best-fit", "exclusive")[seed % 3]).run()
+        steps += verdict.steps
+        jobs += verdict.jobs
+        attempts += verdict.attempts
+        faults += [f"seed {SEED + seed}: {each}" for each in verdict.faults]
+    lines = [
+        f"{count} random schedules in one process: {jobs} jobs acknowledged, {attempts} attempts,",
+        f"{sum(steps.values())} crashes.",
+        f"Jobs lost, run twice, or promised memory that was not there: {len(faults)}.",
+        "",
+        "| crash | times |",
+        "| --- | ---: |",
+        *(f"| {step} | {times} |" for step, times in sorted(steps.items())),
+    ]
+    return [*lines, *faults[:10]]
+
+
+def kills(*, quick: bool) -> list[str]:
+    rng = random.Random(SEED)
+    rounds = 5 if quick else 40
+    promised: list[int] = []
+    with server() as found:
+        runs = found.root / "runs"
+        runs.mkdir()
+        script = f"echo start >> {runs}/$COTENANT_JOB_ID; echo end >> {runs}/$COTENANT_JOB_ID"
+        for _ in range(rounds):
+            killer = threading.Timer(rng.uniform(0.0, 0.4), found.kill)
+            killer.start()
+            with contextlib.suppress(CotenantError):
+                while True:
+                    views = found.client.submit(found.jobs(rng.randrange(1, 5), "/bin/sh", "-c", script))
+                    promised += [int(each["id"]) for each in views]
+            killer.join()
+            found.start()
+        found.wait_for_all()
+        views = {int(each["id"]): each for each in found.client.jobs()}
+        lost = [each for each in promised if each not in views or views[each]["state"] != "COMPLETED"]
+        twice = [each for each in views if (runs / str(each)).read_text().split() != ["start", "end"]]
+    told = f"{len(lost)} lost, {len(twice)} run twice or half"
+    return [f"{rounds} times `kill -9`, {len(promised)} jobs acknowledged: {told}."]
+
+
+def fuzz(*, quick: bool) -> list[str]:
+    rng = random.Random(SEED)
+    count = 1000 if quick else 10_000
+    answers: Counter[str] = Counter()
+    with server() as found:
+        before = found.process.pid
+        for number in range(count):
+            if number % 10 == 0:
+                _send_raw(found.socket, rng)
+                answers["bytes that are no HTTP"] += 1
+                continue
+            method, path, body = _some_request(rng)
+            connection = http.client.HTTPConnection("localhost", timeout=60)
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(str(found.socket))
+            connection.request(method, path, body)
+            answers[str(connection.getresponse().status)] += 1
+            connection.close()
+        alive = found.process.pid == before and found.client.status()["pid"] == before
+        log = (found.root / "log").read_text()
+    crashes = answers.get("500", 0) + log.count("Traceback")
+    told = ", ".join(f"{status}: {times}" for status, times in sorted(answers.items()))
+    end = "yes" if alive else "NO"
+    return [f"{count} requests at random ({told}). Internal errors: {crashes}. The daemon lives: {end}."]
+
+
+_WORDS = ("", "\0", "a+b\nc", "%j%A%a%x", "../..", "é\ud83d", "9" * 400, "-1", "nan", "null", "/etc/passwd", "x" * 5000)
+
+
+_CALLS = ("cancel", "hold", "release", "requeue", "update", "story", "explain", "logs")
+
+
+def _some_value(rng: random.Random, depth: int = 0) -> object:
+    kind = rng.randrange(9 if depth < 3 else 7)
+    if kind < 2:
+        return rng.choice(_WORDS).encode("utf-8", "replace").decode()
+    if kind == 2:
+        return rng.choice((0, 1, -1, 2**63, 10**30, True, False))
+    if kind == 3:
+        return rng.choice((0.5, -1e308, float("inf"), float("nan")))
+    if kind in (4, 5, 6):
+        return None
+    if kind == 7:
+        return [_some_value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    return {rng.choice(("command", "env", "tasks", "array", "x")): _some_value(rng, depth + 1) for _ in range(3)}
+
+
+def _some_request(rng: random.Random) -> tuple[str, str, bytes | None]:
+    ref = rng.choice(("1", "0", "99999999999999999999", "-1", "x", "1_1", "%2e%2e", "1%00"))
+    path = rng.choice(
+        (
+            "/v1/jobs",
+            f"/v1/jobs/{ref}",
+            f"/v1/jobs/{ref}/{rng.choice(_CALLS)}",
+            f"/v1/ids?refs={ref},{ref}",
+            f"/v1/jobs?last={ref}&since_s={ref}&states={ref}",
+            f"/v1/jobs/{ref}/wait?timeout_s={rng.choice(('0', 'x', '-1'))}&until={ref}",
+            f"/{ref}",
+        )
+    )
+    method = rng.choice(("GET", "POST", "POST", "PUT"))
+    if method == "GET":
+        return method, path, None
+    job = {"command": ["/bin/true"], "workdir": "/", "env": {}, "name": "f", "declared_bytes": GiB, "hold": True}
+    for _ in range(rng.randrange(3)):
+        field = rng.choice((*JobSpec.__dataclass_fields__, "unknown"))
+        job[field] = _some_value(rng)  # type: ignore[assignment]
+    body = rng.choice(({"jobs": [job]}, {"jobs": [job], "dry_run": True}, {"fields": job}, _some_value(rng)))
+    data = json.dumps(body).encode()
+    return method, path, data if rng.random() < 0.9 else data[: rng.randrange(len(data) + 1)]
+
+
+def _send_raw(path: Path, rng: random.Random) -> None:
+    with socket.socket(socket.AF_UNIX) as raw, contextlib.suppress(OSError):
+        raw.settimeout(1)
+        raw.connect(str(path))
+        raw.sendall(rng.randbytes(rng.randrange(1, 300)))
+        if rng.random() < 0.5:
+            raw.sendall(b"POST /v1/jobs HTTP/1.1\r\ncontent-length: 100\r\n\r\n{")
+
+
+def crowd(*, quick: bool) -> list[str]:
+    clients = 20 if quick else 100
+    with server() as found:
+        taken_s: list[float] = []
+
+        def visit(_: int) -> int:
+            begun = time.perf_counter()
+            job_id = int(found.client.submit(found.jobs(1, hold=True))[0]["id"])
+            found.client.explain(job_id)
+            found.client.jobs(active=True, last=20)
+            found.client.cancel(job_id)
+            taken_s.append(time.perf_counter() - begun)
+            return job_id
+
+        with ThreadPoolExecutor(clients) as pool:
+            ids = list(pool.map(visit, range(clients)))
+        views = found.client.jobs()
+    right = len(set(ids)) == clients and {each["state"] for each in views} == {"CANCELLED"}
+    median_s = statistics.median(taken_s)
+    return [
+        f"{clients} clients at once, each submits, explains, lists and cancels: {'all right' if right else 'WRONG'};",
+        f"median {median_s * 1000:.0f} ms, longest {max(taken_s) * 1000:.0f} ms for the four calls.",
+    ]
+
+
+def queue(*, quick: bool) -> list[str]:
+    count = 1000 if quick else 10_000
+    with server(tick_s=1.0) as found:
+        begun = time.perf_counter()
+        found.client.submit(found.jobs(8, "/bin/sleep", "1000", exclusive=True))
+        found.client.submit(found.jobs(count))
+        submit_s = time.perf_counter() - begun
+        while any(job["reason"].startswith("number") for job in found.client.jobs(active=True)):
+            time.sleep(0.2)
+        list_s = _best(lambda: found.client.jobs(most_waiting=200, most_over=20))
+        all_s = _best(lambda: found.client.jobs(active=True))
+        command = [sys.executable, "-m", "cotenant", "ls", "--socket", str(found.socket)]
+        ls_s = _best(lambda: subprocess.run(command, check=True, capture_output=True))
+        explain_s = _best(lambda: found.client.explain(count))
+        rss = found.process.memory_info().rss
+        found.client.jobs()
+        ids = [job["id"] for job in found.client.jobs(active=True)]
+        found.kill()
+        begun = time.perf_counter()
+        found.start()
+        found.client.status()
+        restart_s = time.perf_counter() - begun
+        kept = len(found.client.jobs(active=True)) == len(ids)
+        found.abandon(ids[:8])
+    decisions_s = _decisions_s(count)
+    median_s = statistics.median(decisions_s)
+    return [
+        f"{count} jobs wait, 8 run. Submitted, durable, in one request: {submit_s:.2f} s.",
+        f"`ls` as a whole {ls_s * 1000:.0f} ms, its request {list_s * 1000:.0f}, `ls --all`'s {all_s * 1000:.0f};",
+        f"`explain` of one {explain_s * 1000:.1f} ms. Daemon: {rss / 2**20:.0f} MiB.",
+        f"A decision (a reading of 8 GPUs on which none of them fits): median {median_s * 1000:.1f} ms,",
+        f"longest {max(decisions_s) * 1000:.1f} ms.",
+        f"After `kill -9` it serves again in {restart_s:.2f} s, {'with all of them' if kept else 'BUT NOT ALL'}.",
+    ]
+
+
+def _best(act: Callable[[], object], times: int = 5) -> float:
+    taken = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        act()
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
+
+
+def _decisions_s(count: int) -> list[float]:
+    manager = Manager(create("most-memory"), ManagerConfig(estimate=False))
+    gpus = tuple(Gpu(uuid=f"GPU-{i}", index=i, name="A100-40GB", memory_total_bytes=40 * GiB) for i in range(8))
+    rng = random.Random(SEED)
+    for job_id in range(1, count + 1):
+        spec = JobSpec(
+            command=("x",), workdir="/", env={}, user="a", uid=1, name="n", declared_bytes=rng.randrange(20, 30) * GiB
+        )
+        manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=job_id, spec=spec))
+    taken = []
+    for second in range(1, 22):
+        samples = {each.uuid: GpuSample(at_s=float(second), used_bytes=30 * GiB, smact=0.5) for each in gpus}
+        event = ServerSampled(at_s=float(second), cause="bench", gpus=gpus, samples=samples, observed=())
+        begun = time.perf_counter()
+        manager.handle(event)
+        taken.append(time.perf_counter() - begun)
+    return taken[1:]
+
+
+def submits(*, quick: bool) -> list[str]:
+    clients, each = 16, 20 if quick else 200
+    with server(tick_s=1.0) as found:
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            list(
+                pool.map(lambda _: [found.client.submit(found.jobs(1, hold=True)) for _ in range(each)], range(clients))
+            )
+        one_s = time.perf_counter() - begun
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(lambda _: found.client.submit(found.jobs(each, hold=True)), range(clients)))
+        many_s = time.perf_counter() - begun
+    total = clients * each
+    return [
+        f"{clients} clients, durable when acknowledged (fsync): {total / one_s:.0f} submits/s, one job in a request;",
+        f"{total / many_s:.0f} jobs/s, {each} in a request.",
+    ]
+
+
+def launches(*, quick: bool) -> list[str]:
+    count = 100 if quick else 500
+    with server() as found:
+        begun = time.perf_counter()
+        found.client.submit(found.jobs(count))
+        found.wait_for_all()
+        ours = count / (time.perf_counter() - begun)
+        states = Counter(job["state"] for job in found.client.jobs())
+    lines = [
+        "| `/bin/true` from submit to recorded end | jobs/s |",
+        "| --- | ---: |",
+        f"| cotenant ({states['COMPLETED']} of {count} completed; durable, claimed once, with evidence) | {ours:.0f} |",
+    ]
+    return [*lines, *_task_spooler(count)]
+
+
+def _task_spooler(count: int) -> list[str]:
+    program = shutil.which("tsp")
+    if program is None:
+        return ["| task-spooler | not installed |"]
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "TS_SOCKET": f"{folder}/s", "TS_SLOTS": "8", "TMPDIR": folder, "TS_MAXFINISHED": "10000"}
+        begun = time.perf_counter()
+        for _ in range(count):
+            subprocess.run([program, "/bin/true"], env=env, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program, "-w"], env=env, check=False, stdout=subprocess.DEVNULL)
+        rate = count / (time.perf_counter() - begun)
+        subprocess.run([program, "-K"], env=env, check=False)
+    return [f"| task-spooler (8 slots, nothing on disk but output, a client process per job) | {rate:.0f} |"]
+
+
+def idle(*, quick: bool) -> list[str]:
+    seconds = 5 if quick else 30
+    with server(tick_s=1.0) as found:
+        time.sleep(2)
+        process = found.process
+        before = process.cpu_times()
+        time.sleep(seconds)
+        after = process.cpu_times()
+        used = (after.user + after.system - before.user - before.system) / seconds
+        rss = process.memory_info().rss
+        helpers = sum(each.memory_info().rss for each in process.children(recursive=True))
+    return [
+        f"Idle, 8 simulated GPUs, a reading a second: {used:.1%} of a core, {rss / 2**20:.0f} MiB RSS",
+        f"(other processes of it: {helpers / 2**20:.0f} MiB).",
+    ]
+
+
+PARTS: dict[str, Callable[..., list[str]]] = {
+    each.__name__: each for each in (schedules, kills, fuzz, crowd, queue, submits, launches, idle)
+}
+
+
+def report(parts: Sequence[str], *, quick: bool) -> str:
+    lines = []
+    for name in parts:
+        begun = time.perf_counter()
+        try:
+            found = PARTS[name](quick=quick)
+        except DaemonUnreachable as error:
+            found = [f"FAILED: {error.message}"]
+        lines += [f"## {name}", "", *found, "", f"({time.perf_counter() - begun:.0f} s)", ""]
+        print("\n".join(lines[-len(found) - 5 :]), flush=True)
+    return "\n".join(lines)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    text = report(args.only, quick=args.quick)
+    if args.write:
+        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
+        flags = " --quick" if args.quick else ""
+        head = [
+            f"# What the daemon withstands, {today}",
+            "",
+            f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, no GPU.",
+            f"Load average before {load:.1f}, after {os.getloadavg()[0]:.1f}; seed {SEED}.",
+            f"Repeat with `python benchmarks/reliability.py{flags} --write`.",
+            "",
+        ]
+        path = RESULTS / f"reliability_no-gpu_{today}.md"
+        path.write_text("\n".join([*head, text]), encoding="utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What the configuration asks for, made: folders, who may come in, GPUs, environments, the policy's options."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import cotenant
+from cotenant import gpus
+from cotenant.core.errors import BackendError, UsageError
+from cotenant.core.ports import GpuBackend
+from cotenant.daemon import paths
+from cotenant.daemon.access import Access, admin_uids
+from cotenant.daemon.config import Config
+from cotenant.daemon.launch_env import LaunchEnv
+from cotenant.gpus.mps import MpsServers
+from cotenant.gpus.simulated import SimulatedServer
+from cotenant.scheduling import policies
+from cotenant.scheduling.orders import aged
+from cotenant.scheduling.policy import Policy
+from cotenant.scheduling.ranked import Ranked
+
+SIMULATED_FOLDER = "simulated"
+LIVE_SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
+"""Gives torch the simulated cards, in every Python that has this folder on its path."""
+
+
+def launch_env_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> LaunchEnv:
+    """What attempts are started with: as jobs of the simulated server of `sim_env`, or, on real GPUs, with MPS."""
+    if sim_env:
+        return LaunchEnv(sim_env, site=LIVE_SITE if config.gpus.live else None)
+    return LaunchEnv({}, MpsServers(run_dir / "mps"), thread_percent=config.mps.thread_percent)
+
+
+def state_folder(config: Config) -> Path:
+    """The folder of the journal, the attempts and their output."""
+    named = config.daemon.state_dir
+    if named is not None:
+        return Path(named).absolute()
+    return paths.SYSTEM_STATE if config.access.users == "all" else paths.state_dir()
+
+
+def access_of(config: Config) -> Access:
+    """Who may use the daemon.
+
+    Raises:
+        UsageError: it is to serve everybody without being root's, or an admin does not exist.
+    """
+    many = config.access.users == "all"
+    if many and os.geteuid() != 0:
+        raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
+    names = [each.strip() for each in config.access.admins.split(",") if each.strip()]
+    return Access(own_uid=os.getuid(), many=many, admins=admin_uids(names))
+
+
+def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
+    """The backend, and what jobs need in their environment to use its GPUs.
+
+    Raises:
+        BackendError, UsageError: there is none, or not as asked for.
+    """
+    settings = config.gpus
+    folder = state_dir / SIMULATED_FOLDER
+    if settings.simulate is None and settings.backend != "simulated":
+        try:
+            return gpus.create(settings.backend), {}
+        except BackendError as error:
+            raise BackendError(
+                error.message, hint="try it without one: cotenant daemon --simulate 4xA100-40GB"
+            ) from error
+    if settings.backend == "nvml":
+        raise UsageError("backend `nvml` cannot be simulated", hint="leave out one of --backend and --simulate")
+    _simulated_server(folder, settings.simulate, settings.time_scale)
+    return gpus.create("simulated", simulated_dir=folder), {"COTENANT_SIM_SERVER": str(folder)}
+
+
+def _simulated_server(folder: Path, cards: str | None, time_scale: float) -> None:
+    """Make the simulated server, or see that the one in the state folder is the one asked for."""
+    asked = folder / "asked.txt"
+    if not asked.exists():
+        if cards is None:
+            raise UsageError("which GPUs are to be simulated?", hint="say e.g. --simulate 4xA100-40GB")
+        # Left half made by a daemon that was killed: nothing can have used it, for `asked` is written last.
+        shutil.rmtree(folder, ignore_errors=True)
+        SimulatedServer.create(folder, cards, time_scale=time_scale)
+        asked.write_text(cards)
+        return
+    was, scale = asked.read_text(), SimulatedServer.open(folder).time_scale
+    if cards not in (None, was) or scale != time_scale:
+        raise UsageError(
+            f"`{folder}` holds a simulated server `{was}`, time scale {scale:g}",
+            hint="ask for that one, remove the folder, or choose another --state-dir",
+        )
+
+
+def scaled_options(name: str, given: dict[str, object], time_scale: float) -> dict[str, object]:
+    """Options of policy `name`: those that are seconds count the time of the simulated server, which runs faster."""
+    if time_scale == 1.0:
+        return given
+    known = {**policies.options(name), **given}
+    scaled = {
+        key: value / time_scale
+        for key, value in known.items()
+        if key.endswith("_s") and isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    return {**given, **scaled}
+
+
+def aging(policy: Policy, points_per_hour: float) -> Policy:
+    """`policy` with priorities that grow while jobs wait.
+
+    Raises:
+        UsageError: it has an order of its own, which nothing can be added to.
+    """
+    if points_per_hour == 0:
+        return policy
+    if not isinstance(policy, Ranked):
+        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="leave out scheduling.ageing_per_hour")
+    return replace(policy, order=aged(policy.order, points_per_hour))

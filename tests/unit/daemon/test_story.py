@@ -1,0 +1,65 @@
+"""A job's story from its events alone."""
+
+from __future__ import annotations
+
+from builders import a_spec, an_estimate
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    EstimateReady,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobSubmitted,
+    JobUpdated,
+)
+from cotenant.core.job import AttemptExit, OomEvidence, ProcessId
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.daemon.story import story
+
+PLACE = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=8 * GiB)
+OOM = AttemptExit(
+    exit_code=1,
+    signal=None,
+    reason="exited",
+    oom=OomEvidence(exception=True, tried_bytes=GiB, in_use_bytes=8 * GiB),
+)
+ASKED = a_spec(after=(9,), declared_bytes=None)
+EVENTS = (
+    JobSubmitted(at_s=0.0, cause="submit", job_id=1, spec=ASKED),
+    EstimateReady(at_s=1.0, cause="estimator traced", job_id=1, estimate=an_estimate(8, partial=True)),
+    JobHeld(at_s=2.0, cause="hold by ann: lunch", job_id=1),
+    JobUpdated(at_s=3.0, cause="update by ann", job_id=1, spec=a_spec(after=(9,), declared_bytes=None, priority=2)),
+    JobReleased(at_s=4.0, cause="release by ann", job_id=1),
+    AttemptPlaced(at_s=5.0, cause="policy best-fit", job_id=1, attempt=1, placement=PLACE),
+    AttemptStarted(at_s=6.0, cause="e", job_id=1, attempt=1, process=ProcessId(pid=44, start_ticks=1, boot_id="b")),
+    AttemptExited(at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={"GPU-0": 7 * GiB}),
+    JobCancelled(at_s=8.0, cause="cancel by root", job_id=1),
+)
+
+
+def test_every_event_has_its_sentence_and_the_state_after_it():
+    assert [(each["state"], each["text"]) for each in story(EVENTS)] == [
+        ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
+        ("queued", "estimated: 8.0 GiB per GPU by declared, a lower bound"),
+        ("held", "hold by ann: lunch"),
+        ("held", "updated: priority 0 to 2"),
+        ("queued", "release by ann"),
+        ("starting", "attempt 1 placed by policy best-fit on GPU-0 (time-sliced), 8.0 GiB promised"),
+        ("running", "attempt 1 started, runner 44"),
+        ("queued", "attempt 1 ended: exit code 1, out of GPU memory, 7.0 GiB seen at most"),
+        ("done", "cancel by root"),
+    ]
+    assert story(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
+
+
+def test_a_change_of_the_environment_is_not_told():
+    new = a_spec(env={"TOKEN": "hunter2"})
+    (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    assert "hunter2" not in str(told)
+
+
+def test_of_nothing_there_is_no_story():
+    assert story([]) == []
