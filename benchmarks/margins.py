@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from estimates import commit
-from ground_truth import DATA, FITTED_ROWS, ROOT, Options, commonest, preload, recorded, sample
+from ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample
 from ground_truth_rows import GROUPS, Row, read
+from ground_truth_scores import commonest
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB

@@ -60,9 +60,9 @@ class Network:
 
     @property
     def family(self) -> str:
-        """`cnn` if anything convolves, `transformer` if anything attends, else `mlp`."""
+        """`transformer` if anything attends or embeds, else `cnn` if anything convolves, else `mlp`."""
         kinds = {each.kind for each in self.layers}
-        if "attention" in kinds:
+        if kinds & {"attention", "embedding"}:
             return "transformer"
         return "cnn" if "conv" in kinds else "mlp"
 

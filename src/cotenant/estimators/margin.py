@@ -1,8 +1,8 @@
 """What is added to a traced estimate, so that the true peak stays below it with a chosen probability.
 
 Split conformal prediction on our own errors: `data/margins.json` holds, for each family of jobs, what measured peaks
-were above the interval of the estimate, on a scale that follows what is uncertain. A quantile of them covers a further job of that
-family with the probability asked for, whatever the distribution, as long as it is drawn like those measured.
+were above the interval of the estimate, on a scale that follows what is uncertain. A quantile of them covers a further
+job of that family with the probability asked for, whatever the distribution, if it is drawn like those measured.
 Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; decision 0011. The file is made by
 `benchmarks/margins.py`.
 """
@@ -66,7 +66,7 @@ def margin_of(
 ) -> Margin:
     """The margin of a replay without end that small changes raised by up to `spread_bytes`.
 
-    `coverage`: None for the usual one. On top of spread and quantile: as far as the context can be larger than is typical.
+    `coverage`: None for the usual one. Beside spread and quantile: how far the context can exceed its typical size.
     """
     family = family_of(trace, gpu)
     wanted = coverage or (COVERAGE if family == FAMILIES[0] else CONV_COVERAGE)
