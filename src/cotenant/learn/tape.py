@@ -155,7 +155,7 @@ class Tape:
                 if before is None:
                     due[id(parent)] = found
                 else:
-                    due[id(parent)] = found
+                    self.drop(found)  # added to the other in place
         self.graph = []
         self.drop(seed)
         self.enter("forward")
