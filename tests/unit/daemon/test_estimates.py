@@ -22,6 +22,11 @@ TIMEOUT_S = 60
 HANGS = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(1000)"
 
 
+def spec_of(**changes):
+    """A job of whoever runs the tests: an estimate runs as the job's user."""
+    return a_spec(uid=os.geteuid(), **changes)
+
+
 @contextlib.contextmanager
 def a_pool(tmp_path, code, *argv, **settings):
     answers = queue.SimpleQueue()
@@ -46,7 +51,7 @@ def answering(value):
 def test_answer_becomes_an_event(tmp_path):
     estimate = an_estimate(3, estimator="traced")
     with a_pool(tmp_path, answering({"estimate": encode(estimate)})) as (pool, answers):
-        pool.request(7, a_spec())
+        pool.request(7, spec_of())
         event = answers.get(timeout=TIMEOUT_S)
     assert (event.job_id, event.at_s, event.estimate, event.error) == (7, 5.0, estimate, None)
 
@@ -54,7 +59,7 @@ def test_answer_becomes_an_event(tmp_path):
 def test_request_tells_the_job_and_the_estimator(tmp_path):
     code = 'import sys; open(sys.argv[1], \'w\').write(sys.stdin.read()); print(\'{"error": {"message": "no"}}\')'
     with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=9.0) as (pool, answers):
-        pool.request(1, a_spec(command=("python", "t.py"), env={"A": "1"}))
+        pool.request(1, spec_of(command=("python", "t.py"), env={"A": "1"}))
         assert answers.get(timeout=TIMEOUT_S).error == "no"
     asked = json.loads((tmp_path / "asked").read_text())
     assert (asked["estimator"], asked["command"], asked["gpu"]) == ("traced", ["python", "t.py"], "A100-40GB")
@@ -75,7 +80,7 @@ def test_request_tells_the_job_and_the_estimator(tmp_path):
 )
 def test_what_goes_wrong_is_a_sentence(tmp_path, code, error):
     with a_pool(tmp_path, code) as (pool, answers):
-        pool.request(1, a_spec())
+        pool.request(1, spec_of())
         event = answers.get(timeout=TIMEOUT_S)
     assert event.estimate is None
     assert error in event.error
@@ -83,19 +88,19 @@ def test_what_goes_wrong_is_a_sentence(tmp_path, code, error):
 
 def test_stderr_is_kept(tmp_path):
     with a_pool(tmp_path, "import sys; print('a warning', file=sys.stderr); print('{}')") as (pool, answers):
-        pool.request(4, a_spec())
+        pool.request(4, spec_of())
         answers.get(timeout=TIMEOUT_S)
         assert pool.log_path(4).read_text() == "a warning\n"
 
 
 def test_declared_needs_no_process(tmp_path):
     with a_pool(tmp_path, "raise SystemExit('never run')") as (pool, answers):
-        pool.request(1, a_spec(declared_bytes=2**30))
+        pool.request(1, spec_of(declared_bytes=2**30))
         estimate = answers.get(timeout=TIMEOUT_S).estimate
         assert (estimate.estimator, estimate.bound_bytes) == ("declared", 2**30)
-        pool.request(2, a_spec(declared_bytes=2**30, estimator="traced"))
+        pool.request(2, spec_of(declared_bytes=2**30, estimator="traced"))
         assert "never run" in answers.get(timeout=TIMEOUT_S).error
-        pool.request(3, a_spec(estimator="declared"))
+        pool.request(3, spec_of(estimator="declared"))
         assert answers.get(timeout=TIMEOUT_S).error == "no memory was declared"
 
 
@@ -116,11 +121,11 @@ def ends(pid):
 def test_cancelled_estimate_ends_and_is_not_told(tmp_path):
     os.mkfifo(tmp_path / "pid")
     with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
-        pool.request(1, a_spec())
+        pool.request(1, spec_of())
         pid = pid_in(tmp_path / "pid")
         pool.cancel(1)
         assert ends(pid)
-        pool.request(2, a_spec(declared_bytes=5))
+        pool.request(2, spec_of(declared_bytes=5))
         assert answers.get(timeout=TIMEOUT_S).job_id == 2
     assert answers.empty()
 
@@ -128,8 +133,8 @@ def test_cancelled_estimate_ends_and_is_not_told(tmp_path):
 def test_close_ends_estimators(tmp_path):
     os.mkfifo(tmp_path / "pid")
     with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
-        pool.request(1, a_spec())
-        pool.request(2, a_spec())
+        pool.request(1, spec_of())
+        pool.request(2, spec_of())
         pid = pid_in(tmp_path / "pid")
     assert ends(pid)
     assert answers.empty()
@@ -138,7 +143,7 @@ def test_close_ends_estimators(tmp_path):
 def test_time_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("cotenant.daemon.estimates.STARTUP_S", 0.0)
     with a_pool(tmp_path, "import time; time.sleep(1000)", timeout_s=0.3) as (pool, answers):
-        pool.request(1, a_spec())
+        pool.request(1, spec_of())
         assert answers.get(timeout=TIMEOUT_S).error == "the estimator did not answer within 0.3 s"
 
 
@@ -149,7 +154,7 @@ def test_concurrency_is_bounded(tmp_path):
     code = "import sys; open(sys.argv[1], 'w').write('x'); open(sys.argv[2]).read(); print('{}')"
     with a_pool(tmp_path, code, str(tmp_path / "in"), str(tmp_path / "out"), concurrency=2) as (pool, answers):
         for job_id in (1, 2, 3):
-            pool.request(job_id, a_spec())
+            pool.request(job_id, spec_of())
         arrived = os.open(tmp_path / "in", os.O_RDWR)
         read = b""
         while len(read) < 2:
