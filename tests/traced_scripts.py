@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.errors import TraceError
+from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.trace import CATEGORIES, MemoryTrace
 from cotenant.tracing import wire
 
@@ -22,8 +22,16 @@ A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_cou
 LIMIT_S = 120
 
 
-def traced(folder: Path, source: str, *args: str, steps: int = 3, capability: tuple[int, int] = (8, 0)) -> MemoryTrace:
-    """The trace of a script with this text, well-formed. What it printed is in `folder/log`.
+def traced(
+    folder: Path,
+    source: str,
+    *args: str,
+    steps: int = 3,
+    capability: tuple[int, int] = (8, 0),
+    gpus: int = 1,
+    **more: object,
+) -> MemoryTrace:
+    """The trace of a script with this text, well-formed. What it printed is in `folder/log`. `more`: of the request.
 
     Raises:
         TraceError: as for users.
@@ -32,9 +40,10 @@ def traced(folder: Path, source: str, *args: str, steps: int = 3, capability: tu
     script.write_text(textwrap.dedent(source))
     request = {
         "program": {"kind": "script", "target": str(script), "args": list(args)},
-        "card": {**A100, "capability": list(capability)},
+        "card": {**A100, "capability": list(capability), "count": gpus},
         "steps": steps,
         "cudnn_version": 91900,
+        **more,
     }
     answer.unlink(missing_ok=True)
     with warnings.catch_warnings():
@@ -71,6 +80,8 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
         session = child.Session(request, answer)
     except TraceError as error:
         child.answer_error(answer, error)
+    except UsageError as error:
+        child.answer_error(answer, child.refused(error))
     session.run(session.script)
 
 
@@ -133,5 +144,5 @@ def by_category(trace: MemoryTrace) -> dict[str, int]:
 def failing(kind: str, words: str = ""):
     """The block raises a `TraceError` of this kind, whose message contains `words`."""
     with pytest.raises(TraceError, match=re.escape(words) or None) as caught:
-        yield
+        yield caught
     assert caught.value.kind == kind

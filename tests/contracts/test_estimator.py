@@ -103,5 +103,5 @@ def test_tells_an_error_in_a_process_of_its_own(request_):
 
 
 def test_an_unknown_name_lists_the_known():
-    with pytest.raises(UnknownName, match="accelerate, declared"):
+    with pytest.raises(UnknownName, match="accelerate, boosting, declared"):
         create("tracd")

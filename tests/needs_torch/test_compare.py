@@ -13,8 +13,8 @@ from cotenant.estimators import ESTIMATORS
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 SCRIPT = """
-import pathlib, torch
-with pathlib.Path("runs.txt").open("a") as file:
+import os, pathlib, torch
+with pathlib.Path(os.environ["XDG_CACHE_HOME"], "runs.txt").open("a") as file:
     file.write("run\\n")
 model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).cuda()
 optimizer = torch.optim.Adam(model.parameters())
@@ -30,6 +30,7 @@ PARAMETERS = 512 * 512 + 512 + 512 * 256 + 256
 def folder(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where a script's writes are kept
     return tmp_path
 
 

@@ -107,3 +107,18 @@ def test_encoder_is_traced_as_described():
     first_step = next(place for place, event in enumerate(real) if event[:1] == ("alloc",) and event[2] == 64)
     assert first_step > 600
     assert ours[:first_step] == real[:first_step]
+
+
+def test_layers_of_a_trace_make_the_features_of_the_described_network():
+    from cotenant.estimators.learned_features import byte_features, network_of, paper_features
+
+    numpy = pytest.importorskip("numpy")
+    assert numpy
+    from cotenant.learn.features import network_of_row
+
+    layers = "conv3x3:16x32;bn;act;dropout;conv3x3:24x32;bn;act;dropout;gap:24x1;linear:10x1;softmax"
+    trace = traced("cnn_row.py", f"--layers {layers} --activation prelu --image-size 32 --batch-size 8 --samples 32")
+    seen, described = network_of(trace, None), network_of_row(cnn_row(activation="prelu"))
+    assert paper_features(seen) == paper_features(described)
+    assert byte_features(seen) == byte_features(described)
+    assert [each.positions for each in seen.layers] == [each.positions for each in described.layers]

@@ -24,7 +24,7 @@ def lightened(config):
 
 SMALL = [
     lightened(each)
-    for name, count in (("mlp-small", 4), ("cnn-small", 14), ("transformer-small", 5))
+    for name, count in (("mlp-small", 4), ("cnn-small", 7), ("transformer-small", 5))
     for each in generate(load_ranges(name), count, 1)
 ]
 

@@ -278,6 +278,13 @@ def test_a_copied_model_runs_on_the_gpu_too(tmp_path):
         + SGD
         + """
 average = copy.deepcopy(model).requires_grad_(False)
+assert isinstance(average.weight, nn.Parameter) and average.weight.data_ptr() != model.weight.data_ptr()
+table = torch.zeros(10, 4, device="cuda")
+both = copy.deepcopy([table[2:], table[:2], model.weight, model.weight])
+assert both[0].untyped_storage().data_ptr() == both[1].untyped_storage().data_ptr() != table.data_ptr()
+assert both[2] is both[3] and torch.zeros_like(both[2], memory_format=torch.preserve_format).is_cuda
+torch.optim.Adam(copy.deepcopy(model).parameters())
+del both, table
 with torch.no_grad():
     before = torch.cuda.memory_allocated()
     out = average(torch.ones(4, 8, device="cuda"))

@@ -50,7 +50,8 @@ def test_layers_on_two_gpus(tmp_path):
                 self.first = nn.Linear(512, 1024, bias=False).to("cuda:0")
                 self.second = nn.Linear(1024, 512, bias=False).to("cuda:1")
             def forward(self, x):
-                return self.second(self.first(x.to("cuda:0")).to("cuda:1"))
+                hidden = self.first(x.to("cuda:0")).to("cuda:1")
+                return self.second(hidden) + hidden.relu().sum() + hidden.mean()  # three gradients meet there
         model = Halves()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
@@ -73,23 +74,24 @@ def test_data_parallel_gathers_on_the_first_gpu(tmp_path):
         """
         import torch
         from torch import nn
-        model = nn.DataParallel(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))).cuda()
+        model = nn.DataParallel(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 256))).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(3):
             out = model(torch.randn(64, 512).cuda())
-            assert out.shape == (64, 512) and out.device.index == 0
+            assert out.shape == (64, 256) and out.device.index == 0
             out.square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
         """,
         gpus=2,
     )
-    weights = 4 * 2 * (512 * 512 + 512)
+    weights = 4 * (512 * 512 + 512 + 512 * 256 + 256)
     on_second = on_device(trace, 1)
-    assert weights in allocations(on_second)  # all of them, in one piece
+    assert allocations(on_second, "forward").count(weights) == 3  # all of them, in one piece, at each step
     assert "optimizer state" not in by_category(on_second)
     assert by_category(on_device(trace, 0))["optimizer state"] == 2 * weights
-    assert 32 * 512 * 4 in allocations(on_second, "forward")  # half of the batch
+    for width in (512, 256):
+        assert allocations(on_second, "forward").count(32 * width * 4) >= 3  # half of the batch
 
 
 def test_a_gpu_that_is_not_there(tmp_path):

@@ -67,7 +67,9 @@ def command(
     ] = None,
     lengths: Annotated[
         str,
-        typer.Option(metavar="WHICH", help="Samples to make batches of, where they vary in length: longest, or e.g. p95."),
+        typer.Option(
+            metavar="WHICH", help="Samples to make batches of, where they vary in length: longest, or e.g. p95."
+        ),
     ] = "",
     real_writes: Annotated[
         bool, typer.Option("--real-writes", help="Let the script write, move and remove files for real.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cotenant.core.errors import TraceError
+from cotenant.core.errors import TraceError, UsageError
 from cotenant.tracing import fence, launched, places, redirect, wire
 from cotenant.tracing.overlay import Overlay, cache_folders, scratch_below
 from cotenant.tracing.sources import provenance
@@ -33,7 +33,14 @@ def main(request_path: str, answer_path: str) -> NoReturn:
         session = Session(request, answer)
     except TraceError as error:
         answer_error(answer, error)
+    except UsageError as error:
+        answer_error(answer, refused(error))
     session.run(session.script)
+
+
+def refused(error: UsageError) -> TraceError:
+    """An option that only the tracing process can read, and could not."""
+    return TraceError("unsupported", error.message, hint=error.hint)
 
 
 def answer_error(answer: Path, error: TraceError) -> NoReturn:
@@ -74,6 +81,7 @@ class Session:
             addresses,
             attention,
             compiled,
+            copies,
             cuda_api,
             data,
             generators,
@@ -110,12 +118,13 @@ class Session:
         libraries.install()
         generators.install(card.count)
         compiled.install(self.recorder)
+        copies.install()
         parallel.install(self.recorder)
         routes |= rnn.install(self.recorder)
         routes |= losses.install()
         self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
         self.loop.install()
-        data.install(self.loop)
+        data.install(self.loop, request.get("lengths", ""))
         self.mode = TraceMode(self.recorder)
         self.mode.composites.update(routes)
         self.mode.cover_threads()
@@ -204,10 +213,15 @@ class Session:
 
 
 def _enclosed(request: dict[str, Any], answer: Path) -> Overlay:
-    """Keep this process from changing anything that is not its own, and from the network, as the request says."""
+    """Keep this process from changing anything that is not its own, and from the network, as the request says.
+
+    What it writes goes below the request's `scratch`, by default beside the answer.
+    """
     writes = not request.get("real_writes")
-    made = Overlay(scratch_below(answer.parent / "scratch"), takes_all=writes, free=wire.files_of(answer))
+    scratch = Path(request.get("scratch") or answer.parent / "scratch")
+    made = Overlay(str(scratch), takes_all=writes, free=wire.files_of(answer))
     if writes:
+        scratch_below(scratch)
         sys.dont_write_bytecode = True
         fenced = fence.guard_files([str(answer.parent), "/dev", "/proc", *cache_folders(os.environ)])
         fence.guard_calls(programs=not fenced, network=not request.get("online"))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from cotenant.tracing import lengths
 from cotenant.tracing.loop import Loop
 
 _AFTER = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
@@ -20,12 +21,13 @@ _ENDLESS = 100_000
 _SAMPLES = 4  # different ones in a batch; the rest are these again
 
 
-def install(loop: Loop) -> None:
-    """Replace how data loaders make batches, for all of the process."""
+def install(loop: Loop, which_length: str = "") -> None:
+    """Replace how data loaders make batches, for all of the process; `which_length` as of `lengths.share_of`."""
+    share = lengths.share_of(which_length)
 
     def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
         loop.loaders += 1
-        return _Batches(self, loop)
+        return _Batches(self, loop, share)
 
     DataLoader._get_iterator = get_iterator
     DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
@@ -37,9 +39,10 @@ def install(loop: Loop) -> None:
 class _Batches:
     """Iterates as a loader does, over its first few samples again and again."""
 
-    def __init__(self, loader: DataLoader[Any], loop: Loop) -> None:
+    def __init__(self, loader: DataLoader[Any], loop: Loop, share: float | None) -> None:
         self._loader = loader
         self._loop = loop
+        self._share = share
         self._given = 0
         self._cache: dict[int, Any] = {}
         self._samples: list[Any] = []
@@ -71,10 +74,31 @@ class _Batches:
     def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
         if size not in self._cache:
             if not self._samples:
-                self._samples = self._fetch(indices)
+                self._samples = self._of_length() if self._share is not None else self._as_they_come(indices)
             again = itertools.islice(itertools.cycle(self._samples), size)
             self._cache[size] = self._loader.collate_fn(list(again))
         return _fresh(self._cache[size])
+
+    def _as_they_come(self, indices: Sequence[Any] | None) -> list[Any]:
+        samples = self._fetch(indices)
+        if lengths.varies(samples):
+            self._loop.recorder.warn(
+                f"samples vary in length, and batches are made of {len(samples)} of them: `--lengths longest` takes "
+                f"the longest of {lengths.LOOKED_AT}, `--lengths p95` one that few exceed"
+            )
+        return samples
+
+    def _of_length(self) -> list[Any]:
+        """The sample of the wanted length, of some spread over the data set."""
+        dataset = self._loader.dataset
+        if lengths.is_stream(dataset):
+            samples = list(itertools.islice(dataset, lengths.LOOKED_AT))
+        else:
+            samples = self._fetch(lengths.spread_to_look_at(len(dataset)), most=lengths.LOOKED_AT)
+        sample, told = lengths.chosen(samples, self._share or 0.0)
+        if lengths.varies(samples):
+            self._loop.recorder.warn(told)
+        return [sample]
 
     def _as_is(self) -> Any:
         """A data set that makes its own batches: take them as they come."""
@@ -86,11 +110,11 @@ class _Batches:
                 self._source = (loader.dataset[index] for index in loader.sampler)
         return loader.collate_fn(next(self._source))
 
-    def _fetch(self, indices: Sequence[Any] | None) -> list[Any]:
+    def _fetch(self, indices: Sequence[Any] | None, most: int = _SAMPLES) -> list[Any]:
         dataset = self._loader.dataset
         if indices is None:
             return list(itertools.islice(dataset, _SAMPLES))
-        wanted = list(indices[:_SAMPLES])
+        wanted = list(indices[:most])
         fetch_many = getattr(dataset, "__getitems__", None)
         return list(fetch_many(wanted)) if fetch_many else [dataset[index] for index in wanted]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cotenant.core.errors import TraceError
+from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
 from cotenant.tracing import wire
@@ -67,6 +67,8 @@ def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) ->
         session = child.Session(request, answer)
     except TraceError as error:
         child.answer_error(answer, error)
+    except UsageError as error:
+        child.answer_error(answer, child.refused(error))
 
     def body() -> None:
         for _ in range(request["steps"] * _CALLS_PER_STEP):

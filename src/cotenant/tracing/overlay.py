@@ -289,8 +289,7 @@ def _error(number: int, path: str, words: str | None = None) -> OSError:
     return OSError(number, words or os.strerror(number), path)
 
 
-def scratch_below(folder: Path) -> str:
-    """Make the place for an overlay."""
+def scratch_below(folder: Path) -> None:
+    """Make the place for an overlay that takes all; any other makes it when it needs it."""
     real_makedirs(folder / "files", exist_ok=True)
     real_makedirs(folder / "tmp", exist_ok=True)
-    return str(folder)

@@ -121,47 +121,43 @@ def _torchvision(module: Any, stand_in: StandIn, told: Callable[[str], None]) ->
     for name in module.__all__:
         kind = getattr(module, name)
         if isinstance(kind, type) and name not in ("FakeData", "VisionDataset"):
-            _replace_where_missing(module, name, kind, stand_in, told)
+            _replace_where_missing(kind, stand_in, told)
 
 
-def _replace_where_missing(module: Any, name: str, kind: Any, stand_in: StandIn, told: Callable[[str], None]) -> None:
+def _replace_where_missing(kind: Any, stand_in: StandIn, told: Callable[[str], None]) -> None:
     begin = kind.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "_beginning" in self.__dict__:  # called by the one of a subclass, which answers
+            begin(self, *args, **kwargs)
+            return
+        self.__dict__["_beginning"] = True
         try:
             begin(self, *args, **kwargs)
-        except (*_FILES, RuntimeError, ConnectionError, OSError) as error:
-            if isinstance(error, TypeError):
-                raise
-            told(f"the data of `{name}`")
-            self.transform = kwargs.get("transform", next((each for each in args[1:] if callable(each)), None))
-            self.target_transform = kwargs.get("target_transform")
-            self.__class__ = type(name, (_Pictures, kind), {})
-            self.stand_in = stand_in
-            self.classes = [str(each) for each in range(stand_in.classes)]
-            self.class_to_idx = {each: index for index, each in enumerate(self.classes)}
-            self.targets = [index % stand_in.classes for index in range(SAMPLES)]
+        except (RuntimeError, OSError):  # each data set has its own words for it
+            told(f"the data of `{type(self).__name__}`")
+            _make_up(self, stand_in, args, kwargs)
+        finally:
+            del self.__dict__["_beginning"]
 
     kind.__init__ = init
 
 
-class _Pictures:
-    """Blank images instead of a data set's own."""
+def _make_up(dataset: Any, stand_in: StandIn, args: Any, kwargs: Any) -> None:
+    """Blank images instead of a data set's own, through its transforms."""
+    dataset.transform = kwargs.get("transform", next((each for each in args[1:] if callable(each)), None))
+    dataset.target_transform = kwargs.get("target_transform")
+    dataset.classes = [str(each) for each in range(stand_in.classes)]
+    dataset.class_to_idx = {each: index for index, each in enumerate(dataset.classes)}
+    dataset.targets = [index % stand_in.classes for index in range(SAMPLES)]
 
-    stand_in: StandIn
-    transform: Any
-    target_transform: Any
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        image, label = _picture(self.stand_in), int(index) % self.stand_in.classes
+    def get(self: Any, index: int) -> Any:
+        image, label = _picture(stand_in), int(index) % stand_in.classes
         image = self.transform(image) if self.transform is not None else image
         return image, self.target_transform(label) if self.target_transform is not None else label
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}, made up"
+    own = type(dataset)
+    dataset.__class__ = type(own.__name__, (own,), {"__len__": lambda self: SAMPLES, "__getitem__": get})
 
 
 def _hugging_face(module: Any, known: Sequence[StandIn], told: Callable[[str], None]) -> None:
@@ -174,7 +170,7 @@ def _loading(load: Any, module: Any, known: Sequence[StandIn], told: Callable[[s
     def load_(*args: Any, **kwargs: Any) -> Any:
         try:
             return load(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - each version of the library has errors of its own for absent data
+        except Exception as error:  # each version of the library has errors of its own for absent data
             if type(error) in (TypeError, AttributeError):
                 raise
             told(f"the data set `{args[0] if args else kwargs.get('path', '')}`")
@@ -182,7 +178,7 @@ def _loading(load: Any, module: Any, known: Sequence[StandIn], told: Callable[[s
             split = kwargs.get("split")
             if split is not None:
                 return made
-            return module.DatasetDict({each: made for each in ("train", "validation", "test")})
+            return module.DatasetDict(dict.fromkeys(("train", "validation", "test"), made))
 
     return load_
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,15 @@ def _install() -> None:
     label = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     gpus = LiveGpus(server, uuids, make, context_bytes=model.context.typical_bytes, label=label)
     session = Session(
-        {"card": _card(model, len(uuids)), "steps": ENDLESS, "cudnn_version": CUDNN_VERSION},
+        {
+            "card": _card(model, len(uuids)),
+            "steps": ENDLESS,
+            "cudnn_version": CUDNN_VERSION,
+            # A job is a job: it writes its files and has its network; only checkpoints of fake tensors are kept apart.
+            "real_writes": True,
+            "online": True,
+            "scratch": str(Path(tempfile.gettempdir(), f"cotenant-live-{os.getpid()}")),
+        },
         Path(os.devnull),
         recorder=lambda: LiveRecorder(gpus, blas=blas_of(model, stack), conv=conv_of(model), pace=pace),
     )

@@ -1,0 +1,73 @@
+"""Samples of varying length: which of them a batch is made of, and how they are spread.
+
+The length of a sample is the size of its longest one-dimensional part: the tokens of a text, the frames of a sound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cotenant.core.errors import UsageError
+
+LOOKED_AT = 256
+_FORM = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?)")
+
+
+def share_of(which: str) -> float | None:
+    """`longest` is 1, `p95` 0.95; None for the empty text: samples as they come.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if not which:
+        return None
+    match = _FORM.fullmatch(which)
+    if match is None:
+        raise UsageError(f"`{which}` names no length", hint="write `longest`, or a percentile such as `p95`")
+    return float(match.group(1)) / 100 if match.group(1) else 1.0
+
+
+def length_of(sample: Any) -> int:
+    """The length of a sample; 0 for one without a one-dimensional part."""
+    if isinstance(sample, Mapping):
+        return max((length_of(each) for each in sample.values()), default=0)
+    if isinstance(sample, tuple) or (isinstance(sample, list) and sample and not isinstance(sample[0], (int, float))):
+        return max((length_of(each) for each in sample), default=0)
+    shape = getattr(sample, "shape", None)
+    if isinstance(sample, list):
+        return len(sample)
+    return int(shape[0]) if shape is not None and len(shape) == 1 else 0
+
+
+def spread_to_look_at(count: int) -> list[int]:
+    """Indices of samples spread over a data set of `count`."""
+    if count <= LOOKED_AT:
+        return list(range(count))
+    return [index * count // LOOKED_AT for index in range(LOOKED_AT)]
+
+
+def chosen(samples: Sequence[Any], share: float) -> tuple[Any, str]:
+    """The sample at this share of all when ordered by length, and a sentence on how they are spread."""
+    ordered = sorted(samples, key=length_of)
+    at = min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))
+    sizes = [length_of(each) for each in ordered]
+    middle, late = sizes[len(sizes) // 2], sizes[min(len(sizes) - 1, len(sizes) * 95 // 100)]
+    told = (
+        f"batches are made of samples of length {sizes[at]}; of {len(sizes)} samples looked at the shortest has "
+        f"{sizes[0]}, half have up to {middle}, 95 % up to {late}, the longest has {sizes[-1]}"
+    )
+    return ordered[at], told
+
+
+def varies(samples: Sequence[Any]) -> bool:
+    """Whether lengths differ."""
+    return len({length_of(each) for each in samples}) > 1
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether samples come in an order of their own."""
+    return isinstance(dataset, torch.utils.data.IterableDataset)

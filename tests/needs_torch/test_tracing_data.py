@@ -1,0 +1,156 @@
+"""Data that are not here, and samples of varying length."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from traced_scripts import allocations, failing, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
+from cotenant.tracing import lengths, standins  # noqa: E402
+
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader
+{data}
+model = torch.nn.LazyLinear(3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(data, batch_size=4, num_workers=2, shuffle=True{more}):
+    x = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, (list, tuple)) else batch
+    model(x.flatten(1).float().cuda()).sum().backward()
+    optimizer.step()
+"""
+FOLDER = """
+from torchvision import datasets, transforms
+data = datasets.{kind}
+assert len(data.classes) == 7 and isinstance(data, torch.utils.data.Dataset)
+"""
+RESIZE = "transform=transforms.Compose([transforms.RandomCrop(16), transforms.ToTensor()])"
+VISION = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+
+
+@pytest.mark.parametrize(
+    ("data", "values"),
+    [
+        pytest.param(FOLDER.format(kind=f"ImageFolder('gone', {RESIZE})"), 3 * 16 * 16, id="images", marks=VISION),
+        pytest.param(
+            FOLDER.format(kind=f"CIFAR10('gone', train=True, download=True, {RESIZE})"),
+            3 * 16 * 16,
+            id="to be fetched",
+            marks=VISION,
+        ),
+        pytest.param(
+            "import numpy\nrows = numpy.load('gone.npy')\ndata = [(row, 1) for row in [rows] * 50]\n",
+            3 * 24 * 32,
+            id="an array",
+        ),
+        pytest.param("data = [torch.load('gone.pt')] * 50\n", 3 * 24 * 32, id="a tensor"),
+        pytest.param(
+            "from datasets import load_dataset\ndata = load_dataset('nobody/nothing', split='train')\n"
+            "from torchvision.transforms.functional import to_tensor\n"
+            "data.set_transform(lambda rows: {'x': [to_tensor(each) for each in rows['image']]})\n",
+            3 * 24 * 32,
+            id="a table",
+            marks=[VISION, TABLES],
+        ),
+    ],
+)
+def test_absent_data_are_made_up_on_request(tmp_path, data, values, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    source = TRAIN.format(data=data, more="")
+    trace = traced(tmp_path, source, stand_ins=["3x24x32:float32:7"])
+    assert 4 * 4 * values in allocations(trace, category="input")
+    assert "is not on this machine; made up: 3x24x32:float32:7" in trace.warnings[0]
+
+
+def test_absent_data_are_an_error_that_names_the_option(tmp_path):
+    with failing("raised", "FileNotFoundError") as caught:
+        traced(tmp_path, "import numpy\n\nnumpy.load('gone.npy')\n")
+    assert "(train.py, line 3)" in str(caught.value)
+    assert "`--stand-in SHAPE`" in caught.value.hint
+
+
+def test_data_that_are_here_are_used(tmp_path):
+    torch.save(torch.zeros(5), tmp_path / "here.pt")
+    source = TRAIN.format(data="data = [torch.load('here.pt')] * 50\n", more="")
+    trace = traced(tmp_path, source, stand_ins=["3x24x32"])
+    assert 4 * 4 * 5 in allocations(trace, category="input")
+    assert trace.warnings == ()
+
+
+def test_an_ordinary_error_gets_no_such_hint(tmp_path):
+    with failing("raised", "KeyError") as caught:
+        traced(tmp_path, "{}['x']\n")
+    assert "stand-in" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype", "classes"),
+    [
+        pytest.param("3x224x224", (3, 224, 224), "float32", 10, id="shape"),
+        pytest.param("512:int64", (512,), "int64", 10, id="type"),
+        pytest.param("3x32x32:uint8:100", (3, 32, 32), "uint8", 100, id="classes"),
+    ],
+)
+def test_stand_ins_are_read(text, shape, dtype, classes):
+    found = standins.parse(text)
+    assert (found.shape, found.dtype, found.classes) == (shape, dtype, classes)
+    assert found.sample().shape == shape
+
+
+@pytest.mark.parametrize("text", ["", "3x", "3x4:what8", "3x4:float32:many", "3x4:load"])
+def test_what_is_no_stand_in_is_refused(text):
+    with pytest.raises(UsageError, match="is no stand-in"):
+        standins.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("which", "length"), [pytest.param("longest", 109, id="longest"), pytest.param("p50", 59, id="percentile")]
+)
+def test_batches_of_a_chosen_length(tmp_path, which, length):
+    data = "data = [torch.ones(10 + index) for index in range(100)]\n"
+    source = TRAIN.format(data=data, more=", collate_fn=torch.stack")
+    trace = traced(tmp_path, source, lengths=which)
+    assert 4 * 4 * length in allocations(trace, category="input")
+    (told,) = trace.warnings
+    assert told.startswith(f"batches are made of samples of length {length}; of 100 samples looked at")
+    assert told.endswith("the shortest has 10, half have up to 60, 95 % up to 105, the longest has 109")
+
+
+PADDED = """
+from torch.nn.utils.rnn import pad_sequence
+def pad(rows):
+    return torch.nn.functional.pad(pad_sequence(rows, batch_first=True), (0, 9))[:, :12]
+data = [torch.ones(10 + index % 2) for index in range(100)]
+"""
+
+
+def test_varying_lengths_are_told(tmp_path):
+    more = ", collate_fn=pad"
+    told = traced(tmp_path, TRAIN.format(data=PADDED, more=more).replace("shuffle=True", "shuffle=False")).warnings
+    assert len(told) == 1
+    assert "samples vary in length" in told[0]
+    assert "`--lengths longest`" in told[0]
+    same = PADDED.replace("index % 2", "index * 0")
+    assert traced(tmp_path, TRAIN.format(data=same, more=more)).warnings == ()
+
+
+def test_a_wrong_option_is_told(tmp_path):
+    with failing("unsupported", "`short` names no length"):
+        traced(tmp_path, "", lengths="short")
+
+
+def test_lengths_of_samples():
+    assert lengths.length_of({"ids": [1, 2, 3], "label": 1}) == 3
+    assert lengths.length_of((torch.ones(7), torch.ones(3, 8, 8))) == 7
+    assert lengths.length_of(torch.ones(3, 8, 8)) == 0
+    assert [lengths.share_of(each) for each in ("", "longest", "p95")] == [None, 1.0, 0.95]
+    with pytest.raises(UsageError, match="names no length"):
+        lengths.share_of("short")
