@@ -6,7 +6,8 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from cotenant.core.job import Job
-from cotenant.scheduling.interference import ASSUMED_SMACT, Activity
+from cotenant.scheduling.interference import ASSUMED_SMACT, Activity, expected_smact
+from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.views import GpuView, Newcomer
 
@@ -62,7 +63,7 @@ class Member(NamedTuple):
         smact: what it does to a GPU alone; rounded.
         bound: longest step time that it accepts, as a multiple of the one alone; None: the policy's default.
         gpus: how many it has.
-        guessed: `smact` is no more than assumed, for nothing is known.
+        guessed: `smact` is no more than assumed, or expected from the memory need, for nobody has seen such a job.
     """
 
     workload: str = ""
@@ -90,6 +91,13 @@ def member_of(job: Job, facts: Facts) -> Member:
         gpus=job.spec.gpus,
         guessed=activity.smact is None,
     )
+
+
+def expected_member_of(job: Job, facts: Facts) -> Member:
+    """As `member_of`, but where no activity is known it is expected from the memory that the job needs."""
+    member = member_of(job, facts)
+    needed = facts.need_bytes(job) or need_bytes(job) if member.guessed else None
+    return member if needed is None else member._replace(smact=_rounded(expected_smact(needed)))
 
 
 def describe(newcomer: Newcomer, member: Member) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from cotenant.core.job import Attempt, AttemptExit, Job, Spell
 from cotenant.scheduling.history import History
+from cotenant.scheduling.interference import Activity
 from cotenant.scheduling.workloads import workload_key
 from cotenant.sim.world_card import Card, Live
 
@@ -42,9 +44,10 @@ class Learner:
         """`job` is in the queue."""
         self._waiting.setdefault(workload_key(job.spec), {})[job.id] = job
 
-    def starts(self, job: Job) -> None:
-        """`job` is not in the queue any longer."""
+    def starts(self, job: Job) -> Callable[[], Activity]:
+        """`job` is not in the queue any longer; what is known of its work, whenever it is asked for."""
         self._waiting[workload_key(job.spec)].pop(job.id, None)
+        return partial(self.history.activity, job)
 
     def note(self, card: Card, at_s: float) -> None:
         """The company on `card` changes: add what was seen since it changed last."""

@@ -200,7 +200,7 @@ class World(Columns):
         cards = [self._by_uuid[uuid] for uuid in placement.gpu_uuids]
         live = Live(number, self._waiting.pop(number), placement, cards, at_s)
         if self._learner is not None:
-            self._learner.starts(live.job)
+            live.known = self._learner.starts(live.job)
         self._plans.fill(live, first=not self.attempts[number])
         self._live += 1
         self._vain_looks = 0

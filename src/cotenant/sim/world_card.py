@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement
+from cotenant.scheduling.interference import Activity as Known
 from cotenant.sim.cluster import Slot
 from cotenant.sim.interference import Activity
 from cotenant.sim.jobs import Profile
 from cotenant.sim.power import PowerModel, busy
+
+_UNKNOWN = Known()
 
 
 class Live:
@@ -25,6 +29,7 @@ class Live:
         seen_s: the first reading that shows it, infinity before it works.
         next_s: the work at which something happens next: it grows, or it ends.
         version: of its newest event in the queue; older ones are stale.
+        known: what a history knows of its work by now; None without a history.
     """
 
     __slots__ = (
@@ -39,6 +44,7 @@ class Live:
         "grown",
         "held_bytes",
         "job",
+        "known",
         "next_s",
         "number",
         "placed_s",
@@ -73,13 +79,15 @@ class Live:
         self.held_bytes = 0
         self.version = 0
         self.resident: Resident | None = None
+        self.known: Callable[[], Known] | None = None
         self.company: dict[tuple[int, ...], list[float]] = {}  # for a history, see `learner`
         self.company_since_s = placed_s
 
     def seen_as(self, at_s: float) -> Resident:
         """The attempt as the readings up to `at_s` show it."""
         found = self.resident
-        if found is None or (found.seen_at_s is None and at_s >= self.seen_s):
+        known = _UNKNOWN if self.known is None else self.known()
+        if found is None or (found.seen_at_s is None and at_s >= self.seen_s) or found.smact != known.smact:
             seen = at_s >= self.seen_s
             found = self.resident = Resident(
                 job_id=self.job.id,
@@ -90,6 +98,9 @@ class Live:
                 placed_at_s=self.placed_s,
                 seen_at_s=self.seen_s if seen else None,
                 slowdown_bound=self.job.spec.slowdown_bound,
+                gpus=len(self.cards),
+                workload=known.workload,
+                smact=known.smact,
             )
         return found
 

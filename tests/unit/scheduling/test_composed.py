@@ -81,7 +81,7 @@ def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
 @pytest.mark.parametrize(
     ("resident", "newcomer", "options", "reason"),
     [
-        pytest.param(0.9, 0.9, {}, "SMACT 1.80 in all with this job, limit 1.60", id="too much activity"),
+        pytest.param(0.9, 0.9, {}, "SMACT 1.80 in all with this job, limit 1.40", id="too much activity"),
         pytest.param(
             0.3,
             0.8,
@@ -99,6 +99,33 @@ def test_why_two_do_not_share(resident, newcomer, options, reason):
     work = placer("marginal-gain", gpu(0, busy(smact=resident)), facts=Facts(me=newcomer), **options)
     assert decided(work, a_job(1, name="me")) == {}
     assert verdict(work) == f"marginal_gain: {reason}"
+
+
+def test_work_that_nobody_knows_is_judged_by_its_memory():
+    resident = gpu(0, busy(smact=0.6))
+    assert decided(placer("marginal-gain", resident), a_job(1, gib=1, name="small")) == {1: ("GPU-0",)}
+    work = placer("marginal-gain", resident, smact_sum=1.2)
+    assert decided(work, a_job(1, gib=12, name="large")) == {}
+    assert verdict(work) == "marginal_gain: SMACT 1.30 in all with this job (0.70 expected of it), limit 1.20"
+
+
+def test_what_is_known_stands_before_what_memory_says():
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=Facts(large=0.1), smact_sum=1.2)
+    assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
+
+
+def test_memory_that_history_knows_stands_before_the_estimate():
+    facts = Facts()
+    facts.need_bytes = lambda _job: 1 * GiB
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=facts, smact_sum=1.2)
+    assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
+
+
+def test_who_goes_first_is_an_option():
+    jobs = [a_job(1, at_s=1.0, name="long"), a_job(2, at_s=2.0, name="unknown"), a_job(3, at_s=3.0, name="short")]
+    facts = Facts(durations_s={"long": 9000.0, "short": 60.0}, long=0.9, unknown=0.9, short=0.9)
+    assert decided(placer("marginal-gain", gpu(0), facts=facts), *jobs) == {1: ("GPU-0",)}
+    assert decided(placer("marginal-gain", gpu(0), facts=facts, first="shortest"), *jobs) == {3: ("GPU-0",)}
 
 
 def test_each_job_has_its_own_bound():
@@ -171,6 +198,7 @@ def test_no_more_than_so_many_share():
         ({"slowdown_bound": 0.9}, "slowdown bound 0.9"),
         ({"smact_sum": 0}, "is no limit"),
         ({"most_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
+        ({"first": "youngest"}, "option `first` of policy `marginal-gain`"),
     ],
 )
 def test_limits_that_make_no_sense(options, message):

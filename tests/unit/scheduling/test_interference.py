@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.core.units import MiB
 from cotenant.scheduling.interference import (
+    ASSUMED_SMACT,
     READING_SPREAD,
     Activity,
     ColdStart,
     Fingerprints,
+    expected_smact,
     within_the_sms,
 )
+from cotenant.sim.traces.carma import measured_a100
 
 PAIRS = Path(__file__).parents[3] / "../shared/data/carma/aegis/pairwise_a100.csv"
 
@@ -38,6 +42,27 @@ def test_a_cold_start_goes_by_activity(smacts, slowdowns):
     found = ColdStart().slowdowns([a(each) for each in smacts])
     assert found == pytest.approx(slowdowns, abs=2e-4)
     assert Fingerprints().slowdowns([a(each) for each in smacts]) == found
+
+
+@pytest.mark.parametrize(
+    ("needed_mib", "smact"),
+    [
+        pytest.param(1, 0.06, id="small ones count as 512 MiB"),
+        pytest.param(512, 0.06, id="the least"),
+        pytest.param(2048, 0.38, id="twice the memory, 0.16 more"),
+        pytest.param(8192, 0.70, id="the most"),
+        pytest.param(40_000, 0.70, id="beyond 8 GiB it says no more"),
+    ],
+)
+def test_activity_is_expected_from_memory(needed_mib, smact):
+    assert expected_smact(needed_mib * MiB) == pytest.approx(smact)
+
+
+def test_what_is_expected_is_what_measured_jobs_do():
+    """On the workloads that ship: far closer than one number for all."""
+    known = [(each.profile.peak_bytes, each.profile.smact) for each in measured_a100().values()]
+    missed = statistics.mean(abs(expected_smact(size) - smact) for size, smact in known)
+    assert missed < 0.4 * statistics.mean(abs(ASSUMED_SMACT - smact) for _, smact in known)
 
 
 def test_together_they_need_no_more_than_all_sms():

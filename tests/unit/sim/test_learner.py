@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import policies
+from cotenant.scheduling.interference import Activity
 from cotenant.sim import cluster
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.knowledge import JobMaker
 from cotenant.sim.run import simulate
+from cotenant.sim.world_card import Live
 from cotenant.sim.world_config import WorldConfig
 
 NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
@@ -75,6 +78,40 @@ def test_time_in_company_is_not_taken_for_time_alone():
     job = JobMaker(trace, "oracle")(0)
     assert policy.facts.activity(job).smact is None  # nobody was ever alone
     assert 150.0 < policy.facts.duration_s(job) <= 600.0
+
+
+def test_policies_see_of_residents_what_a_daemon_shows_them():
+    """Once the first has ended its work is known: the policy sees that in the second, which runs by then."""
+    seen = []
+
+    class Looking(Remembering):
+        def placer(self, facts=None):
+            placer = super().placer(facts)
+            update = placer.update
+
+            def noted(gpu):
+                seen.extend((each.job_id, each.gpus, each.workload, each.smact) for each in gpu.residents)
+                update(gpu)
+
+            placer.update = noted
+            return placer
+
+    policy = Looking("most-memory")
+    run(a_trace(3), policy)
+    key = policy.facts.activity(JobMaker(a_trace(), "none")(0)).workload
+    assert {each[:3] for each in seen} <= {(1, 1, key), (2, 1, key), (3, 1, key)}
+    assert {each[3] for each in seen if each[0] == 1} <= {None}
+    assert {round(each[3], 3) for each in seen if each[0] == 2} == {0.3}
+
+
+def test_a_resident_is_shown_anew_once_its_work_is_known():
+    answers = [Activity("w"), Activity("w", smact=0.3)]
+    placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
+    live = Live(0, JobMaker(a_trace(), "oracle")(0), placement, [], 0.0)
+    live.known = lambda: answers[0]
+    assert live.seen_as(1.0).smact is None
+    del answers[0]
+    assert live.seen_as(1.0).smact == 0.3
 
 
 def test_policies_that_share_nothing_learn_nothing_unless_asked_to():

@@ -6,27 +6,32 @@ resident's and the newcomer's predicted slowdown stays within its own bound and 
 `smact_sum`, which keeps the rule honest where the predictor is wrong. The GPU with the largest gain is taken, the one
 with most memory available among equals.
 
-What a job does to a GPU comes from the history of the same work, and so do its slowdowns; before there is any, from
-the SM activity of the GPU once its residents have settled, and from what such activity costs others on average.
+What a job does to a GPU comes from the history of the same work, and so do its slowdowns. Before there is any, a
+newcomer's activity is expected from the memory that it needs, that of residents is what the GPU does once they have
+settled, and others suffer as such activity costs them on average (decision 0048).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import cast
+from typing import Literal, cast
 
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
 from cotenant.scheduling.interference import ColdStart, Predictor
-from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.matches import Company, Member, company_of, describe, expected_member_of
 from cotenant.scheduling.policies.published import gib
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
 from cotenant.scheduling.views import GpuView, Newcomer
 
 MOST_REMEMBERED = 100_000
+
+First = Literal["oldest", "shortest"]
+
+_ORDERS: dict[First, orders.Order] = {"oldest": orders.fifo, "shortest": orders.shortest_first}
 
 
 class MarginalGain:
@@ -54,7 +59,7 @@ class MarginalGain:
 
     def profile(self, job: Job, facts: Facts) -> Member:
         """Its activity and its bound."""
-        return member_of(job, facts)
+        return expected_member_of(job, facts)
 
     def signature(self, view: GpuView) -> Company:
         """Who is there."""
@@ -89,7 +94,8 @@ class MarginalGain:
         after = self._predictor.slowdowns([each.activity for each in everybody])
         gain = round(sum(1.0 / each for each in after) - sum(1.0 / each for each in before), 4)
         if smact_sum > self._smact_sum + 1e-9:
-            return gain, f"SMACT {smact_sum:.2f} in all with this job, limit {self._smact_sum:.2f}"
+            added = f" ({newcomer.smact:.2f} expected of it)" if newcomer.guessed else ""
+            return gain, f"SMACT {smact_sum:.2f} in all with this job{added}, limit {self._smact_sum:.2f}"
         for each, slowdown in zip(everybody, after, strict=True):
             bound = self._slowdown_bound if each.bound is None else each.bound
             if slowdown > bound:
@@ -104,15 +110,18 @@ def marginal_gain(
     *,
     least_gain: float = 0.3,
     slowdown_bound: float = 1.5,
-    smact_sum: float = 1.6,
+    smact_sum: float = 1.4,
     most_jobs: int = 4,
     settle_s: float = 15.0,
     spare_gib: float = 0.0,
-    keep_after_s: float | None = 1800.0,
+    first: First = "oldest",
+    keep_after_s: float | None = 7200.0,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
     """`slowdown_bound` is for jobs that name none; `most_jobs` share a GPU at most; others as described above.
 
+    `first` is who is considered first among those of equal priority: the oldest, or the shortest by history, then those
+    of unknown duration by age; `keep_after_s` keeps the long ones from starving.
     `spare_gib` stays free besides all promises, for what fragments, or is held outside any process.
     """
     if not least_gain <= 1:
@@ -123,7 +132,7 @@ def marginal_gain(
         raise UsageError(f"a sum of SM activities of {smact_sum:g} is no limit", hint="write e.g. `1.6`")
     return Ranked(
         name="marginal-gain",
-        order=orders.fifo,
+        order=_ORDERS[first],
         gates=(filters.at_most(most_jobs), filters.known_or_settled(settle_s)),
         score=scores.most_available_memory,
         match=MarginalGain(
