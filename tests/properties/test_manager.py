@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from builders import a_gpu, a_spec, an_estimate
+from cotenant.core.codec import decode, encode
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -314,6 +316,26 @@ class Server(RuleBasedStateMachine):
             assert [each.number for each in job.attempts] == list(range(1, len(job.attempts) + 1))
             assert all(each.exit is not None for each in job.attempts[:-1])
         self.before = dict(self.manager.jobs)
+
+    @rule()
+    def keep_a_snapshot(self) -> None:
+        state = self.manager.folded()
+        assert not any(isinstance(job.state, Held) and job.state.reason.startswith("needs") for job in state.jobs)
+        jobs = json.loads(json.dumps([encode(job, lean=True) for job in state.jobs]))
+        history = json.loads(json.dumps(state.history))
+        self.snapshot = replace(state, jobs=[decode(Job, each) for each in jobs], history=history)
+        self.folded = len(self.journal)
+        assert self.snapshot == state
+
+    def teardown(self) -> None:
+        """Whatever came after the newest snapshot, a start with it finds what a start without it finds."""
+        if not hasattr(self, "snapshot"):
+            return
+        with_it, without = Manager(self.policy, CONFIG), Manager(self.policy, CONFIG)
+        commands = with_it.restore(self.journal[self.folded :], self.snapshot)
+        assert commands == without.restore(self.journal)
+        assert with_it.folded() == without.folded()
+        assert with_it.queue() == without.queue()
 
     @invariant()
     def a_replay_agrees(self) -> None:

@@ -14,27 +14,47 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from cotenant.core import quick
 from cotenant.core.errors import CotenantError
 
 T = TypeVar("T")
+_PLAIN = frozenset((str, int, float, bool))
 
 
 class CodecError(CotenantError):
     """A value does not fit the type that it is decoded as."""
 
 
-def encode(value: object) -> Any:
-    """Plain JSON for a dataclass, mapping, sequence or scalar."""
+def encode(value: object, *, lean: bool = False) -> Any:
+    """Plain JSON for a dataclass, mapping, sequence or scalar; `lean` leaves out fields that have their default."""
+    if value is None or type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {name: encode(getattr(value, name)) for name in _hints(type(value))}
+        told = _told(value) if lean else _hints(type(value))
+        fields = {name: encode(getattr(value, name), lean=lean) for name in told}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Mapping):
-        return {str(key): encode(each) for key, each in value.items()}
+        return {str(key): encode(each, lean=lean) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(each) for each in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
+        return [encode(each, lean=lean) for each in value]
+    if isinstance(value, (bool, int, float, str)):
         return value
     raise CodecError(f"cannot encode a `{type(value).__name__}`")
+
+
+def _told(value: Any) -> list[str]:
+    """The fields of a dataclass that `decode` would not know by itself."""
+    kind: Any = type(value)
+    return [name for name, default in _defaults(kind) if getattr(value, name) != default]
+
+
+@functools.cache
+def _defaults(kind: Any) -> list[tuple[str, Any]]:
+    """What each field is where nothing is said; for those without a default something that equals nothing else."""
+    return [
+        (each.name, each.default if each.default_factory is dataclasses.MISSING else each.default_factory())
+        for each in dataclasses.fields(kind)
+    ]
 
 
 def decode(kind: type[T] | Any, value: Any) -> T:
@@ -43,7 +63,11 @@ def decode(kind: type[T] | Any, value: Any) -> T:
     Raises:
         CodecError: names the place and what was found there.
     """
-    return typing.cast("T", _decode(kind, value, "value"))
+    try:
+        found = quick.decoder(kind)(value)
+    except Exception:  # noqa: BLE001 (whatever it was, it is found again below, with its place)
+        found = None
+    return typing.cast("T", _decode(kind, value, "value") if found is None else found)
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.events import AttemptExited, AttemptStarted, Journaled
+from cotenant.core.folded import Folded
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
@@ -144,6 +145,26 @@ class Journal(Protocol):
 
     def replay(self) -> Iterator[Journaled]:
         """All events ever kept, oldest first."""
+        ...
+
+    def resume(self) -> tuple[Folded | None, Iterator[Journaled]]:
+        """What is known without reading all events, and the events after that; all where nothing is."""
+        ...
+
+    def unfolded(self) -> int:
+        """How many events `resume` would give.
+
+        Raises:
+            JournalError: they cannot be counted.
+        """
+        ...
+
+    def fold(self, folded: Folded) -> None:
+        """Keep what all events so far amount to; the events stay.
+
+        Raises:
+            JournalError: it was not kept; what was kept before it still is.
+        """
         ...
 
     def of_job(self, job_id: int) -> list[Journaled]:

@@ -87,6 +87,7 @@ class Loop:
         self._backlog: deque[Report] = deque()
         self._unkept: list[Launch] = []
         self._journal_error: JournalError | None = None
+        self._broken = False
         self._watches = Watches(manager.jobs)
         self._submissions = Submissions(manager, now)
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -150,6 +151,10 @@ class Loop:
         if self._thread.is_alive():
             self._thread.join()
 
+    def is_settled(self) -> bool:
+        """Whether the manager, once closed, holds what the journal holds: nothing failed, nothing is yet to be kept."""
+        return not (self._unkept or self._backlog or self._broken or self._thread.is_alive())
+
     # -- taking in
 
     def _run(self) -> None:
@@ -158,6 +163,7 @@ class Loop:
                 pass
         except Exception:  # the state in memory can no longer be trusted: end, and restart from the journal
             logger.exception("the daemon's loop failed")
+            self._broken = True
             self.failed()
 
     def turn(self) -> bool:

@@ -30,6 +30,7 @@ from cotenant.daemon.loop import Loop
 from cotenant.daemon.metrics import Metrics, Picture, picture
 from cotenant.daemon.monitor import Monitor
 from cotenant.daemon.notify import Notifier
+from cotenant.daemon.resuming import fold_if_due, restored
 from cotenant.daemon.setup import access_of, aging, launch_env_of, open_gpus, scaled_options, state_folder
 from cotenant.daemon.sockets import ListeningSocket
 from cotenant.daemon.views import ending, rfc3339
@@ -155,7 +156,7 @@ class _Daemon:
                 user_quotas=config.quotas.of_users(),
             ),
         )
-        self._commands = self._manager.restore(journal.replay())
+        self._commands = restored(self._manager, journal)
         self._now = Clock(not_before_s=self._manager.last_at_s)
         self._loop = Loop(
             manager=self._manager,
@@ -247,6 +248,8 @@ class _Daemon:
         finally:
             self._monitor.close()
             self._loop.close()
+            if self._loop.is_settled():
+                fold_if_due(self._manager, self._journal)
             estimates.close()
             notifier.close()
 

@@ -94,6 +94,13 @@ class JobTable:
                 if needed in self._dependents:
                     self._dependents[needed].remove(each)
 
+    def kept(self) -> list[Job]:
+        """All jobs as the events alone have left them, by id; `adopt` takes them over again."""
+        return [
+            replace(job, state=self.misfits[each]) if each in self.misfits else job
+            for each, job in sorted(self.jobs.items())
+        ]
+
     def is_awaited(self, job_id: int) -> bool:
         """Whether a job that is not over names this one as a dependency."""
         return any(not self.jobs[each].is_done for each in self._dependents.get(job_id, ()) if each in self.jobs)
@@ -285,7 +292,8 @@ class JobTable:
         while ended:
             each, state = ended.pop()
             self._set(replace(each, state=state))
-            for dependent in [self.jobs[found] for found in self._dependents.get(each.id, ())]:
+            # By id: who registered first is not part of the state, see `core.folded`.
+            for dependent in [self.jobs[found] for found in sorted(self._dependents.get(each.id, ()))]:
                 if dependent.is_done or dependent.id in self.live:
                     continue
                 spoiled = spoiled_by(dependent.spec, self.jobs, dependent.id)

@@ -26,6 +26,7 @@ from cotenant.core.events import (
     ServerSampled,
     Tick,
 )
+from cotenant.core.folded import Folded
 from cotenant.core.gpu import Gpu, ServerSnapshot
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Placement, Wait
@@ -87,12 +88,17 @@ class Manager:
             commands += self._decide(event)
         return commands
 
-    def restore(self, events: Iterable[Journaled]) -> list[Command]:
+    def restore(self, events: Iterable[Journaled], since: Folded | None = None) -> list[Command]:
         """Fold kept events without deciding anything, then ask again for what may have been lost in between.
 
         That is: estimates still missing, and stops that were asked for. Attempts that were `Starting` or `Running`
-        are the engine's to find.
+        are the engine's to find. `since` is what the events before these amount to.
         """
+        if since is not None:
+            self._table.adopt(since.jobs)
+            self._table.last_at_s = since.last_at_s
+            self._history = History.restored(since.history)
+            self._seating = Seating(self._policy, self._table, self._telemetry, self._history)
         for event in events:
             self._table.apply(event)
             if isinstance(event, AttemptExited):
@@ -108,6 +114,10 @@ class Manager:
             if job.id in self._table.live and attempt is not None and attempt.stop_asked is not None:
                 commands.append(self._table.stop(job, at_s, attempt.stop_asked))
         return commands
+
+    def folded(self) -> Folded:
+        """What the events taken in so far amount to: with it, `restore` needs only the later ones."""
+        return Folded(last_at_s=self._table.last_at_s, jobs=self._table.kept(), history=self._history.state())
 
     @property
     def history(self) -> History:

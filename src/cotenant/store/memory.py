@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cotenant.core.events import Journaled
+from cotenant.core.folded import Folded
 
 
 class MemoryJournal:
@@ -12,6 +13,8 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._events: list[Journaled] = []
+        self._folded: Folded | None = None
+        self._folded_count = 0
 
     def append(self, events: Sequence[Journaled]) -> None:
         """Keep `events`."""
@@ -20,6 +23,18 @@ class MemoryJournal:
     def replay(self) -> Iterator[Journaled]:
         """All events so far; later ones are not included."""
         return iter(tuple(self._events))
+
+    def resume(self) -> tuple[Folded | None, Iterator[Journaled]]:
+        """The newest state that was given, and the events after it."""
+        return self._folded, iter(self._events[self._folded_count :])
+
+    def unfolded(self) -> int:
+        """How many events there are after that state."""
+        return len(self._events) - self._folded_count
+
+    def fold(self, folded: Folded) -> None:
+        """Keep what the events so far amount to."""
+        self._folded, self._folded_count = folded, len(self._events)
 
     def of_job(self, job_id: int) -> list[Journaled]:
         """The events of one job."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import sqlite3
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.errors import CotenantError, DaemonRunning, JournalError
 from cotenant.core.events import Journaled
+from cotenant.core.folded import Folded
+from cotenant.core.job import Job
+from cotenant.store import snapshot
+
+logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x636F7465
 """`cote`: marks the file as ours, so that no other database is taken for a journal."""
@@ -45,7 +51,12 @@ def _know_updates(_: sqlite3.Connection) -> None:
     """
 
 
-MIGRATIONS: tuple[Migration, ...] = (_create, _know_updates)
+def _keep_snapshots(db: sqlite3.Connection) -> None:
+    """Version 3. Beside the events, which stay as they are, what they amount to up to one of them."""
+    snapshot.create(db)
+
+
+MIGRATIONS: tuple[Migration, ...] = (_create, _know_updates, _keep_snapshots)
 """Step N brings a file from schema N to N + 1. Steps are never edited, only added."""
 
 
@@ -70,6 +81,8 @@ class SqliteJournal:
         except BaseException:
             os.close(self._lock_fd)
             raise
+        self._kept: dict[int, Job] = {}  # what the tables of the snapshot hold
+        self._folded_seq = 0
 
     def append(self, events: Sequence[Journaled]) -> None:
         """Keep all of `events`, in order, or none. Durable when it returns.
@@ -83,14 +96,24 @@ class SqliteJournal:
             rows = [_row(event) for event in events]
         except (ValueError, CodecError) as error:
             raise JournalError(f"cannot write an event down: {error}") from error
+        with self._writing("append to"):
+            self._db.executemany(_INSERT, rows)
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """A transaction: all of it is durable at the end, or nothing.
+
+        Raises:
+            JournalError: nothing is; it could not `what` the file.
+        """
         with self._mutex:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany(_INSERT, rows)
+                yield
                 self._db.execute("COMMIT")
             except (sqlite3.Error, OverflowError) as error:
                 self._undo()
-                raise JournalError(f"cannot append to {self.path}: {error}", hint=_hint(error)) from error
+                raise JournalError(f"cannot {what} {self.path}: {error}", hint=_hint(error)) from error
             except BaseException:
                 self._undo()
                 raise
@@ -109,7 +132,10 @@ class SqliteJournal:
         Raises:
             JournalError: a row is missing or damaged; names the file and the row's `seq`.
         """
-        expected = 1
+        return self._after(0)
+
+    def _after(self, seq: int) -> Iterator[Journaled]:
+        expected = seq + 1
         while True:
             with self._mutex:
                 rows = self._fetch(expected)
@@ -118,6 +144,50 @@ class SqliteJournal:
             for row in rows:
                 yield self._decoded(row, expected)
                 expected += 1
+
+    def resume(self) -> tuple[Folded | None, Iterator[Journaled]]:
+        """The state up to some event, if it is known, and the events after it: all, if it is not.
+
+        A snapshot that cannot be used costs time, nothing else: it is as if there were none.
+        """
+        with self._mutex:
+            try:
+                found = snapshot.load(self._db)
+            except (snapshot.SnapshotError, sqlite3.Error) as error:
+                logger.warning("the journal's snapshot is not used", extra={"fields": {"why": str(error)}})
+                found = None
+        if found is None:
+            self._kept, self._folded_seq = {}, 0
+            return None, self.replay()
+        self._folded_seq, folded = found
+        self._kept = {job.id: job for job in folded.jobs}
+        return folded, self._after(self._folded_seq)
+
+    def unfolded(self) -> int:
+        """How many events the next start would have to read."""
+        with self._mutex:
+            try:
+                (newest,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+            except sqlite3.Error as error:
+                raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
+        return int(newest) - self._folded_seq
+
+    def fold(self, folded: Folded) -> None:
+        """Keep what all events so far amount to. They stay, for `replay` and `of_job`.
+
+        Jobs that were given before are not written again; the same job is known by being the same object.
+
+        Raises:
+            JournalError: it was not kept; the one before it still is.
+        """
+        with self._writing("keep a snapshot in"):
+            (newest,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+            try:
+                snapshot.save(self._db, newest, folded, self._kept)
+            except (ValueError, CodecError) as error:
+                raise JournalError(f"cannot write the state down: {error}") from error
+        self._kept = {job.id: job for job in folded.jobs}
+        self._folded_seq = newest
 
     def of_job(self, job_id: int) -> list[Journaled]:
         """The events of one job, oldest first.

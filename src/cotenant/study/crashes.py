@@ -219,6 +219,7 @@ class Schedule:
         self._disk = _Disk(self._may_crash)
         self._promised: set[int] = set()
         self._asked = 0
+        self._starts = 0
         self._loop = self._daemon()
 
     def run(self, *, steps: int = 60) -> Verdict:
@@ -251,8 +252,12 @@ class Schedule:
                 continue
 
     def _daemon(self) -> Loop:
-        manager = Manager(create(self._policy))
-        commands = manager.restore(self._disk.replay())
+        manager = self._manager = Manager(create(self._policy))
+        since, later = self._disk.resume()
+        commands = manager.restore(later, since)
+        self._starts += 1
+        if self._starts % 2 == 0:
+            self._disk.fold(manager.folded())
         live = [job for job in manager.jobs.values() if isinstance(job.state, (Starting, Running))]
         found = self._machine.find([AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live])
         loop = Loop(
@@ -303,10 +308,14 @@ class Schedule:
             requeue=rng.random() < 0.5,
         )
 
-    def _jobs(self) -> Mapping[int, Job]:
+    def _replayed(self) -> Manager:
+        """What all events give, without a snapshot."""
         manager = Manager(create(self._policy))
         manager.restore(self._disk.replay())
-        return dict(manager.jobs)
+        return manager
+
+    def _jobs(self) -> Mapping[int, Job]:
+        return self._replayed().jobs
 
     def _all_over(self) -> bool:
         jobs = self._jobs()
@@ -326,3 +335,5 @@ class Schedule:
             told = [each.number for each in job.attempts if each.exit is None or each.exit.reason != "never-ran"]
             if sorted(each.attempt for each in ran) != told:
                 verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {told}")
+        if self._loop.is_settled() and self._manager.folded() != self._replayed().folded():
+            verdict.faults.append("the daemon, which began with a snapshot, differs from what all events give")

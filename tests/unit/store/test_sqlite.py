@@ -314,6 +314,16 @@ def test_a_journal_of_schema_2_can_be_read(tmp_path):
     assert read_golden(tmp_path, 2) == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)
 
 
+def test_a_journal_of_schema_3_can_be_read_and_its_snapshot_is_left_to_those_who_made_it(tmp_path):
+    events = read_golden(tmp_path, 3)
+    assert events == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)
+    journal = SqliteJournal(tmp_path / "journal.db")
+    since, later = journal.resume()
+    assert since is None
+    assert tuple(later) == events
+    journal.close()
+
+
 def read_golden(folder, schema):
     path = folder / "journal.db"
     db = sqlite3.connect(path)

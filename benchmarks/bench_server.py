@@ -1,0 +1,103 @@
+"""A daemon of its own for a benchmark: started, killed, stopped, and its folder removed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.units import GiB
+from cotenant.daemon.client import Client
+
+
+class Server:
+    """A daemon on simulated GPUs, in a folder of its own."""
+
+    def __init__(self, root: Path, *, cards: str = "8xA100-40GB", tick_s: float = 0.1) -> None:
+        self.root = root
+        self.socket = root / "sock"
+        self._flags = ("--simulate", cards, "--tick", str(tick_s), "--socket", str(self.socket), "--log-level", "error")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = Client(self.socket, timeout_s=120)
+
+    def start(self) -> None:
+        read_end, write_end = os.pipe()
+        with (self.root / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cotenant", "daemon", *self._flags, "--ready-fd", str(write_end)],
+                env={**os.environ, "XDG_STATE_HOME": str(self.root / "state")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write_end,),
+            )
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as told:
+            answer = json.loads(told.read() or b"{}")
+        if "pid" not in answer:
+            raise SystemExit(f"the daemon did not start: {answer} {(self.root / 'log').read_text()[-2000:]}")
+
+    @property
+    def process(self) -> psutil.Process:
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    def abandon(self, living: Sequence[int]) -> None:
+        """End the daemon and these jobs, and leave the queue as it is."""
+        pids = [self.client.job(each)["attempt_list"][0]["pid"] for each in living]
+        self.stop()
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
+        self._process = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None
+
+    def jobs(self, count: int, *command: str, **fields: object) -> list[dict[str, object]]:
+        job = {"command": command or ("/bin/true",), "workdir": "/", "env": {"PATH": "/bin"}, "name": "j"}
+        return [{**job, "declared_bytes": GiB // 4, **fields} for _ in range(count)]
+
+    def wait_for_all(self) -> None:
+        while self.client.jobs(active=True, last=1):
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def server(**settings: object) -> Iterator[Server]:
+    root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
+    found = Server(root, **settings)  # type: ignore[arg-type]
+    found.start()
+    try:
+        yield found
+    finally:
+        if found.is_up:
+            with contextlib.suppress(CotenantError):
+                for job in found.client.jobs(active=True):
+                    with contextlib.suppress(CotenantError):
+                        found.client.cancel(job["id"])
+                found.wait_for_all()
+            found.stop()
+        shutil.rmtree(root, ignore_errors=True)

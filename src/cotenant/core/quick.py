@@ -1,0 +1,145 @@
+"""Decoding for the common case: values that fit. `codec.decode` tries it first and explains what it stumbles over.
+
+A decoder is put together once for each dataclass, so that reading a long journal asks every annotation once and not for
+every event. It gives what `codec` gives, or raises: it never gives something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Decoder = Callable[[Any], Any]
+
+
+class Stumbled(Exception):
+    """The value does not fit, or takes a closer look to decode."""
+
+
+def decoder(kind: Any) -> Decoder:
+    """What turns plain JSON values into `kind`, a dataclass or any annotation of a field of one.
+
+    It raises something where they do not fit. Kinds that are equal share one: `int | float` is equal to `float | int`
+    although the order counts, so both stumble.
+    """
+    return _decoder(kind)
+
+
+@functools.cache
+def _decoder(kind: Any) -> Decoder:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _of_union(typing.get_args(kind))
+    if origin is typing.Literal:
+        return _of_literal(typing.get_args(kind))
+    if origin is tuple:
+        return _of_tuple(typing.get_args(kind))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _of_mapping(typing.get_args(kind)[1])
+    if dataclasses.is_dataclass(kind):
+        return _of_dataclass(kind)
+    if kind is object or kind is Any:
+        return lambda value: value
+    return _of_float if kind is float else _of_scalar(kind)
+
+
+def _of_dataclass(kind: Any) -> Decoder:
+    tag = kind.__name__
+    fields: list[tuple[str, Decoder]] = []
+
+    def decode(value: Any) -> Any:
+        if not fields:  # not before the first call, for a dataclass may hold others of its own kind
+            hints = typing.get_type_hints(kind)
+            fields[:] = [(each.name, decoder(hints[each.name])) for each in dataclasses.fields(kind)]
+        if type(value) is not dict or value.get("type", tag) != tag:
+            raise Stumbled
+        found = {name: decode_field(value[name]) for name, decode_field in fields if name in value}
+        if len(found) + ("type" in value) != len(value):
+            raise Stumbled
+        return kind(**found)
+
+    return decode
+
+
+def _of_float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        return float(value)
+    raise Stumbled
+
+
+def _of_scalar(kind: Any) -> Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is not kind:
+            raise Stumbled
+        return value
+
+    return decode
+
+
+def _of_literal(values: tuple[Any, ...]) -> Decoder:
+    def decode(value: Any) -> Any:
+        if value not in values:
+            raise Stumbled
+        return value
+
+    return decode
+
+
+def _of_tuple(kinds: tuple[Any, ...]) -> Decoder:
+    if len(kinds) != 2 or kinds[1] is not Ellipsis:
+        return _stumble
+    each = decoder(kinds[0])
+
+    def decode(value: Any) -> Any:
+        if type(value) is not list:
+            raise Stumbled
+        return tuple([each(item) for item in value])
+
+    return decode
+
+
+def _of_mapping(kind: Any) -> Decoder:
+    each = decoder(kind)
+
+    def decode(value: Any) -> Any:
+        if type(value) is not dict:
+            raise Stumbled
+        return {key: each(item) for key, item in value.items()}
+
+    def decode_texts(value: Any) -> Any:
+        if type(value) is not dict or not set(map(type, value.values())) <= {str}:
+            raise Stumbled
+        return dict(value)
+
+    return decode_texts if kind is str else decode
+
+
+def _of_union(options: tuple[Any, ...]) -> Decoder:
+    """One plain kind at most: with two, their order counts, and `codec` knows how."""
+    tagged = {getattr(each, "__name__", ""): decoder(each) for each in options if dataclasses.is_dataclass(each)}
+    plain = [each for each in options if not dataclasses.is_dataclass(each) and each is not type(None)]
+    if len(plain) > 1:
+        return _stumble
+    otherwise = decoder(plain[0]) if plain else _stumble
+    optional = type(None) in options
+
+    def decode(value: Any) -> Any:
+        if value is None:
+            if not optional:
+                raise Stumbled
+            return None
+        if tagged and type(value) is dict and value.get("type") in tagged:
+            return tagged[value["type"]](value)
+        return otherwise(value)
+
+    return decode
+
+
+def _stumble(_: Any) -> Any:
+    raise Stumbled

@@ -1,0 +1,109 @@
+"""Dataclasses to JSON and back: the quick way gives what the slow way gives, and leaves errors to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from builders import a_job, a_spec
+from cotenant.core import codec, quick
+from cotenant.core.codec import CodecError, decode, encode
+from cotenant.core.events import JobHeld, Journaled
+from cotenant.core.job import Done, Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    name: str = "leaf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    count: int
+    ratio: float = 0.0
+    name: str | None = None
+    kind: Literal["oak", "elm"] = "oak"
+    sizes: tuple[int, ...] = ()
+    pair: tuple[int, str] = (1, "a")
+    texts: Mapping[str, str] = field(default_factory=dict)
+    deep: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    either: int | float = 1
+    part: Leaf | None = None
+    child: Tree | None = None
+    anything: Any = None
+
+
+def tree(**changes):
+    return {"type": "Tree", "count": 1, **changes}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        tree(),
+        {"count": 1},
+        tree(
+            ratio=3, name="x", kind="elm", sizes=[1, 2], texts={"a": "b"}, deep={"a": [1, 2.5]}, part={"type": "Leaf"}
+        ),
+        tree(child=tree(child=tree(count=2)), pair=[2, "b"], anything=[1, {"a": None}]),
+        tree(either=2.5),
+        tree(part=None, name=None),
+    ],
+)
+def test_both_ways_give_the_same(value):
+    slow = codec._decode(Tree, value, "value")
+    assert decode(Tree, value) == slow
+    assert repr(decode(Tree, value)) == repr(slow)
+
+
+@pytest.mark.parametrize("value", [tree(), tree(sizes=[1, 2], texts={"a": "b"}, child=tree(), name=None, ratio=2)])
+def test_the_quick_way_is_taken_where_it_can_be(value):
+    assert quick.decoder(Tree)(value) == decode(Tree, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (tree(count="1"), "`value.count` is '1', wanted int"),
+        (tree(count=True), "`value.count` is True, wanted int"),
+        (tree(count=None), "`value.count` is None, wanted int"),
+        (tree(ratio="x"), "`value.ratio` is 'x', wanted float"),
+        (tree(kind="fir"), "wanted one of"),
+        (tree(sizes="12"), "wanted an array"),
+        (tree(sizes=[1, "2"]), r"`value.sizes\[1\]`"),
+        (tree(pair=[1]), "wanted 2 items"),
+        (tree(texts={"a": 1}), "`value.texts.a` is 1, wanted str"),
+        (tree(texts=[]), "wanted an object"),
+        (tree(deep={"a": [None]}), r"`value.deep.a\[0\]`"),
+        (tree(child=tree(count=[])), "`value.child.count`"),
+        (tree(part={"type": "Tree", "count": 1}), "`value.part`"),
+        (tree(more=1), "unknown fields: more"),
+        ({"type": "Leaf", "count": 1}, "is a Leaf, wanted a Tree"),
+        ({"type": "Tree"}, "no complete Tree"),
+        ([], "wanted a Tree"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(value, says):
+    with pytest.raises(CodecError, match=says):
+        decode(Tree, value)
+
+
+def test_unions_take_the_kind_that_is_named():
+    held = JobHeld(at_s=1.0, cause="x", job_id=2)
+    assert decode(Journaled, encode(held)) == held
+    with pytest.raises(CodecError, match="wanted one of: JobSubmitted"):
+        decode(Journaled, {"type": "Job"})
+
+
+def test_lean_leaves_out_what_decoding_knows():
+    assert encode(Tree(count=0), lean=True) == {"type": "Tree", "count": 0}
+    assert encode(Tree(count=0, part=Leaf()), lean=True) == {"type": "Tree", "count": 0, "part": {"type": "Leaf"}}
+    job = a_job(3, declared_bytes=5, env={"A": "b"}, time_limit_s=0.0)
+    assert "time_limit_s" in encode(job, lean=True)["spec"]
+    for each in (job, Job(id=1, spec=a_spec(), submitted_at_s=0.0, state=Done(outcome="failed", at_s=1.0, code=0))):
+        assert decode(Job, json.loads(json.dumps(encode(each, lean=True)))) == each
+    assert len(json.dumps(encode(job, lean=True))) < len(json.dumps(encode(job))) / 2
