@@ -82,12 +82,21 @@ def _distributions(table: Table) -> Any:
     for axis, panel in zip(axes.flat, panels, strict=False):
         name, values = panel
         spread = values.max() / max(values.min(), 1e-9) > 1000 and values.min() > 0
-        axis.hist(np.log10(values) if spread else values, bins=40, color="#4477aa")
+        shown = np.log10(values) if spread else values
+        axis.hist(shown, bins=_bins(shown), color="#4477aa")
         axis.set_title(f"log10 {name}" if spread else name, fontsize=9)
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
     figure.tight_layout()
     return figure
+
+
+def _bins(values: Matrix) -> Any:
+    """About 40 bins; for whole numbers each holds as many of them, or an even spread would look like a comb."""
+    low, high = float(values.min()), float(values.max())
+    if (values != np.round(values)).any() or high == low:
+        return 40
+    return np.arange(low - 0.5, high + np.ceil((high - low) / 40) + 0.5, np.ceil((high - low) / 40))
 
 
 def _by_group(rows: Sequence[Row]) -> Any:

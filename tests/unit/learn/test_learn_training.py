@@ -117,7 +117,7 @@ def test_train_then_test_on_the_same_rows(table, folder, tmp_path):
     assert (found.model, found.family, found.scores.rows) == ("extra-trees", "mlp", len(ROWS))
     assert found.scores.mape < 0.02
     card = trained.card.read_text()
-    for words in (
+    for word in (
         "| majority |",
         "| line |",
         "| extra-trees |",
