@@ -122,3 +122,30 @@ def test_layers_of_a_trace_make_the_features_of_the_described_network():
     assert paper_features(seen) == paper_features(described)
     assert byte_features(seen) == byte_features(described)
     assert [each.positions for each in seen.layers] == [each.positions for each in described.layers]
+
+
+def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
+    from cotenant.tracing.forked import trace_function
+
+    nn = loaded.nn
+    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.Sequential(block, nn.Linear(8, 2))
+    state: dict[str, object] = {}
+
+    def step() -> None:
+        if not state:
+            state["model"] = model.cuda()
+            state["optimizer"] = loaded.optim.SGD(model.parameters())
+        for _ in range(2):  # two batches to a step
+            model(loaded.ones(4, 3, 8, device="cuda")).sum().backward()
+        state["optimizer"].step()
+
+    layers = trace_function(step, card=card_of(profile("A100-40GB")), steps=2).header["layers"]
+    names = [name for name, _, _ in layers]
+    assert names == [
+        "MultiheadAttention",
+        *("Dropout", "LayerNorm", "Linear", "Dropout", "Linear", "Dropout", "LayerNorm"),
+        "Linear",
+    ]
+    attention = layers[0]
+    assert attention[1:] == [4 * 8 * 9, [4, 3, 8]]

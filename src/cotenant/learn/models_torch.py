@@ -139,7 +139,7 @@ class MlpEnsemble:
         self.scale = Scale.of(table.features["paper"])
         self.classes = np.unique(table.classes())
         self.net = self._network(table)
-        _train(self.net, self._inputs(table), _targets(table, self.classes), self.schedule, seed)
+        self.losses = _train(self.net, self._inputs(table), _targets(table, self.classes), self.schedule, seed)
 
     def predict(self, table: Table) -> Prediction:
         self.net.eval()
@@ -220,16 +220,24 @@ def _targets(table: Table, classes: NDArray[np.intp]) -> torch.Tensor:
     return torch.tensor(np.searchsorted(classes, table.classes()))
 
 
-def _train(net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, how: Schedule, seed: int) -> None:
-    """Adam with a falling rate; keeps the weights that were best on the validation part."""
+def split_off(count: int, how: Schedule, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of rows that only say when to stop, and of those to learn from."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held = max(1, round(how.validation * count))
+    return order[:held], order[held:]
+
+
+def _train(
+    net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, how: Schedule, seed: int
+) -> list[float]:
+    """Adam with a falling rate; keeps the weights that were best on the validation part, whose losses it gives."""
     chance = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(targets), generator=chance)
-    held = max(1, round(how.validation * len(targets)))
-    validation, training = order[:held], order[held:]
+    validation, training = split_off(len(targets), how, seed)
+    losses: list[float] = []
     optimizer = torch.optim.Adam(net.parameters(), lr=how.rate)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.epochs, eta_min=how.rate / 50)
     loss_of = nn.CrossEntropyLoss()
-    best, best_state, waited = math.inf, copy.deepcopy(net.state_dict()), 0
+    best_state, waited = copy.deepcopy(net.state_dict()), 0
     for _ in range(how.epochs):
         net.train()
         for part in training[torch.randperm(len(training), generator=chance)].split(how.batch):
@@ -243,8 +251,10 @@ def _train(net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tens
         with torch.no_grad():
             loss = float(loss_of(net(*(each[validation] for each in inputs)), targets[validation]))
         waited += 1
-        if loss < best:
-            best, best_state, waited = loss, copy.deepcopy(net.state_dict()), 0
+        if loss < min(losses, default=math.inf):
+            best_state, waited = copy.deepcopy(net.state_dict()), 0
+        losses.append(loss)
         if waited > how.patience:
             break
     net.load_state_dict(best_state)
+    return losses

@@ -1,0 +1,112 @@
+"""The paper's neural networks: what they see, their size, and that weights say the same without torch."""
+# ruff: noqa: E402 - what is imported last needs what may not be installed
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable
+
+import pytest
+
+from learn_rows import measured, mlp_row
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+from cotenant.estimators import learned_weights
+from cotenant.learn import models_torch
+from cotenant.learn.features import table_of
+from cotenant.learn.training import export_ensemble, says
+
+ROWS = [
+    measured(mlp_row((width, width, 10), batch=batch, activation=activation), 1400 + width * batch / 400)
+    for width in (100, 900, 1800, 2700)
+    for batch in (16, 64, 256)
+    for activation in ("relu", "identity")  # of different length: the shorter are padded
+]
+
+
+def apart(test: Callable[..., None]) -> Callable[..., None]:
+    """Run in a forked process: where autograd has run, no function can be traced in a fork any more."""
+
+    @functools.wraps(test)
+    def run(**given: object) -> None:
+        process = multiprocessing.get_context("fork").Process(target=test, kwargs=given)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def table():
+    torch.set_num_threads(1)  # a thread pool does not survive a fork
+    return table_of(ROWS)
+
+
+@pytest.mark.parametrize("sequence", [False, True], ids=["mlp ensemble", "sequence ensemble"])
+@apart
+def test_weights_say_the_same_without_torch(table, tmp_path, sequence):
+    kind = models_torch.SequenceEnsemble if sequence else models_torch.MlpEnsemble
+    model = kind(models_torch.Schedule(epochs=4))
+    model.fit(table, seed=0)
+    path = learned_weights.write_weights(tmp_path / "net", export_ensemble(model, table, 0))
+    told = says(learned_weights.read_weights(path), table)
+    assert told.classes.tolist() == model.predict(table).classes.tolist()
+
+
+@apart
+def test_attention_is_across_layers_not_across_the_batch(table):
+    model = models_torch.SequenceEnsemble(models_torch.Schedule(epochs=1))
+    model.fit(table, seed=0)
+    inputs = model._inputs(table)
+    model.net.eval()
+    with torch.no_grad():
+        together = model.net(*inputs)
+        alone = torch.cat([model.net(*model._inputs(table.take(np.array([i])))) for i in range(len(table))])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+@apart
+def test_training_stops_when_the_validation_part_is_no_better(table):
+    model = models_torch.MlpEnsemble(models_torch.Schedule(epochs=100, patience=2, rate=0.0))
+    model.fit(table, seed=0)
+    best = model.losses.index(min(model.losses))
+    assert len(model.losses) == best + 1 + 3 < 100
+
+
+@apart
+def test_the_weights_that_were_best_are_kept(table):
+    how = models_torch.Schedule(epochs=12, patience=12, rate=0.3)
+    model = models_torch.MlpEnsemble(how)
+    model.fit(table, seed=1)
+    assert min(model.losses) < model.losses[-1]
+    validation, _ = models_torch.split_off(len(table), how, 1)
+    model.net.eval()
+    with torch.no_grad():
+        logits = model.net(*model._inputs(table))[validation]
+    true = torch.tensor(np.searchsorted(model.classes, table.classes()))[validation]
+    assert float(torch.nn.functional.cross_entropy(logits, true)) == pytest.approx(min(model.losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("features", "classes", "parameters"),
+    [
+        pytest.param(8, 5, 1495, id="MLPs"),
+        pytest.param(10, 6, 1646, id="CNNs"),
+        pytest.param(9, 6, 1590, id="Transformers"),
+    ],
+)
+def test_the_ensemble_has_the_published_number_of_parameters(features, classes, parameters):
+    net = models_torch.Perceptrons(features, classes)
+    used = 0
+    for member, depth in enumerate(models_torch.DEPTHS):
+        width = features
+        for level in range(depth):
+            out = int(net.get_buffer(f"used{level}")[member].sum())
+            used += out * (width + 1) + 2 * out
+            width = out
+        used += classes * (width + 1)
+    assert used == parameters
