@@ -24,10 +24,11 @@ from cotenant.daemon.client import Client
 class Server:
     """A daemon on simulated GPUs, in a folder of its own."""
 
-    def __init__(self, root: Path, *, cards: str = "8xA100-40GB", tick_s: float = 0.1) -> None:
+    def __init__(self, root: Path, *, cards: str = "8xA100-40GB", tick_s: float = 0.1, time_scale: float = 1.0) -> None:
         self.root = root
         self.socket = root / "sock"
-        self._flags = ("--simulate", cards, "--tick", str(tick_s), "--socket", str(self.socket), "--log-level", "error")
+        gpus = ("--simulate", cards, "--time-scale", str(time_scale), "--tick", str(tick_s))
+        self._flags = (*gpus, "--socket", str(self.socket), "--log-level", "error")
         self._process: subprocess.Popen[bytes] | None = None
         self.client = Client(self.socket, timeout_s=120)
 

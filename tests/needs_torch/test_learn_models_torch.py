@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import functools
-import multiprocessing
-from collections.abc import Callable
-
 import pytest
 
+from apart import apart
 from learn_rows import measured, mlp_row
 
 np = pytest.importorskip("numpy")
@@ -25,19 +22,6 @@ ROWS = [
     for batch in (16, 64, 256)
     for activation in ("relu", "identity")  # of different length: the shorter are padded
 ]
-
-
-def apart(test: Callable[..., None]) -> Callable[..., None]:
-    """Run in a forked process: where autograd has run, no function can be traced in a fork any more."""
-
-    @functools.wraps(test)
-    def run(**given: object) -> None:
-        process = multiprocessing.get_context("fork").Process(target=test, kwargs=given)
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from apart import apart
 from cotenant.learn.configs import config_id, family_of, parse_id
 from cotenant.learn.generate import generate
 from cotenant.learn.ranges import load_ranges
@@ -30,7 +31,9 @@ SMALL = [
 
 
 @pytest.mark.parametrize("config", SMALL, ids=config_id)
+@apart
 def test_it_trains_and_its_layers_hold_all_its_weights(config):
+    torch.set_num_threads(1)  # a thread pool does not survive a fork
     torch.manual_seed(0)
     training = Training(config, "cpu")
     losses = [float(training()) for _ in range(2)]

@@ -189,6 +189,13 @@ class Session:
             # What came after the training that was asked for: a validation, a checkpoint, a report.
             self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {_told(error)}")
             self._answer(partial=False)
+        if "device_ready_queues_" in str(error):
+            # Of a function, traced in a fork: autograd counted the GPUs before there were any, and counts only once.
+            self._failed(
+                "the process that asks has run a backward pass before, so its functions cannot be traced",
+                "unsupported",
+                "estimate the function before anything is trained, or a script",
+            )
         if isinstance(error, Untraceable):
             self._failed(_told(error), "unsupported", "say so to the authors of cotenant; `--estimator` names others")
         from cotenant.tracing.standins import missing_hint

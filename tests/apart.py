@@ -1,0 +1,34 @@
+"""Tests that train do so in processes of their own."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import traceback
+from collections.abc import Callable
+
+
+def apart(test: Callable[..., None]) -> Callable[..., None]:
+    """Run in a forked process: where autograd has run, no function can be traced in a fork any more."""
+
+    @functools.wraps(test)
+    def run(**given: object) -> None:
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+
+        def body() -> None:
+            try:
+                test(**given)
+            except BaseException:
+                answers.put(traceback.format_exc())
+                raise
+            answers.put("")
+
+        process = context.Process(target=body)
+        process.start()
+        process.join()
+        assert not answers.empty(), f"the process ended with {process.exitcode}"
+        failed = answers.get()
+        assert not failed, failed
+
+    return run
