@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from cotenant.sim.live.pace import Pace
 
 ENDLESS = sys.maxsize
 CUDNN_VERSION = 91900
+LONGEST_REST_S = 2.0
 
 
 def install() -> None:
@@ -88,11 +92,38 @@ def _learn_at_first_backward(torch: Any, session: Any) -> None:
 def _leave_quietly() -> None:
     """End without the destructors of torch's libraries: autograd's thread cannot be joined, which would abort.
 
-    `_exit` itself is what is called with the exit status, after Python has cleaned up.
+    `_exit` itself is what is called with the exit status, after Python has cleaned up. Before that, autograd's threads
+    come to rest: one that asked for the interpreter while it ends would abort the process, too.
     """
+    atexit.register(_let_autograd_rest)
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # of glibc
         libc.on_exit(libc._exit, None)
+
+
+def _let_autograd_rest() -> None:
+    """Wait until no thread of autograd has run for a moment; two seconds at most."""
+    end_s = time.monotonic() + LONGEST_REST_S
+    quiet = 0
+    before = _autograd_activity()
+    while before and quiet < 2 and time.monotonic() < end_s:
+        time.sleep(0.01)  # gives the interpreter to whoever waits for it
+        now = _autograd_activity()
+        quiet = quiet + 1 if now == before and all("S (sleeping)" in each for each in now) else 0
+        before = now
+
+
+def _autograd_activity() -> list[str]:
+    """State and context switches of each thread of autograd."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text().startswith("pt_autograd"):
+                lines = (task / "status").read_text().splitlines()
+                found.append(
+                    " ".join(each for each in lines if each.startswith(("State", "voluntary", "nonvoluntary")))
+                )
+    return found
 
 
 def _card(model: DeviceProfile, count: int) -> dict[str, Any]:
