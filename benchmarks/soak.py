@@ -69,7 +69,7 @@ class Soak:
 
     def _submit(self) -> None:
         number = len(self.submitted)
-        name = self.trace.workload_of(number)
+        name = self.trace.workloads[self.trace.workload_of[number]]
         found = workload(name)
         declared = found.peak_bytes * (TOO_SMALL if number % TOO_SMALL_EVERY == TOO_SMALL_EVERY - 1 else 1.05)
         note = self.server.root / f"starts-{number}"
