@@ -7,8 +7,9 @@ import threading
 from typing import IO, Any
 
 from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.jobspec import CONTEXT, with_ids, with_job_options
+from cotenant.cli.jobspec import CONTEXT, with_job_options
 from cotenant.cli.output import emit_json, note
+from cotenant.cli.words import with_ids
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.daemon.client import Client
 

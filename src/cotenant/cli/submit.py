@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.jobspec import CONTEXT, with_ids, with_job_options
+from cotenant.cli.jobspec import CONTEXT, with_job_options
 from cotenant.cli.output import emit_json, note
+from cotenant.cli.words import with_ids
 from cotenant.core.units import format_bytes
 
 __all__ = ["CONTEXT", "command"]

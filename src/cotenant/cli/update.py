@@ -9,7 +9,8 @@ import typer
 
 from cotenant.cli import times
 from cotenant.cli.common import JobIds, Json, Socket, for_each, new_client
-from cotenant.cli.jobspec import DEPENDENCIES, dependencies, gpu_count, slowdown_bound, with_ids
+from cotenant.cli.jobspec import slowdown_bound
+from cotenant.cli.words import DEPENDENCIES, dependencies, gpu_count, with_ids
 from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes, parse_duration
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli import jobspec
+from cotenant.cli import jobspec, words
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import GiB, MiB
 
@@ -115,24 +115,24 @@ def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint)
     ("text", "count"), [(None, None), ("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)]
 )
 def test_gres(text, count):
-    assert jobspec.gres_count(text) == count
+    assert words.gres_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100"])
 def test_other_gres_is_refused(text):
     with pytest.raises(UsageError, match="is not understood"):
-        jobspec.gres_count(text)
+        words.gres_count(text)
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("a100:4", 4), ("1024", 1024)])
 def test_gpus(text, count):
-    assert jobspec.gpu_count(text) == count
+    assert words.gpu_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "a100", "1025", "two", "1.5"])
 def test_no_gpus(text):
     with pytest.raises(UsageError, match="is no number from 1 to 1024"):
-        jobspec.gpu_count(text)
+        words.gpu_count(text)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +149,18 @@ def test_no_gpus(text):
 )
 def test_dependencies(text, fields):
     nothing = {"after": [], "after_any": [], "after_failed": [], "singleton": False}
-    assert jobspec.dependencies(text) == {**nothing, **fields}
+    assert words.dependencies(text) == {**nothing, **fields}
 
 
 @pytest.mark.parametrize("text", ["3", "aftercorr:3", "afterok", "afterok:", "afterok:3,", "singleton:3", "AFTEROK:3"])
 def test_other_dependencies_are_refused(text):
     with pytest.raises(UsageError, match="is not understood"):
-        jobspec.dependencies(text)
+        words.dependencies(text)
 
 
 def test_jobs_to_wait_for_are_looked_up():
-    job = {**jobspec.dependencies("afterok:3:7_1,afterany:4"), "name": "n"}
-    assert jobspec.with_ids(job, lambda refs: [int(each[0]) * 10 for each in refs]) == {
+    job = {**words.dependencies("afterok:3:7_1,afterany:4"), "name": "n"}
+    assert words.with_ids(job, lambda refs: [int(each[0]) * 10 for each in refs]) == {
         "after": [30, 70],
         "after_any": [40],
         "after_failed": [],
@@ -205,12 +205,12 @@ ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
     ],
 )
 def test_environment(export, env):
-    assert jobspec.environment(export, ENV) == env
+    assert words.environment(export, ENV) == env
 
 
 def test_a_variable_that_is_not_set_is_refused():
     with pytest.raises(UsageError, match="names `NOPE`, which is not set"):
-        jobspec.environment("NOPE", ENV)
+        words.environment("NOPE", ENV)
 
 
 def test_a_folder_that_is_gone(folder, monkeypatch):

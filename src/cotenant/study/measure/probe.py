@@ -27,10 +27,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-AFTER = 2  # batches that a loader still gives once enough training was seen
 KINDS = ("allocated", "reserved", "active", "requested")
 SNAPSHOT_LIMIT_BYTES = 64 * 2**20
 MOST_EVENTS = 20_000
@@ -99,31 +98,6 @@ class Clock:
         return [self._base_s + first.elapsed_time(each) / 1000 for each in self._events]
 
 
-class Batches:
-    """Iterates over a loader's own iterator; runs dry once enough was seen."""
-
-    def __init__(self, inner: Iterator[Any], probe: Probe) -> None:
-        self._inner = inner
-        self._probe = probe
-        self._given = 0
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Any:
-        if self._probe.draining and self._given >= AFTER:
-            raise StopIteration
-        batch = next(self._inner)
-        self._given += 1
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
 class Probe:
     """One script, from the hooks to the answer."""
 
@@ -158,9 +132,11 @@ class Probe:
         loader = torch.utils.data.DataLoader
         iterate = loader.__iter__
 
-        def begin(this: Any) -> Batches:
+        batches = beside("probe_batches").Batches
+
+        def begin(this: Any) -> Any:
             self.loaders += 1
-            return Batches(iterate(this), self)
+            return batches(iterate(this), self)
 
         loader.__iter__ = begin
         if self.request.get("history_entries"):

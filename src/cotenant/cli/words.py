@@ -1,0 +1,89 @@
+"""What the words of an option mean, as Slurm spells them: GPUs, dependencies, environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cotenant.core.errors import UsageError
+
+MOST_GPUS = 1024
+_ALWAYS_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
+
+
+def gpu_count(text: str) -> int:
+    """GPUs asked for with `--gpus`: `2`, or `a100:2`.
+
+    Raises:
+        UsageError: it is no number above zero.
+    """
+    count = text.rpartition(":")[2]
+    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= MOST_GPUS):
+        raise UsageError(f"`--gpus={text}` is no number from 1 to {MOST_GPUS}", hint="write --gpus N")
+    return int(count)
+
+
+def gres_count(gres: str | None) -> int | None:
+    """GPUs asked for with `--gres`: `gpu`, `gpu:2` or `gpu:a100:2`.
+
+    Raises:
+        UsageError: it asks for something else.
+    """
+    if gres is None:
+        return None
+    kind, *rest = gres.split(":")
+    count = rest[-1] if rest and rest[-1].isdigit() else "1"
+    if kind != "gpu" or len(rest) > 2 or int(count) < 1 or (len(rest) == 2 and not rest[-1].isdigit()):
+        raise UsageError(f"`--gres={gres}` is not understood", hint="write --gres=gpu:N")
+    return int(count)
+
+
+DEPENDENCIES = {"afterok": "after", "afterany": "after_any", "afternotok": "after_failed"}
+"""Fields of `JobSpec` by Slurm's word."""
+
+
+def dependencies(text: str | None) -> dict[str, Any]:
+    """Fields of a job for `afterok:3`, `afterok:3:4`, `afterany:3_1,singleton`; ids stay as they are written.
+
+    Raises:
+        UsageError: another kind of dependency, or no ids.
+    """
+    fields: dict[str, Any] = {"after": [], "after_any": [], "after_failed": [], "singleton": False}
+    for part in text.split(",") if text is not None else ():
+        kind, *refs = part.split(":")
+        if kind == "singleton" and not refs:
+            fields["singleton"] = True
+            continue
+        if kind not in DEPENDENCIES or not refs or not all(refs):
+            known = ", ".join(DEPENDENCIES)
+            raise UsageError(f"dependency `{part}` is not understood", hint=f"write KIND:ID, of {known}; or singleton")
+        fields[DEPENDENCIES[kind]] += refs
+    return fields
+
+
+def with_ids(job: Mapping[str, Any], ids_of: Callable[[Sequence[str]], list[int]]) -> dict[str, Any]:
+    """`job` with the jobs it waits for as ids: `ids_of` knows arrays and their tasks."""
+    named = {field: ids_of(job[field]) for field in DEPENDENCIES.values() if job.get(field)}
+    return {**job, **named}
+
+
+def environment(export: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that `--export` lets through; what a program cannot do without is always among them.
+
+    Raises:
+        UsageError: a variable that is named is not set.
+    """
+    kept = {name: env[name] for name in _ALWAYS_KEPT if name in env}
+    for part in export.split(","):
+        name, equals, value = part.partition("=")
+        if part == "ALL":
+            kept |= env
+        elif part in ("NONE", "NIL"):
+            continue
+        elif equals and name:
+            kept[name] = value
+        elif part in env:
+            kept[part] = env[part]
+        else:
+            raise UsageError(f"`--export` names `{part}`, which is not set")
+    return kept
