@@ -1,15 +1,12 @@
-"""Estimates, each made in a process of its own: on a leash, with a time limit, a few at a time."""
+"""Estimates, made in processes of their own: on a leash, with a time limit, a few at a time."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
 import os
 import queue
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -23,14 +20,13 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.events import EstimateReady
 from cotenant.core.job import JobSpec
 from cotenant.core.ports import EstimateRequest
-from cotenant.daemon import users
-from cotenant.daemon.config import EstimatesSection
+from cotenant.daemon.estimator import EstimatorEnded, EstimatorProcess
 from cotenant.daemon.paths import private_folder
+from cotenant.daemon.sections import EstimatesSection
 from cotenant.estimators.declared import DeclaredEstimator
 
 logger = logging.getLogger(__name__)
 
-LEASH = Path(__file__).with_name("leash.py")
 ESTIMATORS = (sys.executable, "-m", "cotenant.estimators")
 DECLARED = DeclaredEstimator.name
 STARTUP_S = 30.0
@@ -53,7 +49,8 @@ class _Task:
 class EstimatePool:
     """Answers `RequestEstimate` with `EstimateReady`, through `emit`, from threads of its own.
 
-    The estimator's messages are kept in `<folder>/<job id>.log`.
+    The estimator's messages are kept in `<folder>/<job id>.log`. Each thread keeps the process of its last estimate for
+    the next, until none has come for `settings.keep_s`.
     """
 
     def __init__(
@@ -76,11 +73,12 @@ class EstimatePool:
         self._trials = itertools.count(1)
         self._lock = threading.Lock()
         self._wanted: set[int] = set()
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, EstimatorProcess] = {}
         # Held open for life and inherited by nobody: when it closes, every estimator ends.
         self._lifeline, self._life = os.pipe()
         self._threads = [
-            threading.Thread(target=self._work, name=f"estimates-{i}", daemon=True) for i in range(settings.concurrency)
+            threading.Thread(target=self._work, args=(i,), name=f"estimates-{i}", daemon=True)
+            for i in range(settings.concurrency)
         ]
         for thread in self._threads:
             thread.start()
@@ -121,7 +119,7 @@ class EstimatePool:
             self._wanted.discard(job_id)
             process = self._running.get(job_id)
             if process is not None:
-                _end(process)
+                process.stop()
 
     def log_path(self, job_id: int) -> Path:
         """What the estimator wrote on its stderr."""
@@ -131,6 +129,8 @@ class EstimatePool:
         """End all estimators."""
         with self._lock:
             self._wanted.clear()
+            for process in self._running.values():
+                process.stop()
             os.close(self._life)
         for _ in self._threads:
             self._queue.put(None)
@@ -138,42 +138,57 @@ class EstimatePool:
             thread.join()
         os.close(self._lifeline)
 
-    def _work(self) -> None:
-        while (task := self._queue.get()) is not None:
-            with self._lock:
-                wanted = task.key in self._wanted
-            if not wanted:
-                continue
-            answer = self._estimate(task.key, task.spec)
-            with self._lock:
-                wanted = task.key in self._wanted
-                self._wanted.discard(task.key)
-            if wanted:
-                task.deliver(*answer)
+    def _work(self, number: int) -> None:
+        log = self._folder / f"estimator-{number}.log"
+        process = EstimatorProcess(self._command, lifeline=self._lifeline, log=log)
+        try:
+            while (task := self._next_task(process)) is not None:
+                with self._lock:
+                    wanted = task.key in self._wanted
+                    if wanted:
+                        process.allow()
+                        self._running[task.key] = process
+                if not wanted:
+                    continue
+                answer = self._estimate(process, task.key, task.spec)
+                with self._lock:
+                    del self._running[task.key]
+                    wanted = task.key in self._wanted
+                    self._wanted.discard(task.key)
+                if wanted:
+                    task.deliver(*answer)
+        finally:
+            process.close()
+            log.unlink(missing_ok=True)
+
+    def _next_task(self, process: EstimatorProcess) -> _Task | None:
+        """Wait for it; after a while, without the process."""
+        try:
+            return self._queue.get(timeout=self._settings.keep_s)
+        except queue.Empty:
+            process.close()
+            return self._queue.get()
 
     def _ready(self, job_id: int, estimate: Estimate | None, error: str | None) -> EstimateReady:
         name = "estimator" if estimate is None else f"estimator {estimate.estimator}"
         return EstimateReady(at_s=self._now(), cause=name, job_id=job_id, estimate=estimate, error=error)
 
-    def _estimate(self, job_id: int, spec: JobSpec) -> Answer:
+    def _estimate(self, process: EstimatorProcess, job_id: int, spec: JobSpec) -> Answer:
         """The estimate, or why there is none."""
         asked = json.dumps({**encode(self._request(spec)), "estimator": self.estimator_for(spec)}).encode()
         try:
-            process = self._spawn(job_id, spec)
+            told = process.ask(asked, uid=spec.uid, timeout_s=self._settings.timeout_s + STARTUP_S)
+        except TimeoutError:
+            return None, f"the estimator did not answer within {self._settings.timeout_s:g} s"
+        except EstimatorEnded as end:
+            process.keep_log(self.log_path(job_id))
+            return None, f"the estimator ended with exit code {end.code}{_last_words(self.log_path(job_id))}"
         except OSError as error:
             return None, f"the estimator could not be started: {error.strerror}"
         except KeyError:
             return None, f"the estimator could not be started: no user has the id {spec.uid}"
-        try:
-            answer, _ = process.communicate(asked, timeout=self._settings.timeout_s + STARTUP_S)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            process.communicate()
-            return None, f"the estimator did not answer within {self._settings.timeout_s:g} s"
-        finally:
-            with self._lock:
-                self._running.pop(job_id, None)
-        return read_answer(answer, process.returncode, self.log_path(job_id))
+        process.keep_log(self.log_path(job_id))
+        return read_answer(told)
 
     def _request(self, spec: JobSpec) -> EstimateRequest:
         return EstimateRequest(
@@ -193,35 +208,8 @@ class EstimatePool:
         except CotenantError as error:
             return None, error.message
 
-    def _spawn(self, job_id: int, spec: JobSpec) -> subprocess.Popen[bytes]:
-        """The process of an estimator. It runs the submitter's code, so it is the submitter's."""
-        other = users.identity(spec.uid)
-        home = users.home_of(spec.uid) if other else {}
-        with contextlib.ExitStack() as stack:
-            try:
-                log = stack.enter_context(self.log_path(job_id).open("wb"))
-            except OSError:  # on a full disk an estimate is worth more than its log
-                log = stack.enter_context(Path(os.devnull).open("wb"))
-            with self._lock:
-                if job_id not in self._wanted:
-                    raise InterruptedError(0, "cancelled")
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(LEASH), str(self._lifeline), *self._command],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    cwd="/" if other else self._folder,  # which others may not enter
-                    # No GPU is touched, and what lies in the working folder does not shadow our modules.
-                    env={**os.environ, **home, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
-                    pass_fds=(self._lifeline,),
-                    start_new_session=True,
-                    **other,
-                )
-                self._running[job_id] = process
-        return process
 
-
-def read_answer(answer: bytes, code: int, log: Path) -> Answer:
+def read_answer(answer: bytes) -> Answer:
     """The estimate in what an estimator printed, or a sentence that says why there is none."""
     try:
         told = json.loads(answer)
@@ -229,8 +217,6 @@ def read_answer(answer: bytes, code: int, log: Path) -> Answer:
             return decode(Estimate, told["estimate"]), None
         return None, str(told["error"]["message"])
     except (ValueError, TypeError, KeyError, CodecError) as error:
-        if code != 0:
-            return None, f"the estimator ended with exit code {code}{_last_words(log)}"
         return None, f"the estimator's answer cannot be understood: {error}"
 
 
@@ -240,9 +226,3 @@ def _last_words(log: Path) -> str:
     except OSError:
         return ""
     return f": {lines[-1].strip()[:200]}" if lines else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have the leash end what it holds."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)

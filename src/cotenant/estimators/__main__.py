@@ -1,33 +1,50 @@
-"""One estimate in a process of its own: a request as JSON on stdin, an answer as JSON on stdout.
+"""Estimates in a process of its own: requests as lines of JSON on stdin, an answer as a line of JSON on stdout for each.
 
 Request: the fields of `EstimateRequest` and `estimator`, a registered name. Answer: `{"estimate": ...}` or
-`{"error": {"kind", "message", "hint"}}`; the exit code is 0 for both, since both are answers.
+`{"error": {"kind", "message", "hint"}}`. What a script printed last goes to stderr. The end of stdin ends the process,
+with exit code 0. Between two requests a process with torch loaded is kept for the next script.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from cotenant.core.codec import decode, encode
 from cotenant.core.errors import CotenantError, TraceError
-from cotenant.core.ports import EstimateRequest
+from cotenant.core.ports import EstimateRequest, Estimator
 from cotenant.estimators import create
+from cotenant.estimators.cache import TraceCache, default_folder
+from cotenant.tracing.warm import WarmTracer
 
 
 def main() -> None:
-    """Read, estimate, answer."""
+    """Read, estimate, answer, until there is nothing more to read."""
+    with WarmTracer() as warm:
+        for line in sys.stdin:
+            print(json.dumps(answer(json.loads(line), warm)), flush=True)
+
+
+def answer(asked: dict[str, Any], warm: WarmTracer) -> dict[str, Any]:
+    """The answer to one request."""
     try:
-        asked = json.load(sys.stdin)
-        estimator = create(asked.pop("estimator", "traced"))
-        answer = {"estimate": encode(estimator.estimate(decode(EstimateRequest, asked)))}
+        estimator = _estimator(asked.pop("estimator", "traced"), warm)
+        return {"estimate": encode(estimator.estimate(decode(EstimateRequest, asked)))}
     except CotenantError as error:
         kind = error.kind if isinstance(error, TraceError) else type(error).__name__
-        answer = {"error": {"kind": kind, "message": error.message, "hint": error.hint}}
         if isinstance(error, TraceError) and error.log_tail:
-            sys.stderr.write(error.log_tail)
-    json.dump(answer, sys.stdout)
-    print()
+            print(error.log_tail.rstrip("\n"), file=sys.stderr, flush=True)
+        return {"error": {"kind": kind, "message": error.message, "hint": error.hint}}
+
+
+def _estimator(name: str, warm: WarmTracer) -> Estimator:
+    if name != "traced":
+        return create(name)
+    from cotenant.estimators.traced import TracedEstimator
+
+    folder = default_folder()
+    return TracedEstimator(warm=warm, cache=TraceCache(folder) if folder is not None else None)
 
 
 if __name__ == "__main__":

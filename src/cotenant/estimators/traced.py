@@ -17,11 +17,14 @@ from cotenant.estimators.devices import devices_of, on_device
 from cotenant.estimators.fits import Fit, capability_of, judge
 from cotenant.estimators.interval import Interval, interval_of
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
+from cotenant.estimators.nccl import told as told_of_nccl
+from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.profiles import DeviceProfile, profile
 from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
 from cotenant.tracing.program import find_program
 from cotenant.tracing.run import trace as trace_program
 from cotenant.tracing.sources import SETTINGS
+from cotenant.tracing.warm import WarmTracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,8 @@ class TracedEstimator:
     """Runs the job's script on fake CUDA tensors in the job's own Python.
 
     `cache`: where traces are kept and looked for; without one, every estimate runs the script. With `show_output` the
-    script is always run, since a kept trace prints nothing. `coverage`: see `estimators.margin`; None: the usual one.
+    script is always run, since a kept trace prints nothing. `warm`: runs scripts without the start of another process
+    each time. `coverage`: see `estimators.margin`; None: the usual one.
 
     Raises:
         UsageError: `coverage` is no probability.
@@ -80,8 +84,10 @@ class TracedEstimator:
         torch_version: str | None = None,
         cache: TraceCache | None = None,
         coverage: float | None = None,
+        warm: WarmTracer | None = None,
     ) -> None:
         check_coverage(coverage)
+        self._warm = warm
         self._coverage = coverage
         self._steps = steps
         self._python = python
@@ -127,6 +133,7 @@ class TracedEstimator:
             steps=self._steps,
             timeout_s=request.timeout_s,
             show_output=self._show_output,
+            warm=self._warm,
         )
         before = {name: env[name] for name in SETTINGS if name in env}
         recorded = replace(recorded, header={**recorded.header, "settings_before": before})
@@ -148,6 +155,7 @@ class TracedEstimator:
         return replace(largest, estimate=estimate)
 
     def _on_one(self, recorded: MemoryTrace, gpu: DeviceProfile, env: Mapping[str, str] | None = None) -> TracedResult:
+        gpu, nccl = with_nccl(gpu, recorded.header), told_of_nccl(recorded.header, gpu)
         stack = stack_of(recorded.header, env=env, torch_version=self._torch_version)
         scene = scene_of(recorded, gpu, stack)
         free = scene.replay()
@@ -159,7 +167,7 @@ class TracedEstimator:
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
         return TracedResult(
-            estimate=_estimate(result, fit, gpu, recorded, margin, stack.warnings),
+            estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl)),
             trace=recorded,
             replay=result,
             scene=scene,

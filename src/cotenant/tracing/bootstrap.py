@@ -1,7 +1,8 @@
 """First file of the tracing process: makes `cotenant` importable for the job's own Python, then hands over.
 
 The job's environment need not have cotenant installed. Only this package is added, nothing beside it: the folder
-that holds it may be full of other packages of another Python. Run as `python bootstrap.py REQUEST ANSWER`.
+that holds it may be full of other packages of another Python. Run as `python bootstrap.py REQUEST ANSWER`, or, to wait
+for scripts with torch loaded, as `python bootstrap.py --serve FD`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ if __name__ == "__main__":
     _end_with_parent()
     sys.path.pop(0)
     sys.meta_path.insert(0, _Finder())
+    if sys.argv[1] == "--serve":
+        from cotenant.tracing.nursery import serve
+
+        serve(int(sys.argv[2]))
     from cotenant.tracing.child import main
 
     main(sys.argv[1], sys.argv[2])

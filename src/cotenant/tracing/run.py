@@ -17,6 +17,7 @@ from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
 from cotenant.tracing import wire
 from cotenant.tracing.program import Program
+from cotenant.tracing.warm import ScriptTimeout, WarmTracer
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _LOG_TAIL_BYTES = 4000
@@ -48,11 +49,13 @@ def trace(
     cudnn_version: int = 91900,
     show_output: bool = False,
     options: Mapping[str, Any] | None = None,
+    warm: WarmTracer | None = None,
 ) -> MemoryTrace:
     """Run `program` on a GPU that is not there.
 
     `card`: name, total_bytes, capability (major, minor), sm_count, count. `steps`: optimizer steps to see. `options`:
-    `stand_ins`, `lengths` and `online`, as of `core.ports.EstimateRequest`.
+    `stand_ins`, `lengths` and `online`, as of `core.ports.EstimateRequest`. `warm`: runs the script if it can, unless
+    its output is to be shown.
 
     Raises:
         TraceError: see its kinds; the script's own last words are in `log_tail`.
@@ -70,7 +73,12 @@ def trace(
         paths["request"].write_text(json.dumps(request))
         child_env = {**_QUIET, **env, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
-        code = _wait(command, workdir, child_env, paths["log"], timeout_s, show_output=show_output)
+        code = None
+        if warm is not None and not show_output:
+            code = _errand(warm, command, paths, workdir, child_env, timeout_s)
+        if code is None:
+            paths["answer"].unlink(missing_ok=True)
+            code = _wait(command, workdir, child_env, paths["log"], timeout_s, show_output=show_output)
         log = _tail(paths["log"])
         if not paths["answer"].exists():
             raise _no_answer(code, log)
@@ -103,14 +111,31 @@ def _wait(
         try:
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise TraceError(
-                "timeout",
-                f"the script had not finished {format_duration(timeout_s)} after it started",
-                hint="raise the limit with `--timeout`, or shorten what the script does before it trains",
-                log_tail=_tail(log),
-            ) from None
+            raise _too_long(timeout_s, log) from None
         finally:
             _end(process)
+
+
+def _errand(
+    warm: WarmTracer, command: list[str], paths: Mapping[str, Path], workdir: str, env: dict[str, str], timeout_s: float
+) -> int | None:
+    """The exit code of the script in a process that was loaded before; None if it must be run in a new one."""
+    told = {name: str(path) for name, path in paths.items()}
+    errand = paths["request"].with_name("errand")
+    errand.write_text(json.dumps({**told, "workdir": workdir, "env": env}))
+    try:
+        return warm.run(command[:2], errand, workdir=workdir, env=env, timeout_s=timeout_s)
+    except ScriptTimeout:
+        raise _too_long(timeout_s, paths["log"]) from None
+
+
+def _too_long(timeout_s: float, log: Path) -> TraceError:
+    return TraceError(
+        "timeout",
+        f"the script had not finished {format_duration(timeout_s)} after it started",
+        hint="raise the limit with `--timeout`, or shorten what the script does before it trains",
+        log_tail=_tail(log),
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ import pytest
 
 from builders import a_spec, an_estimate
 from cotenant.core.codec import encode
-from cotenant.daemon.config import EstimatesSection
-from cotenant.daemon.estimates import LEASH, EstimatePool
+from cotenant.daemon.estimates import EstimatePool
+from cotenant.daemon.estimator import LEASH
+from cotenant.daemon.sections import EstimatesSection
 
 TIMEOUT_S = 60
 HANGS = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(1000)"
@@ -45,7 +47,7 @@ def a_pool(tmp_path, code, *argv, **settings):
 
 
 def answering(value):
-    return f"import sys; sys.stdin.read(); print({json.dumps(json.dumps(value))})"
+    return f"import sys; sys.stdin.readline(); print({json.dumps(json.dumps(value))})"
 
 
 def test_answer_becomes_an_event(tmp_path):
@@ -57,7 +59,7 @@ def test_answer_becomes_an_event(tmp_path):
 
 
 def test_request_tells_the_job_and_the_estimator(tmp_path):
-    code = 'import sys; open(sys.argv[1], \'w\').write(sys.stdin.read()); print(\'{"error": {"message": "no"}}\')'
+    code = 'import sys; open(sys.argv[1], \'w\').write(sys.stdin.readline()); print(\'{"error": {"message": "no"}}\')'
     with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=9.0) as (pool, answers):
         pool.request(1, spec_of(command=("python", "t.py"), env={"A": "1"}))
         assert answers.get(timeout=TIMEOUT_S).error == "no"
@@ -194,3 +196,72 @@ def test_leash_ends_a_tree_when_its_owner_is_killed(tmp_path):
     owner.kill()
     owner.wait()
     assert ends(pid)
+
+
+ECHO = (
+    "import os, sys\n"
+    "for line in sys.stdin:\n"
+    '    print(\'{"error": {"message": "\' + str(os.getpid()) + \'"}}\', flush=True)\n'
+)
+"""Answers every request with its pid, until there are no more."""
+
+
+def told_by(pool, answers, job_id):
+    pool.request(job_id, spec_of())
+    return answers.get(timeout=TIMEOUT_S).error
+
+
+def test_an_estimator_stays_for_the_next_request(tmp_path):
+    with a_pool(tmp_path, ECHO) as (pool, answers):
+        first = told_by(pool, answers, 1)
+        assert told_by(pool, answers, 2) == first
+    assert ends(int(first))
+
+
+def test_an_idle_estimator_ends(tmp_path):
+    with a_pool(tmp_path, ECHO, keep_s=0.01) as (pool, answers):
+        first = told_by(pool, answers, 1)
+        assert ends(int(first))
+        assert told_by(pool, answers, 2) != first
+
+
+def test_an_estimator_that_died_meanwhile_is_started_again(tmp_path):
+    with a_pool(tmp_path, ECHO) as (pool, answers):
+        first = int(told_by(pool, answers, 1))
+        os.kill(first, signal.SIGKILL)
+        second = told_by(pool, answers, 2)
+        assert second.isdecimal()
+        assert int(second) != first
+
+
+def test_a_cancelled_estimate_leaves_the_next_one_alone(tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    code = (
+        "import os, sys, time\n"
+        "for line in sys.stdin:\n"
+        "    if 'hang' in line:\n"
+        "        print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)\n"
+        "        time.sleep(1000)\n"
+        '    print(\'{"error": {"message": "through"}}\', flush=True)\n'
+    )
+    with a_pool(tmp_path, code, str(tmp_path / "pid")) as (pool, answers):
+        pool.request(1, spec_of(command=("hang",)))
+        pool.request(2, spec_of())
+        pid_in(tmp_path / "pid")
+        pool.cancel(1)
+        event = answers.get(timeout=TIMEOUT_S)
+    assert (event.job_id, event.error) == (2, "through")
+
+
+def test_the_log_of_a_request_is_its_own(tmp_path):
+    code = (
+        "import sys\n"
+        "for n, line in enumerate(sys.stdin):\n"
+        "    print('warning', n, file=sys.stderr, flush=True)\n"
+        "    print('{}', flush=True)\n"
+    )
+    with a_pool(tmp_path, code) as (pool, answers):
+        for job_id in (1, 2):
+            told_by(pool, answers, job_id)
+        assert pool.log_path(1).read_text() == "warning 0\n"
+        assert pool.log_path(2).read_text() == "warning 1\n"

@@ -1,0 +1,138 @@
+"""A tracing process with torch loaded, which forks for every script: the same answers, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import psutil
+import pytest
+
+from cotenant.core.errors import TraceError
+from cotenant.tracing.program import Program
+from cotenant.tracing.run import trace
+from cotenant.tracing.warm import WarmTracer
+from traced_scripts import A100
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+PATIENCE_S = 60
+
+TRAIN = """
+import os, sys, torch
+torch.manual_seed(0)
+width = int(os.environ.get("WIDTH", "8"))
+model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(10):
+    model(torch.randn(int(sys.argv[1]), width).cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def warm():
+    with WarmTracer() as made:
+        yield made
+
+
+def run(folder, source, *args, warm=None, timeout_s=PATIENCE_S, env=None):
+    (folder / "train.py").write_text(source)
+    program = Program(python=sys.executable, kind="script", target="train.py", args=args)
+    env = os.environ if env is None else env
+    return trace(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, warm=warm)
+
+
+def gone(pid):
+    deadline = time.monotonic() + PATIENCE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_traces_are_the_same_as_in_a_process_of_their_own(tmp_path, warm):
+    for batch in ("4", "64"):
+        assert run(tmp_path, TRAIN, batch, warm=warm).events == run(tmp_path, TRAIN, batch).events
+    assert warm.pid is not None
+
+
+def test_one_process_serves_scripts_with_other_variables_and_folders(tmp_path, warm):
+    def peak(width):
+        folder = tmp_path / width
+        folder.mkdir()
+        found = run(folder, TRAIN, "4", warm=warm, env={**os.environ, "WIDTH": width})
+        return max(event.bytes for event in found.events)
+
+    small = peak("8")
+    process = warm.pid
+    assert peak("512") > small
+    assert warm.pid == process
+
+
+def test_a_variable_that_torch_reads_at_its_import_needs_another_process(tmp_path, warm):
+    run(tmp_path, TRAIN, "4", warm=warm)
+    process = warm.pid
+    run(tmp_path, TRAIN, "4", warm=warm, env={**os.environ, "TORCH_LOGS": "all"})
+    assert warm.pid not in {None, process}
+    assert gone(process)
+
+
+def test_errors_are_the_scripts_own(tmp_path, warm):
+    with pytest.raises(TraceError, match="ValueError: not today") as failed:
+        run(tmp_path, "print('last words'); raise ValueError('not today')", warm=warm)
+    assert "last words" in failed.value.log_tail
+    assert run(tmp_path, TRAIN, "4", warm=warm).events
+
+
+def test_a_script_that_goes_on_is_ended(tmp_path, warm):
+    source = "import os; open('pid', 'w').write(str(os.getpid()))\nimport time\nwhile True: time.sleep(1)"
+    run(tmp_path, TRAIN, "4", warm=warm)
+    process = warm.pid
+    with pytest.raises(TraceError, match="had not finished"):
+        run(tmp_path, source, warm=warm, timeout_s=0.5)
+    assert gone(process)
+    assert run(tmp_path, TRAIN, "4", warm=warm).events
+
+
+def test_what_a_script_starts_ends_with_it(tmp_path, warm):
+    source = """
+import os, sys, time
+read_end, write_end = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), file=sys.stderr, flush=True)
+        os.write(write_end, b"x")
+        time.sleep(1000)
+    os._exit(0)
+os.read(read_end, 1)
+raise SystemExit(3)
+"""
+    with pytest.raises(TraceError) as failed:
+        run(tmp_path, source, warm=warm)
+    assert gone(int(failed.value.log_tail.split()[0]))
+
+
+def test_a_script_that_kills_its_parent_is_told_as_usual(tmp_path, warm):
+    with pytest.raises(TraceError):
+        run(tmp_path, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); os._exit(1)", warm=warm, timeout_s=5)
+    assert run(tmp_path, TRAIN, "4", warm=warm).events
+
+
+def test_without_torch_another_process_says_so(tmp_path, warm):
+    (tmp_path / "torch.py").write_text("raise ImportError('none here')")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for _ in range(2):
+        with pytest.raises(TraceError, match="cannot import torch: none here"):
+            run(tmp_path, TRAIN, "4", warm=warm, env=env)
+    assert warm.pid is None
+
+
+def test_an_interpreter_that_does_not_start_is_told(tmp_path, warm):
+    program = Program(python=str(tmp_path / "none"), kind="script", target="train.py", args=())
+    with pytest.raises(TraceError, match="cannot start"):
+        trace(program, card=A100, workdir=str(tmp_path), env=os.environ, warm=warm)
