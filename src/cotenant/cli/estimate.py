@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest
     from cotenant.estimators.batch import BatchSearch
     from cotenant.estimators.traced import TracedEstimator, TracedResult
+    from cotenant.tracing.warm import WarmTracer
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 _FIRST_BATCH = 8
@@ -32,6 +33,7 @@ class _Wanted:
 
     fits_on: bool
     what_if: bool
+    utilization: bool
     plot: Path | None
     snapshot: Path | None
     find_batch_size: bool
@@ -43,6 +45,7 @@ class _Wanted:
         given = {
             "--fits-on": self.fits_on,
             "--what-if": self.what_if,
+            "--utilization": self.utilization,
             "--plot": self.plot,
             "--snapshot": self.snapshot,
             "--find-batch-size": self.find_batch_size,
@@ -68,7 +71,8 @@ def command(
     lengths: Annotated[
         str,
         typer.Option(
-            metavar="WHICH", help="Samples to make batches of, where they vary in length: longest, or e.g. p95."
+            metavar="WHICH",
+            help="Samples to make batches of, where they vary in length: longest, growing, or e.g. p95.",
         ),
     ] = "",
     real_writes: Annotated[
@@ -93,6 +97,9 @@ def command(
     ] = False,
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Show what allocator settings and 8-bit states would save.")
+    ] = False,
+    utilization: Annotated[
+        bool, typer.Option("--utilization", help="Show how busy it would keep an A100 alone; learned, not traced.")
     ] = False,
     find_batch_size: Annotated[
         bool, typer.Option("--find-batch-size", help="Find the largest batch that fits; traces several times.")
@@ -150,6 +157,7 @@ def command(
     wanted = _Wanted(
         fits_on=fits_on,
         what_if=what_if,
+        utilization=utilization,
         plot=plot,
         snapshot=snapshot,
         find_batch_size=find_batch_size,
@@ -170,16 +178,30 @@ def command(
         real_writes=real_writes,
     )
     if estimator == "traced":
-        traced = _new_estimator(
-            steps=steps, python=python, show_output=show_output, keeps=not no_cache, coverage=coverage
-        )
-        _answer(request, traced, wanted, began_s, json=json)
+        from cotenant.tracing.warm import WarmTracer
+
+        with WarmTracer() as warm:
+            traced = _new_estimator(
+                steps=steps,
+                python=python,
+                show_output=show_output,
+                keeps=not no_cache,
+                coverage=coverage,
+                warm=warm if find_batch_size else None,  # for one trace it would only be one process more
+            )
+            _answer(request, traced, wanted, began_s, json=json)
     else:
         _answer_without_trace(request, estimator, wanted, began_s, json=json)
 
 
 def _new_estimator(
-    *, steps: int, python: str | None, show_output: bool, keeps: bool, coverage: float | None
+    *,
+    steps: int,
+    python: str | None,
+    show_output: bool,
+    keeps: bool,
+    coverage: float | None,
+    warm: WarmTracer | None,
 ) -> TracedEstimator:
     from cotenant.estimators.cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator
@@ -191,6 +213,7 @@ def _new_estimator(
         show_output=show_output,
         cache=TraceCache(folder) if folder is not None else None,
         coverage=coverage,
+        warm=warm,
     )
 
 
@@ -229,13 +252,13 @@ def _answer(
     elapsed_s = time.perf_counter() - began_s
     if not json:
         estimate_text.print_estimate(shlex.join(request.command), result.estimate, result, elapsed_s)
-    told |= _tables(result, wanted, json=json)
+    told |= _tables(result, wanted, request.command, json=json)
     _save_files(result, wanted, title=f"{shlex.join(request.command)} on {result.estimate.gpu}")
     if json:
         emit_json({**told, "elapsed_s": round(time.perf_counter() - began_s, 3)})
 
 
-def _tables(result: TracedResult, wanted: _Wanted, *, json: bool) -> dict[str, Any]:
+def _tables(result: TracedResult, wanted: _Wanted, command: Sequence[str], *, json: bool) -> dict[str, Any]:
     """The tables asked for: printed, or given for the JSON value."""
     told: dict[str, Any] = {}
     if wanted.fits_on:
@@ -252,7 +275,26 @@ def _tables(result: TracedResult, wanted: _Wanted, *, json: bool) -> dict[str, A
         told["what_if"] = [estimate_json.of_change(each) for each in changes]
         if not json:
             estimate_text.print_changes(changes, result.fit.bound_bytes, NOT_COMPUTED)
+    if wanted.utilization:
+        told["utilization"] = _utilization(result, command, json=json)
     return told
+
+
+def _utilization(result: TracedResult, command: Sequence[str], *, json: bool) -> dict[str, Any] | None:
+    """SMACT and SMOCC, printed or given; None, with a note, where nothing was learned of such a network."""
+    from cotenant.estimators.features import features_of
+    from cotenant.estimators.learned_utilization import utilization_of
+
+    try:
+        found = utilization_of(result.trace, features_of(result.trace, command))
+    except UsageError as error:
+        note(f"no utilization: {error.message}")
+        return None
+    if not json:
+        print(f"\n  {estimate_text.busy_line(found.smact, found.smocc)}")
+    for warning in found.warnings:
+        note(f"warning: {warning}")
+    return {"smact": found.smact, "smocc": found.smocc, "gpu": found.gpu, "warnings": list(found.warnings)}
 
 
 def _check_files(wanted: _Wanted) -> None:

@@ -14,6 +14,7 @@ Of a traced one also:
     fits_on       with `--fits-on`: one such verdict for each known GPU and MIG instance, by `gpu`
     what_if       with `--what-if`: `name`, `kind` (`setting`, `optimizer`), `peak_allocated_bytes`,
                   `peak_reserved_bytes`, `bound_bytes`, `saves_bytes`, `assumed`
+    utilization   with `--utilization`: `smact`, `smocc` (ratios), `gpu`, `warnings`; null where it cannot be told
     batch_size    with `--find-batch-size`: `argument`, `limit_bytes`, `largest`, `smallest_misfit`, `trials`
                   (`batch_size`, `bound_bytes`, `fits`, `problem`); the estimate is that of `largest`
 """

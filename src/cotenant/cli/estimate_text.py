@@ -38,14 +38,24 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         print(f"  {name:<16}{format_bytes(value):>10}   {meaning}")
     _print_breakdown(estimate)
     _print_gpus(estimate)
+    if estimate.smact is not None:
+        print(f"\n  {busy_line(estimate.smact, estimate.smocc)}")
     print()
     warnings = list(estimate.warnings)
     if result is not None:
         print(f"  {result.fit.sentence}")
         print(f"  {_made_from(result, elapsed_s)}")
+        if result.workspaces is not None:
+            print(f"  {result.workspaces}")
         warnings = [each for each in warnings if not each.startswith(result.fit.sentence)]
     for warning in warnings:
         note(f"warning: {warning}")
+
+
+def busy_line(smact: float, smocc: float | None) -> str:
+    """How busy the job alone would keep the GPU."""
+    also = "" if smocc is None else f", SMOCC {smocc:.2f}"
+    return f"alone on an A100 about SMACT {smact:.2f}{also}: learned from jobs of one server"
 
 
 def _print_gpus(estimate: Estimate) -> None:

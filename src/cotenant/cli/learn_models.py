@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cotenant.cli.output import emit_json, note
+from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from cotenant.learn.kfold import FoldResult
+    from cotenant.learn.kfold import FoldResult, SplitBy
     from cotenant.learn.metrics import Scores
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
@@ -99,7 +99,6 @@ def analyse(
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the pages.")],
     seed: Seed = 0,
-    workers: Workers = 1,
     json: Json = False,
 ) -> None:
     """Show what is in a table, as one page of plots for each family.
@@ -110,7 +109,7 @@ def analyse(
     """
     from cotenant.learn.analysis import analyse_command
 
-    found = analyse_command(data, out, seed=seed, workers=workers)
+    found = analyse_command(data, out, seed=seed)
     _tell_pages(found.pages, {"rows": found.rows}, json=json)
 
 
@@ -164,12 +163,58 @@ def check(
         print(f"  {name:<9} {'-' if value is None else f'{value:.4g}'}")
 
 
+def utilization(
+    data: Data,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Train on all rows, and write the weights here.")
+    ] = None,
+    folds: Folds = 5,
+    by: By = "config",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Cross-validate models of how busy a job keeps the GPU.
+
+    SMACT, SMOCC and DRAMA, each where a hundred rows of a family have it. `cotenant estimate --utilization` and the
+    learned estimators answer from the models that are shipped.
+
+      cotenant learn utilization data/mlp.csv --out weights
+    """
+    from cotenant.learn.utilization import utilization_command
+
+    found = utilization_command(data, out=out, folds=folds, seed=seed, by=_split(by))
+    if json:
+        told = [dataclasses.asdict(each) for each in found]
+        emit_json({"measures": [{**each, "weights": each["weights"] and str(each["weights"])} for each in told]})
+        return
+    columns = {"measure": "MEASURE", "rows": "ROWS", "r2": "R2", "mae": "MAE", "constant": "MAE OF THE MEDIAN"}
+    lines = [
+        {
+            "measure": f"{each.family} {each.measure}",
+            "rows": str(each.rows),
+            "r2": f"{each.r2:.4f}",
+            "mae": f"{each.mae:.4f}",
+            "constant": f"{each.constant_mae:.4f}",
+        }
+        for each in found
+    ]
+    print_table(lines, [Column(key=key, title=title, right=key != "measure") for key, title in columns.items()])
+    for each in found:
+        if each.weights is not None:
+            note(f"weights in `{each.weights}`")
+
+
 def _asked(models: str | None, *, folds: int, by: str, plain: bool, seed: int, workers: int) -> dict[str, Any]:
     """Arguments that `kfold` and `report` share; the room has its own choice of models where none is named."""
+    named = {} if models is None else {"models": [each.strip() for each in models.split(",") if each.strip()]}
+    return {**named, "folds": folds, "by": _split(by), "plain": plain, "seed": seed, "workers": workers}
+
+
+def _split(by: str) -> SplitBy:
     if by not in ("config", "shape"):
         raise UsageError(f"`--by` is `{by}`, wanted `config` or `shape`")
-    named = {} if models is None else {"models": [each.strip() for each in models.split(",") if each.strip()]}
-    return {**named, "folds": folds, "by": by, "plain": plain, "seed": seed, "workers": workers}
+    return cast("SplitBy", by)
 
 
 def _show_fold(model: str, fold: int) -> None:
@@ -199,4 +244,5 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "test": check,
     "analyse": analyse,
     "report": report,
+    "utilization": utilization,
 }

@@ -38,6 +38,7 @@ class Estimate:
         per_gpu: of a process that uses several GPUs, what it needs on each; the fields above are then of the one with
             the largest bound. Empty for one GPU.
         processes: how many processes like this one the command starts, each with GPUs of its own.
+        smact, smocc: how busy the job alone would keep the GPU, ratios 0..1; None where the estimator does not tell.
     """
 
     peak_allocated_bytes: int | None
@@ -53,6 +54,8 @@ class Estimate:
     partial: bool = False
     per_gpu: tuple[GpuNeed, ...] = ()
     processes: int = 1
+    smact: float | None = None
+    smocc: float | None = None
 
     @property
     def device_bytes(self) -> int:

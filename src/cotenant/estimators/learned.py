@@ -1,14 +1,15 @@
 """Estimators that were learned from published measurements, by the layers of a network. Need numpy, not torch.
 
 They were trained on one kind of GPU, in one environment of 2024: what that environment holds beside the allocator is
-taken off, and the context of the GPU that is asked about is put in its place. None of them sees the optimizer, the
-precision or the order of things; `hybrid` does.
+taken off, and the context of the GPU that is asked about is put in its place. As shipped, none of them sees the
+optimizer, the precision or the order of things; `hybrid` does.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators.features import Features
@@ -16,9 +17,11 @@ from cotenant.estimators.learned_features import (
     Network,
     byte_features,
     layer_sequence,
-    network_of,
+    network_in_training,
     paper_features,
+    training_features,
 )
+from cotenant.estimators.learned_utilization import with_utilization
 from cotenant.estimators.learned_weights import (
     Weights,
     forest_says,
@@ -42,10 +45,13 @@ class _Learned(TraceRule):
 
     leaves_out = "what its training data did not vary: optimizer, precision, GPU, library versions"
 
+    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
+        return with_utilization(super().on(recorded, features, gpu), recorded, features, gpu)
+
     def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:
-        network = network_of(recorded, features.batch)
+        network = network_in_training(recorded, features)
         weights = shipped(self.name, network.family)
-        found = self.features_of(network)
+        found = self.features_of(network) | training_features(network)
         mib, open_ended = self.says(weights, network, found)
         warnings = []
         beyond = weights.beyond(found)

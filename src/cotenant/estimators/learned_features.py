@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.core.units import MiB
+from cotenant.estimators.features import Features
 from cotenant.estimators.layers import KINDS, Kind, kind_of
 
 _F32 = 4
+_HALF = 2
 
 ACTIVATIONS = (
     "relu",
@@ -52,11 +54,19 @@ class NetworkLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network and the samples of a step."""
+    """A network and how it is trained.
+
+    Attributes:
+        batch: samples of a step.
+        state_copies: bytes that the optimizer keeps, as a multiple of the weights: 2 for Adam, 0 for plain SGD.
+        half: products and convolutions are in 16 bits.
+    """
 
     batch: int
     layers: tuple[NetworkLayer, ...]
     activation: str = "relu"
+    state_copies: float = 2.0
+    half: bool = False
 
     @property
     def family(self) -> str:
@@ -100,6 +110,13 @@ def network_of(trace: MemoryTrace, batch: int | None) -> Network:
             )
         )
     return Network(batch=samples, layers=tuple(layers), activation=activation or "relu")
+
+
+def network_in_training(trace: MemoryTrace, features: Features) -> Network:
+    """`network_of` a script, with how it was seen to train it; raises as that does."""
+    copies = sum(features.state_bytes) / features.weight_bytes if features.weight_bytes else 0.0
+    half = any(each.item_bytes == _HALF for each in features.layers)
+    return replace(network_of(trace, features.batch), state_copies=round(copies, 2), half=half)
 
 
 def positions_of(kind: Kind, shape: Sequence[int]) -> int:
@@ -181,6 +198,11 @@ def byte_features(network: Network) -> dict[str, float]:
         "prelu": float(network.activation == "prelu"),
     }
     return found
+
+
+def training_features(network: Network) -> dict[str, float]:
+    """How it is trained: what a model is told beside the network where its training data vary in it."""
+    return {"state_copies": network.state_copies, "half": float(network.half)}
 
 
 def work_features(network: Network) -> dict[str, float]:

@@ -12,6 +12,7 @@ from cotenant.estimators.features import Features
 from cotenant.estimators.layers import kind_of
 from cotenant.estimators.learned_features import Replays, conv_features
 from cotenant.estimators.learned_replays import replays_of
+from cotenant.estimators.learned_utilization import with_utilization
 from cotenant.estimators.learned_weights import Weights, forest_says, shipped, vector_of
 from cotenant.estimators.profiles import DeviceProfile
 from cotenant.estimators.replays import scene_of, stack_of
@@ -76,9 +77,9 @@ class HybridEstimator(TraceRule):
     name = "hybrid"
     leaves_out = "as `traced`; its residual knows the CNNs of one data set on one GPU"
 
-    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:  # noqa: ARG002
+    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
         figures, correction = self._answer(recorded, gpu)
-        return Estimate(
+        estimate = Estimate(
             peak_allocated_bytes=figures.allocated_bytes,
             peak_reserved_bytes=figures.reserved_bytes,
             context_bytes=figures.context_bytes,
@@ -91,6 +92,7 @@ class HybridEstimator(TraceRule):
             warnings=(*recorded.warnings, *figures.warnings),
             partial=recorded.partial,
         )
+        return with_utilization(estimate, recorded, features, gpu)
 
     def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
         return self._answer(recorded, gpu)[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
@@ -22,6 +23,9 @@ from cotenant.learn.sources import read_families
 
 TSNE_ROWS = 1500
 """More are thinned out by a fixed seed: t-SNE takes minutes for them."""
+NEAR_MIB = 200
+LEAST_NEAR = 20
+MOST_GROUPS = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,7 @@ class Analysis:
     rows: dict[str, int]
 
 
-def analyse_command(data: Sequence[Path], out: Path, *, seed: int = 0, workers: int = 1) -> Analysis:
+def analyse_command(data: Sequence[Path], out: Path, *, seed: int = 0) -> Analysis:
     """Write `out/FAMILY.html` for each family of the data.
 
     Raises:
@@ -42,7 +46,7 @@ def analyse_command(data: Sequence[Path], out: Path, *, seed: int = 0, workers: 
     out.mkdir(parents=True, exist_ok=True)
     pages, counts = [], {}
     for rows in read_families(data):
-        table = table_of(rows, workers=workers)
+        table = table_of(rows, simulated=False)
         pages.append(analysis_page(table, rows, seed).write(out / table.family))
         counts[table.family] = len(table)
     return Analysis(pages=tuple(pages), rows=counts)
@@ -67,7 +71,9 @@ def analysis_page(table: Table, rows: Sequence[Row], seed: int = 0) -> Page:
     page.figure(_projections(table, seed), "Features of the paper, scaled: two principal components, and t-SNE.")
     page.heading("Staircases")
     page.figure(_staircase(table), "Memory grows in steps: segments of the allocator, not tensors, are measured.")
-    page.figure(_by_batch(table), "Memory by batch size; the line is the median of neighbors.")
+    if int(_is_near(table).sum()) >= LEAST_NEAR:
+        page.figure(_steps(table), f"The {NEAR_MIB} MiB above the least, from near.")
+    page.figure(_by_batch(table), "Memory by batch size; the line is the median, of neighbors where sizes are many.")
     return page
 
 
@@ -78,7 +84,7 @@ def _distributions(table: Table) -> Any:
     figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 2.6 * lines), squeeze=False)
     known = table.known
     features = table.features["paper"]
-    panels = [("measured MiB", table.peak_mib[known]), *((name, features[:, i]) for i, name in enumerate(names))]
+    panels = [(f"{said(table)} MiB", table.peak_mib[known]), *((name, features[:, i]) for i, name in enumerate(names))]
     for axis, panel in zip(axes.flat, panels, strict=False):
         name, values = panel
         spread = values.max() / max(values.min(), 1e-9) > 1000 and values.min() > 0
@@ -111,11 +117,11 @@ def _by_group(rows: Sequence[Row]) -> Any:
 
 def _correlations(table: Table) -> Any:
     known = table.known
-    names = [*table.names["paper"], "measured MiB"]
+    names = [*table.names["paper"], f"{said(table)} MiB"]
     matrix = np.column_stack([table.features["paper"][known], table.peak_mib[known]])
-    ranks = np.argsort(np.argsort(matrix, axis=0), axis=0).astype(float)
-    moving = ranks.std(axis=0) > 0
-    found = np.corrcoef(ranks[:, moving].T)
+    ranked = np.apply_along_axis(ranks, 0, matrix)
+    moving = ranked.std(axis=0) > 0
+    found = np.corrcoef(ranked[:, moving].T)
     names = [name for name, moves in zip(names, moving, strict=True) if moves]
     figure, axis = import_pyplot().subplots(figsize=(7, 6))
     picture = axis.imshow(found, vmin=-1, vmax=1, cmap="RdBu_r")
@@ -148,6 +154,8 @@ def _projections(table: Table, seed: int) -> Any:
     for axis, (title, points) in zip(axes, shapes, strict=True):
         _scatter(axis, points, part)
         axis.set_title(title)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels), fontsize=9, markerscale=2, frameon=False)
     return figure
 
 
@@ -162,7 +170,6 @@ def _scatter(axis: Any, points: Matrix, table: Table) -> None:
         label = "above or OOM" if is_top else f"{kind * width}-{(kind + 1) * width} MiB"
         color = "#cc3311" if is_top else colors(place / max(1, len(present) - 1))
         axis.scatter(points[mask, 0], points[mask, 1], s=6, color=color, label=label)
-    axis.legend(fontsize=7, markerscale=2)
     axis.set_xticks([])
     axis.set_yticks([])
 
@@ -173,11 +180,31 @@ def _staircase(table: Table) -> Any:
     names = table.names["bytes"]
     figure, axes = import_pyplot().subplots(1, 2, figsize=(13, 4.5))
     for axis, name in zip(axes, ("weights_mib", "outputs_mib"), strict=True):
-        axis.scatter(held[:, names.index(name)], table.peak_mib[known], s=4, alpha=0.5)
+        axis.scatter(held[:, names.index(name)], table.peak_mib[known], s=dot_size(len(known)), alpha=0.5, linewidths=0)
         axis.set_xscale("log")
         axis.set_xlabel(name.replace("_mib", ", MiB"))
-        axis.set_ylabel("measured, MiB")
+        axis.set_ylabel(f"{said(table)}, MiB")
     return figure
+
+
+def _steps(table: Table) -> Any:
+    """The staircases from near: jobs that need little more than the least one."""
+    known = table.known
+    held, names, peaks = table.features["bytes"][known], table.names["bytes"], table.peak_mib[known]
+    near = _is_near(table)
+    figure, axes = import_pyplot().subplots(1, 2, figsize=(13, 4.5))
+    for axis, name in zip(axes, ("weights_mib", "outputs_mib"), strict=True):
+        axis.scatter(held[near, names.index(name)], peaks[near], s=dot_size(int(near.sum())), alpha=0.5, linewidths=0)
+        axis.set_xlabel(name.replace("_mib", ", MiB"))
+        axis.set_ylabel(f"{said(table)}, MiB")
+        axis.grid(axis="y", color="#e4e4e4", linewidth=0.6)
+    return figure
+
+
+def _is_near(table: Table) -> NDArray[np.bool_]:
+    """Of the rows whose peak is known."""
+    peaks = table.peak_mib[table.known]
+    return np.asarray(peaks <= peaks.min(initial=np.inf) + NEAR_MIB)
 
 
 def _by_batch(table: Table) -> Any:
@@ -185,12 +212,39 @@ def _by_batch(table: Table) -> Any:
     batches = np.array([table.rows[i].batch for i in known])
     peaks = table.peak_mib[known]
     figure, axis = import_pyplot().subplots(figsize=(9, 4))
-    axis.scatter(batches, peaks, s=4, alpha=0.4)
-    order = np.argsort(batches, kind="stable")
-    width = max(3, len(order) // 25)
-    middles = [order[i : i + width] for i in range(0, len(order), width)]
-    line = [[float(np.median(values[part])) for part in middles] for values in (batches, peaks)]
-    axis.plot(*line, color="#cc3311")
+    axis.scatter(batches, peaks, s=dot_size(len(known)), alpha=0.4, linewidths=0)
+    groups = _groups(batches)
+    axis.plot(
+        [np.median(batches[each]) for each in groups], [np.median(peaks[each]) for each in groups], color="#cc3311"
+    )
     axis.set_xlabel("batch")
-    axis.set_ylabel("measured, MiB")
+    axis.set_ylabel(f"{said(table)}, MiB")
     return figure
+
+
+def _groups(batches: NDArray[Any]) -> list[NDArray[np.intp]]:
+    """Places of rows of the same batch size or, where these are many, of neighboring ones."""
+    order = np.argsort(batches, kind="stable")
+    different, starts = np.unique(batches[order], return_index=True)
+    if len(different) > MOST_GROUPS:
+        starts = np.arange(0, len(order), max(3, -(-len(order) // MOST_GROUPS)))
+    return np.split(order, starts[1:])
+
+
+def said(table: Table) -> str:
+    """What the peaks of a table are: `measured`, `traced`, or both."""
+    kinds = {"traced" if row.source == "traced" else "measured" for row in table.rows}
+    return " or ".join(sorted(kinds))
+
+
+def dot_size(count: int) -> float:
+    """Of each of so many dots."""
+    return 4 if count > 1000 else 16
+
+
+def ranks(values: Matrix) -> Matrix:
+    """Places of values in order; equal ones share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: Matrix = (ends - (counts - 1) / 2)[inverse]
+    return found

@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from cotenant.estimators.learned_weights import Weights
 from cotenant.learn.features import CLASS_MIB, Table
 from cotenant.learn.kfold import FoldResult
+from cotenant.learn.rows import Row
 
 _LICENSE = (
     "The measurements are GPUMemNet's (E. Yousefzadeh-Asl-Miandoab et al., arXiv 2602.17817), CC BY 4.0 by the newest "
     "notice of its repository; nothing of its code or weights is here."
 )
-_LIMITS = """\
+_PUBLISHED_LIMITS = """\
 - One GPU (A100-SXM4-40GB), fp32 with TF32 convolutions, Adam, one process, software of 2024. Nothing here knows of
   mixed precision, other optimizers, sharding, checkpointing, compiled models or other GPUs, and nothing was measured to
   say how it does there.
 - What the environment of the measurements held beside the allocator is taken off; the context of the GPU that is asked
-  about is added by its profile.
-- An input outside the ranges below is answered with a warning."""
+  about is added by its profile."""
+
+
+_VARIED = ("gpu", "optimizer", "precision")
+_WARNED = "- An input outside the ranges below is answered with a warning."
 
 
 def card_text(
@@ -53,7 +57,8 @@ def card_text(
         *_calibration_lines(meta),
         "## Limits",
         "",
-        _LIMITS,
+        _limits(tables),
+        _WARNED,
         "",
         "## Inputs",
         "",
@@ -95,6 +100,21 @@ def _data_line(table: Table) -> str:
         f"- {sources}: {len(table)} rows of family {table.family}, {out} out of memory, {len(table.known)} whose peak "
         f"is known; classes of {CLASS_MIB[table.family]} MiB."
     )
+
+
+def _limits(tables: Sequence[Table]) -> str:
+    """Where not to use it, by where its rows come from."""
+    rows = [row for table in tables for row in table.rows]
+    if any(row.source.startswith("published") for row in rows):
+        return _PUBLISHED_LIMITS
+    told = [f"{name}: {', '.join(values)}" for name in _VARIED if (values := _values(rows, name))]
+    known = f"- Nothing but this is known to it. {'; '.join(told) or 'The rows do not tell how they were trained'}."
+    traced = "\n- Its rows were traced, not measured: it has learned to repeat an estimate."
+    return known + (traced if any(row.source == "traced" for row in rows) else "")
+
+
+def _values(rows: Sequence[Row], name: str) -> list[str]:
+    return sorted({str(row.extras[name]) for row in rows if name in row.extras})
 
 
 def _calibration_lines(meta: Mapping[str, object]) -> list[str]:

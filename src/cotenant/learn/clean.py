@@ -94,6 +94,7 @@ def row_of(run: Run) -> Row:
             layers=layers_from_text(run.layers) or _rebuilt(config),
             group=config.shape,
             peak_bytes=run.peak_bytes,
+            context_bytes=run.context_bytes,
             capacity_bytes=run.capacity_bytes,
             smact=run.smact,
             smocc=run.smocc,

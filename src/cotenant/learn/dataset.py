@@ -20,7 +20,7 @@ from cotenant.core.errors import DatasetError, UsageError
 from cotenant.learn.layer_text import layers_from_text, layers_to_text
 from cotenant.learn.rows import Extra, Family, Row, check
 
-VERSION = 1
+VERSION = 2
 
 COLUMNS: Mapping[str, tuple[str, str, str]] = {
     "config_id": ("str", "", "names the configuration; of a generated one it rebuilds the network"),
@@ -30,6 +30,7 @@ COLUMNS: Mapping[str, tuple[str, str, str]] = {
     "source": ("str", "", "measured, traced, or published:NAME"),
     "batch": ("int", "samples", "of a step"),
     "peak_bytes": ("int", "bytes", "most of the GPU's memory in use, context included; empty where not known"),
+    "context_bytes": ("int", "bytes", "of it beside the allocator; empty where not known"),
     "capacity_bytes": ("int", "bytes", "memory of the GPU; empty where not known"),
     "smact": ("float", "ratio", "SM activity, mean over the timed steps; empty where not measured"),
     "smocc": ("float", "ratio", "SM occupancy, likewise"),
@@ -81,6 +82,11 @@ def write_dataset(
     return table, schema, _write_parquet(folder / f"{family}.parquet", cells, extras)
 
 
+def schema_of(path: Path) -> Path:
+    """Where the schema of a table is."""
+    return path.with_name(f"{path.name.split('.')[0]}.schema.json")
+
+
 def read_dataset(path: Path) -> tuple[Row, ...]:
     """The rows of a table (`.csv` or `.parquet`) with its schema beside it.
 
@@ -88,7 +94,7 @@ def read_dataset(path: Path) -> tuple[Row, ...]:
         DatasetError: the schema is of another version, a column is missing, a cell is wrong, or a row is impossible.
         UsageError: there is no such file.
     """
-    schema_path = path.with_name(f"{path.name.split('.')[0]}.schema.json")
+    schema_path = schema_of(path)
     try:
         schema = json.loads(schema_path.read_text(encoding="utf-8"))
         lines = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
@@ -97,7 +103,10 @@ def read_dataset(path: Path) -> tuple[Row, ...]:
     except ValueError as error:
         raise DatasetError(f"`{schema_path}` is no schema: {error}") from error
     if schema.get("version") != VERSION:
-        raise DatasetError(f"`{schema_path}` is of version {schema.get('version')}, wanted {VERSION}")
+        raise DatasetError(
+            f"`{schema_path}` is of version {schema.get('version')}, wanted {VERSION}",
+            hint="make it again with `cotenant learn clean`",
+        )
     extras = {each["name"]: each["type"] for each in schema["columns"] if each["name"] not in COLUMNS}
     return tuple(_row(line, extras, f"{path}:{number}") for number, line in enumerate(lines, start=2))
 

@@ -21,6 +21,7 @@ from cotenant.estimators.learned_features import (
     layer_sequence,
     paper_features,
     positions_of,
+    training_features,
 )
 from cotenant.learn.rows import Row
 from cotenant.learn.simulation import Simulated, reserved_within, simulate
@@ -29,6 +30,7 @@ Matrix: TypeAlias = NDArray[np.float64]
 FeatureSet: TypeAlias = Literal["paper", "bytes", "simulation"]
 CLASS_MIB = {"mlp": 1000, "cnn": 8000, "transformer": 8000}
 """Widths of the memory classes that the published accuracies are for."""
+_STATE_COPIES = {"sgd": 0.0, "momentum": 1.0, "rmsprop": 1.0, "adam": 2.0, "adamw": 2.0}
 
 
 def network_of_row(row: Row) -> Network:
@@ -45,7 +47,13 @@ def network_of_row(row: Row) -> Network:
         )
         for each in row.layers
     )
-    return Network(batch=row.batch, layers=layers, activation=activation_of(str(told or named)))
+    return Network(
+        batch=row.batch,
+        layers=layers,
+        activation=activation_of(str(told or named)),
+        state_copies=_STATE_COPIES.get(str(row.extras.get("optimizer", "adam")), 2.0),
+        half=row.extras.get("precision", "fp32") != "fp32",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +95,7 @@ class Table:
     def known(self) -> NDArray[np.intp]:
         """Places of rows whose peak is the job's need: they trained, and the card was not full."""
         full = np.array([row.extras.get("flag") == "near_capacity" for row in self.rows], dtype=bool)
-        return np.flatnonzero(~np.isnan(self.peak_mib) & ~full)
+        return np.flatnonzero(~np.isnan(self.peak_mib) & ~full & ~self.oom)
 
     @property
     def is_simulated(self) -> bool:
@@ -112,8 +120,8 @@ def classes_of(mib: Matrix, oom: NDArray[np.bool_], family: str) -> NDArray[np.i
     return np.where(oom, top, np.maximum(found, 0)).astype(np.intp)
 
 
-def table_of(rows: Sequence[Row], *, workers: int = 1) -> Table:
-    """The table of rows of one family; `workers`: processes that simulate.
+def table_of(rows: Sequence[Row], *, workers: int = 1, simulated: bool = True) -> Table:
+    """The table of rows of one family; `workers`: processes that simulate, which takes most of the time.
 
     Only rows that trained or ran out of memory, and whose layers are told, are taken.
 
@@ -128,11 +136,12 @@ def table_of(rows: Sequence[Row], *, workers: int = 1) -> Table:
             hint="train and test on one data set at a time",
         )
     networks = [network_of_row(row) for row in taken]
-    simulated = _simulate_all(taken, workers)
+    found = _simulate_all(taken, workers) if simulated else [None] * len(taken)
+    told = training_of(networks)
     features = {
-        "paper": [paper_features(each) for each in networks],
-        "bytes": [byte_features(each) for each in networks],
-        "simulation": [_simulation_features(each) for each in simulated],
+        "paper": [paper_features(each) | more for each, more in zip(networks, told, strict=True)],
+        "bytes": [byte_features(each) | more for each, more in zip(networks, told, strict=True)],
+        "simulation": [_simulation_features(each) for each in found],
     }
     names = {name: tuple(lines[0]) for name, lines in features.items()}
     return Table(
@@ -140,11 +149,17 @@ def table_of(rows: Sequence[Row], *, workers: int = 1) -> Table:
         features={name: np.array([list(line.values()) for line in lines]) for name, lines in features.items()},
         names=names,
         sequences=tuple(layer_sequence(each) for each in networks),
-        simulated=tuple(simulated),
+        simulated=tuple(found),
         peak_mib=np.array([np.nan if row.peak_bytes is None else row.peak_bytes / MiB for row in taken]),
         oom=np.array([row.status == "oom" for row in taken], dtype=bool),
         family=families.pop(),
     )
+
+
+def training_of(networks: Sequence[Network]) -> list[dict[str, float]]:
+    """`training_features` of each, where they are not the same for all; else nothing."""
+    found = [training_features(each) for each in networks]
+    return found if any(each != found[0] for each in found) else [{} for _ in networks]
 
 
 def tight_mib(table: Table, places: Sequence[int], outside_mib: float) -> Matrix:

@@ -63,9 +63,20 @@ def outside_mib(table: Table) -> float:
     if not len(known):
         raise UsageError(
             "none of these networks can be simulated, so that nothing tells what lies beside the allocator",
-            hint="use models that do without, e.g. `extra-trees`",
+            hint="take rows of `cotenant learn run`, which tell it, or chains of layers trained with Adam in fp32",
         )
     return float(np.median(table.peak_mib[known] - table.reserved_mib[known]))
+
+
+def environment_mib(table: Table) -> float:
+    """What the environment holds beside the allocator: as the runs told it, or else as `outside_mib` finds it.
+
+    Raises:
+        UsageError: no run told it, and none could be simulated.
+    """
+    told = [table.rows[i].context_bytes for i in table.known]
+    known = [each / MiB for each in told if each is not None]
+    return float(np.median(known)) if known else outside_mib(table)
 
 
 # -- baselines --------------------------------------------------------------------------------------------------------

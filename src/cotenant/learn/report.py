@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cotenant.learn.analysis import dot_size, said
 from cotenant.learn.features import CLASS_MIB
 from cotenant.learn.kfold import DEFAULT_MODELS, FoldResult, SplitBy, Validation, kfold_command
 from cotenant.learn.pages import Page, import_pyplot
@@ -71,10 +72,13 @@ def report_page(validation: Validation) -> Page:
     page.text(finding(results))
     told = "; ".join(f"{name} {accuracy:.1%}, F1 {f1:.3f}" for name, accuracy, f1 in PUBLISHED[table.family])
     page.text(f"Published by GPUMemNet for its own rows of this family, with one model for all folds: {told}.")
-    page.heading("Predicted against measured")
+    page.heading(f"Predicted against {said(table)}")
     page.figure(_scatter_plots(validation), "Each job once, by the model that had not seen it.")
     page.heading("Confusion")
-    page.figure(_confusion_plots(results), "True class by line, predicted by column; shares of the line.")
+    page.figure(
+        _confusion_plots(validation),
+        "True class by line, predicted by column; named by the thousands of MiB they begin at.",
+    )
     return page
 
 
@@ -119,9 +123,9 @@ def _scatter_plots(validation: Validation) -> Any:
     for axis, each in zip(axes.flat, shown, strict=False):
         assert each.prediction.mib is not None
         axis.plot([measured.min(), measured.max()], [measured.min(), measured.max()], color="#999999", linewidth=1)
-        axis.scatter(measured, each.prediction.mib[known] / 1024, s=4, alpha=0.5)
+        axis.scatter(measured, each.prediction.mib[known] / 1024, s=dot_size(len(known)), alpha=0.5, linewidths=0)
         axis.set_title(each.model, fontsize=10)
-        axis.set_xlabel("measured, GiB")
+        axis.set_xlabel(f"{said(validation.table)}, GiB")
         axis.set_ylabel("predicted, GiB")
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
@@ -129,8 +133,8 @@ def _scatter_plots(validation: Validation) -> Any:
     return figure
 
 
-def _confusion_plots(results: Sequence[FoldResult]) -> Any:
-    shown = [each for each in results if each.model != "majority"]
+def _confusion_plots(validation: Validation) -> Any:
+    shown = [each for each in validation.results if each.model != "majority"]
     columns = 4
     lines = -(-len(shown) // columns)
     figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 3.4 * lines), squeeze=False)
@@ -143,7 +147,16 @@ def _confusion_plots(results: Sequence[FoldResult]) -> Any:
                 color = "white" if shares[line, column] > 0.5 else "black"
                 axis.text(column, line, str(count), ha="center", va="center", fontsize=7, color=color)
         axis.set_title(each.model, fontsize=10)
+        names = [_class_name(place, validation.table.family) for place in range(len(counts))]
+        axis.set_xticks(range(len(counts)), names, fontsize=7)
+        axis.set_yticks(range(len(counts)), names, fontsize=7)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
     figure.tight_layout()
     return figure
+
+
+def _class_name(place: int, family: str) -> str:
+    """From how many thousand MiB on; the class of jobs out of memory is named."""
+    width = CLASS_MIB[family]
+    return "OOM" if place == 40000 // width else f"{place * width // 1000}"

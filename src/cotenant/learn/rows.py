@@ -49,7 +49,7 @@ class Row:
         source: `measured` here, `traced` here, or `published:NAME` by others.
         peak_bytes: most bytes of the GPU in use, context included, as nvidia-smi shows; of a `traced` row the bytes
             that the estimate says. None where the job did not get so far.
-        capacity_bytes: of the GPU; None where unknown.
+        context_bytes: of them beside the allocator; capacity_bytes: of the GPU; None where unknown.
         smact, smocc, drama: means over the run, ratios 0..1.
         batch: samples of a step.
         group: shape of the architecture (`pyramid`, `residual`, `encoder`...), to split by.
@@ -64,6 +64,7 @@ class Row:
     layers: tuple[Layer, ...]
     group: str
     peak_bytes: int | None = None
+    context_bytes: int | None = None
     capacity_bytes: int | None = None
     smact: float | None = None
     smocc: float | None = None
@@ -108,6 +109,8 @@ def _problem(row: Row) -> str | None:
         return f"is ok, but its peak is {row.peak_bytes} bytes"
     if row.status == "ok" and row.source == "measured" and row.capacity_bytes and _above(row, row.capacity_bytes):
         return f"is ok, but its peak of {row.peak_bytes} bytes is above the GPU's {row.capacity_bytes}"
+    if row.context_bytes is not None and row.context_bytes < 0:
+        return f"context is {row.context_bytes} bytes"
     for name, value in (("smact", row.smact), ("smocc", row.smocc), ("drama", row.drama)):
         if value is not None and not 0 <= value <= 1:
             return f"{name} is {value}, wanted a ratio from 0 to 1"

@@ -16,7 +16,13 @@ import cotenant
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.units import MiB
 from cotenant.estimators.layers import KINDS
-from cotenant.estimators.learned_features import byte_features, layer_sequence, paper_features
+from cotenant.estimators.learned_features import (
+    Network,
+    byte_features,
+    layer_sequence,
+    paper_features,
+    training_features,
+)
 from cotenant.estimators.learned_hybrid import FLOOR_BYTES
 from cotenant.estimators.learned_weights import (
     Weights,
@@ -34,7 +40,7 @@ from cotenant.learn.conformal import calibrate
 from cotenant.learn.features import CLASS_MIB, Matrix, Table, network_of_row, table_of
 from cotenant.learn.kfold import FoldResult, cross_validate
 from cotenant.learn.metrics import Prediction, Scores, by_bytes, score
-from cotenant.learn.models import conv_matrix, import_sklearn, outside_mib, residual_regressor
+from cotenant.learn.models import conv_matrix, environment_mib, import_sklearn, outside_mib, residual_regressor
 from cotenant.learn.sources import read_families
 
 FOREST_TREES = 40
@@ -104,7 +110,8 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
     model, family = str(loaded.meta["model"]), str(loaded.meta["family"])
     if model not in TRAINED or model == "hybrid":
         raise UsageError(f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn kfold`")
-    table = table_of([row for rows in read_families(data) for row in rows if row.family == family])
+    rows = [row for rows in read_families(data) for row in rows if row.family == family]
+    table = table_of(rows, simulated=False)
     return Tested(model=model, family=family, scores=score(table, says(loaded, table)))
 
 
@@ -113,15 +120,20 @@ def says(weights: Weights, table: Table) -> Prediction:
     networks = [network_of_row(row) for row in table.rows]
     if "classes" not in weights.meta:
         return by_bytes(
-            table, np.array([forest_says(weights, vector_of(weights, byte_features(each))) for each in networks])
+            table,
+            np.array([forest_says(weights, vector_of(weights, _told(byte_features, each))) for each in networks]),
         )
     found = []
     for network in networks:
-        vector = scaled(weights, vector_of(weights, paper_features(network)), "total")
+        vector = scaled(weights, vector_of(weights, _told(paper_features, network)), "total")
         if "encoders" in weights.meta:
             vector = np.concatenate([vector, sequence_vector(weights, layer_sequence(network))])
         found.append(weights.meta["classes"][int(perceptrons_say(weights, vector).argmax())])
     return Prediction(classes=np.array(found, dtype=np.intp))
+
+
+def _told(features: Callable[[Network], dict[str, float]], network: Network) -> dict[str, float]:
+    return features(network) | training_features(network)
 
 
 def versions() -> dict[str, str]:
@@ -142,7 +154,7 @@ def _meta(model: str, table: Table, seed: int) -> dict[str, object]:
     return {
         "model": model,
         "family": table.family,
-        "outside_mib": outside_mib(table),
+        "outside_mib": environment_mib(table),
         "rows": len(table),
         "seed": seed,
         "trained_on": sorted({row.source for row in table.rows}),

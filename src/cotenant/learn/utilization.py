@@ -13,7 +13,7 @@ from cotenant.core.errors import DatasetError
 from cotenant.estimators.learned_features import work_features
 from cotenant.estimators.learned_weights import Weights, write_weights
 from cotenant.learn import export
-from cotenant.learn.features import Matrix, network_of_row
+from cotenant.learn.features import Matrix, network_of_row, training_of
 from cotenant.learn.kfold import SplitBy, splits
 from cotenant.learn.metrics import r2
 from cotenant.learn.models import import_sklearn
@@ -58,7 +58,8 @@ def utilization_command(
 
 
 def _one(rows: Sequence[Row], measure: Measure, out: Path | None, *, folds: int, seed: int, by: SplitBy) -> Utilized:
-    lines = [work_features(network_of_row(row)) for row in rows]
+    networks = [network_of_row(row) for row in rows]
+    lines = [work_features(each) | more for each, more in zip(networks, training_of(networks), strict=True)]
     matrix: Matrix = np.array([list(line.values()) for line in lines], dtype=np.float32)
     true: Matrix = np.array([getattr(row, measure) for row in rows])
     told: Matrix = np.zeros(len(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
 from cotenant.core.units import MiB
 from cotenant.estimators import create
-from cotenant.estimators.features import features_of
+from cotenant.estimators.features import Layer, features_of
 from cotenant.estimators.layers import kind_of
 from cotenant.estimators.learned_features import (
     Network,
@@ -19,8 +20,10 @@ from cotenant.estimators.learned_features import (
     activation_of,
     byte_features,
     conv_features,
+    network_in_training,
     network_of,
     paper_features,
+    training_features,
     work_features,
 )
 from cotenant.estimators.learned_hybrid import FLOOR_BYTES, correct, kind_of_trace
@@ -52,6 +55,10 @@ def a_trace(layers=MLP_LAYERS, *, ops=(), sizes=(2_000_000, 20_040)) -> MemoryTr
         events.append(MemoryEvent("free", number, 0, "", phase, "", 0, 0))
     header = {"torch": "2.7.0", "layers": layers, "capability": [8, 0]}
     return MemoryTrace(events=tuple(events), ops=tuple(ops), header=header)
+
+
+def a_layer() -> Layer:
+    return Layer(module="0", kept_bytes=(64,), item_bytes=4, leaf=True)
 
 
 def conv(channels: int, out: int, side: int, batch: int = 4) -> OpCall:
@@ -223,6 +230,34 @@ def test_hybrid_has_the_replay_of_the_trace_where_nothing_convolves():
     assert found.peak_reserved_bytes == traced.peak_reserved_bytes
     assert found.margin_bytes > 0
     assert found.coverage >= 0.95
+
+
+@needs_numpy
+@pytest.mark.parametrize("name", ["hybrid", "extra-trees"])
+def test_estimates_tell_utilization_for_gpus_like_that_of_the_data(name):
+    large = a_trace([["Linear", 1000 * 1001, [512, 1000]], ["ReLU", 0, [512, 1000]]] * 8)
+    features = features_of(large)
+    found = create(name).on(large, features, A100)
+    assert found.smact is not None
+    assert found.smocc is not None
+    assert 0 < found.smocc < found.smact <= 1
+    for gpu in ("H100-80GB", "A100-40GB:3g.20gb"):
+        assert create(name).on(large, features, profile(gpu)).smact is None
+    assert create("traced").on(large, A100).estimate.smact is None
+    attention = a_trace([["MultiheadAttention", 100, [4, 8, 16]], *MLP_LAYERS])
+    assert create("hybrid").on(attention, features_of(attention), A100).smact is None
+
+
+def test_how_it_is_trained_is_read_from_the_trace():
+    trace = a_trace()
+    sizes = (("parameter", 2_000_000), ("optimizer state", 4_000_000))
+    events = [MemoryEvent("alloc", i, size, kind, "load", "", 0, 0) for i, (kind, size) in enumerate(sizes)]
+    features = features_of(MemoryTrace(events=(*events, *trace.events[2:]), ops=(), header=trace.header))
+    assert features.state_bytes == (4_000_000,)
+    network = network_in_training(trace, features)
+    assert training_features(network) == {"state_copies": 2.0, "half": 0.0}
+    halved = replace(features, layers=(replace(a_layer(), item_bytes=2),))
+    assert training_features(network_in_training(trace, halved))["half"] == 1.0
 
 
 @needs_numpy

@@ -110,8 +110,8 @@ def test_a_changed_table_is_refused(tmp_path, old, new, told):
 
 def test_another_version_or_no_schema_is_refused(tmp_path):
     table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {})
-    schema.write_text(schema.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(DatasetError, match="of version 2, wanted 1"):
+    schema.write_text(schema.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(DatasetError, match="of version 1, wanted 2"):
         read_dataset(table)
     schema.write_text("{")
     with pytest.raises(DatasetError, match="is no schema"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_weights_are_trained_and_tested(table, tmp_path, capsys):
     assert (scores["model"], scores["rows"], scores["accuracy"]) == ("extra-trees", 40, 1.0)
     assert main(["learn", "test", found["weights"], str(table)]) == 0
     assert "  accuracy  1\n" in capsys.readouterr().out
+
+
+def test_utilization_is_cross_validated_and_written(tmp_path, capsys):
+    rows = [replace(a_row(number % 40), config_id=f"mlp-{number}", smact=(number % 40) / 50) for number in range(120)]
+    table = write_dataset(tmp_path, "mlp", rows, {})[0]
+    assert main(["learn", "utilization", str(table), "--folds", "3", "--out", str(tmp_path / "w"), "--json"]) == 0
+    (found,) = told(capsys)["measures"]
+    assert (found["family"], found["measure"], found["rows"]) == ("mlp", "smact", 120)
+    assert found["mae"] < found["constant_mae"] / 3
+    assert Path(found["weights"]).name == "smact-mlp.npz"
+    assert main(["learn", "utilization", str(table), "--folds", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0].split() == ["MEASURE", "ROWS", "R2", "MAE", "MAE", "OF", "THE", "MEDIAN"]
+    assert out.splitlines()[1].startswith("mlp smact")
+    assert err == ""
+    assert main(["learn", "utilization", str(table), "--by", "luck"]) == 2
+    assert "`--by` is `luck`" in capsys.readouterr().err
 
 
 def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):

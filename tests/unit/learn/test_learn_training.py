@@ -19,7 +19,7 @@ if importlib.util.find_spec("sklearn") is None:
     pytest.skip("scikit-learn is not installed", allow_module_level=True)
 
 from cotenant.estimators import learned_weights
-from cotenant.learn import export
+from cotenant.learn import analysis, export
 from cotenant.learn.conformal import upper_quantile
 from cotenant.learn.dataset import write_dataset
 from cotenant.learn.features import table_of
@@ -156,12 +156,74 @@ def test_no_rows_is_told(tmp_path):
         kfold_command([], models=["line"])
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        pytest.param(["mlp.csv", "mlp.csv"], "36 configurations are there more than once", id="a table twice"),
+        pytest.param(["missing.csv"], "missing.csv`: it is not there", id="no file"),
+        pytest.param(["."], "it is a folder", id="a folder"),
+        pytest.param(["notes.txt"], "no `notes.schema.json` is beside it", id="no table"),
+    ],
+)
+def test_data_that_are_not_what_they_should_be_are_refused(folder, names, told):
+    (folder / "notes.txt").write_text("hello\n")
+    with pytest.raises((DatasetError, UsageError)) as error:
+        kfold_command([folder / name for name in names], models=["line"])
+    assert told in error.value.message
+    assert error.value.hint
+
+
 def test_what_cannot_be_simulated_is_skipped_and_told(tmp_path):
     rows = [dataclasses.replace(row, extras={**row.extras, "optimizer": "sgd"}) for row in ROWS]
     write_dataset(tmp_path, "mlp", rows, {}, {})
     (found,) = kfold_command([tmp_path / "mlp.csv"], models=["extra-trees", "simulation"], folds=3)
     assert [each.model for each in found.results] == ["majority", "line", "extra-trees"]
     assert found.skipped == ("simulation: some of these networks cannot be simulated",)
+
+
+def trained_in_ways(rows):
+    """Each row once for each optimizer, with a peak that its states add to, and a context that is told."""
+    copies = {"sgd": 0, "momentum": 1, "adam": 2}
+    return [
+        dataclasses.replace(
+            row,
+            config_id=f"{row.config_id}-{name}",
+            source="traced",
+            extras={**row.extras, "optimizer": name, "precision": "bf16", "gpu": "A100-40GB"},
+            peak_bytes=600 * MiB + (4 + 4 * copies[name]) * row.parameters,
+            context_bytes=500 * MiB,
+        )
+        for row in rows
+        for name in copies
+    ]
+
+
+def test_models_of_ones_own_runs_know_the_optimizer(tmp_path):
+    write_dataset(tmp_path, "mlp", trained_in_ways(ROWS), {}, {})
+    trained = train_command([tmp_path / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
+    weights = learned_weights.read_weights(trained.weights)
+    assert weights.meta["outside_mib"] == 500
+    assert weights.meta["features"][-2:] == ["state_copies", "half"]
+    assert try_command(trained.weights, [tmp_path / "mlp.csv"]).scores.mape < 0.02
+    card = trained.card.read_text()
+    assert "gpu: A100-40GB; optimizer: adam, momentum, sgd; precision: bf16." in card
+    assert "it has learned to repeat an estimate" in card
+    assert "A100-SXM4" not in card
+
+
+def test_without_a_simulation_and_a_told_context_there_are_no_weights(tmp_path):
+    rows = [dataclasses.replace(row, context_bytes=None) for row in trained_in_ways(ROWS)]
+    rows = [row for row in rows if row.extras["optimizer"] != "adam"]
+    write_dataset(tmp_path, "mlp", rows, {}, {})
+    with pytest.raises(UsageError, match="can be simulated") as error:
+        train_command([tmp_path / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
+    assert "cotenant learn run" in error.value.hint
+    assert not list(tmp_path.glob("*.npz"))
+
+
+def test_rows_out_of_memory_are_no_peaks_to_learn_from():
+    rows = [dataclasses.replace(row, status="oom") if i == 3 else row for i, row in enumerate(ROWS)]
+    assert 3 not in table_of(rows).known
 
 
 def test_utilization_needs_enough_rows(folder):
@@ -183,6 +245,15 @@ def test_utilization_is_learned_and_written(tmp_path):
     assert found.weights.with_suffix(".md").is_file()
 
 
+def test_equal_values_share_a_rank_and_batches_are_grouped():
+    assert analysis.ranks(np.array([5.0, 1.0, 5.0, 0.0, 5.0])).tolist() == [4.0, 2.0, 4.0, 1.0, 4.0]
+    few = analysis._groups(np.array([8, 1, 8, 1, 2]))
+    assert [each.tolist() for each in few] == [[1, 3], [4], [0, 2]]
+    many = analysis._groups(np.arange(1000)[::-1])
+    assert len(many) == analysis.MOST_GROUPS
+    assert sum(map(len, many)) == 1000
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_pages_of_a_data_set(folder, tmp_path):
     from cotenant.learn.analysis import analyse_command
@@ -190,7 +261,7 @@ def test_pages_of_a_data_set(folder, tmp_path):
 
     shown = analyse_command([folder / "mlp.csv"], tmp_path)
     page = shown.pages[0].read_text()
-    assert page.count("data:image/png;base64,") == 6
+    assert page.count("data:image/png;base64,") == 7
     assert "36 jobs: 36 ok" in page
     report = report_command([folder / "mlp.csv"], tmp_path, models=["simulation", "extra-trees"], folds=3)
     page = report.pages[0].read_text()
