@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import Gpu, GpuSample
-from cotenant.core.job import AttemptExit, JobSpec, ProcessId, Spell
+from cotenant.core.job import AttemptExit, JobSpec, ProcessId, Spell, Usage
 from cotenant.core.placement import Placement
 
 
@@ -63,6 +63,7 @@ class AttemptExited:
     exit: AttemptExit
     peak_observed_bytes: Mapping[str, int]
     spells: tuple[Spell, ...] = ()
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +108,21 @@ class JobRequeued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedBytes:
-    """Bytes that the processes of one attempt hold on one GPU; and how many steps a second it makes, if it tells."""
+    """What the processes of one attempt hold and do on one GPU.
+
+    Attributes:
+        sm: their part of the SMs' time, 0..1; None where the driver does not tell it apart.
+        steps_hz: steps a second of the attempt, if it tells, over the last `steps_s` seconds; None: since the last
+            reading.
+    """
 
     job_id: int
     attempt: int
     gpu_uuid: str
     used_bytes: int
+    sm: float | None = None
     steps_hz: float | None = None
+    steps_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

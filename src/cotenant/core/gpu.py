@@ -28,10 +28,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process with memory on a GPU; bytes None where the driver does not say."""
+    """A process with memory on a GPU; None where the driver does not say.
+
+    `sm`: its part of the SMs' time since the last reading, 0..1.
+    """
 
     pid: int
     used_bytes: int | None
+    sm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.placement import Placement
+
+Share = Literal["auto", "time", "mps", "mig"]
+"""How a job asks to share: as the policy likes; kernels in turns; as a client of MPS; on a MIG instance of its own."""
 
 Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
 
@@ -51,6 +54,8 @@ class JobSpec:
         retries: further attempts after a failure of its own, which is no want of memory; see `scheduling.recovery`.
         slot_s: after so long, if others wait, it is asked to save its state and end, and goes behind them; or None.
         notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
+        share: how it is to share a GPU with others, if at all; see `Share`.
+        progress: how its output tells of its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
     """
 
     command: tuple[str, ...]
@@ -81,6 +86,8 @@ class JobSpec:
     retries: int = 0
     slot_s: float | None = None
     notify: str | None = None
+    progress: str | None = None
+    share: Share = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +130,7 @@ class AttemptExit:
         reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, `lost` (nobody knows), or
             `never-ran` (the daemon ended between deciding and launching; the engine vouches that it never will).
         detail: a sentence for people, e.g. why it could not start.
+        mps_fault: the MPS server that it was a client of had failed, which ends all clients, whoever is to blame.
     """
 
     exit_code: int | None
@@ -130,6 +138,7 @@ class AttemptExit:
     reason: Literal["exited", "not-started", "timeout", "stopped", "lost", "never-ran"]
     detail: str = ""
     oom: OomEvidence = field(default_factory=OomEvidence)
+    mps_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +150,7 @@ class Spell:
         seconds: how long in all. Starts are left out: what settles says nothing of what follows.
         smact, smocc, drama: means of the whole GPU over that time; None where not read.
         steps_hz: mean steps a second of this attempt; None where it does not tell.
+        slowdown: step time as a multiple of the one alone, as far as that was known at the end; None where it was not.
     """
 
     mates: tuple[int, ...]
@@ -149,6 +159,51 @@ class Spell:
     smocc: float | None = None
     drama: float | None = None
     steps_hz: float | None = None
+    slowdown: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one attempt took of its GPUs, added up over time and over them; see `scheduling.usage` for the rules.
+
+    Attributes:
+        gpu_s: seconds in which it held memory on a GPU, counted for each GPU.
+        part_s: the same, where a second that n attempts share counts 1/n for each.
+        byte_s: bytes held times seconds.
+        sm_s: its own SM activity times seconds; `sm_known_s`: the seconds for which that is known.
+        energy_j: its part of the energy; `metered_s`: the seconds for which that is known.
+        idle_energy_j: how much of `energy_j` is its part of what the GPU would have drawn without any work.
+    """
+
+    gpu_s: float = 0.0
+    part_s: float = 0.0
+    byte_s: float = 0.0
+    sm_s: float = 0.0
+    sm_known_s: float = 0.0
+    energy_j: float = 0.0
+    idle_energy_j: float = 0.0
+    metered_s: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(**{each: getattr(self, each) + getattr(other, each) for each in USAGE_FIELDS})
+
+    @property
+    def mean_bytes(self) -> float | None:
+        """Bytes held on each GPU, in the mean; None if it never held any."""
+        return self.byte_s / self.gpu_s if self.gpu_s else None
+
+    @property
+    def smact(self) -> float | None:
+        """Its own SM activity, in the mean; None where nothing told it apart from that of others."""
+        return self.sm_s / self.sm_known_s if self.sm_known_s else None
+
+    @property
+    def power_w(self) -> float | None:
+        """Its part of a GPU's power, in the mean; None where energy was not read."""
+        return self.energy_j / self.metered_s if self.metered_s else None
+
+
+USAGE_FIELDS = tuple(each.name for each in fields(Usage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +216,7 @@ class Attempt:
         peak_observed_bytes: most bytes seen, by GPU UUID.
         stop_asked: why it is being stopped, or None.
         spells: what it was seen to do, by company; known at its end.
+        usage: what it took of its GPUs; known at its end, None where it was never seen there.
     """
 
     number: int
@@ -173,6 +229,7 @@ class Attempt:
     spells: tuple[Spell, ...] = ()
     ended_at_s: float | None = None
     exit: AttemptExit | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,11 +135,19 @@ class Estimator(Protocol):
 class Journal(Protocol):
     """Keeps events. One writer."""
 
-    def append(self, events: Sequence[Journaled]) -> None:
-        """Durable when it returns.
+    def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
+        """Kept when it returns; on disk then if `durable`, else no later than what is next durable, or `sync`.
 
         Raises:
             JournalError: nothing of `events` was kept (a full disk, say).
+        """
+        ...
+
+    def sync(self) -> None:
+        """Bring to the disk what was kept without.
+
+        Raises:
+            JournalError: the disk failed.
         """
         ...
 

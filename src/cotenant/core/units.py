@@ -103,3 +103,11 @@ def format_duration(value_s: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def format_energy(energy_j: float | None) -> str:
+    """`3.2 Wh`, `1.25 kWh`; a dash where it is not known."""
+    if energy_j is None:
+        return "-"
+    watt_hours = energy_j / 3600
+    return f"{watt_hours / 1000:.2f} kWh" if watt_hours >= 1000 else f"{watt_hours:.1f} Wh"

@@ -16,9 +16,12 @@ class MemoryJournal:
         self._folded: Folded | None = None
         self._folded_count = 0
 
-    def append(self, events: Sequence[Journaled]) -> None:
+    def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:  # noqa: ARG002
         """Keep `events`."""
         self._events.extend(events)
+
+    def sync(self) -> None:
+        """Nothing is on a disk."""
 
     def replay(self) -> Iterator[Journaled]:
         """All events so far; later ones are not included."""

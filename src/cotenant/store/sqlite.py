@@ -56,7 +56,11 @@ def _keep_snapshots(db: sqlite3.Connection) -> None:
     snapshot.create(db)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_create, _know_updates, _keep_snapshots)
+def _know_usage(_: sqlite3.Connection) -> None:
+    """Version 4. The tables stay; ends of attempts tell what was used, and specs how progress is told."""
+
+
+MIGRATIONS: tuple[Migration, ...] = (_create, _know_updates, _keep_snapshots, _know_usage)
 """Step N brings a file from schema N to N + 1. Steps are never edited, only added."""
 
 
@@ -75,6 +79,7 @@ class SqliteJournal:
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
         self.path = Path(path)
         self._mutex = threading.Lock()
+        self._synchronous = synchronous
         self._lock_fd = _lock(self.path)
         try:
             self._db = _open(self.path, synchronous)
@@ -84,8 +89,8 @@ class SqliteJournal:
         self._kept: dict[int, Job] = {}  # what the tables of the snapshot hold
         self._folded_seq = 0
 
-    def append(self, events: Sequence[Journaled]) -> None:
-        """Keep all of `events`, in order, or none. Durable when it returns.
+    def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
+        """Keep all of `events`, in order, or none. Without `durable` a crash of the process loses none of them.
 
         Raises:
             JournalError: none was kept (a full disk, say); a later call may succeed.
@@ -96,18 +101,36 @@ class SqliteJournal:
             rows = [_row(event) for event in events]
         except (ValueError, CodecError) as error:
             raise JournalError(f"cannot write an event down: {error}") from error
-        with self._writing("append to"):
+        with self._writing("append to", synchronous=self._synchronous if durable else "NORMAL"):
             self._db.executemany(_INSERT, rows)
 
+    def sync(self) -> None:
+        """Bring to the disk what was appended without; with `synchronous` NORMAL that is never promised.
+
+        Raises:
+            JournalError: the disk failed.
+        """
+        if self._synchronous == "NORMAL":
+            return
+        try:
+            log = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(log)
+            finally:
+                os.close(log)
+        except OSError as error:
+            raise JournalError(f"cannot write {self.path} to the disk: {error.strerror}") from error
+
     @contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        """A transaction: all of it is durable at the end, or nothing.
+    def _writing(self, what: str, *, synchronous: str | None = None) -> Iterator[None]:
+        """A transaction: all of it is kept at the end, or nothing; on disk then if `synchronous` is FULL.
 
         Raises:
             JournalError: nothing is; it could not `what` the file.
         """
         with self._mutex:
             try:
+                self._db.execute(f"PRAGMA synchronous = {synchronous or self._synchronous}")
                 self._db.execute("BEGIN IMMEDIATE")
                 yield
                 self._db.execute("COMMIT")

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import ArrayTask, AttemptExit, OomEvidence, ProcessId
+from cotenant.core.job import ArrayTask, AttemptExit, OomEvidence, ProcessId, Spell, Usage
 from cotenant.core.placement import Placement
 from cotenant.store.memory import MemoryJournal
 from cotenant.store.sqlite import MIGRATIONS, SqliteJournal, migrate
@@ -76,6 +77,21 @@ NEW_IN_SCHEMA_2 = (
     ),
     JobUpdated(at_s=2.0, cause="update by ann", job_id=2, spec=a_spec(priority=3)),
     JobRequeued(at_s=3.0, cause="requeue by root", job_id=2),
+)
+
+
+NEW_IN_SCHEMA_4 = (
+    JobSubmitted(at_s=1.0, cause="submit", job_id=3, spec=a_spec(progress="tqdm")),
+    AttemptExited(
+        at_s=5.0,
+        cause="engine",
+        job_id=3,
+        attempt=1,
+        exit=AttemptExit(exit_code=0, signal=None, reason="exited"),
+        peak_observed_bytes={"GPU-0": 5},
+        spells=(Spell(mates=(2,), seconds=60.0, smact=0.5, steps_hz=4.0, slowdown=1.5),),
+        usage=Usage(gpu_s=60.0, part_s=30.0, byte_s=6e10, sm_s=15.0, sm_known_s=60.0, energy_j=9e3, metered_s=60.0),
+    ),
 )
 
 
@@ -324,6 +340,10 @@ def test_a_journal_of_schema_3_can_be_read_and_its_snapshot_is_left_to_those_who
     journal.close()
 
 
+def test_a_journal_of_schema_4_can_be_read(tmp_path):
+    assert read_golden(tmp_path, 4) == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4)
+
+
 def read_golden(folder, schema):
     path = folder / "journal.db"
     db = sqlite3.connect(path)
@@ -487,3 +507,25 @@ def test_a_disk_error_is_a_journal_error(path, tmp_path):
     with pytest.raises(JournalError) as caught:
         SqliteJournal(read_only / "journal.db")
     assert os.strerror(errno.EISDIR) in str(caught.value) or os.strerror(errno.EACCES) in str(caught.value)
+
+
+def test_what_need_not_be_on_disk_at_once_is_brought_there_by_the_next_that_must(path, monkeypatch):
+    """SQLite's own syncs do not go through `os`: the level that it commits at is what can be seen."""
+    levels = []
+    with closing(SqliteJournal(path)) as journal:
+        for durable in (False, True, False):
+            journal.append([hold(1)], durable=durable)
+            levels.append(journal._db.execute("PRAGMA synchronous").fetchone()[0])
+        synced = []
+        monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+        journal.sync()
+    assert levels == [1, 2, 1]
+    assert synced == [f"{path.name}-wal"]
+
+
+def test_who_wants_no_syncs_gets_none(path, monkeypatch):
+    with closing(SqliteJournal(path, synchronous="NORMAL")) as journal:
+        journal.append([hold(1)])
+        assert journal._db.execute("PRAGMA synchronous").fetchone() == (1,)
+        monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("no sync was wanted"))
+        journal.sync()
