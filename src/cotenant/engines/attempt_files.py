@@ -5,6 +5,7 @@ The files are listed in `runner/__init__.py`; the runner is a separate program, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -15,6 +16,8 @@ from typing import Any
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import AttemptExit, OomEvidence, ProcessId
 from cotenant.core.ports import AttemptRef
+
+RESULT_KEYS = {"reason", "exit_code", "signal", "detail", "oom", "ended_at_s"}
 
 
 class AttemptFolder:
@@ -49,16 +52,20 @@ class AttemptFolder:
         Raises:
             OSError: it cannot be written.
         """
-        descriptor, draft = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
+        data = json.dumps(value).encode()
+        draft = self.path / f".{name}.{os.getpid()}"  # a file has one writer in the daemon
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(value, file, indent=1)
-                file.flush()
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
                 if durable:
                     os.fsync(descriptor)
-            Path(draft).replace(self.path / name)
+            finally:
+                os.close(descriptor)
+            draft.replace(self.path / name)
         except BaseException:
-            Path(draft).unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -94,14 +101,17 @@ class AttemptFolder:
 
     def known_processes(self) -> tuple[ProcessId, ...]:
         """The runner and the job's first process, as far as they were written down; alive or not."""
-        told = self.read("started.json")
-        runner = self.runner()
-        return (*(() if runner is None else (runner,)), *(() if told is None else (_process(told["job"]),)))
+        found = [self.runner()]
+        for name in (".result.reserved", "started.json"):  # the second was the place in version 0.1
+            told = (self.read(name) or {}).get("job")
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: those that carry the mark are found
+                found.append(_process(told) if told else None)
+        return tuple(each for each in found if each is not None)
 
     def started(self, cause: str) -> AttemptStarted | None:
         """The event, if the job's program has been started."""
         told = self.read("started.json")
-        result = self.read("result.json")
+        result = self._result()
         if told is None or (result is not None and result["reason"] == "not-started"):
             return None
         return AttemptStarted(
@@ -114,7 +124,7 @@ class AttemptFolder:
 
     def exited(self, cause: str) -> AttemptExited | None:
         """The event, if a result has been written."""
-        result = self.read("result.json")
+        result = self._result()
         if result is None:
             return None
         evidence = {key: value for key, value in result["oom"].items() if key in OomEvidence.__dataclass_fields__}
@@ -126,6 +136,13 @@ class AttemptFolder:
             oom=OomEvidence(**evidence),
         )
         return self.exit_event(ended, float(result["ended_at_s"]), cause)
+
+    def _result(self) -> dict[str, Any] | None:
+        """What the runner has written of the end; None if there is nothing, or only a part: a disk that failed."""
+        result = self.read("result.json")
+        return (
+            result if result is not None and result.keys() >= RESULT_KEYS and isinstance(result["oom"], dict) else None
+        )
 
     def exit_event(self, ended: AttemptExit, at_s: float, cause: str) -> AttemptExited:
         """`ended` as the event of this attempt."""

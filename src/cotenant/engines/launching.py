@@ -12,6 +12,7 @@ from cotenant.core.units import MiB
 from cotenant.engines.attempt_files import AttemptFolder
 
 RUNNER_PATH = Path(__file__).parent.parent / "runner"  # started, never imported
+PROGRESS = "COTENANT_PROGRESS"
 GRACE_S = 10.0  # between SIGTERM and SIGKILL where nobody says otherwise, e.g. at a time limit
 
 
@@ -29,6 +30,12 @@ def runner_spec(
     if spec.array is not None:
         gpus["COTENANT_ARRAY_JOB_ID"] = str(spec.array.array_id)
         gpus["COTENANT_ARRAY_TASK_ID"] = str(spec.array.index)
+    progress: dict[str, str | None] = {}
+    if spec.progress is not None:
+        # Its output is watched, and only that: two who count would not count the same.
+        progress = {"progress": spec.progress, "progress_file": env.get(PROGRESS)}
+        env = {name: value for name, value in env.items() if name != PROGRESS}
+        gpus.setdefault("PYTHONUNBUFFERED", spec.env.get("PYTHONUNBUFFERED", "1"))  # what is printed must be there
     return {
         "job_id": placement.job_id,
         "attempt": attempt,
@@ -38,6 +45,7 @@ def runner_spec(
         "stdout": spec.stdout_path or str(folder.stdout_path),
         "stderr": spec.stderr_path or str(folder.stderr_path),
         "time_limit_s": spec.time_limit_s,
+        **progress,
         "grace_s": GRACE_S,
         "uid": None if spec.uid == os.geteuid() else spec.uid,
     }

@@ -22,7 +22,7 @@ from cotenant.core.ports import AttemptRef, Found
 from cotenant.engines import processes
 from cotenant.engines.attempt_files import AttemptFolder
 from cotenant.engines.launching import GRACE_S, RUNNER_PATH, runner_spec
-from cotenant.engines.zygote import Zygote
+from cotenant.engines.zygote import Runner, Zygote
 
 logger = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ class _Watched:
 
     Attributes:
         runner_pid: also the id of the session that the job's processes are born into.
-        runner: the runner that we started; None where it is one that we found.
-        descriptor: the notify pipe of a runner that we started, the pidfd of one that we found, or -1 without either.
+        runner: the runner that we gave it to; None where it is one that we found.
+        descriptor: the channel to a runner of ours, the pidfd of one that we found, or -1 without either.
         told_start: AttemptStarted has been given to the listener, or to the caller of `find`.
         kill_at_s: monotonic time when a stop that was asked for is forced, or None.
     """
 
     folder: AttemptFolder
     runner_pid: int
-    runner: ProcessId | None
+    runner: Runner | None
     descriptor: int
     told_start: bool = False
     stop_reason: str = ""
@@ -69,6 +69,10 @@ class LocalEngine:
         self._closing = False
         self._zygote = Zygote(RUNNER_PATH)
         self._wake_read, self._wake_write = os.pipe()
+        self._poller = select.epoll()
+        self._poller.register(self._wake_read, select.EPOLLIN)
+        self._by_descriptor: dict[int, _Watched] = {}
+        self._looked_at: dict[AttemptRef, _Watched] = {}  # those of which no descriptor tells all
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -101,11 +105,18 @@ class LocalEngine:
         try:
             folder.write("spec.json", runner_spec(spec, folder, attempt, placement, env), durable=False)
             with self._lock:
-                self._watched[folder.ref] = self._spawn(folder)
+                runner = self._zygote.start_runner(folder.path)
+                self._follow(
+                    _Watched(
+                        folder=folder,
+                        runner_pid=runner.process.pid,
+                        runner=runner,
+                        descriptor=runner.channel.fileno(),
+                    )
+                )
         except OSError as error:
             shutil.rmtree(folder.path, ignore_errors=True)
             raise BackendError(f"cannot start a runner for job {placement.job_id}: {error.strerror}") from error
-        self._wake()
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
         """Tell the runner to stop, and be ready to do it without the runner."""
@@ -120,11 +131,11 @@ class LocalEngine:
                 due_s = time.monotonic() + grace_s + RUNNER_LATE_S
                 watched.kill_at_s = due_s if watched.kill_at_s is None else min(due_s, watched.kill_at_s)
                 watched.stop_reason = watched.stop_reason or reason
-        runner = folder.runner()
-        if runner is not None:
-            processes.send_signal(runner, signal.SIGTERM)
-        elif watched is not None and watched.runner is not None:
-            processes.send_signal(watched.runner, signal.SIGTERM)
+                self._looked_at[ref] = watched
+                # Under the lock: once it is no longer watched, its runner may be at another attempt.
+                self._signal(watched, signal.SIGTERM)
+            elif (runner := folder.runner()) is not None and runner.pid not in self._runner_pids():
+                processes.send_signal(runner, signal.SIGTERM)
         self._wake()
 
     def find(self, refs: Iterable[AttemptRef]) -> tuple[Found, ...]:
@@ -135,9 +146,21 @@ class LocalEngine:
         """By the session of the process or of an ancestor: orphans of a job are children of its runner."""
         with self._lock:
             runners = {each.runner_pid: each.folder.ref for each in self._watched.values()}
-        sessions = {pid: [each.session for each in processes.ancestors(pid)] for pid in pids}
-        found = {pid: next((runners[s] for s in line if s in runners), None) for pid, line in sessions.items()}
-        return {pid: ref for pid, ref in found.items() if ref is not None}
+        wanted = set(pids)
+        found: dict[int, AttemptRef | None] = {}
+        for pid in wanted:
+            line: list[int] = []
+            owner: AttemptRef | None = None
+            for each in processes.ancestors(pid):
+                if each.pid in found:
+                    owner = found[each.pid]
+                    break
+                line.append(each.pid)
+                if each.session in runners:
+                    owner = runners[each.session]
+                    break
+            found.update(dict.fromkeys(line, owner))
+        return {pid: ref for pid, ref in found.items() if ref is not None and pid in wanted}
 
     def log_paths(self, ref: AttemptRef) -> tuple[Path, Path]:
         """Where the attempt's output and errors go."""
@@ -154,27 +177,16 @@ class LocalEngine:
         self._zygote.close()
         with self._lock:
             for each in self._watched.values():
-                if each.descriptor >= 0:
-                    os.close(each.descriptor)
+                self._let_go(each)
             self._watched.clear()
+        self._poller.close()
         for descriptor in (self._wake_read, self._wake_write):
             os.close(descriptor)
         self._wake_write = -1
 
-    # -- starting
-
-    def _spawn(self, folder: AttemptFolder) -> _Watched:
-        read_end, write_end = os.pipe()
-        try:
-            with (folder.path / "runner.log").open("ab") as log:
-                runner = self._zygote.start_runner(folder.path, write_end, log.fileno())
-        except OSError:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        os.set_blocking(read_end, False)
-        return _Watched(folder=folder, runner_pid=runner.pid, runner=runner, descriptor=read_end)
+    def _runner_pids(self) -> set[int]:
+        """Runners that are at an attempt. To be called under the lock."""
+        return {each.runner_pid for each in self._watched.values()}
 
     # -- finding
 
@@ -201,12 +213,14 @@ class LocalEngine:
             return False
         descriptor = processes.open_pidfd(runner)
         with self._lock:
-            self._watched[folder.ref] = _Watched(
-                folder=folder,
-                runner_pid=runner.pid,
-                runner=None,
-                descriptor=-1 if descriptor is None else descriptor,
-                told_start=True,
+            self._follow(
+                _Watched(
+                    folder=folder,
+                    runner_pid=runner.pid,
+                    runner=None,
+                    descriptor=-1 if descriptor is None else descriptor,
+                    told_start=True,
+                )
             )
         self._wake()
         return True
@@ -233,51 +247,77 @@ class LocalEngine:
 
     # -- watching
 
+    def _follow(self, watched: _Watched) -> None:
+        """Watch it from now on. To be called under the lock."""
+        self._watched[watched.folder.ref] = watched
+        if watched.descriptor < 0:
+            self._looked_at[watched.folder.ref] = watched
+            return
+        self._by_descriptor[watched.descriptor] = watched
+        self._poller.register(watched.descriptor, select.EPOLLIN)
+
+    def _let_go(self, watched: _Watched, *, reusable: bool = False) -> None:
+        """Watch it no longer. To be called under the lock."""
+        self._looked_at.pop(watched.folder.ref, None)
+        if watched.descriptor < 0:
+            return
+        del self._by_descriptor[watched.descriptor]
+        self._poller.unregister(watched.descriptor)
+        if watched.runner is None:
+            os.close(watched.descriptor)
+        elif reusable:
+            self._zygote.take_back(watched.runner)
+        else:
+            watched.runner.channel.close()
+
     def _watch(self) -> None:
         while not self._closing:
-            with self._lock:
-                watched = list(self._watched.values())
-            poller = select.poll()
-            poller.register(self._wake_read, select.POLLIN)
-            by_descriptor = {each.descriptor: each for each in watched if each.descriptor >= 0}
-            for descriptor in by_descriptor:
-                poller.register(descriptor, select.POLLIN)
-            for descriptor, _ in poller.poll(_timeout_ms(watched)):
+            for descriptor, _ in self._poller.poll(self._timeout_s()):
                 if descriptor == self._wake_read:
                     os.read(self._wake_read, 4096)
-                else:
-                    self._heard(by_descriptor[descriptor])
-            for each in watched:
-                self._check(each)
+                elif (watched := self._by_descriptor.get(descriptor)) is not None:
+                    self._heard(watched)
+            if self._looked_at:
+                with self._lock:
+                    looked_at = list(self._looked_at.values())
+                for each in looked_at:
+                    self._check(each)
+
+    def _timeout_s(self) -> float | None:
+        """Until the next forced stop or, for runners without a descriptor or without work, the next look."""
+        with self._lock:
+            waits_s = (_next_look_s(self._looked_at.values()), self._zygote.thin_out_in_s())
+        return min((each for each in waits_s if each is not None), default=None)
 
     def _heard(self, watched: _Watched) -> None:
-        """Our child's pipe spoke or closed, or an adopted runner ended."""
+        """Our runner spoke or is gone, or an adopted one ended."""
         if watched.runner is None:
             self._ended(watched)
             return
         try:
-            if os.read(watched.descriptor, 4096):
-                self._tell_start(watched)
-                return
+            told = watched.runner.heard()
         except BlockingIOError:
             return
-        self._ended(watched)
+        if told == b"started\n":
+            self._tell_start(watched)
+        else:
+            self._ended(watched, reusable=told == b"ended")
 
     def _check(self, watched: _Watched) -> None:
         """What no descriptor tells: a runner that does not answer, and runners without a pidfd."""
-        if watched.folder.ref not in self._watched:
-            return
         if watched.kill_at_s is not None and time.monotonic() >= watched.kill_at_s:
             watched.kill_at_s = None
-            runner = watched.folder.runner()
-            if runner is not None:
-                processes.send_signal(runner, signal.SIGKILL)
-            elif watched.runner is not None:
-                processes.send_signal(watched.runner, signal.SIGKILL)
+            self._signal(watched, signal.SIGKILL)
         elif watched.descriptor < 0:
             runner = watched.folder.runner()
             if runner is None or not processes.is_alive(runner):
                 self._ended(watched)
+
+    def _signal(self, watched: _Watched, number: signal.Signals) -> None:
+        """Signal the runner of a watched attempt; whether it has claimed it yet is no matter."""
+        runner = watched.folder.runner() if watched.runner is None else watched.runner.process
+        if runner is not None:
+            processes.send_signal(runner, number)
 
     def _tell_start(self, watched: _Watched) -> None:
         started = None if watched.told_start else watched.folder.started(CAUSE)
@@ -285,12 +325,12 @@ class LocalEngine:
             watched.told_start = True
             self._emit(started)
 
-    def _ended(self, watched: _Watched) -> None:
+    def _ended(self, watched: _Watched, *, reusable: bool = False) -> None:
         folder = watched.folder
         with self._lock:
-            self._watched.pop(folder.ref, None)
-            if watched.descriptor >= 0:
-                os.close(watched.descriptor)
+            if self._watched.pop(folder.ref, None) is None:
+                return
+            self._let_go(watched, reusable=reusable)
         self._tell_start(watched)
         self._emit(self._end_without_runner(folder, watched.stop_reason))
 
@@ -332,9 +372,8 @@ def _await_start(folder: AttemptFolder, runner: ProcessId) -> bool:
     return False
 
 
-def _timeout_ms(watched: Iterable[_Watched]) -> float | None:
-    """Until the next forced stop or, for runners without a descriptor, the next look."""
+def _next_look_s(looked_at: Iterable[_Watched]) -> float | None:
     now_s = time.monotonic()
-    waits_s = [each.kill_at_s - now_s for each in watched if each.kill_at_s is not None]
-    waits_s += [POLL_S for each in watched if each.descriptor < 0]
-    return None if not waits_s else max(0.0, min(waits_s)) * 1000 + 1
+    waits_s = [each.kill_at_s - now_s for each in looked_at if each.kill_at_s is not None]
+    waits_s += [POLL_S for each in looked_at if each.descriptor < 0]
+    return max(0.0, min(waits_s)) + 0.001 if waits_s else None

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.job import ProcessId
@@ -16,9 +18,44 @@ from cotenant.engines import processes
 ANSWER_S = 30.0
 """A fork takes a millisecond; a zygote that takes so long is stuck, and another is started."""
 
+MOST_IDLE = 24
+"""Runners that are kept for attempts to come: about as many as can be between a start and an end at once."""
+
+IDLE_S = 60.0
+"""So long after the last attempt has ended they are let go, all but one: each holds 2 MiB."""
+
+MOST_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Runner:
+    """A process that runs one attempt at a time, and the channel to it; see `runner/pool.py`."""
+
+    process: ProcessId
+    channel: socket.socket
+
+    def give(self, folder: Path) -> None:
+        """Let it run the attempt in `folder`.
+
+        Raises:
+            OSError: it has ended.
+        """
+        self.channel.send(os.fsencode(folder))
+
+    def heard(self) -> bytes:
+        """What it has said: `started`, `ended`, or b"" if it is no more.
+
+        Raises:
+            BlockingIOError: nothing so far.
+        """
+        try:
+            return self.channel.recv(MOST_BYTES)
+        except ConnectionError:
+            return b""
+
 
 class Zygote:
-    """The process that forks runners; started when first needed, and anew if it has died.
+    """The process that forks runners, started when first needed and anew if it has died, and the runners that are idle.
 
     `program` is the runner's folder.
     """
@@ -28,25 +65,80 @@ class Zygote:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
+        self._idle: list[Runner] = []  # the last is the newest
+        self._idle_since_s = 0.0
 
-    def start_runner(self, folder: Path, notify: int, log: int) -> ProcessId:
-        """A runner for the attempt in `folder`, which tells of the start on `notify` and closes it at its end.
+    def start_runner(self, folder: Path) -> Runner:
+        """A runner that has been given the attempt in `folder`: one that was idle, or a new one.
 
         Raises:
             OSError: none could be started.
         """
-        with self._lock:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                runner = self._idle.pop()
             try:
-                return self._ask(folder, notify, log)
+                runner.give(folder)
             except OSError:
-                # It died, perhaps with the runner half started: the claim sees to it that only one runs the attempt.
-                self._drop()
-                return self._ask(folder, notify, log)
+                runner.channel.close()
+            else:
+                return runner
+        with self._lock:
+            runner = self._forked()
+        try:
+            runner.give(folder)
+        except OSError:
+            runner.channel.close()
+            raise
+        return runner
 
-    def _ask(self, folder: Path, notify: int, log: int) -> ProcessId:
+    def take_back(self, runner: Runner) -> None:
+        """Keep for later a runner that has said `ended`; nobody may signal it from now on."""
+        with self._lock:
+            self._idle_since_s = time.monotonic()
+            if len(self._idle) < MOST_IDLE:
+                self._idle.append(runner)
+                return
+        runner.channel.close()
+
+    def thin_out_in_s(self) -> float | None:
+        """Let go of runners that nobody has needed; when to look again, or None."""
+        with self._lock:
+            if len(self._idle) < 2:
+                return None
+            due_s = self._idle_since_s + IDLE_S - time.monotonic()
+            if due_s > 0:
+                return due_s
+            for each in self._idle[:-1]:
+                each.channel.close()
+            del self._idle[:-1]
+            return None
+
+    def _forked(self) -> Runner:
+        try:
+            return self._fork()
+        except OSError:
+            # It died, perhaps with a runner half started, which ends at once: nobody holds the channel to it.
+            self._drop()
+            return self._fork()
+
+    def _fork(self) -> Runner:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                process = self._ask(theirs)
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)  # noqa: FBT003 - takes no keyword
+        return Runner(process=process, channel=ours)
+
+    def _ask(self, runners_end: socket.socket) -> ProcessId:
         channel = self._channel or self._spawn()
-        socket.send_fds(channel, [os.fsencode(folder)], [notify, log])
-        answer = channel.recv(64).split()
+        socket.send_fds(channel, [b"runner"], [runners_end.fileno()])
+        answer = channel.recv(MOST_BYTES).split()
         if len(answer) != 2:
             raise ConnectionResetError(104, "the process that starts runners has ended")
         return ProcessId(pid=int(answer[0]), start_ticks=int(answer[1]), boot_id=processes.boot_id())
@@ -80,6 +172,9 @@ class Zygote:
         self._channel = self._process = None
 
     def close(self) -> None:
-        """End it; the runners go on."""
+        """End it and the idle runners; those that run an attempt go on."""
         with self._lock:
+            for each in self._idle:
+                each.channel.close()
+            self._idle.clear()
             self._drop()

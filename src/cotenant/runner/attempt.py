@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from cotenant.runner import child, files, oom, procfs
+from cotenant.runner import child, files, oom, procfs, progress
 
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -27,34 +25,51 @@ RESULT_RETRY_S = 24 * 3600.0
 
 def main(argv: list[str]) -> int:
     """Run the attempt in the folder `argv[0]`; the exit code is the job's, 77 after running out of GPU memory."""
-    folder = Path(argv[0])
     notify = int(argv[1]) if len(argv) > 1 else None
     if notify is not None:
         os.set_inheritable(notify, False)  # noqa: FBT003 - takes no keyword
+    return attempt(os.path.abspath(argv[0]), prepare(), notify)[0]
+
+
+def prepare() -> dict[str, Any]:
+    """Make a runner of this process; who it is, as in `claim`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()
     # The job's orphans become ours: they can be found, ended and reaped.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    spec = files.read_json(folder / "spec.json")
+    return _identity(os.getpid())
+
+
+def attempt(folder: str, me: dict[str, Any], notify: int | None, *, durable: bool = True) -> tuple[int, bool]:
+    """Run the attempt in `folder`: the exit code as of `main`, and whether this process is as it was before.
+
+    It is not if processes are left that could not be killed, or a result that could not be written. Without `durable`
+    the caller sees to it that the result comes to the disk.
+    """
+    spec = files.read_json(f"{folder}/spec.json")
     if spec is None:
         sys.stderr.write(f"error: no spec in `{folder}`\n")
-        return EXIT_NOT_STARTED
-    me = _identity(os.getpid())
-    if not files.claim(folder / "claim", {"by": "runner", "process": me, "at_s": time.time()}):
-        return EXIT_CLAIMED
-    return Supervisor(folder, spec, me, notify).run()
+        return EXIT_NOT_STARTED, True
+    if not files.claim(f"{folder}/claim", {"by": "runner", "process": me, "at_s": time.time()}):
+        return EXIT_CLAIMED, True
+    supervisor = Supervisor(folder, spec, me, notify, durable=durable)
+    code = supervisor.run()
+    return code, supervisor.is_clean
 
 
 class Supervisor:
     """Holds one attempt while it lives."""
 
-    def __init__(self, folder: Path, spec: dict[str, Any], me: dict[str, Any], notify: int | None) -> None:
+    def __init__(
+        self, folder: str, spec: dict[str, Any], me: dict[str, Any], notify: int | None, *, durable: bool
+    ) -> None:
         self.folder = folder
         self.spec = spec
         self.me = me
         self.notify = notify
+        self.durable = durable  # the result
         self.started_at_s = time.time()
         self.started_mono_s = time.monotonic()
         self.pid: int | None = None  # of the job's first process, until it has ended
@@ -63,12 +78,15 @@ class Supervisor:
         self.detail = ""
         self.deadline_s: float | None = None  # when the next, harder step of stopping is due
         self.limit_at_s: float | None = None
+        self.user_s = self.system_s = 0.0  # of what was reaped
+        self.max_rss_bytes = 0
+        self.is_clean = True  # nothing of the attempt is left in this process or below it
 
     def run(self) -> int:
         """Everything, and the runner's exit code."""
-        files.reserve(self.folder / ".result.reserved")
-        log_sizes = {path: _size(Path(path)) for path in {self.spec["stdout"], self.spec["stderr"]}}
-        if (self.folder / "stop.json").exists():
+        files.reserve(f"{self.folder}/{files.RESERVED}")
+        log_sizes = {path: _size(path) for path in {self.spec["stdout"], self.spec["stderr"]}}
+        if os.path.exists(f"{self.folder}/stop.json"):
             self.reason, self.detail = "stopped", self._stop_order()[0] or "stopped before it started"
             return self._finish({})
         try:
@@ -78,24 +96,29 @@ class Supervisor:
             return self._finish({})
         self._wait()
         self._clear_leftovers()
-        evidence = oom.evidence([_tail(Path(path), size) for path, size in log_sizes.items()], failed=self.status != 0)
+        evidence = oom.evidence([_tail(path, size) for path, size in log_sizes.items()], failed=self.status != 0)
         return self._finish(evidence)
 
     def _start(self) -> None:
-        gated = child.fork(self.spec, self.folder)
-        job = _identity(gated.pid)
-        started = {"runner": self.me, "session": os.getsid(0), "job": job, "started_at_s": self.started_at_s}
+        """Start the job. From the moment that `started.json` is on disk it counts as started, whatever happens then.
+
+        Raises:
+            NotStartable: it could not be; nothing of it is left.
+        """
+        started = {"runner": self.me, "session": self.me["pid"], "started_at_s": self.started_at_s}
         try:
-            files.write_json(self.folder / "started.json", started)
+            files.write_json(f"{self.folder}/started.json", started)
         except OSError as error:
-            os.close(gated.gate)
-            os.waitpid(gated.pid, 0)
             raise child.NotStartable(f"cannot write to `{self.folder}`: {error.strerror}") from error
-        child.release(gated)
-        self.pid = gated.pid
+        self.pid = child.start(self.spec, self.folder)
         limit_s = self.spec.get("time_limit_s")
         self.limit_at_s = None if limit_s is None else time.monotonic() + float(limit_s)
         self._tell("started")
+        if self.spec.get("progress_file"):
+            progress.start(str(self.folder), self.pid)
+        # Helps to find what is left of it, should we be killed.
+        with contextlib.suppress(OSError):
+            files.fill(f"{self.folder}/{files.RESERVED}", {"job": _identity(self.pid)})
 
     def _wait(self) -> None:
         """Until the first process has ended, whatever it takes."""
@@ -120,7 +143,7 @@ class Supervisor:
         self._begin_stop("stopped", reason or "SIGTERM to its runner", grace_s)
 
     def _stop_order(self) -> tuple[str, float | None]:
-        order = files.read_json(self.folder / "stop.json") or {}
+        order = files.read_json(f"{self.folder}/stop.json") or {}
         grace_s = order.get("grace_s")
         return str(order.get("reason", "")), None if grace_s is None else float(grace_s)
 
@@ -134,9 +157,8 @@ class Supervisor:
 
     def _clear_leftovers(self) -> None:
         """End what the job left running: its GPU memory must be free when the attempt is told to have ended."""
-        if not procfs.descendants(os.getpid()):
-            self._reap()
-            return
+        if not self._reap():
+            return  # orphans become our children: where there are none, nobody is left, and /proc need not be read
         now_s = time.monotonic()
         kill_at_s = now_s + TIDY_S if self.deadline_s is None else min(self.deadline_s, now_s + TIDY_S)
         give_up_s = kill_at_s + UNKILLABLE_S
@@ -144,31 +166,36 @@ class Supervisor:
         while left := procfs.descendants(os.getpid()):
             now_s = time.monotonic()
             if now_s >= give_up_s:
+                self.is_clean = False
                 self.detail = f"{self.detail}; {len(left)} processes could not be killed".lstrip("; ")
                 return
             if now_s >= kill_at_s:
                 self._signal_all(signal.SIGKILL)
             _next_signal(min(now_s + 0.05 if now_s >= kill_at_s else kill_at_s, give_up_s))
             self._reap()
+        self._reap()
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in procfs.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Take note of the children that have ended; whether there are others."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
+            self.user_s += usage.ru_utime
+            self.system_s += usage.ru_stime
+            self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
             if pid == self.pid:
                 self.pid, self.status = None, status
 
     def _finish(self, evidence: dict[str, Any]) -> int:
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         elapsed_s = time.monotonic() - self.started_mono_s
         status = self.status
         result = {
@@ -180,9 +207,9 @@ class Supervisor:
             "started_at_s": self.started_at_s,
             "ended_at_s": self.started_at_s + elapsed_s,  # a wall clock that is set meanwhile does no harm
             "elapsed_s": elapsed_s,
-            "user_s": usage.ru_utime,
-            "system_s": usage.ru_stime,
-            "max_rss_bytes": usage.ru_maxrss * 1024,
+            "user_s": self.user_s,
+            "system_s": self.system_s,
+            "max_rss_bytes": self.max_rss_bytes,
         }
         self._keep(result)
         return _exit_code(result)
@@ -193,9 +220,11 @@ class Supervisor:
         pause_s = 0.25
         while True:
             try:
-                files.write_json(self.folder / "result.json", result, via=self.folder / ".result.reserved")
+                draft = f"{self.folder}/{files.RESERVED}"
+                files.write_json(f"{self.folder}/result.json", result, via=draft, durable=self.durable)
             except OSError as error:
                 if time.monotonic() >= give_up_s:
+                    self.is_clean = False
                     sys.stderr.write(f"error: result lost: {error}: {result}\n")
                     return
                 time.sleep(pause_s)
@@ -234,22 +263,31 @@ def _identity(pid: int) -> dict[str, Any]:
     return {"pid": pid, "start_ticks": found.start_ticks if found else 0, "boot_id": procfs.boot_id()}
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size
     except OSError:
         return 0
 
 
-def _tail(path: Path, begin: int) -> str:
+def _tail(path: str, begin: int) -> str:
     """The last part of what was added to `path` after its first `begin` bytes."""
     try:
         # The name is the submitter's: it may have become that of a pipe, which would hold us.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as log:
-            size = log.seek(0, os.SEEK_END)
+        try:
+            size = os.lseek(descriptor, 0, os.SEEK_END)
             # A log that shrank was truncated by the job: all of it is of this attempt.
-            log.seek(max(begin if begin <= size else 0, size - oom.TAIL_BYTES))
-            return log.read(oom.TAIL_BYTES).decode(errors="replace")
+            os.lseek(descriptor, max(begin if begin <= size else 0, size - oom.TAIL_BYTES), os.SEEK_SET)
+            return _read(descriptor, oom.TAIL_BYTES).decode(errors="replace") if size else ""
+        finally:
+            os.close(descriptor)
     except OSError:
         return ""
+
+
+def _read(descriptor: int, most_bytes: int) -> bytes:
+    data = b""
+    while len(data) < most_bytes and (piece := os.read(descriptor, most_bytes - len(data))):
+        data += piece
+    return data

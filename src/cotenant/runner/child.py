@@ -1,88 +1,95 @@
-"""The job's own process: forked, made ready, held at a gate until its start is on disk, then executed."""
+"""The job's own process: with its logs, its user and its folder, executed."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
-import sys
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+import stat
+from typing import Any, NoReturn
 
-READY = b"\0"
+DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT)
+"""Signals that the interpreter, or the runner, ignores, and a job does not."""
 
 
 class NotStartable(Exception):
     """The job cannot run; the text is a sentence for people."""
 
 
-class Gated(NamedTuple):
-    """A child that waits: write to `gate` to let it go, then read `status` until its end."""
-
-    pid: int
-    gate: int
-    status: int
-
-
-def fork(spec: dict[str, Any], folder: Path) -> Gated:
-    """A child that has its logs, user and folder, and waits at the gate.
+def start(spec: dict[str, Any], folder: str) -> int:
+    """The pid of the job's program, executed, with its logs, user and folder.
 
     Raises:
-        NotStartable: it could not be made ready; it is gone and reaped.
+        NotStartable: it could not be; nothing of it is left.
     """
-    gate_read, gate_write = os.pipe()
+    return _spawned(spec, folder) if spec.get("uid") is None and not _is_protected() else _forked(spec, folder)
+
+
+def _spawned(spec: dict[str, Any], folder: str) -> int:
+    """The job as the runner's own user: nothing has to happen between fork and exec, so no memory is copied."""
+    opened: list[int] = []
+    try:
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+        opened.extend(_open(spec, folder, each) for each in ("stdout", "stderr"))
+        _enter(str(spec["cwd"]))
+        program = _resolve(str(spec["argv"][0]), spec["env"])
+        try:
+            return os.posix_spawn(
+                program,
+                [str(each) for each in spec["argv"]],
+                spec["env"],
+                file_actions=[(os.POSIX_SPAWN_DUP2, found, target) for target, found in enumerate(opened)],
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=DEFAULTS,
+            )
+        except OSError as error:
+            raise _not_executed(program, error) from error
+    finally:
+        os.chdir("/")  # a runner of many attempts stays in nobody's folder
+        for each in opened:
+            os.close(each)
+
+
+def _forked(spec: dict[str, Any], folder: str) -> int:
+    """The job as another user, who opens files of his own, enters the folder and looks for the program."""
     status_read, status_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(gate_write)
-        _run_child(spec, folder, gate_read, status_write)
-    os.close(gate_read)
+        _run_child(spec, folder, status_write)
     os.close(status_write)
-    child = Gated(pid, gate_write, status_read)
-    first = os.read(status_read, len(READY))
-    if first != READY:
-        os.close(gate_write)
-        raise _failure(child, first)
-    return child
+    text = b""
+    while piece := os.read(status_read, 4096):
+        text += piece
+    os.close(status_read)
+    if text:
+        os.waitpid(pid, 0)
+        raise NotStartable(text.decode(errors="replace"))
+    return pid
 
 
-def release(child: Gated) -> None:
-    """Let the child become the job's program.
-
-    Raises:
-        NotStartable: its program could not be executed; it is gone and reaped.
-    """
-    os.write(child.gate, READY)
-    os.close(child.gate)
-    first = os.read(child.status, 1)
-    if first:
-        raise _failure(child, first)
-    os.close(child.status)
-
-
-def _failure(child: Gated, first: bytes) -> NotStartable:
-    text = first
-    while more := os.read(child.status, 4096):
-        text += more
-    os.close(child.status)
-    os.waitpid(child.pid, 0)
-    return NotStartable(text.decode(errors="replace") or "the process ended before its program started")
-
-
-def _run_child(spec: dict[str, Any], folder: Path, gate: int, status: int) -> NoReturn:
+def _run_child(spec: dict[str, Any], folder: str, status: int) -> NoReturn:
     try:
         os.setpgid(0, 0)
-        _default_signals()
-        _open_logs(spec, folder, private=True)
+        for number in DEFAULTS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _give_up_protection()
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        streams = {name: target for target, name in ((1, "stdout"), (2, "stderr"))}
+        for name in [each for each in streams if _is_private(spec, folder, each)]:
+            os.dup2(_open(spec, folder, name), streams.pop(name))
         if spec.get("uid") is not None:
             _become(int(spec["uid"]))
-        _open_logs(spec, folder, private=False)
+        for name, target in streams.items():
+            os.dup2(_open(spec, folder, name), target)
         _enter(str(spec["cwd"]))
         program = _resolve(str(spec["argv"][0]), spec["env"])
-        os.write(status, READY)
-        if os.read(gate, 1) != READY:
-            os._exit(127)  # the runner died: nobody would tell how this ends, so it does not begin
-        _execute(program, spec)
+        try:
+            os.execve(program, [str(each) for each in spec["argv"]], spec["env"])  # noqa: S606 - no shell is wanted
+        except OSError as error:
+            raise _not_executed(program, error) from error
     except NotStartable as error:
         os.write(status, str(error).encode(errors="replace"))
     except BaseException as error:  # noqa: BLE001 - between fork and exec everything must end here
@@ -90,30 +97,39 @@ def _run_child(spec: dict[str, Any], folder: Path, gate: int, status: int) -> No
     os._exit(127)
 
 
-def _default_signals() -> None:
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _open_logs(spec: dict[str, Any], folder: Path, *, private: bool) -> None:
-    """Put stdin, stdout and stderr in place: logs in our folder as ourselves, the user's own as the user."""
-    if private:
-        _redirect("/dev/null", 0, os.O_RDONLY, 0)
-    for path, target in ((str(spec["stdout"]), 1), (str(spec["stderr"]), 2)):
-        # Compared word by word: `<folder>/../../etc/x` would begin with the folder as well.
-        if (path in (str(folder / "stdout.log"), str(folder / "stderr.log"))) is private:
-            _redirect(path, target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, 0o600 if private else 0o666)
-
-
-def _redirect(path: str, target: int, flags: int, mode: int) -> None:
+@functools.cache
+def _is_protected() -> bool:
+    """Whether children of ours are less likely to end than others when the machine runs out of memory."""
     try:
-        descriptor = os.open(path, flags, mode)
+        with open("/proc/self/oom_score_adj", "rb", buffering=0) as file:
+            return file.read(16).startswith(b"-")
+    except OSError:
+        return False
+
+
+def _give_up_protection(path: str = "/proc/self/oom_score_adj") -> None:
+    """Be no less likely to end than others when the machine runs out of memory; a daemon may be (`OOMScoreAdjust`)."""
+    try:
+        with open(path, "r+b", buffering=0) as file:
+            if file.read(16).startswith(b"-"):
+                file.seek(0)
+                file.write(b"0\n")
+    except OSError:
+        return  # no such thing here
+
+
+def _is_private(spec: dict[str, Any], folder: str, stream: str) -> bool:
+    """Whether it is a log in our folder, which is opened as ourselves; the user's own are opened as the user."""
+    # Compared word by word: `<folder>/../../etc/x` would begin with the folder as well.
+    return spec[stream] in (f"{folder}/stdout.log", f"{folder}/stderr.log")
+
+
+def _open(spec: dict[str, Any], folder: str, stream: str) -> int:
+    mode = 0o600 if _is_private(spec, folder, stream) else 0o666
+    try:
+        return os.open(spec[stream], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, mode)
     except OSError as error:
-        raise NotStartable(f"cannot open `{path}` for its output: {_words(error)}") from error
-    os.dup2(descriptor, target)
-    if descriptor != target:
-        os.close(descriptor)
+        raise NotStartable(f"cannot open `{spec[stream]}` for its output: {_words(error)}") from error
 
 
 def _become(uid: int) -> None:
@@ -157,23 +173,19 @@ def _resolve(word: str, env: dict[str, str]) -> str:
 
 def _is_file(path: str) -> bool:
     try:
-        return Path(path).is_file()
-    except OSError:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
         return False  # in a folder of somebody else's, which a PATH may well name
 
 
-def _execute(program: str, spec: dict[str, Any]) -> NoReturn:
-    try:
-        os.execve(program, [str(each) for each in spec["argv"]], spec["env"])  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        if error.errno == errno.ENOEXEC:
-            reason = "it is no program and has no `#!` line"
-        elif error.errno == errno.ENOENT:
-            reason = "the interpreter of its `#!` line does not exist"
-        else:
-            reason = _words(error)
-        raise NotStartable(f"cannot execute `{program}`: {reason}") from error
-    sys.exit(127)
+def _not_executed(program: str, error: OSError) -> NotStartable:
+    if error.errno == errno.ENOEXEC:
+        reason = "it is no program and has no `#!` line"
+    elif error.errno == errno.ENOENT:
+        reason = "the interpreter of its `#!` line does not exist"
+    else:
+        reason = _words(error)
+    return NotStartable(f"cannot execute `{program}`: {reason}")
 
 
 def _words(error: OSError) -> str:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
+RESERVED = ".result.reserved"
 RESERVED_BYTES = 4096
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: str) -> dict[str, Any] | None:
     """The object in `path`; None if there is no such file or it holds something else."""
     try:
-        value = json.loads(path.read_text())
+        with open(path, "rb", buffering=0) as file:
+            value = json.loads(file.read())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def reserve(path: Path) -> None:
+def reserve(path: str) -> None:
     """Take the disk blocks of a file to be written later, so that a disk that fills up cannot stop it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -30,29 +31,44 @@ def reserve(path: Path) -> None:
             os.close(descriptor)
 
 
-def write_json(path: Path, value: dict[str, Any], *, via: Path | None = None) -> None:
-    """Put `value` in `path`: durable when this returns, and nobody ever reads half of it.
-
-    `via` is a file in the same folder to write into first; one that was reserved keeps its blocks.
+def fill(path: str, value: dict[str, Any]) -> None:
+    """Put `value` into a file that was reserved, for as long as it is not written for good.
 
     Raises:
-        OSError: it could not be written; an older `path` is untouched.
+        OSError: it could not be written.
     """
-    draft = via or path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, json.dumps(value).encode().ljust(RESERVED_BYTES))
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: str, value: dict[str, Any], *, via: str | None = None, durable: bool = True) -> None:
+    """Put `value` in `path`: nobody ever reads half of it, and if `durable` it is on disk when this returns.
+
+    `via` is a file in the same folder to write into first; one that was reserved keeps its blocks. One fsync, after
+    the file has its name, brings the name to the disk too, and those that were given before it: ext4, XFS and btrfs
+    write what happened to names in order.
+
+    Raises:
+        OSError: it could not be written, or perhaps not durably; an older `path` is whole or replaced.
+    """
+    draft = via or f"{path}.{os.getpid()}.draft"
+    data = json.dumps(value).encode().ljust(RESERVED_BYTES if via else 0)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        data = json.dumps(value, indent=1).encode().ljust(RESERVED_BYTES if via else 0)
         written = 0
         while written < len(data):
             written += os.write(descriptor, data[written:])
-        os.fsync(descriptor)
+        os.replace(draft, path)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    draft.replace(path)
-    _sync_folder(path.parent)
 
 
-def claim(path: Path, value: dict[str, Any]) -> bool:
+def claim(path: str, value: dict[str, Any]) -> bool:
     """Create `path` holding `value`; False if somebody has done so before. Only one caller ever gets True.
 
     It is durable with the next `write_json` into this folder, which comes before anything is started.
@@ -60,20 +76,27 @@ def claim(path: Path, value: dict[str, Any]) -> bool:
     Raises:
         OSError: the file cannot be created at all.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(value))
+    draft = f"{path}.{os.getpid()}.draft"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
+        os.write(descriptor, json.dumps(value).encode())
         # A link appears at once with its content, and fails if the name is taken.
         os.link(draft, path)
     except FileExistsError:
         return False
     finally:
-        draft.unlink(missing_ok=True)
+        os.close(descriptor)
+        os.unlink(draft)
     return True
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: str) -> None:
+    """Make durable a file that was written without, and its name.
+
+    Raises:
+        OSError: the disk fails, or there is no such file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

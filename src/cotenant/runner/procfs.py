@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import functools
+import os
 from typing import NamedTuple
-
-PROC = Path("/proc")
 
 
 class Stat(NamedTuple):
@@ -18,15 +17,18 @@ class Stat(NamedTuple):
     start_ticks: int
 
 
+@functools.cache
 def boot_id() -> str:
     """Names this boot of the machine, so that a pid of an earlier one is never believed."""
-    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
 
 
 def stat(pid: int) -> Stat | None:
     """The process, or None if there is none."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read().decode(errors="replace")
     except OSError:
         return None
     # The name in parentheses may hold spaces and parentheses: what counts follows the last one.
@@ -37,8 +39,8 @@ def stat(pid: int) -> Stat | None:
 def descendants(root: int) -> list[int]:
     """Living children, grandchildren and so on of `root`, zombies left out."""
     children: dict[int, list[Stat]] = {}
-    for entry in PROC.iterdir():
-        found = stat(int(entry.name)) if entry.name.isdigit() else None
+    for name in os.listdir("/proc"):
+        found = stat(int(name)) if name.isdigit() else None
         if found is not None:
             children.setdefault(found.ppid, []).append(found)
     family, front = [], [root]

@@ -1,7 +1,7 @@
-"""A runner that is ready before it is needed: forks one for every attempt, which saves the start of an interpreter.
+"""A runner that is ready before it is needed: forks others, which saves each of them the start of an interpreter.
 
-Over the socket comes, in one message, the folder of an attempt with two descriptors: the notify pipe and the runner's
-log. Back goes `<pid> <start ticks>` of the runner. When the other end closes, this process ends; its runners go on.
+Over the socket comes, in one message, the channel of a runner to be (see `pool.py`). Back goes `<pid> <start ticks>` of
+that runner. When the other end closes, this process ends; its runners go on.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import sys
 import traceback
 from typing import NoReturn
 
-from cotenant.runner import procfs
-from cotenant.runner.attempt import main
+from cotenant.runner import pool, procfs
 
 __all__ = ["pwd", "serve"]
 
-MOST_BYTES = 16 * 1024
 REAP_MS = 1000
 
 
@@ -38,31 +36,28 @@ def serve(channel: int) -> int:
             if not ready:
                 continue
             try:
-                message, descriptors, _, _ = socket.recv_fds(link, MOST_BYTES, 2)
+                message, descriptors, _, _ = socket.recv_fds(link, 64, 1)
             except ConnectionError:
                 return 0
             if not message:
                 return 0
-            notify, log = descriptors
+            (runners_end,) = descriptors
+            os.set_inheritable(runners_end, False)  # noqa: FBT003 - takes no keyword
             pid = os.fork()
             if pid == 0:
                 link.close()
-                _become_runner(os.fsdecode(message), notify, log)
-            os.close(notify)
-            os.close(log)
+                _become_runner(runners_end)
+            os.close(runners_end)
             # Not yet reaped, so the pid is still its own, however short it lived.
             found = procfs.stat(pid)
             with contextlib.suppress(OSError):
                 link.send(f"{pid} {found.start_ticks if found else 0}".encode())
 
 
-def _become_runner(folder: str, notify: int, log: int) -> NoReturn:
+def _become_runner(channel: int) -> NoReturn:
     code = 1
     try:
-        for target in (1, 2):
-            os.dup2(log, target)
-        os.close(log)
-        code = main([folder, str(notify)])
+        code = pool.serve(channel)
     except BaseException:  # noqa: BLE001 - whatever it was, this must not go on as a zygote
         traceback.print_exc()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from builders import a_spec
 from cotenant.core.errors import BackendError
+from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef
 from cotenant.engines import processes
@@ -50,6 +52,35 @@ def test_failed_launch_leaves_nothing_behind(tmp_path, monkeypatch):
         engine.launch(a_spec(uid=os.getuid()), 1, PLACEMENT, {})
     assert list((tmp_path / "attempts").rglob("*.json")) == []
     assert not AttemptFolder(tmp_path / "attempts", AttemptRef(job_id=1, attempt=1)).path.exists()
+    engine.close()
+
+
+def test_a_stop_reaches_the_attempt_that_the_runner_is_at_and_no_other(tmp_path, monkeypatch):
+    signals, really = [], processes.send_signal
+    monkeypatch.setattr(processes, "send_signal", lambda *args: signals.append(args) or really(*args))
+    told = queue.SimpleQueue()
+    engine = LocalEngine(tmp_path)
+    engine.start(told.put)
+
+    def launch(job_id, *command):
+        spec = a_spec(command=command, uid=os.getuid(), env={"PATH": os.environ["PATH"]})
+        engine.launch(spec, 1, replace(PLACEMENT, job_id=job_id), {})
+
+    def next_told(kind):
+        event = told.get(timeout=60)
+        assert isinstance(event, kind)
+        return event
+
+    launch(1, "true")
+    first = next_told(AttemptStarted)
+    assert next_told(AttemptExited).exit.exit_code == 0
+    launch(2, "sleep", "1000")
+    assert next_told(AttemptStarted).process == first.process, "the runner is used again"
+    (tmp_path / "attempts/1/1/result.json").unlink()  # as if it had not been there when the stop looked
+    engine.stop(AttemptRef(job_id=1, attempt=1), reason="late", grace_s=0)
+    assert signals == []
+    engine.stop(AttemptRef(job_id=2, attempt=1), reason="in time", grace_s=10)
+    assert next_told(AttemptExited).exit.detail == "in time"
     engine.close()
 
 
@@ -110,9 +141,10 @@ def test_mark_must_match_in_full(child):
 def test_files_of_nobody_are_no_attempt(tmp_path):
     folder = AttemptFolder(tmp_path, AttemptRef(job_id=1, attempt=1))
     folder.path.mkdir(parents=True)
-    (folder.path / "result.json").write_text("{ half")
     (folder.path / "started.json").write_text("[]")
-    assert folder.exited("test") is None
+    for torn in ("{ half", "", "{}", '{"reason": "exited"}', "\0" * 100, "[]"):
+        (folder.path / "result.json").write_text(torn)
+        assert folder.exited("test") is None, torn
     assert folder.started("test") is None
     assert folder.runner() is None
     assert folder.void()

@@ -1,18 +1,19 @@
-"""The process that forks runners: it is replaced when it dies, and its runners outlive it."""
+"""The process that forks runners, and runners that are used again: replaced when they die, and outliving the daemon."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import signal
 import sys
 import threading
 
 import pytest
 
-from cotenant.engines import processes
+from cotenant.engines import processes, zygote
 from cotenant.engines.launching import RUNNER_PATH
-from cotenant.engines.zygote import Zygote
+from cotenant.engines.zygote import MOST_IDLE, Zygote
 
 TIMEOUT_S = 60
 
@@ -23,28 +24,41 @@ class Bench:
     def __init__(self, folder):
         self.folder = folder
         self.zygote = Zygote(RUNNER_PATH)
+        os.mkfifo(folder / "gate")
 
     def start(self, name, *argv):
-        """The runner's identity and the reading end of its notify pipe."""
+        """The runner of this attempt."""
         folder = self.folder / name
         folder.mkdir()
         logs = {"stdout": str(folder / "stdout.log"), "stderr": str(folder / "stderr.log")}
         spec = {"argv": argv, "cwd": "/", "env": {"PATH": os.environ["PATH"]}, **logs, "grace_s": 1.0}
         (folder / "spec.json").write_text(json.dumps(spec))
-        read_end, write_end = os.pipe()
-        with (folder / "runner.log").open("wb") as log:
-            runner = self.zygote.start_runner(folder, write_end, log.fileno())
-        os.close(write_end)
-        return runner, read_end
+        return self.zygote.start_runner(folder)
 
-    def result(self, name, read_end):
-        """How it ended, once its pipe is closed."""
-        told = b""
-        while select.select([read_end], [], [], TIMEOUT_S)[0] and (piece := os.read(read_end, 4096)):
-            told += piece
-        os.close(read_end)
-        assert told == b"started\n", (self.folder / name / "runner.log").read_text()
+    def start_gated(self, name):
+        """The runner of an attempt that exits with 7 once the gate opens."""
+        runner = self.start(name, "sh", "-c", f"read line <{self.folder}/gate; exit 7")
+        assert self.heard(runner) == b"started\n"
+        return runner
+
+    def open_gate(self):
+        (self.folder / "gate").write_text("go\n")
+
+    def heard(self, runner):
+        assert select.select([runner.channel], [], [], TIMEOUT_S)[0]
+        return runner.heard()
+
+    def result(self, name, runner):
+        """How it ended, once it is told."""
+        assert self.heard(runner) == b"started\n", (self.folder / name / "runner.log").read_text()
+        assert self.heard(runner) == b"ended"
+        return self.kept(name)
+
+    def kept(self, name):
         return json.loads((self.folder / name / "result.json").read_text())
+
+    def claimed_by(self, name):
+        return json.loads((self.folder / name / "claim").read_text())["process"]["pid"]
 
 
 @pytest.fixture
@@ -54,24 +68,30 @@ def bench(tmp_path):
     bench.zygote.close()
 
 
+def gone(runner):
+    """Whether the process ends."""
+    descriptor = processes.open_pidfd(runner.process)
+    if descriptor is None:
+        return True
+    found = select.select([descriptor], [], [], TIMEOUT_S)[0]
+    os.close(descriptor)
+    return bool(found)
+
+
 def test_runners_are_who_it_says_and_lead_a_session_of_their_own(bench):
-    os.mkfifo(bench.folder / "gate")
-    runner, pipe = bench.start("a", "sh", "-c", f"read line <{bench.folder}/gate; exit 7")
-    assert os.read(pipe, 8) == b"started\n"
-    assert processes.identity(runner.pid) == runner
-    assert processes.read_stat(runner.pid).session == runner.pid
-    claim = json.loads((bench.folder / "a" / "claim").read_text())
-    assert claim["process"]["pid"] == runner.pid
-    (bench.folder / "gate").write_text("go\n")
-    assert os.read(pipe, 8) == b""
-    os.close(pipe)
-    assert json.loads((bench.folder / "a" / "result.json").read_text())["exit_code"] == 7
+    runner = bench.start_gated("a")
+    assert processes.identity(runner.process.pid) == runner.process
+    assert processes.read_stat(runner.process.pid).session == runner.process.pid
+    assert bench.claimed_by("a") == runner.process.pid
+    bench.open_gate()
+    assert bench.heard(runner) == b"ended"
+    assert bench.kept("a")["exit_code"] == 7
 
 
 def test_many_at_once(bench):
     started = [bench.start(f"{i}", "sh", "-c", f"exit {i}") for i in range(20)]
-    assert len({runner.pid for runner, _ in started}) == 20
-    assert [bench.result(f"{i}", pipe)["exit_code"] for i, (_, pipe) in enumerate(started)] == list(range(20))
+    assert len({runner.process.pid for runner in started}) == 20
+    assert [bench.result(f"{i}", runner)["exit_code"] for i, runner in enumerate(started)] == list(range(20))
 
 
 def test_asked_from_many_threads(bench):
@@ -85,28 +105,103 @@ def test_asked_from_many_threads(bench):
         each.start()
     for each in threads:
         each.join()
-    assert {bench.result(f"{i}", pipe)["exit_code"] for i, (_, pipe) in found.items()} == {0}
+    assert {bench.result(f"{i}", runner)["exit_code"] for i, runner in found.items()} == {0}
+
+
+def test_a_runner_that_is_given_back_runs_the_next_attempt(bench):
+    runner = bench.start("a", "sh", "-c", "exit 3")
+    assert bench.result("a", runner)["exit_code"] == 3
+    bench.zygote.take_back(runner)
+    assert bench.start("b", "sh", "-c", "exit 4") is runner
+    told = bench.result("b", runner)
+    assert (told["exit_code"], bench.claimed_by("b")) == (4, runner.process.pid)
+
+
+def test_accounts_are_of_one_attempt(bench):
+    burn = "import time\nblock = b'x' * 2**28\nwhile time.process_time() < 0.5: pass"
+    runner = bench.start("a", sys.executable, "-c", burn)
+    first = bench.result("a", runner)
+    bench.zygote.take_back(runner)
+    second = bench.result("b", bench.start("b", "true"))
+    assert first["user_s"] + first["system_s"] >= 0.5 > second["user_s"] + second["system_s"]
+    assert first["max_rss_bytes"] > 2**28 > second["max_rss_bytes"]
+
+
+def test_a_stop_that_came_late_is_not_for_the_next_attempt(bench):
+    runner = bench.start("a", "true")
+    bench.result("a", runner)
+    processes.send_signal(runner.process, signal.SIGTERM)
+    bench.zygote.take_back(runner)
+    assert bench.start_gated("b") is runner
+    bench.open_gate()
+    assert bench.heard(runner) == b"ended"
+    assert bench.kept("b")["reason"] == "exited"
+
+
+def test_an_idle_runner_that_died_is_replaced(bench):
+    runner = bench.start("a", "true")
+    bench.result("a", runner)
+    processes.send_signal(runner.process, signal.SIGKILL)
+    assert gone(runner)
+    bench.zygote.take_back(runner)
+    other = bench.start("b", "true")
+    assert other is not runner
+    assert bench.result("b", other)["exit_code"] == 0
+
+
+def test_no_more_idle_runners_than_wanted(bench):
+    started = [bench.start(f"{i}", "true") for i in range(MOST_IDLE + 1)]
+    for i, runner in enumerate(started):
+        bench.result(f"{i}", runner)
+        bench.zygote.take_back(runner)
+    assert gone(started[-1])
+    assert processes.is_alive(started[0].process)
+
+
+def test_runners_that_nobody_needs_are_let_go_all_but_one(bench, monkeypatch):
+    started = [bench.start(f"{i}", "true") for i in range(3)]
+    for i, runner in enumerate(started):
+        bench.result(f"{i}", runner)
+        bench.zygote.take_back(runner)
+    assert 0 < bench.zygote.thin_out_in_s() <= zygote.IDLE_S
+    monkeypatch.setattr(zygote, "IDLE_S", 0.0)
+    assert bench.zygote.thin_out_in_s() is None
+    assert [gone(each) for each in started[:2]] == [True, True]
+    assert bench.start("next", "true") is started[2]
+    assert bench.zygote.thin_out_in_s() is None
+
+
+def test_a_job_does_not_inherit_the_channel(bench):
+    """It would keep the engine from seeing that its runner was killed."""
+    runner = bench.start_gated("a")
+    processes.send_signal(runner.process, signal.SIGKILL)
+    assert bench.heard(runner) == b""
+    bench.open_gate()
 
 
 def test_one_that_died_is_replaced_and_its_runners_go_on(bench):
-    os.mkfifo(bench.folder / "gate")
-    _, pipe = bench.start("a", "sh", "-c", f"read line <{bench.folder}/gate; exit 7")
+    runner = bench.start_gated("a")
     bench.zygote._process.kill()
     bench.zygote._process.wait()
-    _, other = bench.start("b", "true")
-    assert bench.result("b", other)["exit_code"] == 0
-    (bench.folder / "gate").write_text("go\n")
-    assert bench.result("a", pipe)["exit_code"] == 7
+    assert bench.result("b", bench.start("b", "true"))["exit_code"] == 0
+    bench.open_gate()
+    assert bench.heard(runner) == b"ended"
+    assert bench.kept("a")["exit_code"] == 7
 
 
-def test_it_ends_with_the_daemon_and_leaves_the_runners(bench):
-    os.mkfifo(bench.folder / "gate")
-    _, pipe = bench.start("a", "sh", "-c", f"read line <{bench.folder}/gate; exit 7")
+def test_it_ends_with_the_daemon_and_leaves_the_runners_that_are_at_work(bench):
+    runner = bench.start_gated("a")
+    idle = bench.start("b", "true")
+    bench.result("b", idle)
+    bench.zygote.take_back(idle)
     process = bench.zygote._process
     bench.zygote.close()
     assert process.returncode == 0
-    (bench.folder / "gate").write_text("go\n")
-    assert bench.result("a", pipe)["exit_code"] == 7
+    assert gone(idle)
+    runner.channel.close()  # as the kernel does when the daemon ends
+    bench.open_gate()
+    assert gone(runner)
+    assert bench.kept("a")["exit_code"] == 7
 
 
 def test_one_that_cannot_be_started_is_an_error(bench, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import cotenant
-from cotenant.runner import files, procfs
+from cotenant.runner import child, files, procfs
 
 RUNNER = Path(cotenant.__file__).parent / "runner"
 TIMEOUT_S = 60
@@ -107,8 +107,38 @@ def test_stop_that_came_before_the_runner(attempt, tmp_path):
 def test_start_is_on_disk_before_the_program_runs(attempt, tmp_path):
     subprocess.run(attempt("cat", str(tmp_path / "attempt/started.json")), check=True, timeout=TIMEOUT_S)
     told = json.loads((tmp_path / "attempt/stdout.log").read_text())
-    assert told["job"]["boot_id"] == procfs.boot_id()
+    assert told["runner"]["boot_id"] == procfs.boot_id()
     assert told["runner"]["pid"] == told["session"]
+
+
+def test_job_is_known_while_it_runs(attempt, tmp_path):
+    wait = "while ! grep -q pid .result.reserved; do sleep 0.01; done; cat .result.reserved; echo $$"
+    subprocess.run(attempt("sh", "-c", wait, cwd=str(tmp_path / "attempt")), check=True, timeout=TIMEOUT_S)
+    told, pid = (tmp_path / "attempt/stdout.log").read_text().rsplit(maxsplit=1)
+    assert json.loads(told)["job"]["pid"] == int(pid)
+
+
+WILD_CLOCK = """
+import itertools, runpy, sys, time
+real = time.time
+wrong_by_s = itertools.cycle([0.0, {jump_s}, {jump_s}])
+time.time = lambda: real() + next(wrong_by_s)
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
+@pytest.mark.parametrize(("script", "limit_s", "reason"), [("exit 3", 1000, "exited"), ("sleep 1000", 0.1, "timeout")])
+def test_a_wall_clock_that_jumps_changes_no_limit_and_no_duration(attempt, tmp_path, script, limit_s, reason, jump_s):
+    python, *flags, runner, folder = attempt("sh", "-c", script, time_limit_s=limit_s)
+    code = WILD_CLOCK.format(jump_s=jump_s)
+    subprocess.run([python, *flags, "-c", code, runner, folder], check=False, timeout=TIMEOUT_S)
+    told = result(tmp_path)
+    assert told["reason"] == reason
+    assert 0 <= told["elapsed_s"] < TIMEOUT_S
+    assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"], abs=1e-3)
 
 
 def test_result_waits_for_a_disk_that_fails(attempt, tmp_path):
@@ -138,6 +168,26 @@ def test_accounts(attempt, tmp_path):
     assert told["user_s"] + told["system_s"] >= 0.1
     assert told["max_rss_bytes"] > 2**20
     assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"])
+
+
+@pytest.mark.parametrize(("daemon", "job"), [("-500", "0"), ("300", "300")])
+def test_job_is_not_spared_when_the_machine_runs_out_of_memory(attempt, tmp_path, daemon, job):
+    command = attempt("cat", "/proc/self/oom_score_adj")
+    shell = f'echo {daemon} > /proc/self/oom_score_adj && exec "$@"'
+    done = subprocess.run(["sh", "-c", shell, "sh", *command], check=False, timeout=TIMEOUT_S, capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"a process cannot be protected here: {done.stderr.decode().strip()}")
+    assert (tmp_path / "attempt/stdout.log").read_text().strip() == job
+
+
+@pytest.mark.parametrize(("before", "after"), [("-500\n", "0\n00\n"), ("0\n", "0\n"), ("300\n", "300\n")])
+def test_protection_is_given_up_and_nothing_else(tmp_path, before, after):
+    """In a file, what is written lies over what was there; the kernel takes the whole line."""
+    path = tmp_path / "oom_score_adj"
+    path.write_text(before)
+    child._give_up_protection(str(path))
+    assert path.read_text() == after
+    child._give_up_protection(str(tmp_path / "none"))
 
 
 def test_job_has_default_signals_and_its_own_group(attempt, tmp_path):
