@@ -15,6 +15,14 @@ MIB = 2**20
 class NVMLError(Exception):
     """As pynvml raises it."""
 
+    value = 3
+
+
+class NotFound(NVMLError):
+    """`NVML_ERROR_NOT_FOUND`."""
+
+    value = 6
+
 
 @dataclass
 class FakeGpu:
@@ -30,6 +38,8 @@ class FakeGpu:
     mig: list[FakeGpu | None] | None = None
     gpm: tuple[float, float, float] | None = None  # percent: SM, occupancy, DRAM
     gpu_instance_id: int = 0
+    sm_samples: list[tuple[int, int, int]] = field(default_factory=list)  # pid, time stamp in us, percent
+    energy_mj: int = 7_000_500
 
 
 class FakeDriver:
@@ -37,6 +47,7 @@ class FakeDriver:
 
     NVMLError = NVMLError
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_ERROR_NOT_FOUND = 6
     NVML_GPM_METRIC_SM_UTIL = 2
     NVML_GPM_METRIC_SM_OCCUPANCY = 3
     NVML_GPM_METRIC_DRAM_BW_UTIL = 10
@@ -81,7 +92,7 @@ class FakeDriver:
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:  # noqa: N802
         self._ask(gpu, "TotalEnergyConsumption")
-        return 7_000_500
+        return gpu.energy_mj
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:  # noqa: N802
         self._ask(gpu, "UtilizationRates")
@@ -94,6 +105,17 @@ class FakeDriver:
     def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:  # noqa: N802
         self._ask(gpu, "MPSComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.mps_clients]
+
+    def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, since_us: int) -> list[Any]:  # noqa: N802
+        self._ask(gpu, "ProcessUtilization")
+        found = [
+            SimpleNamespace(pid=pid, timeStamp=at_us, smUtil=percent)
+            for pid, at_us, percent in gpu.sm_samples
+            if at_us > since_us
+        ]
+        if not found:
+            raise NotFound("Not Found")
+        return found
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
         self._ask(gpu, "MigMode")

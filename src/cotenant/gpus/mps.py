@@ -55,11 +55,12 @@ class MpsState:
 class MpsServers:
     """The control daemons that this daemon has started, also before it was restarted.
 
-    Calls run a program and wait for it, `TIMEOUT_S` at most. Never called from two threads.
+    Calls run a program and wait for it, `TIMEOUT_S` at most. Never called from two threads. `folder` has a folder for
+    each of them.
     """
 
     def __init__(self, folder: Path, *, command: str = COMMAND) -> None:
-        self._folder = folder
+        self.folder = folder
         self._command = command
 
     @property
@@ -102,7 +103,7 @@ class MpsServers:
     def known(self) -> set[tuple[str, int]]:
         """GPU and user of every control daemon that we have started and not ended."""
         found = set()
-        for home in self._folder.glob("*/gpu"):
+        for home in self.folder.glob("*/gpu"):
             with contextlib.suppress(OSError, ValueError):
                 gpu_uuid, uid = home.read_text().split()
                 found.add((gpu_uuid, int(uid)))
@@ -124,7 +125,7 @@ class MpsServers:
 
     def _home(self, gpu_uuid: str, uid: int) -> Path:
         """A short name: the path of a socket inside must not be longer than the kernel allows."""
-        return self._folder / f"{gpu_uuid.removeprefix('GPU-').removeprefix('MIG-')[:13]}-{uid}"
+        return self.folder / f"{gpu_uuid.removeprefix('GPU-').removeprefix('MIG-')[:13]}-{uid}"
 
     def _start(self, home: Path, gpu_uuid: str, uid: int) -> None:
         pipe = home / "pipe"

@@ -24,6 +24,7 @@ class _Device:
     Attributes:
         parent: handle of the GPU that holds this MIG instance, or None.
         gpm: the last performance sample; what has happened since is read against it. None if not supported.
+        seen_us: time stamp of the newest sample of a process' SM time; 0 before the first.
     """
 
     gpu: Gpu
@@ -31,6 +32,7 @@ class _Device:
     parent: Any = None
     gpu_instance_id: int | None = None
     gpm: Any = None
+    seen_us: int = 0
 
 
 class NvmlBackend:
@@ -155,19 +157,42 @@ class NvmlBackend:
             utilization=None if utilization_percent is None else utilization_percent / 100,
             power_w=None if power_mw is None else power_mw / 1000,
             energy_j=None if energy_mj is None else energy_mj / 1000,
-            processes=self._processes(handle),
+            processes=self._processes(device),
         )
 
-    def _processes(self, handle: Any) -> tuple[GpuProcess, ...]:
+    def _processes(self, device: _Device) -> tuple[GpuProcess, ...]:
         """Compute processes and clients of MPS, each once, with the larger of two readings."""
-        nvml = self._nvml
+        nvml, handle = self._nvml, device.handle
         running = self._read(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
         clients = self._read(lambda: nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)) or []
         found: dict[int, int | None] = {}
         for each in [*running, *clients]:
             told = [size for size in (found.get(each.pid), each.usedGpuMemory) if size is not None]
             found[int(each.pid)] = max(told) if told else None
-        return tuple(GpuProcess(pid=pid, used_bytes=used) for pid, used in sorted(found.items()))
+        times = self._sm_times(device) if found and device.parent is None else None
+        return tuple(
+            GpuProcess(pid=pid, used_bytes=used, sm=None if times is None else times.get(pid, 0.0))
+            for pid, used in sorted(found.items())
+        )
+
+    def _sm_times(self, device: _Device) -> dict[int, float] | None:
+        """Part of the time since the last call in which each process had kernels on the SMs; None if not told.
+
+        The driver leaves out processes that had none. Its first answer reaches back to nobody knows when.
+        Source: NVML API reference, `nvmlDeviceGetProcessUtilization`; not supported on MIG instances.
+        """
+        nvml, first = self._nvml, device.seen_us == 0
+        try:
+            told = nvml.nvmlDeviceGetProcessUtilization(device.handle, device.seen_us)
+        except (nvml.NVMLError, AttributeError) as error:
+            nothing_ran = getattr(error, "value", None) == getattr(nvml, "NVML_ERROR_NOT_FOUND", 6)
+            return {} if nothing_ran and not first else None
+        new = [each for each in told if each.timeStamp > device.seen_us and each.smUtil <= 100]
+        device.seen_us = max((int(each.timeStamp) for each in new), default=device.seen_us)
+        percents: dict[int, list[int]] = {}
+        for each in new:
+            percents.setdefault(int(each.pid), []).append(int(each.smUtil))
+        return None if first else {pid: sum(values) / len(values) / 100 for pid, values in percents.items()}
 
     def _activity(self, device: _Device) -> tuple[float | None, float | None, float | None]:
         """SM activity, SM occupancy, DRAM activity since the last call."""

@@ -267,6 +267,15 @@ def _described(folder: Path) -> dict[str, Any]:
     return told
 
 
+def check_cards(text: str) -> None:
+    """See that `text` describes cards, e.g. `4xA100-40GB`.
+
+    Raises:
+        UsageError: it does not.
+    """
+    _parse_cards(text)
+
+
 def _parse_cards(text: str) -> list[str]:
     from cotenant.core.errors import UnknownName, UsageError
 

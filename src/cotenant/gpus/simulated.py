@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,16 +47,16 @@ class SimulatedBackend:
 
     def _sample(self, card: CardState, at_s: float) -> GpuSample:
         processes = card.processes
-        # NVML's utilization is the part of the time in which anybody runs: independent processes overlap.
-        idle = math.prod(1.0 - min(1.0, each.utilization) for each in processes)
         return GpuSample(
             at_s=at_s,
             used_bytes=card.used_bytes,
             smact=card.smact,
             smocc=min(1.0, sum(each.smocc * each.speed for each in processes)),
             drama=min(1.0, sum(each.drama * each.speed for each in processes)),
-            utilization=1.0 - idle,
+            utilization=card.utilization,
             power_w=card.power_w,
             energy_j=self.server.energy_j(card),
-            processes=tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes),
+            processes=tuple(
+                GpuProcess(pid=each.pid, used_bytes=each.used_bytes, sm=each.smact * each.speed) for each in processes
+            ),
         )

@@ -25,6 +25,21 @@ def sample_of(backend, uuid="GPU-a"):
     return backend.sample(1.0)[uuid]
 
 
+def sm_of(backend):
+    return {each.pid: each.sm for each in sample_of(backend).processes}
+
+
+def test_sm_times_of_processes_are_those_since_the_last_reading(backend):
+    gpu = FakeGpu(uuid="GPU-a", processes=[(7, MIB), (8, MIB), (9, None)], sm_samples=[(7, 1_000, 90)])
+    nvml, _ = backend(gpu)
+    assert sm_of(nvml) == {7: None, 8: None, 9: None}, "the first answer is about nobody knows when"
+    gpu.sm_samples += [(7, 2_000, 40), (7, 3_000, 60), (8, 3_000, 10), (9, 3_000, 4_000_000)]
+    assert sm_of(nvml) == {7: 0.5, 8: 0.1, 9: 0.0}, "a driver's nonsense is not believed"
+    assert sm_of(nvml) == {7: 0.0, 8: 0.0, 9: 0.0}, "nothing ran since"
+    gpu.broken.add("ProcessUtilization")
+    assert sm_of(nvml) == {7: None, 8: None, 9: None}
+
+
 @pytest.mark.parametrize(
     ("call", "field"),
     [

@@ -14,6 +14,8 @@ import pytest
 from cotenant.core.errors import BackendError, UnknownName, UsageError
 from cotenant.gpus import simcard, simserver
 from cotenant.gpus.simulated import SimulatedBackend, SimulatedOutOfMemory, SimulatedServer
+from cotenant.sim.interference import Activity
+from cotenant.sim.power import busy, power_model
 
 GIB = 2**30
 
@@ -131,15 +133,33 @@ def test_energy_is_that_of_the_time_between_changes(server, clock):
         return backend.sample(0.0)[server.uuids[0]].energy_j
 
     clock.now_s += 1  # 10 virtual seconds of idle
-    assert energy_j() == pytest.approx(550)
+    assert energy_j() == pytest.approx(495)
     card = server.attach("0", context_bytes=GIB)
     clock.now_s += 1
-    assert energy_j() == pytest.approx(550 + 800)
-    card.set_activity(smact=0.8, speed=0.5)
+    assert energy_j() == pytest.approx(990), "a context alone costs nothing more"
+    card.set_activity(smact=0.8, utilization=0.5, speed=0.5)
     clock.now_s += 1
-    assert energy_j() == pytest.approx(550 + 800 + 800 + 10 * 220 * 0.4)
+    worked_j = 990 + 495 + 10 * 225.6 * 0.5
+    assert energy_j() == pytest.approx(worked_j)
     card.detach()
-    assert energy_j() == pytest.approx(550 + 800 + 800 + 10 * 220 * 0.4)
+    assert energy_j() == pytest.approx(worked_j)
+
+
+def test_a_card_draws_what_the_simulator_says_it_does(server):
+    first = server.attach("0", context_bytes=GIB)
+    first.set_activity(smact=0.64)
+    second = server.attach("0", context_bytes=GIB)
+    second.set_activity(smact=0.25, utilization=0.5)
+    members = [Activity(None, 0.64), Activity(None, 0.25, utilization=0.5)]
+    expected_w = power_model(server.card(0).model).watts(2, busy(members))
+    assert SimulatedBackend(server.folder).sample(0.0)[server.uuids[0]].power_w == pytest.approx(expected_w)
+
+
+def test_sm_times_tell_processes_apart(server):
+    for smact, speed in ((0.8, 0.5), (0.6, 1.0)):
+        server.attach("0", context_bytes=GIB).set_activity(smact=smact, speed=speed)
+    processes = SimulatedBackend(server.folder).sample(0.0)[server.uuids[0]].processes
+    assert sorted(each.sm for each in processes) == pytest.approx([0.4, 0.6])
 
 
 def test_activity(server):
