@@ -40,7 +40,7 @@ def residents(draw: st.DrawFn, place: int) -> tuple[Resident, ...]:
 
 @st.composite
 def gpus(draw: st.DrawFn, place: int) -> GpuSnapshot:
-    return a_snapshot(
+    found = a_snapshot(
         place,
         gib=draw(st.sampled_from([24, 40, 80])),
         strangers=draw(st.sampled_from([None, 0, 0, 0.5, 3, 30])),
@@ -48,6 +48,8 @@ def gpus(draw: st.DrawFn, place: int) -> GpuSnapshot:
         at_s=NOW_S,
         smact=draw(st.sampled_from([None, 0.0, 0.5, 0.79, 0.8, 1.0])),
     )
+    profile = draw(st.sampled_from([None, None, "3g.20gb"]))
+    return replace(found, gpu=replace(found.gpu, mig_profile=profile))
 
 
 @st.composite
@@ -64,6 +66,7 @@ def jobs(draw: st.DrawFn, job_id: int) -> Job:
         gpus=draw(st.sampled_from([1, 1, 2, 3, 6])),
         exclusive=draw(st.booleans()),
         priority=draw(st.sampled_from([-1, 0, 0, 1])),
+        share=draw(st.sampled_from(["auto", "auto", "time", "mps", "mig"])),
     )
     return replace(job, exclusive_retry=draw(st.sampled_from([False, False, True])))
 
@@ -130,6 +133,18 @@ def test_exclusive_holds_both_ways(policy, queue, server):
 def test_a_job_that_asked_to_be_alone_is(policy, queue, server):
     must = {each.id for each in queue if each.spec.exclusive or each.exclusive_retry or each.estimate is None}
     assert all(each.sharing == "exclusive" for each in placements(policy, queue, server) if each.job_id in must)
+
+
+@FEW
+@given(queues(), servers())
+def test_a_job_shares_as_it_asked_or_not_at_all(policy, queue, server):
+    asked = {each.id: each.spec.share for each in queue}
+    instances = {each.gpu.uuid for each in server.gpus if each.gpu.mig_profile is not None}
+    for each in placements(policy, queue, server):
+        share = asked[each.job_id]
+        ways = {"time": {"time-sliced", "exclusive"}, "mps": {"mps", "exclusive"}, "mig": {"exclusive"}}
+        assert each.sharing in ways.get(share, {each.sharing})
+        assert share != "mig" or instances.issuperset(each.gpu_uuids)
 
 
 @FEW

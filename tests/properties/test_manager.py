@@ -358,7 +358,7 @@ class Server(RuleBasedStateMachine):
 def tenants(server: ServerSnapshot) -> dict[str, list[Resident]]:
     """Residents without what is only known from samples."""
     return {
-        each.gpu.uuid: [replace(mate, observed_bytes=None, seen_at_s=None) for mate in each.residents]
+        each.gpu.uuid: [replace(mate, observed_bytes=None, seen_at_s=None, smact=None) for mate in each.residents]
         for each in server.gpus
     }
 

@@ -33,6 +33,7 @@ class ManagerConfig:
         slot_grace_s: the same for a job whose time slot is over: the time it has to save its state.
         eager_queue: with more jobs waiting than this, a new one is looked at with the next sample, not at once.
         quota: of every user, but those in `user_quotas`.
+        pace: seconds of the GPUs' time in one of ours; above 1 on a simulated server whose time runs faster.
     """
 
     estimate: bool = True
@@ -43,6 +44,7 @@ class ManagerConfig:
     eager_queue: int = 200
     quota: Quota = Quota()
     user_quotas: Mapping[str, Quota] = field(default_factory=dict)
+    pace: float = 1.0
 
     def quota_of(self, user: str) -> Quota:
         """What holds for this user."""

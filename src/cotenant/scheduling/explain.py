@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cotenant.core.job import Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Wait
 from cotenant.core.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """How a job that runs fares beside `mates` (None: another user's): its step time as a multiple of the one alone.
+
+    Attributes:
+        predicted: as a policy would hear now; None where a mate is not known any more.
+        measured: from its own step rate; None where it does not tell, or has not been alone to compare.
+    """
+
+    mates: tuple[int | None, ...]
+    predicted: float | None
+    measured: float | None
 
 
 def explanation(
@@ -17,12 +32,13 @@ def explanation(
     pending: Callable[[], str],
     indices: Mapping[str, int],
     peak_bytes: int = 0,
+    company: Company | None = None,
 ) -> Wait:
     """The sentence for `job`.
 
     `refusal` is why the policy is not asked about it, `wait` the policy's newest answer if it gave one since the job
     was queued, `pending` what to say without either; `indices` are the display indices of the GPUs by UUID,
-    `peak_bytes` the most that a live attempt was seen to hold on one.
+    `peak_bytes` the most that a live attempt was seen to hold on one, `company` how it fares beside others.
     """
     match job.state:
         case Queued() if refusal is not None:
@@ -34,7 +50,7 @@ def explanation(
         case Held(reason=reason):
             return _said(job, f"held: {reason}" if reason else "held until released")
         case Starting() | Running():
-            return _said(job, _living(job, indices, peak_bytes))
+            return _said(job, _living(job, indices, peak_bytes) + _beside(company))
         case Done(outcome=outcome, reason=reason):
             return _said(job, f"{outcome}: {reason}" if reason else outcome)
 
@@ -51,6 +67,27 @@ def _living(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     return (
         f"{verb} on {noun} {names} ({place.sharing}), {format_bytes(place.promised_bytes)} promised{over}{again}{stop}"
     )
+
+
+def _beside(company: Company | None) -> str:
+    if company is None:
+        return ""
+    told = [
+        f"{value:.2f} times as long {word}"
+        for value, word in ((company.measured, "measured"), (company.predicted, "predicted"))
+        if value is not None
+    ]
+    return f", beside {who(company.mates)}{': ' if told else ''}{', '.join(told)}"
+
+
+def who(mates: Sequence[int | None]) -> str:
+    """`job 3`, `jobs 3, 4`, `job 3 and 2 of other users`, `another user's job`."""
+    known = [str(each) for each in mates if each is not None]
+    hidden = len(mates) - len(known)
+    if not known:
+        return "another user's job" if hidden == 1 else f"{hidden} jobs of other users"
+    named = f"{'job' if len(known) == 1 else 'jobs'} {', '.join(known)}"
+    return f"{named} and {hidden} of other users" if hidden else named
 
 
 def _said(job: Job, sentence: str) -> Wait:

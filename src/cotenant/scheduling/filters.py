@@ -52,7 +52,19 @@ def all_open_at_s(gates: Sequence[Gate]) -> Callable[[GpuView], float]:
         return lambda _view: OPEN
     if len(gates) == 1:
         return gates[0].opens_at_s
-    return lambda view: max([each.opens_at_s(view) for each in gates])
+    asked = [each.opens_at_s for each in reversed(gates)]  # the last ones look at less
+
+    def opens_at_s(view: GpuView) -> float:
+        latest = OPEN
+        for ask in asked:
+            opens_s = ask(view)
+            if opens_s > latest:
+                if opens_s == SHUT:
+                    return SHUT
+                latest = opens_s
+        return latest
+
+    return opens_at_s
 
 
 def fresh_telemetry(view: GpuView, at_s: float) -> str | None:
@@ -91,6 +103,13 @@ def honors_exclusive(need: Need, view: GpuView) -> str | None:
     strangers = view.snapshot.strangers_bytes or 0
     if strangers > IDLE_BYTES:
         return f"must be empty ({need.why_alone}), {format_bytes(strangers)} in use by others"
+    return None
+
+
+def honors_share(need: Need, view: GpuView) -> str | None:
+    """Why the job cannot share there as it asks."""
+    if need.share == "mig" and view.snapshot.gpu.mig_profile is None:
+        return "is no MIG instance, which was asked for"
     return None
 
 

@@ -1,9 +1,9 @@
 """How much jobs on one GPU slow each other down, as far as a policy can know it.
 
-At first, from SM activity alone: a job's slowdown is 1 plus, for each partner, 1.94 x SMACT^4.44 of that partner
-(fitted on 218 pairs of jobs on an A100-40GB; what the victim does itself hardly matters there). All together need no
-more than all SMs, so where the speeds would, all are cut by the same factor. For more than two jobs the sum is an
-extrapolation: nobody has measured it.
+At first, from what a job does alone: its slowdown is 1 plus, for each partner, 0.868 x SMACT^2.565 x (GiB / 8)^0.791
+of that partner, or 1.94 x SMACT^4.44 where its memory is not known (fitted on 218 pairs of jobs on an A100-40GB; what
+the victim does itself hardly matters there). All together need no more than all SMs, so where the speeds would, all
+are cut by the same factor. For more than two jobs the sum is an extrapolation: nobody has measured it.
 
 Then, from what was observed: each kind of work has one number for how much more it suffers than that, and one for how
 much more it makes others suffer, both in log slowdown. On the 218 pairs two such numbers explain most of what SM
@@ -19,10 +19,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from cotenant.core.gpu import Sharing
-from cotenant.core.units import MiB
+from cotenant.core.units import GiB, MiB
 
 AGGRESSION = 1.94
 EXPONENT = 4.44
+
+AGGRESSION_WITH_MEMORY = (0.868, 2.565, 0.791)
+"""Factor, and powers of SM activity and of memory in 8 GiB: a large batch has long kernels, for which others wait.
+
+Fitted to the same pairs. Partners of a family left out: R2 of the speed 0.65, where SM activity alone has 0.57; victims
+0.76, 0.69 (decision 0049).
+"""
+AGGRESSION_UNIT_BYTES = 8 * GiB
 
 ASSUMED_SMACT = 0.5
 """SM activity of a job of which nothing is known, as in the replays of the CARMA traces that the policies come from."""
@@ -49,12 +57,14 @@ class Activity(NamedTuple):
     Attributes:
         workload: the key that jobs of the same work have in common, see `history`.
         smact, smocc, drama: ratios, 0..1.
+        memory_bytes: that it holds, or is expected to.
     """
 
     workload: str | None = None
     smact: float | None = None
     smocc: float | None = None
     drama: float | None = None
+    memory_bytes: int | None = None
 
 
 class Predictor(Protocol):
@@ -77,31 +87,39 @@ def expected_smact(needed_bytes: int) -> float:
     return min(1.0, max(0.0, start + slope * math.log2(min(max(needed_bytes / MiB, low), high))))
 
 
-def cold_slowdowns(smacts: Sequence[float]) -> list[float]:
-    """What SM activity alone says; not yet cut to what all SMs can do."""
-    costs = [AGGRESSION * smact**EXPONENT for smact in smacts]
+def aggression(smact: float, memory_bytes: int | None) -> float:
+    """What a partner that does this adds to anybody's slowdown, as far as that can be told before it was seen."""
+    if not memory_bytes:
+        return float(AGGRESSION * smact**EXPONENT)
+    factor, power, of_memory = AGGRESSION_WITH_MEMORY
+    return float(factor * smact**power * (memory_bytes / AGGRESSION_UNIT_BYTES) ** of_memory)
+
+
+def cold_slowdowns(activities: Sequence[Activity], smacts: Sequence[float]) -> list[float]:
+    """What activity and memory alone say; not yet cut to what all SMs can do."""
+    costs = [aggression(smact, each.memory_bytes) for smact, each in zip(smacts, activities, strict=True)]
     total = sum(costs)
     return [1.0 + total - cost for cost in costs]
 
 
 def within_the_sms(slowdowns: Sequence[float], smacts: Sequence[float]) -> tuple[float, ...]:
     """`slowdowns`, raised so that all together need no more than all SMs; at least 1."""
-    needed = sum(smact / slowdown for smact, slowdown in zip(smacts, slowdowns, strict=True))
+    needed = sum([smact / slowdown for smact, slowdown in zip(smacts, slowdowns, strict=True)])
     stretch = max(1.0, needed)
-    return tuple(max(1.0, slowdown * stretch) for slowdown in slowdowns)
+    return tuple([max(1.0, slowdown * stretch) for slowdown in slowdowns])
 
 
 class ColdStart:
-    """Knows every job by its SM activity, and none in particular."""
+    """Knows every job by its SM activity and memory, and none in particular."""
 
     version = 0
 
     def slowdowns(self, activities: Sequence[Activity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- one model for all ways to share, until MPS pairs are measured
-        """From SM activity alone."""
+        """From activity and memory alone."""
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_of(activities)
-        return within_the_sms(cold_slowdowns(smacts), smacts)
+        return within_the_sms(cold_slowdowns(activities, smacts), smacts)
 
 
 def smacts_of(activities: Sequence[Activity]) -> list[float]:
@@ -128,32 +146,39 @@ class Fingerprints:
         self._aggressors: dict[str, Effect] = {}
 
     def slowdowns(self, activities: Sequence[Activity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- as ColdStart
-        """From SM activity and from what is known of each kind of work."""
+        """From activity and memory, and from what is known of each kind of work."""
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_of(activities)
         return within_the_sms(self._learned(activities, smacts), smacts)
 
     def _learned(self, activities: Sequence[Activity], smacts: Sequence[float]) -> list[float]:
-        aggression = [self._of(self._aggressors, each).value for each in activities]
+        # Nobody learns of a workload that has no name: `None` is no key of these.
+        victims, aggressors = self._victims, self._aggressors
+        suffering = [victims.get(each.workload, _UNKNOWN)[0] for each in activities]  # type: ignore[arg-type]
+        aggression = [aggressors.get(each.workload, _UNKNOWN)[0] for each in activities]  # type: ignore[arg-type]
         total = sum(aggression)
         return [
-            cold * math.exp(self._of(self._victims, each).value + total - own)
-            for cold, each, own in zip(cold_slowdowns(smacts), activities, aggression, strict=True)
+            cold * math.exp(victim + total - own)
+            for cold, victim, own in zip(cold_slowdowns(activities, smacts), suffering, aggression, strict=True)
         ]
 
-    @staticmethod
-    def _of(effects: Mapping[str, Effect], activity: Activity) -> Effect:
-        return _UNKNOWN if activity.workload is None else effects.get(activity.workload, _UNKNOWN)
-
-    def learn(self, activities: Sequence[Activity], observed: Sequence[float | None], *, spread: float) -> None:
+    def learn(
+        self,
+        activities: Sequence[Activity],
+        observed: Sequence[float | None],
+        *,
+        spread: float,
+        predicted: Sequence[float] | None = None,
+    ) -> None:
         """Take in slowdowns observed of jobs that shared a GPU; None where a job's is not known.
 
         `spread` is how far the readings may be off in log slowdown: `READING_SPREAD` for measured step rates.
+        `predicted` are the `slowdowns` of these as of now, if somebody has them.
         """
         if len(activities) < 2:
             return
-        predicted = self.slowdowns(activities)
+        predicted = predicted or self.slowdowns(activities)
         for index, slowdown in enumerate(observed):
             if slowdown is None or not 0 < slowdown < math.inf:
                 continue
@@ -164,14 +189,20 @@ class Fingerprints:
 
     def _move(self, activities: Sequence[Activity], victim: int, surprise: float, spread: float) -> None:
         """Share `surprise` out among the victim and its aggressors by how uncertain each is."""
-        roles: list[tuple[dict[str, Effect], Activity]] = [(self._victims, activities[victim])]
-        roles += [(self._aggressors, each) for index, each in enumerate(activities) if index != victim]
-        total = spread**2 + sum(self._of(effects, each).variance for effects, each in roles)
-        for effects, each in roles:
-            if each.workload is not None:
-                old = self._of(effects, each)
-                gain = old.variance / total
-                effects[each.workload] = Effect(old.value + gain * surprise, old.variance * (1.0 - gain))
+        roles = [(self._victims, activities[victim].workload)]
+        roles += [(self._aggressors, each.workload) for index, each in enumerate(activities) if index != victim]
+        uncertain = [(_UNKNOWN if name is None else effects.get(name, _UNKNOWN)).variance for effects, name in roles]
+        total = spread**2 + sum(uncertain)
+        for effects, name in roles:
+            if name is not None:
+                value, variance = effects.get(name, _UNKNOWN)
+                gain = variance / total
+                effects[name] = Effect(value + gain * surprise, variance * (1.0 - gain))
+
+    def effects(self, workload: str) -> tuple[float | None, float | None]:
+        """How much more it suffers, and makes suffer, than its activity says, in log slowdown; None where not seen."""
+        victim, aggressor = self._victims.get(workload), self._aggressors.get(workload)
+        return (None if victim is None else victim.value, None if aggressor is None else aggressor.value)
 
     def state(self) -> dict[str, list[float]]:
         """What was learned, as plain values: by workload, value and variance as victim, then as aggressor."""

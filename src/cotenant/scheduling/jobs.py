@@ -202,6 +202,7 @@ class JobTable:
             exit=event.exit,
             peak_observed_bytes=dict(event.peak_observed_bytes),
             spells=event.spells,
+            usage=event.usage,
         )
         job = _with_last(job, attempt, job.state)
         if attempt.stop_asked == REQUEUE:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cotenant.core.gpu import ServerSnapshot
-from cotenant.core.job import Job
+from cotenant.core.job import Job, Share
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB, format_bytes
+from cotenant.scheduling.recovery import share_of
 from cotenant.scheduling.views import IDLE_BYTES
 
 PROMISE_STEP_BYTES = 16 * MiB
@@ -27,6 +28,7 @@ class Need:
         alone: no neighbors, now or later; `why_alone` says why, for people.
         least_total_bytes: smaller GPUs will not do.
         spare_bytes: to be available besides, but not promised.
+        share: how it shares, where not alone; `mig` only on a MIG instance, and alone there.
     """
 
     gpus: int
@@ -35,11 +37,12 @@ class Need:
     why_alone: str = ""
     least_total_bytes: int = 0
     spare_bytes: int = 0
+    share: Share = "auto"
 
     @property
     def text(self) -> str:
         """`2 GPUs with 13.1 GiB available each`, `1 empty GPU`."""
-        noun = "GPU" if self.gpus == 1 else "GPUs"
+        noun = ("MIG instance" if self.share == "mig" else "GPU") + ("" if self.gpus == 1 else "s")
         empty = "empty " if self.alone else ""
         if self.bytes is None:
             return f"{self.gpus} {empty}{noun}"
@@ -69,8 +72,13 @@ def capacity_bytes(totals_bytes: Sequence[int], gpus: int) -> int | None:
 
 
 def never_fits(job: Job, totals_bytes: Sequence[int]) -> str | None:
-    """Why no moment will come at which these GPUs can take `job`; None if one may."""
+    """Why no moment will come at which these GPUs can take `job`; None if one may.
+
+    For a job that wants a MIG instance, `totals_bytes` are those of the instances.
+    """
     capacity = capacity_bytes(totals_bytes, job.spec.gpus)
+    if capacity is None and job.spec.share == "mig":
+        return "needs a MIG instance, the server has none"
     if capacity is None:
         return f"needs {job.spec.gpus} GPUs, the server has {len(totals_bytes)}"
     likely = _likely_bytes(job)
@@ -96,10 +104,14 @@ def need_of(
     if wanted is None and unknown_bytes is not None:
         wanted = max(unknown_bytes, job.floor_bytes)
     capacity = capacity_bytes(totals_bytes, gpus) or 0
+    share = share_of(job)
+    if share == "mig":
+        wanted = None if wanted is None else _stepped(wanted)
+        return Need(gpus, wanted, alone=True, why_alone="an instance of its own was asked for", share=share)
     if wanted is None:
         why, least = "its memory need is not known", capacity if job.exclusive_retry else 0
         return Need(gpus, None, alone=True, why_alone=why, least_total_bytes=least)
-    wanted = -(-wanted // PROMISE_STEP_BYTES) * PROMISE_STEP_BYTES
+    wanted = _stepped(wanted)
     if wanted > capacity - IDLE_BYTES and never_fits(job, totals_bytes) is None:
         why = f"{format_bytes(wanted)} predicted, {format_bytes(capacity)} is the largest"
         return Need(gpus, None, alone=True, why_alone=why, least_total_bytes=capacity)
@@ -108,7 +120,11 @@ def need_of(
         return Need(gpus, wanted, alone=True, why_alone=why, least_total_bytes=capacity)
     if job.spec.exclusive:
         return Need(gpus, wanted, alone=True, why_alone="it was submitted as exclusive")
-    return Need(gpus, wanted)
+    return Need(gpus, wanted, share=share)
+
+
+def _stepped(wanted_bytes: int) -> int:
+    return -(-wanted_bytes // PROMISE_STEP_BYTES) * PROMISE_STEP_BYTES
 
 
 def _likely_bytes(job: Job) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from cotenant.core.errors import NoSuchJob
 from cotenant.core.events import (
@@ -28,11 +29,11 @@ from cotenant.core.events import (
 )
 from cotenant.core.folded import Folded
 from cotenant.core.gpu import Gpu, ServerSnapshot
-from cotenant.core.job import Job, JobSpec, Queued
+from cotenant.core.job import Job, JobSpec, Queued, Spell, Usage
 from cotenant.core.placement import Placement, Wait
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.eligible import Eligible
-from cotenant.scheduling.explain import explanation
+from cotenant.scheduling.explain import Company, explanation
 from cotenant.scheduling.history import History
 from cotenant.scheduling.jobs import JobTable
 from cotenant.scheduling.ledger import never_fits
@@ -58,8 +59,13 @@ class Manager:
         self._table = JobTable(self._config)
         self._eligible = Eligible(self._table, self._config)
         self._watched: dict[int, int] = {}  # the attempt of each live job
-        self._telemetry = Telemetry(stale_after_s=self._config.stale_after_s, window_s=self._config.window_s)
-        self._history = History()
+        self._telemetry = Telemetry(
+            stale_after_s=self._config.stale_after_s,
+            window_s=self._config.window_s,
+            pace=self._config.pace,
+            smact_of=lambda job: self._history.activity(job).smact,
+        )
+        self._history = History(pace=self._config.pace)
         self._seating = Seating(policy, self._table, self._telemetry, self._history)
         self._timed: set[int] = set()  # live jobs that have a time limit
         self._limit_asked_at_s: dict[int, float] = {}
@@ -97,7 +103,7 @@ class Manager:
         if since is not None:
             self._table.adopt(since.jobs)
             self._table.last_at_s = since.last_at_s
-            self._history = History.restored(since.history)
+            self._history = History.restored(since.history, pace=self._config.pace)
             self._seating = Seating(self._policy, self._table, self._telemetry, self._history)
         for event in events:
             self._table.apply(event)
@@ -118,6 +124,50 @@ class Manager:
     def folded(self) -> Folded:
         """What the events taken in so far amount to: with it, `restore` needs only the later ones."""
         return Folded(last_at_s=self._table.last_at_s, jobs=self._table.kept(), history=self._history.state())
+
+    def watched(self) -> dict[str, Any]:
+        """What was seen of attempts that are not over, as plain values; `watch_on` goes on from there."""
+        return self._telemetry.state()
+
+    def watch_on(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was seen before a restart; of attempts that are over, nothing is taken over.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is nothing that `watched` gave.
+        """
+        self._telemetry.restore(state)
+
+    def usage(self, job: Job, number: int) -> Usage | None:
+        """What an attempt has taken of its GPUs, so far if it is not over; None if it was not seen there."""
+        attempt = job.attempts[number - 1]
+        return attempt.usage if attempt.exit is not None else self._telemetry.usage(job.id, number)
+
+    def beside(self, job: Job, number: int) -> tuple[Spell, ...]:
+        """What an attempt did in each company, with the slowdowns that it measured."""
+        attempt = job.attempts[number - 1]
+        if attempt.exit is not None:
+            return attempt.spells
+        return self._history.measured(job, self._telemetry.beside(job.id, number))
+
+    def company(self, job: Job) -> Company | None:
+        """How a job that runs fares in its present company; None for one that does not run, or is alone."""
+        if job.id not in self._table.live:
+            return None
+        mates = self._seating.mates(job)
+        if not mates:
+            return None
+        number = len(job.attempts)
+        spell = self._telemetry.now_beside(job.id, number)
+        measured = None
+        if spell is not None and spell.mates == mates:
+            measured = self._history.measured(job, [*self._telemetry.beside(job.id, number), spell])[-1].slowdown
+        predicted = self._history.predicted(job, mates, self._table.jobs)
+        return Company(mates=self.named(job, mates), predicted=predicted, measured=measured)
+
+    def named(self, job: Job, mates: Iterable[int]) -> tuple[int | None, ...]:
+        """`mates` as the user of `job` may know them: jobs of others have no id."""
+        jobs = self._table.jobs
+        return tuple(each if each in jobs and jobs[each].spec.uid == job.spec.uid else None for each in mates)
 
     @property
     def history(self) -> History:
@@ -160,7 +210,8 @@ class Manager:
         job = self._table.jobs.get(event.job_id)
         attempt = job.last_attempt if job is not None else None
         uuids = attempt.placement.gpu_uuids if attempt is not None and attempt.number == event.attempt else ()
-        return self._telemetry.witnessed(event, uuids)
+        event = self._telemetry.witnessed(event, uuids)
+        return event if job is None else replace(event, spells=self._history.measured(job, event.spells))
 
     def snapshot(self, at_s: float) -> ServerSnapshot:
         """The GPUs as a policy would see them at `at_s`."""
@@ -182,6 +233,7 @@ class Manager:
             pending=lambda: self._eligible.pending(job_id),
             indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus},
             peak_bytes=max(self._telemetry.peaks_bytes(job_id, len(job.attempts)).values(), default=0),
+            company=self.company(job),
         )
 
     def _apply(self, event: Event) -> list[Command]:
@@ -287,9 +339,10 @@ class Manager:
         totals = self._totals_bytes
         if not totals or not self._unfitted:
             return
+        instances = sorted((gpu.memory_total_bytes for gpu in gpus if gpu.mig_profile is not None), reverse=True)
         for job_id in sorted(self._unfitted & (table.queued | table.misfits.keys())):
             job = table.jobs[job_id]
-            why = never_fits(job, totals)
+            why = never_fits(job, instances if job.spec.share == "mig" else totals)
             if why is not None:
                 table.set_aside(job, why, at_s)
             elif job_id in table.misfits:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from cotenant.core.gpu import Resident
 from cotenant.core.job import Job
+from cotenant.scheduling.apart import told_apart
 from cotenant.scheduling.interference import ASSUMED_SMACT, Activity, expected_smact
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.policy import Facts
@@ -13,6 +16,9 @@ from cotenant.scheduling.views import GpuView, Newcomer
 
 SMACT_STEP = 0.02
 """SM activities are rounded to this: what differs by less is the same to a policy."""
+
+MEMORY_STEPS = 4
+"""Memory is rounded to so many steps an octave: what differs by less than a tenth is the same to a policy."""
 
 
 class Match(Protocol):
@@ -63,7 +69,8 @@ class Member(NamedTuple):
         smact: what it does to a GPU alone; rounded.
         bound: longest step time that it accepts, as a multiple of the one alone; None: the policy's default.
         gpus: how many it has.
-        guessed: `smact` is no more than assumed, or expected from the memory need, for nobody has seen such a job.
+        guessed: `smact` is no more than assumed, or expected from an estimate, for nobody has seen such a job.
+        memory_bytes: that it holds or needs on a GPU; rounded; None where not known.
     """
 
     workload: str = ""
@@ -71,11 +78,12 @@ class Member(NamedTuple):
     bound: float | None = None
     gpus: int = 1
     guessed: bool = False
+    memory_bytes: int | None = None
 
     @property
     def activity(self) -> Activity:
         """As predictors want it."""
-        return Activity(workload=self.workload or None, smact=self.smact)
+        return Activity(workload=self.workload or None, smact=self.smact, memory_bytes=self.memory_bytes)
 
 
 Company = tuple[Member, ...]
@@ -90,13 +98,18 @@ def member_of(job: Job, facts: Facts) -> Member:
         bound=job.spec.slowdown_bound,
         gpus=job.spec.gpus,
         guessed=activity.smact is None,
+        memory_bytes=_rounded_bytes(facts.need_bytes(job) or need_bytes(job) or activity.memory_bytes),
     )
 
 
 def expected_member_of(job: Job, facts: Facts) -> Member:
-    """As `member_of`, but where no activity is known it is expected from the memory that the job needs."""
+    """As `member_of`, but where no activity is known it is what the estimate tells, or follows from the memory need."""
     member = member_of(job, facts)
-    needed = facts.need_bytes(job) or need_bytes(job) if member.guessed else None
+    if not member.guessed:
+        return member
+    if job.estimate is not None and job.estimate.smact is not None:
+        return member._replace(smact=_rounded(job.estimate.smact))
+    needed = facts.need_bytes(job) or need_bytes(job)
     return member if needed is None else member._replace(smact=_rounded(expected_smact(needed)))
 
 
@@ -110,31 +123,47 @@ def describe(newcomer: Newcomer, member: Member) -> None:
 def company_of(view: GpuView) -> Company:
     """Who is there, in an order that depends on nothing else.
 
-    A resident of which nothing is known is taken for what the GPU does beyond what is known of the others, if that
-    was read and is not nothing; else for `ASSUMED_SMACT`.
+    Residents of which nothing is known are expected to do what jobs of their size do, and corrected by what the GPU
+    does as soon as all of them were seen: one that is alone does just that, several are told apart as in `apart`.
     """
     residents = view.residents
     if not residents:
         return ()
-    guess = ASSUMED_SMACT
-    unknown = sum(1 for each in residents if each.smact is None)
+    found = [_as_member(each) for each in residents]
+    unknown = [each for each in found if each.guessed]
     if unknown and all(each.seen_at_s is not None for each in residents if each.smact is None):
         measured = view.smact
-        if measured is not None:
-            known = sum(each.smact for each in residents if each.smact is not None)
-            guess = max(SMACT_STEP, (measured - known) / unknown)
-    return tuple(
-        sorted(
-            Member(
-                workload=each.workload or "",
-                smact=_rounded(min(1.0, guess if each.smact is None else each.smact)),
-                bound=each.slowdown_bound,
-                gpus=each.gpus,
-                guessed=each.smact is None,
-            )
-            for each in residents
-        )
+        if measured is not None and len(found) == 1:
+            found = [found[0]._replace(smact=_rounded(min(1.0, max(SMACT_STEP, measured))))]
+        elif measured is not None:
+            known = tuple(sorted((each.smact, each.memory_bytes or 0) for each in found if not each.guessed))
+            guessed = tuple(sorted((each.smact, each.memory_bytes or 0) for each in unknown))
+            factor = told_apart(known, guessed, _rounded(measured))
+            found = [
+                each._replace(smact=_rounded(min(1.0, factor * each.smact))) if each.guessed else each for each in found
+            ]
+    return tuple(sorted(found, key=_in_order)) if len(found) > 1 else tuple(found)
+
+
+def _as_member(mate: Resident | Newcomer) -> Member:
+    held = mate.held_bytes
+    return Member(
+        workload=mate.workload or "",
+        smact=_rounded(min(1.0, expected_smact(held) if mate.smact is None else mate.smact)),
+        bound=mate.slowdown_bound,
+        gpus=mate.gpus,
+        guessed=mate.smact is None,
+        memory_bytes=_rounded_bytes(held),
     )
+
+
+def _in_order(member: Member) -> tuple[object, ...]:
+    """For sorting, where None is no number."""
+    return (member.workload, member.smact, member.bound or 0.0, member.gpus, member.guessed, member.memory_bytes or 0)
+
+
+def _rounded_bytes(size: int | None) -> int | None:
+    return round(2 ** (round(MEMORY_STEPS * math.log2(size)) / MEMORY_STEPS)) if size else None
 
 
 def _rounded(smact: float) -> float:

@@ -8,12 +8,12 @@ looked at again: a kind that found no place is blocked until some GPU gets bette
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from cotenant.core.gpu import GpuSnapshot, Sharing
-from cotenant.core.job import Job, Queued
+from cotenant.core.job import Job, Share
 from cotenant.core.placement import Placement, Wait
 from cotenant.scheduling import filters, verdicts
 from cotenant.scheduling.interference import Activity
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cotenant.scheduling.ranked import Ranked
 
 SHARED, EMPTY = 1, 2
+WAYS: Mapping[Share, Sharing] = {"time": "time-sliced", "mps": "mps"}
 
 
 class Followed:
@@ -49,6 +50,7 @@ class Followed:
         self._placed: dict[int, Sequence[GpuView]] = {}
         self._timers: list[tuple[float, int]] = []  # (at_s, place of a GPU, or -1 for the queue)
         self._kept_for: int | None = None
+        self._kept: list[GpuView] = []
         self._try_kept = False
         self._changes = 0
 
@@ -73,9 +75,7 @@ class Followed:
 
     def _enter(self, job: Job) -> None:
         kind = self._kind_of(job)
-        state = job.state
-        since_s = state.since_s if isinstance(state, Queued) else job.submitted_at_s
-        entry = Entry(job, self._policy.order(job, self._facts), since_s, kind)
+        entry = Entry(job, self._policy.order(job, self._facts), kind)
         self._queue.enter(entry)
         if kind.blocked:
             self._mind_age(entry)
@@ -131,13 +131,20 @@ class Followed:
         """A job that this placer placed has touched its GPUs for the first time."""
         for view in self._placed.get(job_id, ()):
             view.see(job_id, at_s)
-            self._refile(view, better=True)
+            self._shows_more(view)
 
     def activity(self, gpu_uuid: str, activity: Activity) -> None:
         """What a GPU was seen to do since its newest resident was at work; stands in for its samples."""
         view = self._by_uuid[gpu_uuid]
         view.told = activity
-        self._refile(view, better=True)
+        self._shows_more(view)
+
+    def _shows_more(self, view: GpuView) -> None:
+        """Its activity is better known: good for who waits if a gate opens, or a match sees another company there."""
+        before = view.signature
+        self._refile(view, better=view.kept_for is not None)
+        if view.filed and view.signature != before:
+            self._better.add(view.place)
 
     # What is decided.
 
@@ -196,7 +203,7 @@ class Followed:
                 placements.append(placement)
                 continue
             self._queue.block(entry.kind)
-            if not entry.retried:
+            if not entry.retried or self._policy.retries_block:
                 break
             aside.append(line.step_aside())
         for each in aside:
@@ -208,6 +215,8 @@ class Followed:
         need = kind.need
         if self._kept_for == entry.job.id:
             chosen = self._among_kept(entry)
+        elif need.share == "mig":
+            chosen = self._instances(entry)
         elif need.alone:
             chosen = self._empty.best(need.gpus, kind.bytes_each, need.least_total_bytes, None)
         else:
@@ -225,7 +234,7 @@ class Followed:
             sharing: Sharing = "exclusive"
         else:
             promised = need.bytes
-            sharing = self._policy.sharing
+            sharing = WAYS.get(need.share, self._policy.sharing)
         placement = Placement(
             job_id=job_id,
             gpu_uuids=(chosen[0].uuid,) if len(chosen) == 1 else tuple([each.uuid for each in chosen]),
@@ -267,12 +276,16 @@ class Followed:
         self._better.clear()
 
     def _mind_age(self, entry: Entry) -> None:
-        """One that waits too long gets GPUs emptied; one at a time. Called for the first of a kind that is blocked."""
+        """One that waits too long gets GPUs emptied; one at a time. Called for the first of a kind that is blocked.
+
+        One that ran out of memory gets them at once, where others have GPUs left.
+        """
         after_s = self._policy.keep_after_s
         if after_s is None or self._kept_for is not None:
             return
         overdue_at_s = entry.since_s + after_s
-        if overdue_at_s > self._now_s:
+        at_once = entry.needs_more and entry.kind.need.gpus < len(self._views)
+        if overdue_at_s > self._now_s and not at_once:
             heappush(self._timers, (overdue_at_s, -1))
             return
         need = entry.kind.need
@@ -281,12 +294,14 @@ class Followed:
             each
             for each in self._views
             if each.available_bytes is not None and each.total_bytes >= least and each.kept_for is None
+            if filters.honors_share(need, each) is None
         ]
         if len(suitable) < need.gpus:
             return
         self._kept_for = entry.job.id
         self._try_kept = True
-        for view in sorted(suitable, key=lambda each: (len(each.residents), each.place))[: need.gpus]:
+        self._kept = sorted(suitable, key=lambda each: (len(each.residents), each.place))[: need.gpus]
+        for view in self._kept:
             view.kept_for = entry.job.id
             self._refile(view, better=False)
 
@@ -295,16 +310,30 @@ class Followed:
             return
         self._kept_for = None
         heappush(self._timers, (self._now_s, -1))  # the next in line may be overdue
-        for view in self._views:
-            if view.kept_for == job_id:
-                view.kept_for = None
-                self._refile(view, better=True)
+        for view in self._kept:
+            view.kept_for = None
+            self._refile(view, better=True)
+        self._kept = []
+
+    def _instances(self, entry: Entry) -> Sequence[GpuView]:
+        """The smallest MIG instances that will do."""
+        least, needed = entry.kind.bytes_each, entry.kind.need.gpus
+        found = [
+            view
+            for view in self._views
+            if view.filed & EMPTY and (view.available_bytes or 0) >= least
+            if verdicts.verdict(self._policy, entry.kind, entry.job.id, view, self._now_s) is None
+        ]
+        found.sort(key=lambda each: (each.total_bytes, each.place))
+        return found[:needed] if len(found) >= needed else ()
 
     def _among_kept(self, entry: Entry) -> Sequence[GpuView]:
         """For the job that GPUs are kept for: those first, then any that will do."""
         least = entry.kind.bytes_each
         wanted = EMPTY if entry.kind.need.alone else SHARED
         match = None if entry.kind.need.alone else self._policy.match
+        if not self._may_be_found(entry.kind, wanted):
+            return ()
         found = [
             view
             for view in self._views
@@ -316,6 +345,15 @@ class Followed:
         found.sort(key=lambda each: (each.kept_for is None, each.place))
         needed = entry.kind.need.gpus
         return found[:needed] if len(found) >= needed else ()
+
+    def _may_be_found(self, kind: Kind, wanted: int) -> bool:
+        """Whether GPUs that are kept and those in the order suffice together; told without a look at each."""
+        need = kind.need
+        kept = sum([1 for each in self._kept if (each.available_bytes or 0) >= kind.bytes_each])
+        if kept >= need.gpus:
+            return True
+        others, least = (self._empty, need.least_total_bytes) if wanted == EMPTY else (self._shared, 0)
+        return bool(others.best(need.gpus - kept, kind.bytes_each, least, kind.profile))
 
     def _refile(self, view: GpuView, *, better: bool) -> None:
         """Look again at what this GPU may take; `better`: somebody who waits may have a chance now."""
@@ -387,7 +425,8 @@ class Followed:
             self._rank_anew()
         entry = self._queue.entries[job_id]
         head = None if self._policy.backfill else self._queue.line.head()
-        if head is not None and head.kind.blocked and head.key < entry.key and not head.retried:
+        stopped = head is not None and head.kind.blocked and head.key < entry.key
+        if head is not None and stopped and (not head.retried or self._policy.retries_block):
             return verdicts.behind(job_id, head.job.id, self._views)
         kind = entry.kind
         as_of = (self._changes, at_s)

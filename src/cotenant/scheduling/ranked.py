@@ -36,7 +36,7 @@ class Ranked:
     Attributes:
         match: which others a job may join, and on which GPU best; stands before `score`.
         backfill: a job that waits lets later ones pass. Without it the first that waits blocks all behind it,
-            except a retry, which must not stop the queue because it failed.
+            except a retry, which must not stop the queue because it failed; with `retries_block` it does.
         keep_after_s: with backfill, a job that has waited for so long gets its GPUs emptied: they take nobody
             else until it starts. One job at a time. None: never.
         alone: every job gets its GPUs alone.
@@ -53,6 +53,7 @@ class Ranked:
     gates: tuple[Gate, ...] = ()
     match: Match | None = None
     backfill: bool = True
+    retries_block: bool = False
     keep_after_s: float | None = None
     alone: bool = False
     sharing: Collocation = "time-sliced"

@@ -294,6 +294,7 @@ class ByMatch:
         self._most = max((each.total_bytes for each in views), default=0)
         self._groups: dict[Hashable, Buckets] = {}
         self._group_of: dict[int, Hashable] = {}
+        self._spare: list[Buckets] = []  # of groups that are no more
 
     def file(self, view: GpuView, eligible: bool) -> None:
         place = view.place
@@ -304,17 +305,19 @@ class ByMatch:
             group.drop(place)
             del self._group_of[place]
             if not len(group):
-                del self._groups[old]
+                self._spare.append(self._groups.pop(old))
         if new is not None:
             self._group_of[place] = new
             found = self._groups.get(new)
             if found is None:
-                found = self._groups[new] = Buckets(self._most)
+                found = self._groups[new] = self._spare.pop() if self._spare else Buckets(self._most)
             found.put(place, self._most - (view.available_bytes or 0))
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, profile: Hashable) -> Sequence[GpuView]:
         found: list[tuple[float, int, int]] = []
         for signature, group in self._groups.items():
+            if (self._views[group.first()].available_bytes or 0) < bytes_each:
+                continue
             cost = self._match.cost(profile, signature)
             if cost is None:
                 continue

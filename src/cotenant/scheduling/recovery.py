@@ -20,13 +20,16 @@ for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times 
 Who asks for it (`retries`) gets further attempts after other failures; but two in a row that fail within a minute of
 their start do so for a reason that no attempt will change: such a job is poison and stops. An attempt that used up its
 time slot and was asked to make room goes back to the queue and is held against nobody.
+
+A client of MPS that faults takes all clients of its server with it, and nobody can tell which it was. All are tried
+again, at nobody's expense, but not by MPS any more: whoever is to blame then falls alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Outcome
+from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Outcome, Share
 from cotenant.core.units import format_bytes
 
 FULL_BELOW = 0.03
@@ -72,7 +75,7 @@ def verdict(job: Job) -> Retry | Final:
         return Final(outcome="cancelled", reason="on request")
     if _overran(job, attempt, end):
         return Final(outcome="timeout", code=end.exit_code, reason=end.detail)
-    if end.reason == "lost" and job.spec.requeue and attempt.number - job.attempts_forgiven < job.spec.max_attempts:
+    if end.reason == "lost" and job.spec.requeue and _counted(job) < job.spec.max_attempts:
         why = f"retry: {end.detail or 'the last attempt was lost'}"
         return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=why)
     if end.reason == "lost":
@@ -91,6 +94,16 @@ def verdict(job: Job) -> Retry | Final:
         return Final(outcome="completed", code=0)
     if ran_out_of_memory(end):
         return _after_oom(job, attempt, end.oom)
+    return _after_failure(job, end)
+
+
+def _after_failure(job: Job, end: AttemptExit) -> Retry | Final:
+    if end.mps_fault:
+        return Retry(
+            floor_bytes=job.floor_bytes,
+            exclusive=job.exclusive_retry,
+            reason="retry, without MPS: its MPS server failed under it, by a fault of any of its clients",
+        )
     code = 128 + end.signal if end.signal is not None else end.exit_code
     reason = end.detail or (f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
     if failures(job) > job.spec.retries:
@@ -103,6 +116,14 @@ def verdict(job: Job) -> Retry | Final:
 def failures(job: Job) -> int:
     """Attempts that failed for a reason of their own, since the job was last requeued."""
     return sum(1 for each in job.attempts[job.attempts_forgiven :] if _failed(each))
+
+
+def share_of(job: Job) -> Share:
+    """How the next attempt shares: as was asked, but no longer by MPS once that has failed under it."""
+    if not job.attempts:
+        return job.spec.share
+    faulted = any(each.exit is not None and each.exit.mps_fault for each in job.attempts[job.attempts_forgiven :])
+    return "time" if faulted and job.spec.share != "mig" else job.spec.share
 
 
 def is_poison(job: Job) -> bool:
@@ -126,7 +147,13 @@ def is_slot_over(job: Job, attempt: Attempt, at_s: float | None = None) -> bool:
 
 def _failed(attempt: Attempt) -> bool:
     end = attempt.exit
-    return end is not None and end.reason == "exited" and end.exit_code != 0 and not ran_out_of_memory(end)
+    own = end is not None and end.reason == "exited" and end.exit_code != 0 and not end.mps_fault
+    return own and end is not None and not ran_out_of_memory(end)
+
+
+def _counted(job: Job) -> int:
+    """Attempts that count against those a job may have."""
+    return sum(1 for each in job.attempts[job.attempts_forgiven :] if each.exit is None or not each.exit.mps_fault)
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:
@@ -160,7 +187,7 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
     alone = attempt.placement.sharing == "exclusive"
     wanted = None if oom.tried_bytes is None or oom.in_use_bytes is None else oom.tried_bytes + oom.in_use_bytes
     victim = wanted is not None and wanted <= promised
-    counted = attempt.number - job.attempts_forgiven
+    counted = _counted(job)
     if counted >= job.spec.max_attempts:
         return Final(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
     if alone and not victim:

@@ -145,6 +145,11 @@ class Seating:
 
     # The GPUs.
 
+    def mates(self, job: Job) -> tuple[int, ...]:
+        """Ids of the jobs that were placed on the first GPU of `job`, which stands for all of them."""
+        seats = self._seats.get(job.id, ())
+        return tuple(sorted(set(self._tenants.get(seats[0], ())) - {job.id})) if seats else ()
+
     def snapshot(self, at_s: float) -> ServerSnapshot:
         """All GPUs as a policy would see them at `at_s`."""
         return ServerSnapshot(at_s=at_s, gpus=tuple(self.gpu_at(each, at_s) for each in self._telemetry.gpus))
@@ -158,6 +163,9 @@ class Seating:
         job = self._table.jobs[job_id]
         attempt = job.attempts[-1]
         activity = self._facts.activity(job)
+        smact = activity.smact if activity is not None else None
+        if smact is None:
+            smact = self._telemetry.smact_alone(job_id, attempt.number)
         blank = Resident(
             job_id=job_id,
             attempt=attempt.number,
@@ -168,6 +176,6 @@ class Seating:
             slowdown_bound=job.spec.slowdown_bound,
             gpus=len(attempt.placement.gpu_uuids),
             workload=activity.workload if activity is not None else None,
-            smact=activity.smact if activity is not None else None,
+            smact=smact,
         )
         return self._telemetry.resident(job_id, attempt.number, uuid, blank=blank)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import Spell
@@ -10,29 +12,48 @@ from cotenant.core.job import Spell
 MOST_SPELLS = 12
 LEAST_S = 10.0
 MEASURES = ("smact", "smocc", "drama")
+LEAST_READ = 0.8
+"""A measure that was read in less of the time than this has no mean: the rest may have been another time."""
 
 
 class _Sum:
-    __slots__ = ("seconds", "steps", "steps_s", "sums")
+    __slots__ = ("read_s", "seconds", "steps", "steps_s", "sums")
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.sums = dict.fromkeys(MEASURES, 0.0)
+        self.read_s = dict.fromkeys(MEASURES, 0.0)
         self.steps = 0.0
         self.steps_s = 0.0
 
 
 class Spells:
-    """Of one attempt."""
+    """Of one attempt. Companies that it had for less than `least_s` are not told of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, least_s: float = LEAST_S) -> None:
+        self._least_s = least_s
         self._sums: dict[tuple[int, ...], _Sum] = {}
+        self._mates: tuple[int, ...] | None = None
+        self._since_s = math.inf
+        self._noted_s = -math.inf
 
-    def note(self, mates: tuple[int, ...], seconds: float, sample: GpuSample, steps_hz: float | None) -> None:
+    def note(
+        self,
+        mates: tuple[int, ...],
+        seconds: float,
+        sample: GpuSample,
+        steps_hz: float | None,
+        steps_s: float | None = None,
+    ) -> None:
         """It was with `mates` for `seconds`, at the end of which the GPU looked like `sample`.
 
-        A measure that is missing once is missing in the mean: the rest would stand for another time.
+        Its step rate is over the last `steps_s`, None standing for `seconds`; one that reaches back into another
+        company is left out.
         """
+        began_s = sample.at_s - seconds
+        if mates != self._mates or began_s > self._noted_s + 1e-6:
+            self._mates, self._since_s = mates, began_s
+        self._noted_s = sample.at_s
         found = self._sums.get(mates)
         if found is None:
             if len(self._sums) >= 4 * MOST_SPELLS:
@@ -41,22 +62,64 @@ class Spells:
         found.seconds += seconds
         for name in MEASURES:
             value = getattr(sample, name)
-            found.sums[name] += math.nan if value is None else value * seconds
-        if steps_hz is not None and 0 < steps_hz < math.inf:
-            found.steps += steps_hz * seconds
-            found.steps_s += seconds
+            if value is not None and math.isfinite(value):
+                found.sums[name] += value * seconds
+                found.read_s[name] += seconds
+        span_s = seconds if steps_s is None else steps_s
+        one_company = steps_s is None or 0 < steps_s <= sample.at_s - self._since_s + 1e-6
+        if one_company and steps_hz is not None and 0 < steps_hz < math.inf:
+            found.steps += steps_hz * span_s
+            found.steps_s += span_s
 
     def longest(self) -> tuple[Spell, ...]:
         """The longest, longest first; short ones and the many are left out."""
         longest = sorted(self._sums.items(), key=lambda each: (-each[1].seconds, each[0]))
-        return tuple(_spell(mates, found) for mates, found in longest[:MOST_SPELLS] if found.seconds >= LEAST_S)
+        return tuple(_spell(mates, found) for mates, found in longest[:MOST_SPELLS] if found.seconds >= self._least_s)
+
+    def smact_of(self, mates: tuple[int, ...]) -> float | None:
+        """Mean SM activity in that company, to two digits; None where it is not known, or of too short a time."""
+        found = self._sums.get(mates)
+        if found is None or found.seconds < self._least_s:
+            return None
+        smact = _spell(mates, found).smact
+        return None if smact is None else round(smact, 2)
+
+    def now(self) -> Spell | None:
+        """That of the company it was with last; None if that is too short to say anything."""
+        found = None if self._mates is None else self._sums.get(self._mates)
+        if found is None or self._mates is None or found.seconds < self._least_s:
+            return None
+        return _spell(self._mates, found)
+
+    def state(self) -> list[list[Any]]:
+        """All of it as plain values."""
+        return [
+            [mates, each.seconds, list(each.sums.values()), list(each.read_s.values()), each.steps, each.steps_s]
+            for mates, each in self._sums.items()
+        ]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        """Add to nothing what `state` says.
+
+        Raises:
+            ValueError, TypeError: it is no such state.
+        """
+        for mates, seconds, sums, read_s, steps, steps_s in state:
+            found = _Sum()
+            found.seconds, found.steps, found.steps_s = float(seconds), float(steps), float(steps_s)
+            found.sums = _floats(sums)
+            found.read_s = _floats(read_s)
+            self._sums[tuple(int(each) for each in mates)] = found
+
+
+def _floats(values: Sequence[Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in zip(MEASURES, values, strict=True)}
 
 
 def _spell(mates: tuple[int, ...], found: _Sum) -> Spell:
-    means = {name: _known(found.sums[name] / found.seconds) for name in MEASURES}
+    means: Mapping[str, float | None] = {
+        name: found.sums[name] / found.read_s[name] if found.read_s[name] >= LEAST_READ * found.seconds else None
+        for name in MEASURES
+    }
     steps_hz = found.steps / found.steps_s if found.steps_s else None
     return Spell(mates=mates, seconds=found.seconds, steps_hz=steps_hz, **means)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

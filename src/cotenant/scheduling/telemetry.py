@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cotenant.core.events import AttemptExited, ObservedBytes, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
-from cotenant.core.job import Job
-from cotenant.scheduling.spells import Spells
+from cotenant.core.job import Job, Spell, Usage
+from cotenant.scheduling.spells import LEAST_S, Spells
+from cotenant.scheduling.usage import Meter
+from cotenant.scheduling.views import IDLE_BYTES
 
 Key = tuple[int, int]
 """Job id and attempt number."""
@@ -32,13 +35,25 @@ SETTLED_AFTER_S = 15.0
 
 
 class Telemetry:
-    """A bounded window of samples for every GPU, and the peaks of every live attempt.
+    """A bounded window of samples for every GPU, and what was seen of every live attempt.
+
+    `pace`: seconds of the GPUs' time in one of ours; above 1 on a simulated server. `smact_of`: what a job does to a
+    GPU alone, if that is known.
 
     Attributes:
         gpus: the newest inventory, in display order.
     """
 
-    def __init__(self, *, stale_after_s: float, window_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        stale_after_s: float,
+        window_s: float,
+        pace: float = 1.0,
+        smact_of: Callable[[Job], float | None] = lambda _: None,
+    ) -> None:
+        self._meter = Meter(stale_after_s=stale_after_s, pace=pace, smact_of=smact_of)
+        self._pace = pace
         self.gpus: tuple[Gpu, ...] = ()
         self._stale_after_s = stale_after_s
         self._window_s = window_s
@@ -61,9 +76,11 @@ class Telemetry:
         for gpu in event.gpus:
             sample = event.samples.get(gpu.uuid)
             if sample is not None and self._keep(gpu.uuid, sample):
-                if gpu.uuid in present:
-                    self._note_company(gpu.uuid, sample, present[gpu.uuid], jobs)
-                self._strangers[gpu.uuid] = _strangers(sample, gpu, ours.get(gpu.uuid, 0))
+                here = present.get(gpu.uuid, [])
+                if here:
+                    self._note_company(gpu.uuid, sample, here, jobs)
+                strangers = self._strangers[gpu.uuid] = _strangers(sample, gpu, ours.get(gpu.uuid, 0))
+                self._meter.note(gpu.uuid, sample, here, jobs, others=(strangers or 0) > IDLE_BYTES)
 
     def _note_company(
         self, uuid: str, sample: GpuSample, present: list[ObservedBytes], jobs: Mapping[int, Job]
@@ -73,7 +90,7 @@ class Telemetry:
         seconds = sample.at_s - window[-2].at_s if len(window) > 1 else 0.0
         seen = [self._seen.get((each.job_id, each.attempt), {}).get(uuid) for each in present]
         newest_s = max((each.at_s for each in seen if each is not None), default=sample.at_s)
-        if not 0 < seconds <= self._stale_after_s or sample.at_s - newest_s < SETTLED_AFTER_S:
+        if not 0 < seconds <= self._stale_after_s or sample.at_s - newest_s < SETTLED_AFTER_S / self._pace:
             return
         everybody = sorted(each.job_id for each in present)
         for each in present:
@@ -82,7 +99,7 @@ class Telemetry:
             spells = self._spells.get((each.job_id, each.attempt))
             if spells is not None:
                 mates = tuple(other for other in everybody if other != each.job_id)
-                spells.note(mates, seconds, sample, each.steps_hz)
+                spells.note(mates, seconds, sample, each.steps_hz, each.steps_s)
 
     def _see(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
         on_gpu = self._seen.get(key)
@@ -108,14 +125,35 @@ class Telemetry:
         return True
 
     def watch(self, job_id: int, attempt: int) -> None:
-        """Remember peaks of this attempt until it is forgotten."""
+        """Remember what is seen of this attempt until it is forgotten."""
         self._seen[job_id, attempt] = {}
-        self._spells[job_id, attempt] = Spells()
+        self._spells[job_id, attempt] = Spells(least_s=LEAST_S / self._pace)
+        self._meter.watch((job_id, attempt))
 
     def forget(self, job_id: int, attempt: int) -> None:
         """Drop what was seen of an attempt that has ended."""
         self._seen.pop((job_id, attempt), None)
         self._spells.pop((job_id, attempt), None)
+        self._meter.forget((job_id, attempt))
+
+    def usage(self, job_id: int, attempt: int) -> Usage | None:
+        """What a live attempt has taken so far; None if it was not seen on a GPU."""
+        return self._meter.usage((job_id, attempt))
+
+    def now_beside(self, job_id: int, attempt: int) -> Spell | None:
+        """What a live attempt does in the company that it has now; None until that has lasted for a while."""
+        spells = self._spells.get((job_id, attempt))
+        return spells.now() if spells is not None else None
+
+    def beside(self, job_id: int, attempt: int) -> tuple[Spell, ...]:
+        """What a live attempt did in each company, longest first."""
+        spells = self._spells.get((job_id, attempt))
+        return spells.longest() if spells is not None else ()
+
+    def smact_alone(self, job_id: int, attempt: int) -> float | None:
+        """SM activity of the GPU while a live attempt had it to itself; None if it has not for long enough."""
+        spells = self._spells.get((job_id, attempt))
+        return spells.smact_of(()) if spells is not None else None
 
     def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
         """Most bytes seen of a live attempt, by GPU UUID; a GPU where it was not seen is absent."""
@@ -130,7 +168,35 @@ class Telemetry:
         peaks = {**self.peaks_bytes(event.job_id, event.attempt), **event.peak_observed_bytes}
         noted = self._spells.get((event.job_id, event.attempt))
         spells = event.spells or (noted.longest() if noted is not None else ())
-        return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, spells=spells)
+        usage = event.usage or self.usage(event.job_id, event.attempt)
+        return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, spells=spells, usage=usage)
+
+    def state(self) -> dict[str, Any]:
+        """What is known of live attempts, as plain values; the windows of samples are not, for they come anew."""
+        return {
+            "seen": [
+                [*key, {uuid: [each.at_s, each.peak_bytes] for uuid, each in on_gpu.items()}]
+                for key, on_gpu in self._seen.items()
+            ],
+            "spells": [[*key, each.state()] for key, each in self._spells.items()],
+            "meter": self._meter.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state` with the attempts that are watched.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is no such state.
+        """
+        self._meter.restore(state["meter"])
+        for job_id, attempt, on_gpu in state["seen"]:
+            if (job_id, attempt) in self._seen:
+                seen = {uuid: _Seen(float(at_s), int(peak)) for uuid, (at_s, peak) in on_gpu.items()}
+                self._seen[job_id, attempt] = seen
+        for job_id, attempt, told in state["spells"]:
+            spells = self._spells.get((job_id, attempt))
+            if spells is not None:
+                spells.restore(told)
 
     def _least_free(self, uuids: Iterable[str], at_s: float) -> tuple[int, int] | None:
         totals = {gpu.uuid: gpu.memory_total_bytes for gpu in self.gpus}

@@ -20,6 +20,7 @@ def verdict(policy: Ranked, kind: Kind, job_id: int, view: GpuView, at_s: float)
     for rule, reason in (
         ("fresh_telemetry", filters.fresh_telemetry(view, at_s)),
         ("kept_free", filters.kept_free(job_id, view)),
+        ("honors_share", filters.honors_share(need, view)),
         ("honors_exclusive", filters.honors_exclusive(need, view)),
         ("fits_memory", filters.fits_memory(need, view)),
     ):

@@ -150,7 +150,10 @@ class GpuView:
         Samples from before that resident's first kernel would hide it. An average over about 30 s after it
         predicts the next minutes within a few percent (AEGIS, observation window).
         """
-        if self.told is None and "smact" in self._measured:
+        told = self.told
+        if told is not None:
+            return told.smact
+        if "smact" in self._measured:
             return self._measured["smact"]
         return self.mean("smact")
 

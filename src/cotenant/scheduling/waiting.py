@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 
-from cotenant.core.job import Job
+from cotenant.core.job import Job, Queued
 from cotenant.core.placement import Wait
 from cotenant.scheduling.ledger import Need
+from cotenant.scheduling.recovery import share_of
 
 Key = tuple[float, ...]
 
@@ -20,16 +21,20 @@ class Entry:
 
     Attributes:
         key: its place in the order of the policy.
+        since_s: when it came into the queue.
         retried: it was tried before.
+        needs_more: it ran out of memory: it had a place and needs a larger one. On a busy server no room gets larger
+            while others may take it.
         alive: it still waits, and asks for this.
     """
 
-    __slots__ = ("alive", "job", "key", "kind", "retried", "since_s")
+    __slots__ = ("alive", "job", "key", "kind", "needs_more", "retried", "since_s")
 
-    def __init__(self, job: Job, key: Key, since_s: float, kind: Kind) -> None:
+    def __init__(self, job: Job, key: Key, kind: Kind) -> None:
         self.job = job
         self.key = key
-        self.since_s = since_s
+        self.since_s = job.state.since_s if isinstance(job.state, Queued) else job.submitted_at_s
+        self.needs_more = job.floor_bytes > 0 or job.exclusive_retry
         self.retried = bool(job.attempts)
         self.kind = kind
         self.alive = True
@@ -176,4 +181,5 @@ def asked(job: Job) -> tuple[object, ...]:
         spec.exclusive,
         job.exclusive_retry,
         bool(job.attempts),
+        share_of(job),
     )

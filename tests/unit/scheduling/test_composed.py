@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_job, a_resident, a_server, a_snapshot
+from builders import a_job, a_resident, a_server, a_snapshot, an_estimate
 from cotenant.core.errors import UsageError
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
@@ -86,18 +86,18 @@ def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
             0.3,
             0.8,
             {},
-            "a job with SMACT 0.30 there would take 1.72 times as long, bound 1.50",
+            "a job with SMACT 0.30 there would take 1.64 times as long, bound 1.50",
             id="a mate suffers",
         ),
-        pytest.param(0.8, 0.3, {}, "this job would take 1.72 times as long, bound 1.50", id="the newcomer suffers"),
+        pytest.param(0.8, 0.3, {}, "this job would take 1.64 times as long, bound 1.50", id="the newcomer suffers"),
         pytest.param(
-            0.5, 0.5, {"least_gain": 0.9}, "+0.84 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
+            0.5, 0.5, {"least_gain": 0.9}, "+0.68 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
         ),
     ],
 )
 def test_why_two_do_not_share(resident, newcomer, options, reason):
-    work = placer("marginal-gain", gpu(0, busy(smact=resident)), facts=Facts(me=newcomer), **options)
-    assert decided(work, a_job(1, name="me")) == {}
+    work = placer("marginal-gain", gpu(0, busy(12, smact=resident)), facts=Facts(me=newcomer), **options)
+    assert decided(work, a_job(1, gib=12, name="me")) == {}
     assert verdict(work) == f"marginal_gain: {reason}"
 
 
@@ -114,6 +114,15 @@ def test_what_is_known_stands_before_what_memory_says():
     assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
 
 
+def test_activity_that_the_estimate_tells_stands_before_what_memory_says():
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
+    told = replace(a_job(1, name="large"), estimate=an_estimate(12, smact=0.1))
+    assert decided(work, told) == {1: ("GPU-0",)}
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
+    assert decided(work, replace(told, estimate=an_estimate(1, smact=0.9))) == {}
+    assert "(0.90 expected of it)" in verdict(work)
+
+
 def test_memory_that_history_knows_stands_before_the_estimate():
     facts = Facts()
     facts.need_bytes = lambda _job: 1 * GiB
@@ -126,6 +135,14 @@ def test_who_goes_first_is_an_option():
     facts = Facts(durations_s={"long": 9000.0, "short": 60.0}, long=0.9, unknown=0.9, short=0.9)
     assert decided(placer("marginal-gain", gpu(0), facts=facts), *jobs) == {1: ("GPU-0",)}
     assert decided(placer("marginal-gain", gpu(0), facts=facts, first="shortest"), *jobs) == {3: ("GPU-0",)}
+
+
+def test_a_short_gang_may_be_more_work_than_a_longer_job():
+    jobs = [a_job(1, name="gang", gpus=4), a_job(2, name="single")]
+    facts = Facts(durations_s={"gang": 60.0, "single": 100.0}, gang=0.9, single=0.9)
+    gpus = [gpu(each) for each in range(4)]
+    assert list(decided(placer("marginal-gain", *gpus, facts=facts, first="shortest"), *jobs)) == [1]
+    assert list(decided(placer("marginal-gain", *gpus, facts=facts, first="least-work"), *jobs)) == [2]
 
 
 def test_each_job_has_its_own_bound():
@@ -174,14 +191,32 @@ def test_one_of_whom_nothing_is_known_has_to_settle_first():
 
 
 def test_activity_that_nobody_claims_is_that_of_the_unknown_resident():
-    unknown = a_resident(4, placed_at_s=0.0, seen_at_s=0.0)
+    unknown = a_resident(24, placed_at_s=0.0, seen_at_s=0.0)
     light, heavy = (
         placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=each), facts=Facts(me=0.1))
         for each in (0.2, 0.95)
     )
-    assert decided(light, a_job(1, name="me")) == {1: ("GPU-0",)}
-    assert decided(heavy, a_job(1, name="me")) == {}
-    assert "a job with SMACT 0.10 there would take 1.89 times" in verdict(heavy)
+    assert decided(light, a_job(1, gib=4, name="me")) == {1: ("GPU-0",)}
+    assert decided(heavy, a_job(1, gib=4, name="me")) == {}
+    assert "a job with SMACT 0.10 there would take 2.72 times" in verdict(heavy)
+
+
+def test_a_partner_with_more_memory_is_minded_more():
+    answers = {
+        gib: decided(
+            placer("marginal-gain", gpu(0, busy(gib, smact=0.8)), facts=Facts(me=0.2)), a_job(1, gib=2, name="me")
+        )
+        for gib in (4, 24)
+    }
+    assert answers == {4: {1: ("GPU-0",)}, 24: {}}
+
+
+def test_caution_keeps_away_from_the_bound():
+    mate = gpu(0, busy(12, smact=0.7))
+    assert decided(placer("marginal-gain", mate, facts=Facts(me=0.2)), a_job(1, name="me")) == {1: ("GPU-0",)}
+    careful = placer("marginal-gain", mate, facts=Facts(me=0.2), caution=1.2)
+    assert decided(careful, a_job(1, name="me")) == {}
+    assert verdict(careful).endswith("1.46 times as long, bound 1.50 with caution 1.20")
 
 
 def test_no_more_than_so_many_share():
@@ -197,6 +232,7 @@ def test_no_more_than_so_many_share():
         ({"least_gain": 1.1}, "no job gains 1.1"),
         ({"slowdown_bound": 0.9}, "slowdown bound 0.9"),
         ({"smact_sum": 0}, "is no limit"),
+        ({"caution": 0.9}, "caution 0.9 is below 1"),
         ({"most_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
         ({"first": "youngest"}, "option `first` of policy `marginal-gain`"),
     ],

@@ -8,7 +8,7 @@ from builders import a_job, an_estimate
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued, Spell
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.history import History
+from cotenant.scheduling.history import MOST_BESIDE, History
 
 OK = AttemptExit(exit_code=0, signal=None, reason="exited")
 FAILED = AttemptExit(exit_code=1, signal=None, reason="exited")
@@ -120,7 +120,7 @@ def test_a_duration_is_the_one_alone():
     assert history.duration_s(waits()) == 300.0
     history.learn(shared, {2: bully, 3: shared})
     record = history.record(waits())
-    assert record.durations_s == pytest.approx([300.0, 106.0], abs=0.1), "294 s at a slowdown of 2.94 are 100 s alone"
+    assert record.durations_s == pytest.approx([300.0, 153.0], abs=0.1), "294 s at half the speed are 147 s alone"
 
 
 def test_the_slowdown_of_a_step_rate_is_learned():
@@ -161,3 +161,81 @@ def test_the_state_comes_back():
     assert again.learn(alone, {1: alone}) is None, "it knows what it has taken in"
     job = replace(waits(), state=Queued(since_s=0.0))
     assert again.need_bytes(job) == history.need_bytes(job)
+
+
+# Step rates.
+
+
+def alone(hz, job_id=1, **changes):
+    return ran(job_id, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=hz)], **changes)
+
+
+def test_the_rate_of_the_same_attempt_alone_counts_first():
+    """Earlier attempts may have counted something else: epochs, say."""
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    spells = [Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=9.0), Spell(mates=(2,), seconds=60.0, steps_hz=6.0)]
+    job = ran(3, spells=spells)
+    history = known(alone(1000.0), other)
+    assert [each.slowdown for each in history.measured(job, spells)] == [None, 1.5]
+    history.learn(job, {2: other, 3: job})
+    ((_, (seconds, steps_hz, slowdown)),) = history.record(job).beside.items()
+    assert (seconds, steps_hz, slowdown) == (60.0, 6.0, 1.5)
+
+
+@pytest.mark.parametrize("hz", [100.0, 0.1], ids=["many times as fast in company", "hundred times as slow"])
+def test_rates_that_cannot_be_of_the_same_steps_teach_nothing(hz):
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=0.99, steps_hz=hz)])
+    history = known(alone(10.0), other)
+    before = history.fingerprints.state()
+    assert history.measured(beside, beside.attempts[0].spells)[0].slowdown is None
+    history.learn(beside, {2: other, 3: beside})
+    assert history.fingerprints.state() == before
+    assert history.record(beside).beside == {}
+
+
+def test_what_happened_in_each_company_is_kept_as_a_mean_and_the_shortest_forgotten():
+    history = known(alone(10.0))
+    jobs = {}
+    for number in range(2, 2 + MOST_BESIDE + 3):
+        mate = jobs[number] = ran(number, script=f"{number}.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+        history.learn(mate, jobs)
+    for round_ in range(2):
+        for number in list(jobs)[: MOST_BESIDE + 3]:
+            spell = Spell(mates=(number,), seconds=30.0 + number, smact=0.9, steps_hz=5.0 - 3 * round_)
+            job = ran(100 * (round_ + 1) + number, spells=[spell])
+            history.learn(job, {**jobs, job.id: job})
+    kept = history.record(waits()).beside
+    assert len(kept) == MOST_BESIDE
+    seconds, steps_hz, slowdown = kept["python /tmp/18.py"]
+    assert (seconds, steps_hz, slowdown) == (96.0, 3.5, pytest.approx((2 + 5) / 2))
+    assert History.restored(history.state()).state() == history.state()
+
+
+def test_time_of_a_simulated_server_teaches_as_much_in_less_of_ours():
+    brief = ran(1, seconds=2.0, spells=[Spell(mates=(), seconds=1.0, smact=0.4, steps_hz=600.0)])
+    slow, fast = History(), History(pace=60.0)
+    for history in (slow, fast):
+        history.learn(brief, {1: brief})
+    assert (slow.record(brief).smact, slow.record(brief).peaks_bytes) == (None, [])
+    assert (fast.record(brief).smact, len(fast.record(brief).peaks_bytes)) == (0.4, 1)
+
+
+def test_what_is_learned_of_activity_is_known_at_once():
+    history = History()
+    assert history.activity(waits()).smact is None
+    history.learn(alone(10.0), {})
+    assert history.activity(waits()).smact == 0.5
+
+
+def test_a_pair_is_predicted_as_it_was_measured_after_a_few_times_together():
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.8, steps_hz=10.0)])
+    history = known(alone(10.0), other)
+    errors = []
+    for number in range(3, 7):
+        job = ran(number, spells=[Spell(mates=(2,), seconds=60.0, smact=0.95, steps_hz=4.0)])
+        history.learn(job, {2: other, number: job})
+        errors.append(abs(history.predicted(job, (2,), {2: other}) / 2.5 - 1.0))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.05
+    assert history.predicted(job, (99,), {}) is None

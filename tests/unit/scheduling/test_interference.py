@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.units import MiB
+from cotenant.core.units import GiB, MiB
 from cotenant.scheduling.interference import (
     ASSUMED_SMACT,
     READING_SPREAD,
@@ -56,6 +56,13 @@ def test_a_cold_start_goes_by_activity(smacts, slowdowns):
 )
 def test_activity_is_expected_from_memory(needed_mib, smact):
     assert expected_smact(needed_mib * MiB) == pytest.approx(smact)
+
+
+def test_a_partner_with_large_kernels_costs_more_than_its_activity_says():
+    small, large = (Activity(None, 0.8, memory_bytes=gib * GiB) for gib in (4, 16))
+    assert ColdStart().slowdowns([a(0.1), small])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 0.5**0.791)
+    assert ColdStart().slowdowns([a(0.1), large])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
+    assert ColdStart().slowdowns([a(0.1), a(0.8)])[0] == pytest.approx(1 + 1.94 * 0.8**4.44), "memory not known"
 
 
 def test_what_is_expected_is_what_measured_jobs_do():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_job, a_resident, a_server, a_snapshot
-from cotenant.core.job import Queued
+from cotenant.core.job import Attempt, Queued
 from cotenant.core.placement import Placement, Wait
 from cotenant.core.units import GiB
 from cotenant.scheduling import filters, orders, scores
@@ -70,11 +70,15 @@ def test_jobs_behind_one_that_waits_pass_with_backfill_only():
     assert [each.rule for each in waits(strict)[2].verdicts] == ["in_order"]
 
 
-def test_a_retry_never_blocks_the_queue():
-    retry = replace(a_job(1, 20), attempts=(object(),))
+def test_a_retry_blocks_the_queue_only_where_the_policy_says_so():
+    place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=20 * GiB)
+    retry = replace(a_job(1, 20), attempts=(Attempt(number=1, placement=place, placed_at_s=0.0),))
     strict = replace(MEMORY_ONLY, backfill=False)
-    answers = strict.decide([retry, a_job(2, 4)], a_server(a_snapshot(residents=BUSY)))
-    assert placed(answers) == {2: ("GPU-0",)}
+    queue, server = [retry, a_job(2, 4)], a_server(a_snapshot(residents=BUSY))
+    assert placed(strict.decide(queue, server)) == {2: ("GPU-0",)}
+    blocked = replace(strict, retries_block=True).decide(queue, server)
+    assert placed(blocked) == {}
+    assert waits(blocked)[2].reason == "job 1 is ahead and this policy lets nobody pass"
 
 
 def long_wait(job, since_s=0.0):
@@ -208,6 +212,42 @@ def test_gpus_are_kept_for_a_job_that_is_not_the_first_of_its_kind():
     kept = next(each.gpu_uuid for each in placer.explain(2, 601.0).verdicts if each.rule == "kept_free")
     placer.update(a_snapshot(int(kept[-1])))
     assert [each.job_id for each in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
+
+
+def after_oom(job, **learned):
+    place = Placement(job_id=job.id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=20 * GiB)
+    attempt = Attempt(number=1, placement=place, placed_at_s=0.0)
+    return replace(job, attempts=(attempt,), state=Queued(since_s=100.0), **learned)
+
+
+@pytest.mark.parametrize(
+    ("learned", "kept"),
+    [
+        pytest.param({"floor_bytes": 30 * GiB}, True, id="needs more than its promise"),
+        pytest.param({"exclusive_retry": True}, True, id="is to be alone"),
+        pytest.param({}, False, id="failed for another reason"),
+    ],
+)
+def test_who_ran_out_of_memory_gets_the_next_room_there_is(learned, kept):
+    """Otherwise what others leave goes to jobs that need less, as long as there are any."""
+    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer.update(a_snapshot(0, residents=BUSY))
+    placer.update(a_snapshot(1, residents=BUSY))
+    placer.add(after_oom(a_job(1, 20), **learned))
+    placer.add(a_job(2, 5, at_s=90.0))
+    assert placed(placer.decide(100.0)) == {2: ("GPU-1" if kept else "GPU-0",)}
+    placer.update(a_snapshot(0))
+    assert placed(placer.decide(101.0)) == {1: ("GPU-0",)}
+
+
+def test_the_only_gpu_is_kept_for_nobody_at_once():
+    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer.update(a_snapshot(0, residents=BUSY))
+    placer.add(after_oom(a_job(1, 20), floor_bytes=30 * GiB))
+    placer.add(a_job(2, 5, at_s=90.0))
+    assert placed(placer.decide(100.0)) == {2: ("GPU-0",)}
+    placer.add(a_job(3, 1, at_s=90.0))
+    assert placed(placer.decide(700.0)) == {}
 
 
 def test_a_kept_gpu_whose_gate_opens_is_taken():

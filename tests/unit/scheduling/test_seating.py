@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,7 @@ from cotenant.core.job import AttemptExit, ProcessId, Queued
 from cotenant.core.placement import Placement, Wait
 from cotenant.core.units import GiB
 from cotenant.scheduling.asking import Asking
+from cotenant.scheduling.explain import who
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 
@@ -153,6 +155,22 @@ def test_activity_is_learned_alone_and_known_of_residents():
     assert resident.workload == "python /tmp/a.py"
     assert resident.smact == pytest.approx(0.3)
     assert life.submit(3), "no settling is needed beside work that is known"
+
+
+def test_what_a_resident_does_is_known_from_its_own_time_alone():
+    life = Life(smact=0.3)
+    life.submit(1)
+    life.start(1)
+    life.pass_(5)
+    (resident,) = life.manager.snapshot(life.at_s).gpus[0].residents
+    assert resident.smact is None, "its start says nothing"
+    life.pass_(60)
+    life.submit(2, script="b.py")
+    life.start(2)
+    life.smact = 0.9
+    life.pass_(60)
+    mates = life.manager.snapshot(life.at_s).gpus[0].residents
+    assert [each.smact for each in mates] == [pytest.approx(0.3), None]
 
 
 def test_time_together_is_kept_apart():
@@ -319,3 +337,81 @@ def test_a_policy_that_errs_does_not_stop_the_others():
     assert life.submit(1) == []
     assert life.manager.explain(1).reason.startswith("policy `odd` erred: ")
     assert isinstance(life.manager.jobs[1].state, Queued)
+
+
+def test_how_a_job_fares_beside_others_is_told():
+    life = Life()
+    life.steps_hz = dict.fromkeys((1, 2, 3), 10.0)
+    life.run(1)
+    life.run(2, script="b.py")
+    life.submit(3)
+    life.start(3)
+    assert life.manager.explain(3).reason.endswith("8.0 GiB promised"), "alone"
+    life.submit(4, script="b.py")
+    life.start(4)
+    told = life.manager.explain(3).reason
+    assert ", beside job 4: " in told
+    assert "predicted" in told
+    assert "measured" not in told, "too early to say"
+    life.steps_hz[3] = 8.0
+    life.pass_(30)
+    assert ", beside job 4: 1.25 times as long measured, " in life.manager.explain(3).reason
+    life.end(4)
+    (spell,) = [each for each in life.manager.beside(life.manager.jobs[3], 1) if each.mates]
+    assert (spell.mates, spell.slowdown) == ((4,), 1.25)
+    life.end(3)
+    kept = life.kept[-1]
+    assert [each.slowdown for each in kept.spells if each.mates] == [1.25]
+    assert kept.usage.gpu_s == pytest.approx(31.0, abs=2.0)
+    assert life.manager.usage(life.manager.jobs[3], 1) == kept.usage
+
+
+def test_what_was_seen_of_live_attempts_survives_a_restart():
+    life = Life()
+    life.steps_hz = {2: 10.0}
+    life.run(1)
+    life.submit(2)
+    life.start(2, holds=7)
+    life.pass_(60)
+    life.holds[2] = 3
+    life.pass_(5)
+    before = life.manager
+    again = Manager(life.policy, life.config)
+    again.restore(life.kept)
+    assert again.usage(again.jobs[2], 1) is None
+    again.watch_on(json.loads(json.dumps(before.watched())))
+    life.manager = again
+    life.pass_(1)
+    assert again.usage(again.jobs[2], 1).gpu_s == before.usage(before.jobs[2], 1).gpu_s + 1.0
+    life.end(2)
+    attempt = life.manager.jobs[2].attempts[0]
+    assert attempt.peak_observed_bytes == {"GPU-0": 7 * GiB}, "not what it holds by now"
+    assert attempt.spells[0].seconds == pytest.approx(50.0, abs=2.0)
+    assert attempt.spells[0].steps_hz == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("state", [{}, {"meter": {}}, {"meter": {"usage": [], "last": {}, "idle_w": {}}, "seen": [3]}])
+def test_a_state_that_is_none_is_refused(state):
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        Life().manager.watch_on(state)
+
+
+def test_jobs_of_other_users_have_no_id():
+    life = Life()
+    for job_id, uid in ((1, 7), (2, 7), (3, 8)):
+        life.submit(job_id, uid=uid)
+    assert life.manager.named(life.manager.jobs[1], (2, 3, 99)) == (2, None, None)
+
+
+@pytest.mark.parametrize(
+    ("mates", "words"),
+    [
+        ((3,), "job 3"),
+        ((3, 4), "jobs 3, 4"),
+        ((None,), "another user's job"),
+        ((None, None), "2 jobs of other users"),
+        ((3, None), "job 3 and 1 of other users"),
+    ],
+)
+def test_who_is_there(mates, words):
+    assert who(mates) == words

@@ -32,9 +32,13 @@ def carma(
     spare_gib: float = 2.0,
     unknown_gib: float | None = None,
     backfill: bool = False,
+    retries_block: bool = False,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
-    """Limits as published; `prefer` is the GPU taken among those admitted."""
+    """Limits as published; `prefer` is the GPU taken among those admitted.
+
+    In CARMA's code nobody shares while a job waits that ran out of memory: that is `retries_block`.
+    """
     return Ranked(
         name="carma",
         order=orders.retries_first,
@@ -44,6 +48,7 @@ def carma(
         ),
         score=PREFERENCES[prefer],
         backfill=backfill,
+        retries_block=retries_block,
         spare_bytes=gib(spare_gib, "memory to spare"),
         unknown_bytes=unknown_bytes(unknown_gib),
         after_oom=alone_after_oom,

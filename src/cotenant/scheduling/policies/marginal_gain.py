@@ -2,13 +2,14 @@
 
 For each GPU: how fast would each resident and the newcomer be there together, and how much more is that, summed up,
 than the residents' speeds now? An empty GPU gains 1. Admitted is a gain of at least `least_gain`, as long as every
-resident's and the newcomer's predicted slowdown stays within its own bound and the sum of SM activities within
-`smact_sum`, which keeps the rule honest where the predictor is wrong. The GPU with the largest gain is taken, the one
-with most memory available among equals.
+resident's and the newcomer's predicted slowdown, times `caution`, stays within its own bound and the sum of SM
+activities within `smact_sum`, which keeps the rule honest where the predictor is wrong. The GPU with the largest gain
+is taken, the one with most memory available among equals.
 
 What a job does to a GPU comes from the history of the same work, and so do its slowdowns. Before there is any, a
-newcomer's activity is expected from the memory that it needs, that of residents is what the GPU does once they have
-settled, and others suffer as such activity costs them on average (decision 0048).
+newcomer's activity is expected from the memory that it needs (decision 0048), that of a resident is what the GPU did
+while it was alone there, or is told apart from what all do together, and others suffer as such activity and memory
+cost them on average (decision 0049).
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ from cotenant.scheduling.views import GpuView, Newcomer
 
 MOST_REMEMBERED = 100_000
 
-First = Literal["oldest", "shortest"]
+First = Literal["oldest", "shortest", "least-work"]
 
-_ORDERS: dict[First, orders.Order] = {"oldest": orders.fifo, "shortest": orders.shortest_first}
+_ORDERS: dict[First, orders.Order] = {
+    "oldest": orders.fifo,
+    "shortest": orders.shortest_first,
+    "least-work": orders.least_work_first,
+}
 
 
 class MarginalGain:
@@ -39,7 +44,16 @@ class MarginalGain:
 
     rule = "marginal_gain"
 
-    def __init__(self, *, least_gain: float, slowdown_bound: float, smact_sum: float, predictor: Predictor) -> None:
+    def __init__(
+        self,
+        *,
+        least_gain: float,
+        slowdown_bound: float,
+        smact_sum: float,
+        predictor: Predictor,
+        caution: float = 1.0,
+    ) -> None:
+        self._caution = caution
         self._least_gain = least_gain
         self._slowdown_bound = slowdown_bound
         self._smact_sum = smact_sum
@@ -55,6 +69,7 @@ class MarginalGain:
             slowdown_bound=self._slowdown_bound,
             smact_sum=self._smact_sum,
             predictor=predictor,
+            caution=self._caution,
         )
 
     def profile(self, job: Job, facts: Facts) -> Member:
@@ -76,9 +91,13 @@ class MarginalGain:
             self._known.clear()
             self._known_version = self._predictor.version
         if key not in self._known:
-            gain, why_not = self._judge(*key)
+            gain, why_not = (0.0, "too active") if self._are_too_active(*key) else self._judge(*key)
             self._known[key] = None if why_not else -gain
         return self._known[key]
+
+    def _are_too_active(self, newcomer: Member, residents: Company) -> bool:
+        """The cheapest limit to see."""
+        return bool(residents) and sum([each.smact for each in residents]) + newcomer.smact > self._smact_sum + 1e-9
 
     def reason(self, profile: Hashable, signature: Hashable) -> str:
         """Which limit it would break, with the numbers."""
@@ -93,14 +112,15 @@ class MarginalGain:
         before = self._predictor.slowdowns([each.activity for each in residents])
         after = self._predictor.slowdowns([each.activity for each in everybody])
         gain = round(sum(1.0 / each for each in after) - sum(1.0 / each for each in before), 4)
-        if smact_sum > self._smact_sum + 1e-9:
+        if self._are_too_active(newcomer, residents):
             added = f" ({newcomer.smact:.2f} expected of it)" if newcomer.guessed else ""
             return gain, f"SMACT {smact_sum:.2f} in all with this job{added}, limit {self._smact_sum:.2f}"
         for each, slowdown in zip(everybody, after, strict=True):
             bound = self._slowdown_bound if each.bound is None else each.bound
-            if slowdown > bound:
+            if slowdown * self._caution > bound:
                 who = "this job" if each is everybody[-1] else f"a job with SMACT {each.smact:.2f} there"
-                return gain, f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}"
+                careful = f" with caution {self._caution:.2f}" if self._caution > 1 else ""
+                return gain, f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{careful}"
         if gain < self._least_gain:
             return gain, f"{gain:+.2f} jobs' worth of speed gained, {self._least_gain:.2f} wanted"
         return gain, ""
@@ -111,6 +131,7 @@ def marginal_gain(
     least_gain: float = 0.3,
     slowdown_bound: float = 1.5,
     smact_sum: float = 1.4,
+    caution: float = 1.0,
     most_jobs: int = 4,
     settle_s: float = 15.0,
     spare_gib: float = 0.0,
@@ -120,14 +141,17 @@ def marginal_gain(
 ) -> Ranked:
     """`slowdown_bound` is for jobs that name none; `most_jobs` share a GPU at most; others as described above.
 
-    `first` is who is considered first among those of equal priority: the oldest, or the shortest by history, then those
-    of unknown duration by age; `keep_after_s` keeps the long ones from starving.
+    `caution` multiplies predicted slowdowns before they are compared with a bound: more jobs stay within it above 1.
+    `first` is who is considered first among those of equal priority: the oldest; or, by history, the shortest or those
+    that need least GPU time, then those of unknown duration by age; `keep_after_s` keeps the long ones from starving.
     `spare_gib` stays free besides all promises, for what fragments, or is held outside any process.
     """
     if not least_gain <= 1:
         raise UsageError(f"no job gains {least_gain:g}: an empty GPU is 1", hint="write e.g. `0.3`")
     if not 1 <= slowdown_bound < math.inf:
         raise UsageError(f"slowdown bound {slowdown_bound:g} is below 1 or no number", hint="write e.g. `1.5`")
+    if not 1 <= caution < math.inf:
+        raise UsageError(f"caution {caution:g} is below 1 or no number", hint="write e.g. `1.2`")
     if not 0 < smact_sum < math.inf:
         raise UsageError(f"a sum of SM activities of {smact_sum:g} is no limit", hint="write e.g. `1.6`")
     return Ranked(
@@ -136,7 +160,11 @@ def marginal_gain(
         gates=(filters.at_most(most_jobs), filters.known_or_settled(settle_s)),
         score=scores.most_available_memory,
         match=MarginalGain(
-            least_gain=least_gain, slowdown_bound=slowdown_bound, smact_sum=smact_sum, predictor=ColdStart()
+            least_gain=least_gain,
+            slowdown_bound=slowdown_bound,
+            smact_sum=smact_sum,
+            predictor=ColdStart(),
+            caution=caution,
         ),
         keep_after_s=keep_after_s,
         spare_bytes=gib(spare_gib, "memory to spare"),

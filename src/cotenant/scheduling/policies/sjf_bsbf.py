@@ -63,7 +63,7 @@ class ShareOrWait:
         duration_s = self._durations.get(company[0].workload)
         if duration_s is None:
             return (Lasting(company[0], None),)
-        ran_s = view.at_s - view.residents[0].placed_at_s
+        ran_s = max(0.0, view.at_s - view.residents[0].placed_at_s)  # nothing was read of the GPU yet, after a restart
         return (Lasting(company[0], _rounded(max(duration_s - ran_s, duration_s / 20))),)
 
     def describe(self, newcomer: Newcomer, profile: Hashable) -> None:

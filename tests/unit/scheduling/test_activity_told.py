@@ -1,0 +1,51 @@
+"""A placer that is told what a GPU was seen to do: who waits is looked at again only where that may help."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_job, a_snapshot
+from cotenant.scheduling.interference import Activity
+from cotenant.scheduling.policies import create
+
+BUSY, CALM = Activity(None, 0.95, 0.5, 0.5), Activity(None, 0.2, 0.1, 0.1)
+
+
+def beside_one(name, options, second):
+    """A placer of one GPU with job 1 at work, and `second` waiting."""
+    placer = create(name, options).placer()
+    placer.update(a_snapshot())
+    placer.add(a_job(1, 4))
+    assert [each.job_id for each in placer.decide(0.0)] == [1]
+    placer.seen(1, 1.0)
+    placer.activity("GPU-0", BUSY)
+    placer.add(second)
+    assert placer.decide(2.0) == []
+    return placer
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param("most-memory", {"settle_s": 0.0}, id="a gate opens"),
+        pytest.param(
+            "marginal-gain",
+            {"settle_s": 0.0, "smact_sum": 1.1, "slowdown_bound": 9.0, "least_gain": -1.0},
+            id="a match sees another company",
+        ),
+    ],
+)
+def test_who_waits_is_placed_once_the_gpu_is_seen_to_do_less(name, options):
+    placer = beside_one(name, options, a_job(2, 20))
+    placer.activity("GPU-0", BUSY)
+    assert placer.decide(3.0) == []
+    placer.activity("GPU-0", CALM)
+    assert [each.job_id for each in placer.decide(4.0)] == [2]
+
+
+def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
+    placer = beside_one("most-memory", {"settle_s": 0.0, "keep_after_s": 10.0}, a_job(2, 20))
+    assert placer.decide(20.0) == []  # it has waited long: the GPU is kept for it from now on
+    placer.add(a_job(3, 1))
+    placer.activity("GPU-0", CALM)
+    assert [each.job_id for each in placer.decide(21.0)] == [2, 3]

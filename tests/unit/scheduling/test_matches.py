@@ -1,0 +1,47 @@
+"""Who is on a GPU, as policies that compare jobs see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_resident, a_snapshot
+from cotenant.scheduling.matches import company_of
+from cotenant.scheduling.views import GpuView
+
+
+def company(*residents, smact):
+    return company_of(GpuView(a_snapshot(residents=residents, at_s=100.0, smact=smact)))
+
+
+def test_a_full_gpu_does_not_make_two_unknown_residents_half_of_what_their_size_says():
+    """SMs that are all in use say little of who uses them: then the expectation from memory stands."""
+    residents = [a_resident(12, job_id=100 + each, placed_at_s=0.0, seen_at_s=0.0) for each in range(2)]
+    (one, other) = company(*residents, smact=1.0)
+    assert one.smact == other.smact >= 0.70
+    (one, other) = company(*residents, smact=0.4)
+    assert one.smact == other.smact < 0.35
+
+
+def test_one_who_was_not_seen_yet_is_what_its_size_says():
+    seen, starting = a_resident(1, placed_at_s=0.0, seen_at_s=0.0), a_resident(12, job_id=101, placed_at_s=0.0)
+    found = company(seen, starting, smact=0.9)
+    assert [each.smact for each in found] == pytest.approx([0.22, 0.70])
+
+
+def test_one_who_is_alone_does_what_the_gpu_does():
+    (one,) = company(a_resident(12, placed_at_s=0.0, seen_at_s=0.0), smact=0.34)
+    assert (one.smact, one.guessed) == (pytest.approx(0.34), True)
+
+
+def test_what_differs_by_less_than_a_tenth_of_its_memory_is_the_same():
+    sizes = {company(a_resident(gib), smact=0.5)[0].memory_bytes for gib in (7.8, 8.0, 8.2)}
+    assert sizes == {8 * 2**30}
+
+
+def test_the_same_work_with_and_without_a_bound_has_an_order():
+    bounds = (None, 1.5)
+    mates = [
+        a_resident(8, job_id=100 + place, workload="w", smact=0.3, slowdown_bound=bound)
+        for place, bound in enumerate(bounds)
+    ]
+    assert company(*mates, smact=0.5) == company(*reversed(mates), smact=0.5)

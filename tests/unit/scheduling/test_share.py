@@ -1,0 +1,184 @@
+"""How jobs share that say how: in turns, by MPS, on a MIG instance of their own; and after MPS has failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job, a_resident, a_server, a_snapshot, a_spec
+from cotenant.core.events import JobSubmitted, ServerSampled
+from cotenant.core.job import Attempt, AttemptExit, Held
+from cotenant.core.placement import Placement, Wait
+from cotenant.core.units import GiB
+from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.ledger import never_fits
+from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.policies import create
+from cotenant.scheduling.recovery import Final, Retry, share_of, verdict
+
+TURNS = create("most-memory", {"settle_s": 0.0})
+MPS = create("most-memory", {"settle_s": 0.0, "sharing": "mps"})
+
+
+def instance(index, gib, **options):
+    found = a_snapshot(index, gib=gib, **options)
+    return replace(found, gpu=replace(found.gpu, mig_profile="3g.20gb", mig_parent="GPU-p"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "share", "sharing"),
+    [
+        (TURNS, "auto", "time-sliced"),
+        (TURNS, "time", "time-sliced"),
+        (TURNS, "mps", "mps"),
+        (MPS, "auto", "mps"),
+        (MPS, "time", "time-sliced"),
+        (MPS, "mps", "mps"),
+    ],
+)
+def test_the_job_has_the_last_word(policy, share, sharing):
+    (answer,) = policy.decide([a_job(share=share)], a_server(a_snapshot()))
+    assert answer.sharing == sharing
+
+
+def test_jobs_that_ask_for_different_things_are_told_apart():
+    queue = [a_job(each, 4, share=share) for each, share in enumerate(("auto", "mps", "time", "auto"), start=1)]
+    answers = TURNS.decide(queue, a_server(a_snapshot()))
+    assert [each.sharing for each in answers] == ["time-sliced", "mps", "time-sliced", "time-sliced"]
+
+
+def test_an_instance_of_its_own_is_the_smallest_that_is_empty_and_will_do():
+    server = a_server(
+        a_snapshot(0),
+        instance(1, 40),
+        instance(2, 20, residents=(a_resident(2),)),
+        instance(3, 10),
+        instance(4, 20),
+    )
+    (answer,) = TURNS.decide([a_job(gib=12, share="mig")], server)
+    assert (answer.gpu_uuids, answer.sharing) == (("GPU-4",), "exclusive")
+
+
+def test_without_an_instance_it_waits_and_says_so():
+    server = a_server(a_snapshot(0), instance(1, 20, residents=(a_resident(2),)))
+    (answer,) = TURNS.decide([a_job(gib=12, share="mig")], server)
+    assert isinstance(answer, Wait)
+    assert answer.reason == "1 empty MIG instance with 12.0 GiB available, none of 2 qualifies"
+    assert [(each.rule, each.reason) for each in answer.verdicts] == [
+        ("honors_share", "is no MIG instance, which was asked for"),
+        ("honors_exclusive", "must be empty (an instance of its own was asked for), job 100 on it"),
+    ]
+
+
+def test_one_of_unknown_need_takes_any_empty_instance():
+    (answer,) = TURNS.decide([a_job(gib=None, share="mig")], a_server(a_snapshot(0), instance(1, 20)))
+    assert (answer.gpu_uuids, answer.promised_bytes) == (("GPU-1",), 20 * GiB)
+
+
+def test_that_waits_long_has_instances_kept_and_no_whole_gpu():
+    policy = create("most-memory", {"settle_s": 0.0, "keep_after_s": 10.0})
+    server = a_server(a_snapshot(0, at_s=100.0), instance(1, 20, residents=(a_resident(2),), at_s=100.0), at_s=100.0)
+    answers = {each.job_id: each for each in policy.decide([a_job(1, 12, share="mig"), a_job(2, 4)], server)}
+    assert isinstance(answers[1], Wait)
+    assert answers[2].gpu_uuids == ("GPU-0",)
+
+
+def test_never_fits_without_instances():
+    assert never_fits(a_job(gib=12, share="mig"), []) == "needs a MIG instance, the server has none"
+    assert never_fits(a_job(gib=12, share="mig"), [20 * GiB]) is None
+    assert "the largest has 5.0 GiB" in never_fits(a_job(gib=12, share="mig"), [5 * GiB])
+
+
+# -- MPS has failed under it
+
+
+def ended(*ends, share="auto", forgiven=0, sharing="mps", **spec):
+    """A job whose attempts came to `ends`."""
+    attempts = tuple(
+        Attempt(
+            number=number,
+            placement=Placement(job_id=1, gpu_uuids=("GPU-0",), sharing=sharing, promised_bytes=8 * GiB),
+            placed_at_s=0.0,
+            started_at_s=0.0,
+            ended_at_s=10.0,
+            exit=end,
+        )
+        for number, end in enumerate(ends, start=1)
+    )
+    return replace(a_job(share=share, **spec), attempts=attempts, attempts_forgiven=forgiven)
+
+
+def an_end(code=1, **fields):
+    return AttemptExit(exit_code=code, signal=None, reason="exited", **fields)
+
+
+FAULT = an_end(mps_fault=True)
+
+
+def test_tried_again_unasked_and_not_by_mps():
+    what = verdict(ended(FAULT))
+    assert isinstance(what, Retry)
+    assert (what.exclusive, what.floor_bytes, what.forgiven) == (False, 0, False)
+    assert "without MPS" in what.reason
+    for share in ("auto", "mps", "time"):
+        assert share_of(ended(FAULT, share=share)) == "time"
+    (answer,) = MPS.decide([ended(FAULT, share="mps")], a_server(a_snapshot()))
+    assert answer.sharing == "time-sliced"
+
+
+def test_who_is_to_blame_falls_alone_then_and_stops():
+    assert verdict(ended(FAULT, an_end(3))) == Final(outcome="failed", code=3, reason="exit code 3")
+
+
+def test_counts_neither_as_a_failure_nor_as_an_attempt():
+    assert isinstance(verdict(ended(FAULT, an_end(3), retries=1)), Retry)
+    assert isinstance(verdict(ended(an_end(3), FAULT, an_end(3), retries=1)), Final)
+    lost = AttemptExit(exit_code=None, signal=None, reason="lost")
+    assert isinstance(verdict(ended(FAULT, lost, requeue=True, max_attempts=2)), Retry)
+    assert isinstance(verdict(ended(an_end(), lost, requeue=True, max_attempts=2)), Final)
+
+
+def test_success_is_success_whatever_happened_to_the_server():
+    assert verdict(ended(an_end(0, mps_fault=True))) == Final(outcome="completed", code=0)
+
+
+def test_after_a_requeue_it_may_be_a_client_again():
+    assert share_of(ended(FAULT, forgiven=1, share="mps")) == "mps"
+
+
+def test_without_a_fault_a_failure_is_its_own():
+    assert verdict(ended(an_end(3))) == Final(outcome="failed", code=3, reason="exit code 3")
+
+
+# -- through the manager
+
+
+class Bench:
+    """A manager, and a clock for it."""
+
+    def __init__(self):
+        self.manager = Manager(TURNS, ManagerConfig(estimate=False))
+        self.at_s = 0.0
+
+    def sampled(self, *gpus):
+        self.at_s += 1.0
+        samples = {each.gpu.uuid: replace(each.samples[0], at_s=self.at_s) for each in gpus}
+        known = tuple(each.gpu for each in gpus)
+        self.manager.handle(ServerSampled(at_s=self.at_s, cause="test", gpus=known, samples=samples, observed=()))
+
+    def submitted(self, **spec):
+        self.manager.handle(JobSubmitted(at_s=self.at_s, cause="test", job_id=1, spec=a_spec(**spec)))
+
+
+def test_held_without_instances_until_there_is_one():
+    bench = Bench()
+    bench.sampled(a_snapshot(0))
+    bench.submitted(share="mig", declared_bytes=8 * GiB)
+    bench.sampled(a_snapshot(0))
+    state = bench.manager.jobs[1].state
+    assert (type(state), state.reason) == (Held, "needs a MIG instance, the server has none")
+    for _ in range(2):
+        bench.sampled(a_snapshot(0), instance(1, 20))
+    (attempt,) = bench.manager.jobs[1].attempts
+    assert attempt.placement.gpu_uuids == ("GPU-1",)
