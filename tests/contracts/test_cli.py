@@ -35,6 +35,7 @@ NEEDS_DAEMON = {
     "top": [],
     "gpus": [],
     "mig": ["plan", "0"],
+    "token": ["revoke", "0123abcd"],
 }
 ALONE = {"config", "doctor", "estimate", "compare", "demo", "daemon", "measure", "simulate", "calibrate", "learn"}
 EVERY = [*COMMANDS, *ALIASES]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.core.errors import UsageError
 from cotenant.daemon.client import Client
 
 TIMEOUT_S = 60
@@ -158,7 +159,8 @@ def site():
         yield site
         if site.daemon is not None and site.daemon.poll() is None:
             for view in site.client.jobs(active=True):
-                site.client.cancel(view["id"])
+                with contextlib.suppress(UsageError):  # it has ended meanwhile
+                    site.client.cancel(view["id"])
             for view in site.client.jobs():
                 site.wait(view["id"])
             site.stop()

@@ -58,3 +58,76 @@ def test_job_that_cannot_have_mps_says_so(site, notes):
     view = site.wait(site.submit("true"))
     assert view["state"] == "FAILED"
     assert "MPS does not start on GPU-0a8f0f2e-1111" in view["reason"]
+
+
+def test_neighbors_of_a_client_that_faults_run_again_and_it_alone_fails(site, notes):
+    site.start(simulate=None)
+    gate, fault = site.gate(), site.gate()
+    # Under MPS the one takes the server down, as a fatal exception does, and the others end with an error at their next
+    # call; alone, the same job fails just so, and they are fine.
+    server = '"$CUDA_MPS_PIPE_DIRECTORY/servers"'
+    culprit = site.submit(f'{fault}; [ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && echo "77 FAULT" > {server}; exit 7')
+    victims = [site.submit(f'[ ! -d "$CUDA_MPS_PIPE_DIRECTORY" ] || {{ {gate}; exit 1; }}') for _ in range(2)]
+    for each in (culprit, *victims):
+        assert site.started(each)["sharing"] == "mps"
+    site.open_gate(fault)
+    view = site.wait(culprit)
+    assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 7, 2)
+    site.open_gate(gate)
+    for each in victims:
+        view = site.wait(each)
+        assert (view["state"], [each["sharing"] for each in view["attempt_list"]]) == (
+            "COMPLETED",
+            ["mps", "time-sliced"],
+        )
+        story = site.cli("story", str(each)).stdout
+        assert "exit code 1, after its MPS server had failed" in story
+    assert "a client has taken the MPS server down" in site.log.read_text()
+
+
+def test_a_failure_of_its_own_under_mps_is_final(site, notes):
+    site.start(simulate=None)
+    gate = site.gate()
+    neighbor, job = site.submit(gate), site.submit("exit 3")
+    view = site.wait(job)
+    assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 3, 1)
+    site.open_gate(gate)
+    assert site.wait(neighbor)["attempts"] == 1
+
+
+def test_jobs_share_as_they_ask(site, notes):
+    del site.env["COTENANT_POLICY__OPTIONS__SHARING"]  # in turns, unless asked otherwise
+    site.start(simulate=None)
+    show = ("--", "sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY-unset}")
+    jobs = {}
+    for share in ("auto", "time", "mps"):
+        done = site.cli("submit", "--gpu-mem", "1G", "--share", share, "--parsable", *show)
+        assert done.returncode == 0, done.stderr
+        jobs[share] = int(done.stdout)
+    told = {
+        share: (site.wait(each)["attempt_list"][0]["sharing"], site.cli("logs", str(each)).stdout.strip())
+        for share, each in jobs.items()
+    }
+    assert told == {
+        "auto": ("time-sliced", "unset"),
+        "time": ("time-sliced", f"{site.root}/mps/nobody"),
+        "mps": ("mps", f"{site.root}/mps/0a8f0f2e-1111-{os.geteuid()}/pipe"),
+    }
+    assert "share mps" in site.cli("show", str(jobs["mps"])).stdout
+    assert "sharing    auto, none, time, mps\n" in site.cli("daemon", "status").stdout
+    for words, says in (
+        (("--share", "mig"), "does not offer `--share mig`: none of its GPUs has MIG instances"),
+        (("--share", "mps", "--gpus", "2"), "a job of 2 GPUs cannot share them by mps"),
+        (("--share", "time", "--exclusive"), "asks to be alone, and to share by time"),
+    ):
+        done = site.cli("submit", "--gpu-mem", "1G", *words, "--", "true")
+        assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+
+
+def test_what_a_server_without_mps_says(server):
+    done = server.cli("submit", "--gpu-mem", "1G", "--share", "mps", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: this server does not offer `--share mps`: its GPUs are simulated",
+        "hint: it offers auto, none, time",
+    ]

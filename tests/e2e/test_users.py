@@ -9,6 +9,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -205,3 +206,74 @@ def test_only_root_can_serve_everybody(site, users):
     ann = Person(site, users[0])
     done = ann.cli("daemon", "--all-users", "--simulate", "1xA100-40GB", "--socket", f"{ann.home}/s")
     assert (done.returncode, done.stderr.splitlines()[-2]) == (2, "error: only root's daemon can serve all users")
+
+
+def test_users_of_a_machine_have_tokens_of_their_own(site, users):
+    site.env["COTENANT_TCP__LISTEN"] = "127.0.0.1:0"
+    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    ann, bob = (Person(site, each) for each in users)
+    made = json.loads(ann.cli("token", "create", "--json").stdout)["token"]
+    assert made["user"] == ann.name
+    assert bob.cli("token", "list", "--no-header").stdout == ""
+    assert bob.cli("token", "revoke", made["id"]).returncode == 2
+    assert bob.cli("token", "create", "--user", ann.name).returncode == 5
+    assert bob.cli("token", "create", "--admin").returncode == 5
+    assert "no tokens for root" in site.cli("token", "create").stderr
+    theirs = json.loads(site.cli("token", "create", "--user", bob.name, "--json").stdout)["token"]
+    assert theirs["user"] == bob.name
+    # Root's shell on another machine, with ann's token: it is ann.
+    url = site.client.status()["tcp"]
+    del site.env["COTENANT_SOCKET"]
+    site.env |= {"COTENANT_HOST": url, "COTENANT_TOKEN": made["text"]}
+    job = site.cli("submit", "--gpu-mem", "1G", "--parsable", "-D", "/", "--", "id", "-un").stdout.strip()
+    assert site.cli("wait", job).returncode == 0
+    assert site.cli("logs", job).stdout == f"{ann.name}\n"
+    site.env["COTENANT_TOKEN"] = theirs["text"]
+    assert site.cli("show", job).returncode == 5
+    site.env["COTENANT_SOCKET"] = str(site.socket)
+    del site.env["COTENANT_HOST"]
+
+
+def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, users):
+    one_gpu = ("--all-users", "--policy", "most-memory", "--state-dir", str(site.root / "state" / "cotenant"))
+    site.start(*one_gpu, simulate="1xA100-40GB")
+    ann, bob = (Person(site, each) for each in users)
+    train = ("--", site.command[0], "-m", "cotenant.sim.job", "--duration", "900", "--delay", "5", "--peak-gib", "1")
+    first = ann.submit("-D", str(ann.home), *train)
+    second = bob.submit("--progress", r"(\d+) %, speed", *train)
+    give_up_s = time.monotonic() + 60
+    rates = {}
+    while len(rates) < 2:
+        assert time.monotonic() < give_up_s, site.log.read_text()
+        time.sleep(0.1)
+        for person, job in ((ann, first), (bob, second)):
+            view = site.client.job(int(job))
+            told = [each for one in view["attempt_list"] for each in one["beside"] if each["steps_hz"]]
+            rates |= {person.name: told} if told else {}
+    seen = json.loads(ann.cli("show", first, "--json").stdout)["job"]["attempt_list"][0]["beside"]
+    assert {mate for each in seen for mate in each["mates"]} <= {None}, "that bob's job is there, but not which"
+    assert "beside another user's job" in ann.cli("explain", first).stdout
+    (ours,) = json.loads(ann.cli("history", "--by", "user", "--json").stdout)["user"]
+    assert ours["user"] == ann.name
+    (work,) = json.loads(bob.cli("history", "--by", "work", "--json").stdout)["work"] or [{"beside": []}]
+    assert work["beside"] == []
+    for job in (first, second):
+        site.cli("cancel", job)
+        site.wait(int(job))
+
+
+def test_what_is_told_of_the_end_is_told_as_the_user(site, users):
+    site.env["COTENANT_NOTIFICATIONS__ENABLED"] = "true"
+    site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
+    ann = Person(site, users[0])
+    os.mkfifo(ann.home / "told", 0o600)
+    os.chown(ann.home / "told", ann.account.pw_uid, ann.account.pw_gid)
+    tell = (
+        'echo "$(id -un) $COTENANT_JOB_ID $COTENANT_JOB_STATE $COTENANT_JOB_EXIT_CODE; $(cat /etc/shadow 2>&1)" > told'
+    )
+    job = ann.submit("--notify", f"cd {ann.home}; {tell}", "--", "sh", "-c", "exit 3")
+    said = subprocess.run(
+        ["cat", str(ann.home / "told")], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert said.startswith(f"{ann.name} {job} FAILED 3; ")
+    assert "Permission denied" in said

@@ -6,12 +6,20 @@ Telemetry that fails and GPUs that vanish are in `unit/daemon/test_monitor.py`, 
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import socket
+import time
+from pathlib import Path
 
 import pytest
 
+from cotenant.core.errors import UsageError
 
-@pytest.mark.parametrize("name", ["a+b", "a\nb", "a b'c\"d", "-rf", "%j", "OOM unsuccessful", "ä\udcff"])
+
+@pytest.mark.parametrize(
+    "name", ["a+b", "a\nb", "a b'c\"d", "-rf", "%j", "OOM unsuccessful", "ä\udcff", "$(touch x)", "; touch x"]
+)
 def test_any_folder_and_file_can_be_named(server, name):
     folder = server.root / name
     folder.mkdir()
@@ -22,6 +30,7 @@ def test_any_folder_and_file_can_be_named(server, name):
     view = server.wait(int(done.stdout))
     assert (view["state"], view["exit_code"]) == ("FAILED", 3)  # and not out of memory, whatever the path says
     assert (folder / "out").read_bytes() == bytes(folder) + b"\n"
+    assert [each.name for each in folder.iterdir()] == ["out"]  # no shell has read the name
 
 
 def test_slow_and_broken_clients_keep_nobody_waiting(server):
@@ -63,6 +72,64 @@ def test_an_incomplete_job_is_refused_before_it_is_taken(server):
         done = server.cli("submit", "--json", *arguments)
         assert (done.returncode, json.loads(done.stdout)["error"]["exit_code"]) == (2, 2), arguments
     assert server.client.jobs() == []
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        {"command": []},
+        {"command": [""]},
+        {"command": None},
+        {"command": ["true"]},
+        {"command": "true"},
+        [],
+        None,
+        7,
+    ],
+    ids=repr,
+)
+def test_a_request_without_what_it_takes_is_refused_and_harms_nobody(server, job):
+    with pytest.raises(UsageError):
+        server.client.submit([job])
+    assert server.client.jobs() == []
+    assert server.wait(server.submit("true"))["state"] == "COMPLETED"
+
+
+def test_clients_leave_nothing_open(server):
+    def open_files():
+        return len(list(Path(f"/proc/{server.daemon.pid}/fd").iterdir()))
+
+    def visit():
+        for _ in range(20):
+            server.client.status()
+            with socket.socket(socket.AF_UNIX) as rude:
+                rude.connect(str(server.socket))
+                rude.sendall(b"GET /v1/jobs HTTP/1.1\r\n")
+
+    visit()
+    before = open_files()
+    for _ in range(5):
+        visit()
+    give_up_s = time.monotonic() + 60
+    while open_files() > before + 10:  # the daemon sees a closed connection when it next looks
+        assert time.monotonic() < give_up_s, (before, open_files())
+
+
+def test_a_user_is_who_the_kernel_says(server):
+    job = server.submit("id -u", user="mallory", uid=4242)
+    view = server.wait(job)
+    assert (view["state"], view["user"]) == ("COMPLETED", pwd.getpwuid(os.getuid()).pw_name)
+    assert server.cli("logs", str(job)).stdout == f"{os.getuid()}\n"
+
+
+def test_a_job_that_empties_its_own_log_is_read_right(server):
+    oom = "printf 'Traceback (most recent call last):\\n  x\\ntorch.OutOfMemoryError: CUDA out of memory.\\n' >&2"
+    job = server.submit(
+        f"{oom}; : > err; echo fine >&2; exit 4", stdout_path=f"{server.root}/out", stderr_path=f"{server.root}/err"
+    )
+    view = server.wait(job)
+    assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 4, 1)
 
 
 def test_words_in_the_output_are_no_failure(server):

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "gpus": ("cotenant.cli.gpus", "The GPUs: memory promised and used, activity, residents"),
     "mig": ("cotenant.cli.mig", "Cut a GPU into MIG instances: propose a layout, make it"),
     "config": ("cotenant.cli.config", "The configuration in effect, and checks of files"),
+    "token": ("cotenant.cli.token", "Tokens for the daemon on the network: make, list, revoke them"),
     "daemon": ("cotenant.cli.daemon", "Start, stop and ask the daemon"),
     "simulate": ("cotenant.cli.simulate", "Replay a trace under policies; when would my job start"),
     "measure": ("cotenant.cli.measure", "What scripts really take, measured on this machine's GPU"),

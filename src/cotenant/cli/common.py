@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +19,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead
 Socket = Annotated[
     Path | None,
     typer.Option("--socket", metavar="PATH", help="The daemon's socket; also $COTENANT_SOCKET."),
+]
+
+LocalSocket = Annotated[
+    Path | None,
+    typer.Option("--socket", metavar="PATH", help="Socket of the daemon on this machine; also $COTENANT_SOCKET."),
+]
+Host = Annotated[
+    str | None,
+    typer.Option("--host", metavar="HOST[:PORT]", help="A daemon on the network, for a token; also $COTENANT_HOST."),
 ]
 
 COMPLETED = 200
@@ -48,8 +60,28 @@ Format = Annotated[str | None, typer.Option("--format", metavar="A,B,...", help=
 
 
 def new_client(socket: Path | None) -> Client:
-    """The client for `--socket`, or for the socket that is in effect without it."""
+    """The client for `--socket`, or for the daemon that is in effect without it."""
     return Client(socket.absolute() if socket is not None else None)
+
+
+def with_host(act: Callable[..., Any]) -> Callable[..., Any]:
+    """`act` with the option `--host`, if it has `--socket` for whichever daemon there is; else as it was."""
+    parameters = dict(inspect.signature(act, eval_str=True).parameters)
+    if "socket" not in parameters or parameters["socket"].annotation != Socket or "host" in parameters:
+        return act
+
+    @functools.wraps(act)
+    def command(*, host: str | None = None, **given: Any) -> Any:
+        if host is not None:
+            if given.get("socket") is not None:
+                raise UsageError("--host and --socket name two daemons", hint="leave out one of them")
+            os.environ["COTENANT_HOST"] = host  # as if it had been there: completion and clients look there
+        return act(**given)
+
+    parameters["host"] = inspect.Parameter("host", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Host)
+    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]  # typer reads it
+    command.__annotations__ = {each.name: each.annotation for each in parameters.values()}
+    return command
 
 
 def one_job(client: Client, ref: str) -> int:

@@ -62,18 +62,18 @@ def check(
     *,
     json: Json = False,
 ) -> None:
-    """See whether configuration files are right, policy and its options included.
+    """See whether a daemon would start with these files, as far as that can be told without starting it.
 
     cotenant config check ./config.toml
     """
-    from cotenant.scheduling import policies
+    from cotenant.daemon.checking import check_config
 
     named = files or [each for each in config_files() if each.exists()]
     for path in files or ():
         if not path.exists():
             raise UsageError(f"no file `{path}`")
     config = configuration.load(named, {} if files else os.environ, {})
-    policies.create(config.policy.name, dict(config.policy.options))
+    check_config(config)
     if json:
         emit_json({"files": [str(each) for each in named], "ok": True})
         return

@@ -194,8 +194,10 @@ def status(*, json: Json = False, socket: Socket = None) -> None:
         ("since", told["started_at"]),
         ("policy", told["policy"]),
         ("estimator", told["estimator"] or "none"),
+        ("sharing", ", ".join(told["shares"])),
         ("GPUs", f"{told['backend']} {told['simulate'] or ''}".strip()),
         ("socket", told["socket"]),
+        ("network", told["tcp"] or "off"),
         ("state", told["state_dir"]),
         ("jobs", jobs),
     ):
@@ -209,11 +211,12 @@ def stop(*, json: Json = False, socket: Socket = None) -> None:
     """End the daemon. Jobs that run go on; the next daemon adopts them."""
     client = new_client(socket)
     pid = client.shutdown()["pid"]
-    _wait_for_end(client, pid)
+    if not client.is_remote:  # there, the number is somebody else's
+        _wait_for_end(client, pid)
     if json:
         emit_json({"pid": pid})
     else:
-        print(f"daemon {pid} has ended")
+        print(f"daemon {pid} {'ends' if client.is_remote else 'has ended'}")
 
 
 def _wait_for_end(client: Client, pid: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from cotenant.cli.common import Json, Socket
+from cotenant.cli.common import Json, LocalSocket
 from cotenant.cli.output import emit_json
 from cotenant.daemon.paths import socket_path
 
 
-def command(*, json: Json = False, socket: Socket = None) -> int:
+def command(*, json: Json = False, socket: LocalSocket = None) -> int:
     """What works on this machine, what is missing, and what to do about it. Nothing is changed.
 
     Exit code 1 if something is in the way, 0 otherwise, warnings included.

@@ -1,8 +1,8 @@
 """`cotenant estimate --json`: one object, whose fields are listed here. Sizes are bytes.
 
 Of every estimate: the fields of `core.estimate.Estimate`; `device_bytes`, `bound_bytes`; `elapsed_s`; `trace`, null
-unless a script was traced: `events`, `optimizer_steps`, `torch`, `python`, `libraries`, `convolutions`, `alloc_conf`,
-`from_cache`.
+unless a script was traced: `events`, `optimizer_steps`, `torch`, `python`, `libraries`, `convolutions`, `workspaces`
+(where those of convolutions come from, a sentence or null), `alloc_conf`, `from_cache`.
 
 Of a traced one also:
     interval      `low_bytes`, `high_bytes` of the reserved bytes when small things change; `states`: one [low, high]
@@ -50,6 +50,7 @@ def of_result(result: TracedResult) -> dict[str, Any]:
             "python": header["python"],
             "libraries": header.get("libraries", {}),
             "convolutions": sum(op.kind == "conv_forward" for op in result.trace.ops),
+            "workspaces": result.workspaces,
             "alloc_conf": result.scene.stack.alloc_conf,
             "from_cache": result.from_cache,
         },

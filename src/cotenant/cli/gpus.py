@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from cotenant.cli import past
 from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
-from cotenant.cli.output import Column, emit_json, print_table
-from cotenant.core.units import format_bytes
+from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.core.units import format_bytes, parse_duration
+from cotenant.daemon.client import Client
 
 COLUMNS = (
     Column(key="gpu", title="GPU", right=True),
@@ -23,21 +27,55 @@ COLUMNS = (
 )
 
 
-def command(*, form: Format = None, no_header: NoHeader = False, json: Json = False, socket: Socket = None) -> None:
+History = Annotated[
+    str | None,
+    typer.Option("--history", metavar="TIME", help="The past instead: 10 (minutes), 2:00:00, 1-00:00."),
+]
+
+
+def command(
+    *,
+    history: History = None,
+    form: Format = None,
+    no_header: NoHeader = False,
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
     """The GPUs: what is in use, what is promised, and who lives there.
 
     AVAILABLE is what may still be promised: the total less the memory of strangers and, for each resident, the
     larger of its promise and what it was seen to use. A dash there means that it cannot be told, and that nothing
     is admitted. RESIDENTS are jobs, as ID:NAME.
 
+    With --history: what was read of them over that time, up to now. The last quarter of an hour is known by the second,
+    three days by the minute; a blank is a time in which nothing was read.
+
       cotenant gpus
+      cotenant gpus --history 2:00:00
       cotenant gpus --no-header --format gpu,available
     """
-    found = new_client(socket).gpus()
+    client = new_client(socket)
+    if history is not None:
+        _print_past(client, parse_duration(history), form=form, header=not no_header, json=json)
+        return
+    found = client.gpus()
     if json:
         emit_json({"gpus": found})
         return
     print_table([_row(each) for each in found], COLUMNS, only=form, header=not no_header)
+
+
+def _print_past(client: Client, seconds: float, *, form: str | None, header: bool, json: bool) -> None:
+    found = client.past(seconds)
+    if json:
+        emit_json({"gpus": found})
+        return
+    ends = [each["at_s"] + each["seconds"] for gpu in found for each in gpu["points"]]
+    if not ends:
+        note("nothing was read in that time; minutes are known once they are over")
+    until_s = max(ends, default=0.0)
+    lines = [line for gpu in found for line in past.rows(gpu, since_s=until_s - seconds, until_s=until_s)]
+    print_table(lines, past.COLUMNS, only=form, header=header)
 
 
 def _row(gpu: Mapping[str, Any]) -> dict[str, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from cotenant.cli import times
 from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
+from cotenant.cli.history_by import print_users, print_works, usage_cells
 from cotenant.cli.ls import state_named
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.units import format_bytes, format_duration
@@ -26,6 +27,9 @@ COLUMNS = (
     Column(key="asked", title="ASKED", right=True),
     Column(key="seen", title="SEEN", right=True),
     Column(key="efficiency", title="EFF", right=True),
+    Column(key="gpu_hours", title="GPU-H", right=True),
+    Column(key="smact", title="SMACT", right=True),
+    Column(key="energy", title="ENERGY", right=True),
     Column(key="attempts", title="TRIES", right=True),
     Column(key="reason", title="REASON"),
 )
@@ -37,7 +41,14 @@ Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="Ended after: 2026-11-21, 2026-11-21T16:00, or 2days ago.")
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Ended before.")]
-Last = Annotated[int, typer.Option("-n", "--last", min=1, metavar="N", help="Only the newest so many.")]
+Last = Annotated[
+    int | None, typer.Option("-n", "--last", min=1, metavar="N", help="Only the newest so many.  [default: 100]")
+]
+By = Annotated[
+    Literal["user", "work"] | None,
+    typer.Option("--by", help="Sums by user, or what is known of each kind of work, in place of jobs."),
+]
+LAST = 100
 
 
 def command(
@@ -47,7 +58,8 @@ def command(
     job_name: Name = None,
     since: Since = None,
     until: Until = None,
-    last: Last = 100,
+    last: Last = None,
+    by: By = None,
     form: Format = None,
     no_header: NoHeader = False,
     json: Json = False,
@@ -56,21 +68,35 @@ def command(
     """Jobs that are over, oldest first, with what they asked for and what they used.
 
     ASKED is the GPU memory promised on each GPU in the last attempt, SEEN the most that was in use, and EFF the
-    share of it: little means that others could have had the rest. TIME is how long the last attempt ran.
+    share of it: little means that others could have had the rest. TIME is how long the last attempt ran. GPU-H are
+    hours on GPUs over all attempts, SMACT and ENERGY the job's own part of what these did and used.
+
+    With --by user: the sums of all jobs, those that run among them. GPU-H counts an hour for each GPU and job, OWN-H an
+    hour that n jobs share 1/n for each; IDLE is the part of the energy that the GPUs would have used without any work.
+    With --by work: what is known of each kind of work, alone and beside others; SUFFERS and INFLICTS are how many
+    times as long it takes, and others take, than their SM activity says; under a company, than alone.
 
       cotenant history -n 20
       cotenant history --since "2days ago" -s F,OOM
+      cotenant history --by user --since "30days ago"
     """
     now = datetime.now().astimezone()
-    jobs = new_client(socket).jobs(
-        over=1,
-        states=None if state is None else ",".join(state_named(each.strip()) for each in state.split(",")),
-        user=user,
-        name=job_name,
-        since_s=None if since is None else times.past_s(since, now),
-        until_s=None if until is None else times.past_s(until, now),
-        last=last,
-    )
+    client = new_client(socket)
+    filters: dict[str, Any] = {
+        "states": None if state is None else ",".join(state_named(each.strip()) for each in state.split(",")),
+        "user": user,
+        "name": job_name,
+        "since_s": None if since is None else times.past_s(since, now),
+        "until_s": None if until is None else times.past_s(until, now),
+    }
+    if by is not None:
+        found = client.usage(by, last=last, **filters)
+        if json:
+            emit_json({by: found})
+        else:
+            (print_users if by == "user" else print_works)(found, form=form, header=not no_header)
+        return
+    jobs = client.jobs(over=1, last=last or LAST, **filters)
     if json:
         emit_json({"jobs": [{**each, "memory_efficiency": efficiency(each)} for each in jobs]})
         return
@@ -108,6 +134,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, str]:
         "asked": format_bytes(job["promised_bytes"]),
         "seen": format_bytes(job["observed_bytes"]),
         "efficiency": "-" if part is None else f"{part:.0%}",
+        **usage_cells(job["usage"]),
         "attempts": str(job["attempts"]),
         "reason": job["reason"],
     }

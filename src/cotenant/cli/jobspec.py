@@ -39,8 +39,10 @@ GpuMem = Annotated[
 ]
 Exclusive = Annotated[bool | None, typer.Option("--exclusive", help="Share its GPUs with nobody.")]
 Share = Annotated[
-    Literal["auto", "none"] | None,
-    typer.Option("--share", help="auto: the policy decides who shares a GPU; none is --exclusive."),
+    Literal["auto", "none", "time", "mps", "mig"] | None,
+    typer.Option(
+        "--share", help="auto: as the policy likes; none is --exclusive; time: in turns; mps; mig: an instance alone."
+    ),
 ]
 Slowdown = Annotated[
     float | None,
@@ -110,6 +112,14 @@ MaxAttempts = Annotated[
 ]
 Notify = Annotated[
     str | None, typer.Option("--notify", metavar="COMMAND|URL", help="Run, or send to, this when it is over.")
+]
+Progress = Annotated[
+    str | None,
+    typer.Option(
+        "--progress",
+        metavar="PATTERN",
+        help=r"How its output tells of steps: tqdm, or e.g. 'step (\d+)' or '(?P<rate>[\d.]+)it/s'.",
+    ),
 ]
 Rad = Annotated[
     RadMemory | None,
@@ -187,6 +197,7 @@ def describe(
     time_slot: TimeSlot = None,
     max_attempts: MaxAttempts = None,
     notify: Notify = None,
+    progress: Progress = None,
     rad_memory: Rad = None,
 ) -> dict[str, Any]:
     """The job as the daemon wants it: fields of `JobSpec`, with jobs to wait for as they were written.
@@ -213,6 +224,7 @@ def describe(
         "name": job_name or name,
         "estimator": estimator,
         "exclusive": bool(exclusive) or share == "none",
+        "share": share if share is not None and share != "none" else "auto",
         "priority": -nice if nice is not None else priority or 0,
         "time_limit_s": None if time is None else parse_duration(time),
         "slowdown_bound": slowdown_bound(slowdown),
@@ -223,6 +235,7 @@ def describe(
         "retries": retries or 0,
         "slot_s": None if time_slot is None else parse_duration(time_slot),
         "notify": notify,
+        "progress": progress,
         "max_attempts": max_attempts or 4,
         "stdout_path": stdout,
         "stderr_path": stdout if error is None else _path(error, workdir),

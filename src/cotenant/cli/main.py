@@ -47,11 +47,15 @@ class LazyGroup(typer.core.TyperGroup):
 def load(name: str) -> Any:
     """The click command registered as `name`, imported now."""
     module = importlib.import_module(COMMANDS[name][0])
+    from cotenant.cli.common import with_host
+
     app = getattr(module, "app", None)
     if app is None:
         app = new_app()
         context = {"help_option_names": ["-h", "--help"], **getattr(module, "CONTEXT", {})}
-        app.command(name, context_settings=context)(module.command)
+        app.command(name, context_settings=context)(with_host(module.command))
+    for each in app.registered_commands:
+        each.callback = each.callback and with_host(each.callback)
     found: Any = typer.main.get_command(app)
     found.name = name
     return _with_layout(found)
@@ -147,6 +151,7 @@ def main(argv: Sequence[str]) -> int:
 def _invoke(command: Any, argv: list[str]) -> int:
     """What click's `main` does, without its own ideas of Ctrl-C and of broken pipes."""
     if COMPLETE in os.environ:
+        os.environ["COLUMNS"] = "1000"  # a help text that is broken into lines becomes several words to complete
         command.main(argv, prog_name="cotenant")
     try:
         with command.make_context("cotenant", argv) as context:

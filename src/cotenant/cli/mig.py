@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cotenant.cli.common import Json, Socket, new_client
+from cotenant.cli.common import Json, LocalSocket, Socket, new_client
 from cotenant.cli.main import new_app
 from cotenant.cli.output import emit_json
 from cotenant.core.errors import NotPermitted, UsageError
@@ -55,13 +55,16 @@ def apply(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the commands are only shown.")] = False,
     json: Json = False,
-    socket: Socket = None,
+    socket: LocalSocket = None,
 ) -> None:
     """Remove the instances of a GPU and make these. The GPU must be in MIG mode and nobody may use it.
 
     $ cotenant mig apply 0 3g.20gb 3g.20gb
     """
-    found = new_client(socket).gpus()
+    client = new_client(socket)
+    if client.is_remote:
+        raise UsageError("a layout is made on the machine itself", hint="unset COTENANT_HOST; use ssh")
+    found = client.gpus()
     target = _find(found, gpu)
     layout = mig.layout_of(profiles, _slices(target))
     instances = [each for each in found if each["index"] == gpu and each["mig_parent"] is not None]

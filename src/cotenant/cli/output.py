@@ -29,12 +29,19 @@ def wants_json(argv: Sequence[str]) -> bool:
     return "--json" in own
 
 
+LONG_CHARS = 64 * 1024
+"""JSON that is longer is for programs: it is not indented, which takes three times as long."""
+
+
 def emit_json(value: Mapping[str, Any]) -> None:
     """Print one JSON value, with the schema version in it."""
-    text = _json.dumps({"schema": SCHEMA, **value}, indent=2, ensure_ascii=False)
+    told = {"schema": SCHEMA, **value}
+    text = _json.dumps(told, ensure_ascii=False)
     # A path that is no UTF-8 has code points which only an escape can carry.
-    strange = any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False
-    print(_json.dumps({"schema": SCHEMA, **value}, indent=2) if strange else text)
+    strange = not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+    if len(text) <= LONG_CHARS or strange:
+        text = _json.dumps(told, indent=None if len(text) > LONG_CHARS else 2, ensure_ascii=strange)
+    print(text)
 
 
 def report_error(error: CotenantError, *, json: bool = False) -> None:
@@ -76,15 +83,14 @@ def print_table(
     if sys.stdout.isatty():
         _draw(rows, chosen, header=header)
         return
-    lines = [[column.title for column in chosen]] if header else []
-    lines += [[row[column.key] for column in chosen] for row in rows]
-    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(chosen))]
-    for line in lines:
-        cells = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(line, widths, chosen, strict=True)
-        )
-        print("  ".join(cells).rstrip())
+    padded = []
+    for column in chosen:
+        cells = [column.title] if header else []
+        cells += [row[column.key] for row in rows]
+        width = max(map(len, cells), default=0)
+        padded.append([each.rjust(width) if column.right else each.ljust(width) for each in cells])
+    if padded and padded[0]:
+        print("\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)))
 
 
 def _choose(columns: Sequence[Column], only: str | None) -> list[Column]:

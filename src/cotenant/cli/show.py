@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant.cli.common import JobId, Json, Socket, gpu_names, new_client, one_job
 from cotenant.cli.output import emit_json
-from cotenant.core.units import format_bytes, format_duration
+from cotenant.core.units import format_bytes, format_duration, format_energy
 
 Fields = Iterator[tuple[str, str]]
 
@@ -60,6 +60,8 @@ def _asked(view: Mapping[str, Any]) -> Iterator[str]:
         yield f"{format_bytes(view['declared_bytes'])} declared"
     if view["exclusive"]:
         yield "exclusive"
+    if view["share"] != "auto":
+        yield f"share {view['share']}"
     if view["time_limit_s"] is not None:
         yield f"time limit {format_duration(view['time_limit_s'])}"
     if view["slowdown_bound"] is not None:
@@ -73,6 +75,8 @@ def _asked(view: Mapping[str, Any]) -> Iterator[str]:
         yield f"not before {view['begin_at']}"
     if view["requeue"]:
         yield "again if lost"
+    if view["progress"]:
+        yield f"steps told by `{view['progress']}`"
     if view["priority"]:
         yield f"priority {view['priority']}"
 
@@ -90,6 +94,8 @@ def _estimate_fields(view: Mapping[str, Any]) -> Fields:
             f"by {estimate['estimator']} {estimate['version']} for {estimate['gpu']}"
             + (", partial: a lower bound" if estimate["partial"] else ""),
         )
+        if estimate["smact"] is not None:
+            yield "", f"SMACT {estimate['smact']:.2f} expected of it alone"
         for each in estimate["warnings"]:
             yield "", f"warning: {each}"
     if view["estimate_log_path"]:
@@ -104,6 +110,7 @@ def _attempt_fields(attempt: Mapping[str, Any]) -> Fields:
     yield "GPU", f"{gpu_names(attempt)} ({attempt['sharing']}), {format_bytes(attempt['promised_bytes'])} promised"
     for uuid, seen in attempt["peak_observed_bytes"].items():
         yield "seen at most", f"{format_bytes(seen)} on {uuid}"
+    yield from _usage_fields(attempt)
     yield "started", attempt["started_at"] or "-"
     if attempt["stop_asked"]:
         yield "stop asked", attempt["stop_asked"]
@@ -126,3 +133,23 @@ def _attempt_fields(attempt: Mapping[str, Any]) -> Fields:
             "",
             ", ".join(f"{format_bytes(value)} {word}" for value, word in told if value is not None) or "no figures",
         )
+
+
+def _usage_fields(attempt: Mapping[str, Any]) -> Fields:
+    usage = attempt["usage"]
+    if usage is not None:
+        smact = "not known" if usage["smact"] is None else f"{usage['smact']:.2f}"
+        yield (
+            "used",
+            f"{usage['gpu_s'] / 3600:.2f} GPU hours, {format_bytes(usage['mean_bytes'])}, SMACT {smact} (means)",
+        )
+        if usage["energy_j"] is not None:
+            idle = usage["idle_energy_j"] / usage["energy_j"] if usage["energy_j"] else 0.0
+            power = f"{usage['power_w']:.0f} W in the mean, {idle:.0%} of it for idling"
+            yield "energy", f"{format_energy(usage['energy_j'])}, {power}"
+    for each in attempt["beside"]:
+        names = ", ".join("?" if mate is None else str(mate) for mate in each["mates"])
+        who = f"beside {names}" if names else "alone"
+        rate = "" if each["steps_hz"] is None else f", {each['steps_hz']:.3g} steps/s"
+        slower = "" if each["slowdown"] is None else f", {each['slowdown']:.2f} times as long a step as alone"
+        yield who, f"{format_duration(each['seconds'])}{rate}{slower}"

@@ -16,6 +16,7 @@ from cotenant.core.errors import UsageError
 if TYPE_CHECKING:
     from cotenant.sim.evaluate import Evaluation
     from cotenant.sim.jobs import Trace
+    from cotenant.sim.world_config import WorldConfig
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
@@ -33,8 +34,13 @@ def command(
         str | None, typer.Option("--policies", metavar="A,B,...", help="Policies to compare, or `all`.")
     ] = None,
     gpus: Annotated[
-        str, typer.Option("--gpus", metavar="GPUS", help="e.g. `4xA100-40GB`, `2*8xV100-32GB`; MIG after a slash.")
-    ] = "4xA100-40GB",
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="GPUS",
+            help="e.g. `2*8xV100-32GB`; MIG after a slash. Default: `4xA100-40GB`, for `philly` 400 of them.",
+        ),
+    ] = None,
     estimator: Annotated[
         str, typer.Option("--estimator", metavar="NAME", help="Who tells the memory of jobs; see `--list`.")
     ] = "oracle",
@@ -69,6 +75,9 @@ def command(
     sensitivity: Annotated[
         float, typer.Option("--sensitivity", metavar="SD", help="Hidden differences in what company costs a job.")
     ] = 0.0,
+    spread_speed: Annotated[
+        float, typer.Option("--spread-speed", metavar="X", help="Speed left to a job on GPUs of several servers: 0..1.")
+    ] = 1.0,
     from_journal: Annotated[
         Path | None, typer.Option("--from-journal", metavar="PATH", help="Replay the jobs of a daemon's journal.")
     ] = None,
@@ -92,13 +101,15 @@ def command(
     """Replay a trace under several policies, and compare them.
 
     cotenant simulate --trace t1 --policies all --bootstrap 40
-    cotenant simulate --trace philly_jobs.csv.gz --gpus 600xA100-40GB --policies exclusive,carma
+    cotenant simulate --trace philly --policies all --report out.html
+    cotenant simulate --trace my_cluster.csv --gpus 64*8xA100-40GB --policies exclusive,carma
     cotenant simulate --from-journal ~/.local/state/cotenant/journal.db --policies all
     cotenant simulate --what-if
 
     Traces without GPU memory and activity get measured workloads of similar run time, drawn by the seed.
     """
     from cotenant.cli import simulate_text
+    from cotenant.sim.world_config import WorldConfig
 
     if list_all:
         simulate_text.print_catalog(json=json)
@@ -109,10 +120,20 @@ def command(
         named = None if policies is None else _policies(policies)
         answer(named, _options(option), socket=socket, assume=assume, seed=seed, json=json)
         return
+    for path in filter(None, (report, save_jobs)):
+        if not path.absolute().parent.is_dir():  # told before anything runs, and not after all of it
+            raise UsageError(f"cannot write `{path}`: there is no folder `{path.parent}`")
     chosen = _policies(policies or DEFAULT)
+    gpus = gpus or _usual_gpus(trace)
     made = _trace(trace, from_journal, trace_format)
     made = _shaped(made, group, first, window, repeat, stretch, arrivals, seed)
-    evaluation = _evaluate(made, chosen, gpus, estimator, option, seed, bootstrap, slowdown_bound, sensitivity, report)
+    config = WorldConfig(
+        seed=seed,
+        sensitivity_sd=sensitivity,
+        spread_speed=spread_speed,
+        record=report is not None and len(made) <= MOST_RECORDED,
+    )
+    evaluation = _evaluate(made, chosen, gpus, estimator, option, config, bootstrap, slowdown_bound)
     if save_jobs is not None:
         simulate_text.save_jobs(evaluation, save_jobs)
     if report is not None:
@@ -171,6 +192,12 @@ def _trace(name: str | None, from_journal: Path | None, trace_format: str | None
     return journal.read(from_journal) if from_journal is not None else traces.load(name or "", format=trace_format)
 
 
+def _usual_gpus(trace: str | None) -> str:
+    from cotenant.sim import traces
+
+    return traces.usual_gpus(trace)
+
+
 def _shaped(
     made: Trace,
     group: str | None,
@@ -206,27 +233,23 @@ def _evaluate(
     gpus: str,
     estimator: str,
     option: list[str] | None,
-    seed: int,
+    config: WorldConfig,
     bootstrap: int,
     slowdown_bound: float | None,
-    sensitivity: float,
-    report: Path | None,
 ) -> Evaluation:
     from cotenant.sim import cluster, knowledge
     from cotenant.sim.evaluate import Setting, evaluate
-    from cotenant.sim.world_config import WorldConfig
 
     knowledge.check(estimator)
-    record = report is not None and len(made) <= MOST_RECORDED
     setting = Setting(
         trace=made,
         cluster=cluster.parse(gpus),
-        config=WorldConfig(seed=seed, sensitivity_sd=sensitivity, record=record),
+        config=config,
         estimator=estimator,
         slowdown_bound=slowdown_bound,
         options=_options(option),
     )
-    return evaluate(setting, policies, bootstrap=bootstrap, seed=seed, progress=note)
+    return evaluate(setting, policies, bootstrap=bootstrap, seed=config.seed, progress=note)
 
 
 def _report(evaluation: Evaluation, path: Path) -> None:

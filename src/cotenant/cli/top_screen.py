@@ -12,15 +12,18 @@ from textual.binding import BindingType
 from textual.widgets import DataTable, Footer, Static
 
 from cotenant.cli.common import gpu_names
+from cotenant.cli.past import BLOCKS, cells, sparkline
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.daemon.client import Client
 
 BAR_CELLS = 24
+PAST_S = 300.0
+LINE_CELLS = 20
 SHOWN = 100
 """Waiting jobs on the screen."""
 
-GPU_COLUMNS = ("GPU", "NAME", "MEMORY", "USED", "PROMISED", "TOTAL", "SMACT", "POWER", "JOBS")
+GPU_COLUMNS = ("GPU", "NAME", "MEMORY", "USED", "PROMISED", "TOTAL", "SMACT", "LAST 5 MIN", "POWER", "JOBS")
 JOB_COLUMNS = ("JOB", "NAME", "USER", "ST", "GPU", "PROMISED", "SEEN", "TIME", "REASON")
 STYLES = {"RUNNING": "green", "STARTING": "cyan", "PENDING": "yellow", "HELD": "magenta"}
 
@@ -60,15 +63,17 @@ class Top(App[None]):
     async def look(self) -> None:
         """Ask the daemon and draw its answer; without one, say so and keep the last picture."""
         try:
-            status, gpus, told = await asyncio.gather(
+            status, gpus, told, past = await asyncio.gather(
                 asyncio.to_thread(self._client.status),
                 asyncio.to_thread(self._client.gpus),
                 asyncio.to_thread(self._client.overview, active=True, most_waiting=SHOWN),
+                asyncio.to_thread(self._client.past, PAST_S),
             )
         except CotenantError as error:
             self.query_one("#title", Static).update(Text(f"{error.message}; the picture is old", style="bold red"))
             return
-        self._draw(status, gpus, told)
+        lines = {each["uuid"]: activity_line(each["points"]) for each in past}
+        self._draw(status, [{**each, "line": lines.get(each["uuid"], "")} for each in gpus], told)
 
     def _draw(self, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
         counts = ", ".join(f"{count} {name.lower()}" for name, count in told["counts"].items()) or "no jobs"
@@ -114,9 +119,17 @@ def gpu_row(gpu: Mapping[str, Any]) -> tuple[Text | str, ...]:
         format_bytes(gpu["promised_bytes"]),
         format_bytes(gpu["memory_total_bytes"]),
         "-" if gpu["smact"] is None else f"{gpu['smact']:.2f}",
+        gpu.get("line", ""),
         "-" if gpu["power_w"] is None else f"{gpu['power_w']:.0f} W",
         Text(jobs or "-"),
     )
+
+
+def activity_line(points: Sequence[Mapping[str, Any]]) -> str:
+    """SM activity over the last minutes, the newest at the right."""
+    until_s = max((each["at_s"] + each["seconds"] for each in points), default=0.0)
+    values = cells(points, "smact", since_s=until_s - PAST_S, until_s=until_s, count=LINE_CELLS)
+    return sparkline(values, 1.0, blocks=BLOCKS)
 
 
 def memory_bar(gpu: Mapping[str, Any]) -> Text:

@@ -8,6 +8,8 @@ from typing import Any
 from cotenant.core.errors import UsageError
 
 MOST_GPUS = 1024
+SECRETS = ("COTENANT_TOKEN",)
+"""What `ALL` leaves out: a job, and whoever may read it, has no use for them."""
 _ALWAYS_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 
 
@@ -77,7 +79,7 @@ def environment(export: str, env: Mapping[str, str]) -> dict[str, str]:
     for part in export.split(","):
         name, equals, value = part.partition("=")
         if part == "ALL":
-            kept |= env
+            kept |= {name: value for name, value in env.items() if name not in SECRETS}
         elif part in ("NONE", "NIL"):
             continue
         elif equals and name:

@@ -39,7 +39,7 @@ class Access:
 
     def is_admin(self, peer: Peer) -> bool:
         """Whether all jobs are open to `peer`."""
-        return not self.many or peer.uid == 0 or peer.uid in self.admins
+        return peer.admin and (not self.many or peer.uid == 0 or peer.uid in self.admins)
 
     def may_see(self, peer: Peer, job: Job) -> bool:
         """Whether `job` is open to `peer`."""
@@ -54,6 +54,15 @@ class Access:
         if not self.may_see(peer, job):
             raise NotPermitted(f"job {job.id} is another user's")
 
+    def check_local(self, peer: Peer, what: str) -> None:
+        """Let `peer` do `what` if the kernel vouches for it.
+
+        Raises:
+            NotPermitted: it came with a token.
+        """
+        if peer.token is not None:
+            raise NotPermitted(f"only who is on the machine itself may {what}", hint="use ssh, and no --host")
+
     def check_admin(self, peer: Peer, what: str) -> None:
         """Let `peer` do `what` to the daemon itself.
 
@@ -66,7 +75,9 @@ class Access:
     def note(self, peer: Peer, what: str, job: Job | None = None) -> None:
         """Log what an admin does to somebody else's job, or to the daemon."""
         if job is None or job.spec.uid != peer.uid:
-            fields = {"uid": peer.uid, "pid": peer.pid, "action": what}
+            fields: dict[str, object] = {"uid": peer.uid, "pid": peer.pid, "action": what}
+            if peer.token is not None:
+                fields["token"] = peer.token
             logger.warning("admin action", extra={"fields": fields if job is None else {**fields, "job": job.id}})
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API on the daemon's socket: its calls, who may make them, and errors as JSON."""
+"""The HTTP API on the daemon's sockets: its calls, who may make them, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from cotenant.core.errors import CotenantError, UsageError
 from cotenant.daemon.access import Access
 from cotenant.daemon.handlers import Handlers, LogPaths, Server
 from cotenant.daemon.requests import error_answer
+from cotenant.daemon.token_calls import TokenCalls
+from cotenant.daemon.usage_calls import UsageCalls
 
 __all__ = ["LogPaths", "Server", "application"]
 
@@ -27,6 +29,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 def application(server: Server) -> Starlette:
     """The ASGI application. Every request carries the peer in `request.state.peer`."""
     calls = Handlers(server)
+    sums = UsageCalls(server.loop, server.access, server.past, server.now)
+    tokens = TokenCalls(server.tokens, server.access)
     told: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/jobs", calls.submit),
         ("GET", "/v1/jobs", calls.jobs),
@@ -38,8 +42,13 @@ def application(server: Server) -> Starlette:
         ("GET", "/v1/jobs/{job_id:int}/wait", calls.wait),
         *(("POST", f"/v1/jobs/{{job_id:int}}/{kind}", calls.change) for kind in _CHANGES),
         ("GET", "/v1/gpus", calls.gpus),
+        ("GET", "/v1/gpus/past", sums.past),
+        ("GET", "/v1/usage", sums.usage),
         ("GET", "/v1/status", calls.status),
         ("POST", "/v1/shutdown", calls.shutdown),
+        ("POST", "/v1/tokens", tokens.create),
+        ("GET", "/v1/tokens", tokens.list),
+        ("POST", "/v1/tokens/{token_id:str}/revoke", tokens.revoke),
         ("GET", "/metrics", calls.metrics),
     ]
     routes = [

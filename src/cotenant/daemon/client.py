@@ -1,4 +1,4 @@
-"""Talks to the daemon over its socket. Standard library only: every command imports this."""
+"""Talks to the daemon, over its socket or the network. Standard library only: every command imports this."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import socket
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotenant.core import errors
-from cotenant.core.codec import decode
 from cotenant.core.errors import CotenantError, DaemonUnreachable
-from cotenant.core.job import Job
 from cotenant.daemon.paths import socket_path
+
+if TYPE_CHECKING:
+    from cotenant.core.job import Job
+from cotenant.daemon.remote import Remote, remote_of
 
 CHUNK_BYTES = 64 * 1024
 POLL_S = 25.0
@@ -43,11 +45,19 @@ class Client:
 
     All methods raise `DaemonUnreachable` if nobody answers, and the daemon's own error otherwise
     (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/views.py`.
+
+    Without `socket_file` it is the daemon that `$COTENANT_HOST` names, or else the one on this machine.
     """
 
     def __init__(self, socket_file: Path | None = None, *, timeout_s: float = 30.0) -> None:
+        self._remote: Remote | None = None if socket_file is not None else remote_of()
         self.socket_file = socket_file or socket_path()
         self._timeout_s = timeout_s
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is asked over the network."""
+        return self._remote is not None
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Queue `jobs` (fields of `JobSpec` without `user` and `uid`), all or none; their views.
@@ -76,6 +86,9 @@ class Client:
 
     def records(self) -> list[Job]:
         """All jobs as the manager holds them; the environment of their specs is left empty."""
+        from cotenant.core.codec import decode  # half of what this module would take to import
+        from cotenant.core.job import Job
+
         found = self._call("GET", "/v1/jobs?records=1")["jobs"]
         return [decode(Job, each) for each in found]
 
@@ -145,6 +158,15 @@ class Client:
         """The GPUs, with memory, activity and residents."""
         return list(self._call("GET", "/v1/gpus")["gpus"])
 
+    def past(self, seconds: float) -> list[dict[str, Any]]:
+        """The GPUs with what was read of them over the last `seconds`, as `points`; see `gpus.history.Point`."""
+        return list(self._call("GET", f"/v1/gpus/past?seconds={seconds:g}")["gpus"])
+
+    def usage(self, by: str, **filters: Any) -> list[dict[str, Any]]:
+        """What was used, by `user`, or known, by `work`, of the jobs that `filters` leave (as for `jobs`)."""
+        query = {"by": by, **{key: value for key, value in filters.items() if value is not None}}
+        return list(self._call("GET", f"/v1/usage?{urllib.parse.urlencode(query)}")["usage"])
+
     def status(self) -> dict[str, Any]:
         """The daemon: version, pid, policy, backend, folders, counts of jobs."""
         return dict(self._call("GET", "/v1/status"))
@@ -152,6 +174,18 @@ class Client:
     def shutdown(self) -> dict[str, Any]:
         """Ask the daemon to end. Jobs that run go on; the next daemon adopts them."""
         return dict(self._call("POST", "/v1/shutdown", {}))
+
+    def create_token(self, **fields: Any) -> dict[str, Any]:
+        """A new token, with its `text`, which is told this once; `fields`: `name`, `admin`, `lasts_s`, `user`."""
+        return dict(self._call("POST", "/v1/tokens", fields)["token"])
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """One's own tokens; an admin's are all."""
+        return list(self._call("GET", "/v1/tokens")["tokens"])
+
+    def revoke_token(self, token_id: str) -> dict[str, Any]:
+        """Make a token worthless; what it was."""
+        return dict(self._call("POST", f"/v1/tokens/{urllib.parse.quote(token_id, safe='')}/revoke", {})["token"])
 
     def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float | None = None) -> dict[str, Any]:
         connection, response = self._open(method, path, body, timeout_s or self._timeout_s)
@@ -167,32 +201,36 @@ class Client:
         self, method: str, path: str, body: Any, timeout_s: float | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """Send a request; the connection and the answer, if it is no error."""
-        connection = _UnixConnection(self.socket_file, timeout_s)
+        remote = self._remote
+        connection = _UnixConnection(self.socket_file, timeout_s) if remote is None else remote.connection(timeout_s)
         try:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"content-type": "application/json"} if data else {})
+            headers = {"content-type": "application/json"} if data else {}
+            connection.request(method, path, data, headers if remote is None else {**headers, **remote.headers})
             response = connection.getresponse()
             _raise_for(response)
             return connection, response
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise self._unreachable(_why(error, self.socket_file)) from error
+            raise self._unreachable(_why(error, f"`{self.socket_file if remote is None else remote.url}`")) from error
         except BaseException:
             connection.close()
             raise
 
     def _unreachable(self, message: str) -> DaemonUnreachable:
+        if self._remote is not None:
+            return DaemonUnreachable(message, hint="`cotenant daemon status` on that machine says where it listens")
         return DaemonUnreachable(message, hint="start one with: cotenant daemon")
 
 
-def _why(error: Exception, path: Path) -> str:
+def _why(error: Exception, where: str) -> str:
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-        return f"no daemon listens on `{path}`"
+        return f"no daemon listens on {where}"
     if isinstance(error, TimeoutError):
-        return f"the daemon on `{path}` does not answer"
+        return f"the daemon on {where} does not answer"
     if isinstance(error, PermissionError):
-        return f"the socket `{path}` may not be opened by you"
-    return f"the daemon on `{path}` cannot be reached ({str(error) or type(error).__name__})"
+        return f"the socket {where} may not be opened by you"
+    return f"the daemon on {where} cannot be reached ({str(error) or type(error).__name__})"
 
 
 def _raise_for(response: http.client.HTTPResponse) -> None:

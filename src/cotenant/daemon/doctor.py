@@ -20,7 +20,9 @@ import cotenant
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
 from cotenant.core.gpu import Gpu
 from cotenant.core.units import GiB, format_bytes
+from cotenant.daemon import config as configuration
 from cotenant.daemon import paths
+from cotenant.daemon.checking import check_config
 from cotenant.daemon.client import Client
 from cotenant.estimators.profiles import profile_for_gpu
 from cotenant.gpus.mps import COMMAND as MPS_COMMAND
@@ -58,8 +60,9 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
         ("estimates", _torch),
         ("GPUs", _gpus),
         ("sharing", _sharing),
+        ("configuration", lambda: _configuration(env)),
         ("daemon", lambda: _daemon(socket_file)),
-        ("state", lambda: _state(paths.state_dir(env))),
+        ("state", lambda: _state(_state_folder(env))),
         ("limits", _limits),
         ("extras", _extras),
     )
@@ -161,6 +164,38 @@ def _sharing() -> Iterator[Finding]:
         )
     else:
         yield Finding(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
+
+
+def _configuration(env: Mapping[str, str]) -> Iterator[Finding]:
+    files = [each for each in paths.config_files(env) if each.exists()]
+    named = ", ".join(map(str, files)) or "defaults"
+    try:
+        config = configuration.load(files, env, {})
+        check_config(config)
+    except CotenantError as error:
+        yield Finding(
+            subject="configuration",
+            grade="problem",
+            detail=error.message,
+            advice=error.hint or "cotenant config show --origin",
+        )
+        return
+    yield Finding(subject="configuration", grade="ok", detail=f"{named}; policy {config.policy.name}")
+    if config.tcp.listen is not None and config.tcp.tls_cert is None and config.tcp.plaintext:
+        yield Finding(
+            subject="network",
+            grade="warning",
+            detail=f"tokens and jobs cross the network unencrypted at {config.tcp.listen}",
+            advice="set tcp.tls_cert and tcp.tls_key",
+        )
+
+
+def _state_folder(env: Mapping[str, str]) -> Path:
+    try:
+        named = configuration.load(paths.config_files(env), env, {}).daemon.state_dir
+    except CotenantError:  # told as the configuration's
+        named = None
+    return paths.state_dir(env) if named is None else Path(named)
 
 
 def _daemon(socket_file: Path) -> Iterator[Finding]:

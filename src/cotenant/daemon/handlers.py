@@ -23,13 +23,16 @@ from cotenant.daemon.inputs import Change, Watch
 from cotenant.daemon.logfiles import Output, follow
 from cotenant.daemon.loop import Loop
 from cotenant.daemon.metrics import CONTENT_TYPE, Metrics
+from cotenant.daemon.offers import check_offered, offered
 from cotenant.daemon.preview import preview
 from cotenant.daemon.queries import Selection, resolve
 from cotenant.daemon.requests import json_answer, number_in, object_in
 from cotenant.daemon.sockets import Peer
 from cotenant.daemon.specs import specs_of, user_name
 from cotenant.daemon.story import story
+from cotenant.daemon.tokens import Tokens
 from cotenant.daemon.views import Views, counts
+from cotenant.gpus.history import GpuHistory
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policy import Policy
 
@@ -48,7 +51,9 @@ class Server:
     Attributes:
         log_paths: files with the output and the errors of an attempt.
         metrics: what Prometheus is told.
+        past: readings of the GPUs over the last days.
         info: fields of `/v1/status` that do not change.
+        refusals: why each way to share a GPU is not offered, or None, as of `daemon.offers`.
         stop: ends the daemon.
         closing: set when it ends; long answers end then.
     """
@@ -58,10 +63,13 @@ class Server:
     estimates: EstimatePool
     journal: Journal
     access: Access
+    tokens: Tokens
     log_paths: LogPaths
     metrics: Metrics
+    past: GpuHistory
     now: Callable[[], float]
     info: Mapping[str, Any]
+    refusals: Callable[[], Mapping[str, str | None]]
     stop: Callable[[], None]
     closing: asyncio.Event
 
@@ -85,6 +93,7 @@ class Handlers:
             )
         if any(each.priority > 0 for each in specs):
             self._server.access.check_admin(peer, "raise a priority above 0")
+        check_offered(specs, self._server.refusals())
         if body.get("dry_run"):
             return json_answer({"jobs": [await self._preview(each) for each in specs]})
         ids = await asyncio.wrap_future(self._server.loop.submit(specs))
@@ -127,7 +136,11 @@ class Handlers:
     async def story(self, request: Request) -> Response:
         job = await self._look(lambda _, manager: self._find(manager, request))
         events = await asyncio.to_thread(self._server.journal.of_job, job.id)
-        return json_answer({"id": job.id, "story": story(events)})
+
+        def named(manager: Manager) -> list[dict[str, Any]]:
+            return story(events, lambda mates: manager.named(job, mates))
+
+        return json_answer({"id": job.id, "story": await asyncio.wrap_future(self._server.loop.ask(named))})
 
     async def change(self, request: Request) -> Response:
         kind: Any = request.url.path.rpartition("/")[2]
@@ -140,7 +153,7 @@ class Handlers:
         if isinstance(fields.get("priority"), int) and fields["priority"] > max(0, job.spec.priority):
             self._server.access.check_admin(peer, "raise a priority above 0")
         # Who did it stands first: a reason is the client's word.
-        cause = f"{kind} by {user_name(peer.uid)}"
+        cause = f"{kind} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
         if body.get("reason"):
             cause = f"{cause}: {body['reason']}"[:1000]
         self._server.access.note(peer, kind, job)
@@ -185,7 +198,8 @@ class Handlers:
         )
         error = self._server.loop.journal_error
         journal = None if error is None else error.message
-        return json_answer({**self._server.info, "jobs": found, "journal_error": journal})
+        shares = offered(self._server.refusals())
+        return json_answer({**self._server.info, "shares": shares, "jobs": found, "journal_error": journal})
 
     async def metrics(self, request: Request) -> Response:
         # They name the jobs of all users; Prometheus has an address of its own, if the operator wants one.
@@ -205,11 +219,14 @@ class Handlers:
         Raises:
             NoSuchJob, NotPermitted: there is none; it is another user's.
         """
+        peer = _peer(request)
+        if peer.token is not None:
+            self._server.tokens.check(peer.token)  # an answer may be under way for hours
         job_id: int = request.path_params["job_id"]
         job = manager.jobs.get(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}", hint="see `cotenant ls`")
-        self._server.access.check_job(_peer(request), job)
+        self._server.access.check_job(peer, job)
         return job
 
     async def _look(self, question: Callable[[Views, Manager], T]) -> T:

@@ -32,16 +32,21 @@ class Server(uvicorn.Server):
 
 
 def new_server(application: Any) -> Server:
-    """A server of `application` on sockets that are given to it later."""
-    config = uvicorn.Config(
+    """A server of `application` on unix sockets that are given to it later."""
+    return Server(server_config(application, _PeerProtocol))
+
+
+def server_config(application: Any, protocol: type[H11Protocol]) -> uvicorn.Config:
+    """How `application` is served, by whatever `protocol` adds to HTTP."""
+    return uvicorn.Config(
         application,
-        http=_PeerProtocol,
+        http=protocol,
         ws="none",
         lifespan="off",
         loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # whoever asks may write them
         timeout_graceful_shutdown=GRACE_S,
     )
-    return Server(config)

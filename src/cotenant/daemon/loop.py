@@ -2,7 +2,8 @@
 
 Events that come together are kept in one transaction, as far as their order against the decisions between them does
 not matter: those that only add knowledge (submitted, estimated, started, exited). Requests of clients that change a
-job are kept one by one.
+job are kept one by one. Starts and ends are on disk before anybody is told or anything is started because of them, and
+not before that: what is decided next brings them there with itself.
 
 When the journal cannot be written (a full disk), requests are refused with its error. What has already happened, an
 attempt's end for one, waits in memory and is kept as soon as it can be; until then nothing is decided or started.
@@ -36,7 +37,7 @@ from cotenant.core.events import (
     Stop,
     Tick,
 )
-from cotenant.core.job import AttemptExit, Job, JobSpec
+from cotenant.core.job import Attempt, AttemptExit, Job, JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Engine, Journal
 from cotenant.daemon.estimates import EstimatePool
@@ -87,12 +88,14 @@ class Loop:
         self._backlog: deque[Report] = deque()
         self._unkept: list[Launch] = []
         self._journal_error: JournalError | None = None
+        self._is_behind = False  # ends of attempts are kept, but not on disk
         self._broken = False
         self._watches = Watches(manager.jobs)
         self._submissions = Submissions(manager, now)
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self.failed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Job], None] = lambda _: None
+        self.failed_under_mps: Callable[[Job, Attempt, float], bool] = lambda *_: False
 
     def start(self, estimates: EstimatePool, found: Sequence[Report], commands: Sequence[Command]) -> None:
         """Begin, with what was found of earlier attempts and what the restored manager asks for."""
@@ -248,7 +251,7 @@ class Loop:
         events += reports
         try:
             self._ensure_writable()
-            self._append(events)
+            self._append(events, durable=not all(isinstance(each, (AttemptStarted, AttemptExited)) for each in events))
         except JournalError as error:
             self._submissions.forget_unkept()
             for request, _ in accepted:
@@ -270,9 +273,12 @@ class Loop:
             return report
         job = self._manager.jobs.get(report.job_id)
         attempt = None if job is None else job.last_attempt
-        if attempt is not None and attempt.number == report.attempt:
+        if job is not None and attempt is not None and attempt.number == report.attempt:
             since_s = attempt.placed_at_s if attempt.started_at_s is None else attempt.started_at_s
             report = replace(report, at_s=min(max(report.at_s, since_s), max(self._now(), since_s)))
+            if isinstance(report, AttemptExited) and report.exit.reason == "exited" and report.exit.exit_code != 0:
+                fault = self.failed_under_mps(job, attempt, report.at_s - since_s)
+                report = replace(report, exit=replace(report.exit, mps_fault=fault))
         return self._manager.witnessed(report) if isinstance(report, AttemptExited) else report
 
     def _after(self, events: Sequence[Journaled]) -> None:
@@ -282,21 +288,26 @@ class Loop:
 
     # -- keeping
 
-    def _append(self, events: Sequence[Journaled]) -> None:
+    def _append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
         if not events:
             return
-        try:
-            self._journal.append(events)
-        except JournalError as error:
-            if self._journal_error is None:
-                logger.error("the journal cannot be written", extra={"fields": {"why": error.message}})
-            self._journal_error = error
-            raise
+        self._watch_journal(lambda: self._journal.append(events, durable=durable))
+        # Starts need no disk: the engine knows them.
+        self._is_behind = not durable and (self._is_behind or any(isinstance(each, AttemptExited) for each in events))
         if self._journal_error is not None:
             logger.info("the journal can be written again")
             self._journal_error = None
         for event in events:
             log_event(event)
+
+    def _watch_journal(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except JournalError as error:
+            if self._journal_error is None:
+                logger.error("the journal cannot be written", extra={"fields": {"why": error.message}})
+            self._journal_error = error
+            raise
 
     def _ensure_writable(self) -> None:
         """Raise the journal's error while decisions wait to be kept: what comes later must not be kept before them."""
@@ -336,9 +347,13 @@ class Loop:
             if self._unkept and isinstance(event, (ServerSampled, Tick)):
                 continue
             commands += self._manager.handle(event)
+        self._act(commands)
+        if self._is_behind:
+            with contextlib.suppress(JournalError):
+                self._watch_journal(self._journal.sync)
+                self._is_behind = False
         for job in self._manager.take_ended():
             self.on_end(job)
-        self._act(commands)
 
     def _act(self, commands: Sequence[Command]) -> None:
         launches = [each for each in commands if isinstance(each, Launch)]

@@ -7,7 +7,7 @@ no sample; it is never 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -15,7 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from cotenant.core.errors import BackendError, UsageError
-from cotenant.core.job import Queued
+from cotenant.core.job import Job, Queued, Running, Usage
+from cotenant.daemon.usage_views import ended_by_user
 from cotenant.daemon.views import Views, counts
 from cotenant.scheduling.manager import Manager
 
@@ -46,6 +47,8 @@ class Picture:
         gpus: views of the GPUs, with their residents, as in `daemon/views.py`.
         oldest_wait_s: for how long the job at the head of the queue has waited, or None.
         journal_ok: whether events can be kept.
+        jobs_running: of each job that runs: `job`, `name`, `user`, its `usage` so far and its `slowdown`, or None.
+        users: what attempts that are over have used, by user.
     """
 
     info: Mapping[str, str]
@@ -53,6 +56,8 @@ class Picture:
     gpus: Sequence[Mapping[str, Any]]
     oldest_wait_s: float | None
     journal_ok: bool
+    jobs_running: Sequence[Mapping[str, Any]] = ()
+    users: Mapping[str, Usage] = field(default_factory=dict)
 
 
 def picture(manager: Manager, *, at_s: float, info: Mapping[str, Any], journal_ok: bool) -> Picture:
@@ -64,7 +69,20 @@ def picture(manager: Manager, *, at_s: float, info: Mapping[str, Any], journal_o
         gpus=Views(manager, at_s).gpus(),
         oldest_wait_s=max(0.0, at_s - min(since_s)) if since_s else None,
         journal_ok=journal_ok,
+        jobs_running=[_running(job, manager) for job in manager.jobs.values() if isinstance(job.state, Running)],
+        users=ended_by_user(manager.jobs.values()),
     )
+
+
+def _running(job: Job, manager: Manager) -> dict[str, Any]:
+    company = manager.company(job)
+    return {
+        "job": str(job.id),
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "usage": manager.usage(job, len(job.attempts)),
+        "slowdown": None if company is None else company.measured,
+    }
 
 
 class Metrics(Collector):
@@ -92,13 +110,15 @@ class Metrics(Collector):
         yield jobs
         yield from self._gpus(picture.gpus)
         yield from self._residents(picture.gpus)
+        yield from _running_jobs(picture.jobs_running)
+        yield from _users(picture.users)
 
     def _gpus(self, gpus: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-        for name, field, text in _GPU_GAUGES:
+        for name, key, text in _GPU_GAUGES:
             family = GaugeMetricFamily(f"cotenant_gpu_{name}", text, labels=["gpu", "uuid"])
             for each in gpus:
-                if each[field] is not None:
-                    family.add_metric(_labels(each), each[field])
+                if each[key] is not None:
+                    family.add_metric(_labels(each), each[key])
             yield family
         energy = CounterMetricFamily(
             "cotenant_gpu_energy_joules", "energy since the driver was loaded", labels=["gpu", "uuid"]
@@ -151,6 +171,46 @@ class Metrics(Collector):
             thread.join(timeout=5.0)
 
         return close
+
+
+def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """What each attempt that runs has used; what is not known has no sample."""
+    wanted: tuple[tuple[str, str, Callable[[Usage], float | None]], ...] = (
+        ("gpu_seconds", "seconds on GPUs, in this attempt", lambda usage: usage.gpu_s),
+        ("energy_joules", "its part of the GPUs' energy", lambda usage: usage.energy_j if usage.metered_s else None),
+        ("power_watts", "its part of a GPU's power, mean", lambda usage: usage.power_w),
+        ("sm_activity_ratio", "its own SM activity, mean", lambda usage: usage.smact),
+    )
+    labels = ["job", "name", "user"]
+    for name, text, value_of in wanted:
+        family = GaugeMetricFamily(f"cotenant_job_{name}", text, labels=labels)
+        for each in jobs:
+            value = None if each["usage"] is None else value_of(each["usage"])
+            if value is not None:
+                family.add_metric([each[label] for label in labels], value)
+        yield family
+    slowdown = GaugeMetricFamily(
+        "cotenant_job_slowdown_ratio", "measured step time beside others to alone", labels=labels
+    )
+    for each in jobs:
+        if each["slowdown"] is not None:
+            slowdown.add_metric([each[label] for label in labels], each["slowdown"])
+    yield slowdown
+
+
+def _users(users: Mapping[str, Usage]) -> Iterator[Metric]:
+    """Sums over attempts that are over: they are in the journal, so no restart takes anything back."""
+    seconds = CounterMetricFamily("cotenant_user_gpu_seconds", "GPU time of attempts that are over", labels=["user"])
+    parts = CounterMetricFamily("cotenant_user_gpu_part_seconds", "shared seconds counted in parts", labels=["user"])
+    energy = CounterMetricFamily("cotenant_user_energy_joules", "energy of attempts that are over", labels=["user"])
+    for user, usage in sorted(users.items()):
+        seconds.add_metric([user], usage.gpu_s)
+        parts.add_metric([user], usage.part_s)
+        if usage.metered_s:
+            energy.add_metric([user], usage.energy_j)
+    yield seconds
+    yield parts
+    yield energy
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.events import ObservedBytes, ServerSampled
-from cotenant.core.gpu import Gpu, GpuSample
+from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.core.ports import AttemptRef, Engine, GpuBackend
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,8 @@ INVENTORY_EVERY = 60
 class Monitor:
     """Gives a `ServerSampled` to `emit` for every reading. A GPU or a backend that fails is absent from it.
 
-    Nothing that a backend does ends the thread: what cannot be read is reported as such, and admits nothing.
+    Nothing that a backend does ends the thread: what cannot be read is reported as such, and admits nothing. `rate`
+    gives the steps a second of an attempt and over how many seconds, where there is something new to tell.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Monitor:
         tick_s: float,
         now: Callable[[], float],
         emit: Callable[[ServerSampled], None],
+        rate: Callable[[AttemptRef], tuple[float, float] | None] = lambda _: None,
     ) -> None:
         self._backend = backend
         self._engine = engine
         self._tick_s = tick_s
         self._now = now
         self._emit = emit
+        self._rate = rate
         self._gpus = backend.inventory()
         self._readings = 0
         self._failing = False
@@ -98,16 +101,14 @@ class Monitor:
         """Bytes of each attempt on each GPU; processes of strangers are left out."""
         pids = {process.pid for sample in samples.values() for process in sample.processes}
         owners = self._engine.owners(pids) if pids else {}
-        held: dict[tuple[AttemptRef, str], int] = {}
+        held: dict[tuple[AttemptRef, str], list[GpuProcess]] = {}
         for uuid, sample in samples.items():
             for process in sample.processes:
                 owner = owners.get(process.pid)
                 if owner is not None and process.used_bytes is not None:
-                    held[owner, uuid] = held.get((owner, uuid), 0) + process.used_bytes
-        return tuple(
-            ObservedBytes(job_id=ref.job_id, attempt=ref.attempt, gpu_uuid=uuid, used_bytes=used)
-            for (ref, uuid), used in held.items()
-        )
+                    held.setdefault((owner, uuid), []).append(process)
+        rates = {ref: self._rate(ref) for ref in {ref for ref, _ in held}}
+        return tuple(_observed(ref, uuid, processes, rates[ref]) for (ref, uuid), processes in held.items())
 
     def _told(self, *, failing: bool, why: str) -> None:
         """Log the first failure and the recovery, not every second of it."""
@@ -116,3 +117,19 @@ class Monitor:
         if self._failing and not failing:
             logger.info("GPUs can be read again")
         self._failing = failing
+
+
+def _observed(
+    ref: AttemptRef, uuid: str, processes: Sequence[GpuProcess], rate: tuple[float, float] | None
+) -> ObservedBytes:
+    """What the processes of one attempt hold and do on one GPU."""
+    times = [each.sm for each in processes if each.sm is not None]
+    return ObservedBytes(
+        job_id=ref.job_id,
+        attempt=ref.attempt,
+        gpu_uuid=uuid,
+        used_bytes=sum(each.used_bytes or 0 for each in processes),
+        sm=sum(times) if len(times) == len(processes) else None,
+        steps_hz=None if rate is None else rate[0],
+        steps_s=None if rate is None else rate[1],
+    )

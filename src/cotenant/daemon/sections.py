@@ -78,12 +78,14 @@ class SchedulingSection:
         stale_after_s: a reading of a GPU that is older admits nothing.
         window_s: readings kept for policies.
         stop_grace_s: from the polite signal to the end of a job's process tree.
+        slot_grace_s: the same for a job whose time slot is over: the time it has to save its state.
         ageing_per_hour: points that the priority of a waiting job grows by in an hour; 0 is no ageing.
     """
 
     stale_after_s: float = 5.0
     window_s: float = 30.0
     stop_grace_s: float = 10.0
+    slot_grace_s: float = 120.0
     ageing_per_hour: float = 0.0
 
 

@@ -15,26 +15,31 @@ from typing import Any, Protocol, runtime_checkable
 import cotenant
 from cotenant import engines
 from cotenant.core.errors import BackendError, UnknownName
-from cotenant.core.events import AttemptExited
+from cotenant.core.events import AttemptExited, ServerSampled
 from cotenant.core.job import AttemptExit, Job, Running, Starting
 from cotenant.core.ports import AttemptRef, Engine, Found, GpuBackend, Journal
 from cotenant.daemon import api, paths
 from cotenant.daemon.access import Access
 from cotenant.daemon.clock import Clock
-from cotenant.daemon.config import Config
 from cotenant.daemon.estimates import EstimatePool
 from cotenant.daemon.http import new_server
 from cotenant.daemon.inputs import Report
+from cotenant.daemon.keeping import KEEP_EVERY_S, Keeper, WatchedFile
 from cotenant.daemon.launch_env import LaunchEnv
 from cotenant.daemon.loop import Loop
 from cotenant.daemon.metrics import Metrics, Picture, picture
 from cotenant.daemon.monitor import Monitor
+from cotenant.daemon.network import Gate, Listener
 from cotenant.daemon.notify import Notifier
+from cotenant.daemon.offers import refusals
 from cotenant.daemon.resuming import fold_if_due, restored
-from cotenant.daemon.setup import access_of, aging, launch_env_of, open_gpus, scaled_options, state_folder
+from cotenant.daemon.sections import Config
+from cotenant.daemon.setup import access_of, aging, launch_env_of, open_gpus, scaled_options, state_folder, state_mode
 from cotenant.daemon.sockets import ListeningSocket
+from cotenant.daemon.tokens import Tokens
 from cotenant.daemon.views import ending, rfc3339
 from cotenant.estimators import ESTIMATORS
+from cotenant.gpus.history import GpuHistory
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.store.sqlite import SqliteJournal
@@ -42,6 +47,9 @@ from cotenant.store.sqlite import SqliteJournal
 logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.db"
+WATCHED_FILE = "watched.json"
+PAST_FILE = "gpus-past.jsonl"
+TOKENS_FILE = "tokens.json"
 PICTURE_S = 10.0
 """Longest that whoever asks for metrics waits for the loop."""
 
@@ -58,10 +66,13 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
     if config.estimates.estimator not in ESTIMATORS:
         raise UnknownName("estimator", config.estimates.estimator, ESTIMATORS)
     access = access_of(config)
-    state_dir = paths.private_folder(state_folder(config))
+    state_dir = paths.private_folder(state_folder(config), mode=state_mode(config))
     with ExitStack() as stack:
         listening = ListeningSocket(socket_file, for_all=access.many)
         stack.callback(listening.close)
+        tcp = Listener(config.tcp) if config.tcp.listen is not None else None
+        if tcp is not None:
+            stack.callback(tcp.socket.close)
         durable: Any = config.daemon.durable.upper()
         journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=durable)
         stack.callback(journal.close)
@@ -77,8 +88,9 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
             engine=engine,
             launch_env=launch_env_of(config, sim_env, socket_file.parent),
             access=access,
+            tokens=Tokens(state_dir / TOKENS_FILE),
         )
-        asyncio.run(daemon.run(listening, on_ready))
+        asyncio.run(daemon.run(listening, tcp, on_ready))
 
 
 @runtime_checkable
@@ -136,8 +148,10 @@ class _Daemon:
         engine: Engine,
         launch_env: LaunchEnv,
         access: Access,
+        tokens: Tokens,
     ) -> None:
         self._access = access
+        self._tokens = tokens
         self._journal = journal
         self._config = config
         self._state_dir = state_dir
@@ -152,11 +166,16 @@ class _Daemon:
                 stale_after_s=config.scheduling.stale_after_s,
                 window_s=config.scheduling.window_s,
                 stop_grace_s=config.scheduling.stop_grace_s,
+                slot_grace_s=config.scheduling.slot_grace_s,
+                pace=config.gpus.time_scale,
                 quota=config.quotas.of_all(),
                 user_quotas=config.quotas.of_users(),
             ),
         )
         self._commands = restored(self._manager, journal)
+        self._watched = WatchedFile(state_dir / WATCHED_FILE)
+        self._watched.restore(self._manager)
+        self._past = GpuHistory(state_dir / PAST_FILE)
         self._now = Clock(not_before_s=self._manager.last_at_s)
         self._loop = Loop(
             manager=self._manager,
@@ -168,7 +187,19 @@ class _Daemon:
             on_exit=self._attempt_ended,
         )
         self._backend = backend
-        self._monitor = Monitor(backend, engine, tick_s=config.daemon.tick_s, now=self._now, emit=self._loop.sampled)
+        self._monitor = Monitor(
+            backend,
+            engine,
+            tick_s=config.daemon.tick_s,
+            now=self._now,
+            emit=self._sampled,
+            rate=launch_env.rate,
+        )
+
+    def _sampled(self, event: ServerSampled) -> None:
+        """Called in the monitor's thread."""
+        self._past.add(event.samples)
+        self._loop.sampled(event)
 
     def _attempt_ended(self) -> None:
         """Called in the loop's thread."""
@@ -178,7 +209,7 @@ class _Daemon:
     def _live(self) -> list[Job]:
         return [job for job in self._manager.jobs.values() if isinstance(job.state, (Starting, Running))]
 
-    async def run(self, listening: ListeningSocket, on_ready: Callable[[], None]) -> None:
+    async def run(self, listening: ListeningSocket, tcp: Listener | None, on_ready: Callable[[], None]) -> None:
         """Serve until told to stop."""
         closing = asyncio.Event()
         here = asyncio.get_running_loop()
@@ -192,7 +223,7 @@ class _Daemon:
             here.call_soon_threadsafe(closing.set)
 
         self._loop.failed = fail
-        info = self._info(listening.path)
+        info = {**self._info(listening.path), "tcp": None if tcp is None else tcp.url}
         metrics = Metrics(lambda: self._picture(info))
         with self._running() as estimates, self._told_to_prometheus(metrics):
             application = api.application(
@@ -202,22 +233,30 @@ class _Daemon:
                     estimates=estimates,
                     journal=self._journal,
                     access=self._access,
+                    tokens=self._tokens,
                     log_paths=log_paths_of(self._engine),
                     now=self._now,
                     info=info,
                     metrics=metrics,
+                    past=self._past,
+                    refusals=lambda: refusals(self._policy, self._monitor.gpus, no_mps=self._no_mps()),
                     stop=closing.set,
                     closing=closing,
                 )
             )
             server = new_server(application)
             serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
+            gate = Gate(application, self._tokens, self._access)
+            remote = None if tcp is None else asyncio.create_task(tcp.serve(gate, closing))
             on_ready()
-            logger.info("daemon serves", extra={"fields": {"socket": listening.path, "pid": os.getpid()}})
+            fields = {"socket": listening.path, "tcp": info["tcp"], "pid": os.getpid()}
+            logger.info("daemon serves", extra={"fields": fields})
             await asyncio.wait({serving, asyncio.ensure_future(closing.wait())}, return_when=asyncio.FIRST_COMPLETED)
             closing.set()
             server.should_exit = True
             await serving
+            if remote is not None:
+                await remote
         if failed:
             raise BackendError("the daemon failed; its log says how", hint="start it again: nothing is lost")
         logger.info("daemon ends")
@@ -240,18 +279,37 @@ class _Daemon:
                 notifier.tell(job.spec.notify, job.spec.uid, ending(job))
 
         self._loop.on_end = told
+        self._loop.failed_under_mps = lambda job, attempt, ran_s: self._launch_env.failed_under(
+            job, attempt, ran_s, self._live
+        )
         self._engine.start(self._loop.put)
         self._loop.start(estimates, self._found(), self._commands)
         self._monitor.start()
+        self._launch_env.start()
+        keeper = Keeper(self._watched, self._seen, every_s=KEEP_EVERY_S)
+        keeper.start()
         try:
             yield estimates
         finally:
             self._monitor.close()
+            self._launch_env.close()
+            keeper.close()
             self._loop.close()
             if self._loop.is_settled():
+                self._watched.keep(self._manager.watched())
                 fold_if_due(self._manager, self._journal)
             estimates.close()
             notifier.close()
+
+    def _seen(self) -> dict[str, Any]:
+        """What telemetry has added up so far, looked at in the loop's thread."""
+        return self._loop.ask(lambda manager: manager.watched()).result(timeout=PICTURE_S)
+
+    def _no_mps(self) -> str | None:
+        """Why jobs that ask for MPS cannot have it, or None."""
+        if not self._config.mps.on_request:
+            return "its configuration leaves that to the policy: [mps] on_request"
+        return self._launch_env.no_mps
 
     def _picture(self, info: dict[str, Any]) -> Picture:
         """Taken in the loop's thread, where nothing changes meanwhile."""

@@ -13,8 +13,10 @@ from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.ports import GpuBackend
 from cotenant.daemon import paths
 from cotenant.daemon.access import Access, admin_uids
-from cotenant.daemon.config import Config
 from cotenant.daemon.launch_env import LaunchEnv
+from cotenant.daemon.mps_watch import MpsWatch
+from cotenant.daemon.progress import ProgressFiles
+from cotenant.daemon.sections import Config
 from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.simulated import SimulatedServer
 from cotenant.scheduling import policies
@@ -29,9 +31,11 @@ LIVE_SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
 
 def launch_env_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> LaunchEnv:
     """What attempts are started with: as jobs of the simulated server of `sim_env`, or, on real GPUs, with MPS."""
+    progress = ProgressFiles(run_dir / "progress")
     if sim_env:
-        return LaunchEnv(sim_env, site=LIVE_SITE if config.gpus.live else None)
-    return LaunchEnv({}, MpsServers(run_dir / "mps"), thread_percent=config.mps.thread_percent)
+        return LaunchEnv(sim_env, site=LIVE_SITE if config.gpus.live else None, progress=progress)
+    mps = MpsWatch(MpsServers(run_dir / "mps"))
+    return LaunchEnv({}, mps, thread_percent=config.mps.thread_percent, progress=progress)
 
 
 def state_folder(config: Config) -> Path:
@@ -40,6 +44,12 @@ def state_folder(config: Config) -> Path:
     if named is not None:
         return Path(named).absolute()
     return paths.SYSTEM_STATE if config.access.users == "all" else paths.state_dir()
+
+
+def state_mode(config: Config) -> int:
+    """Rights of that folder. Jobs of all users go to simulated cards in it, also while a daemon starts."""
+    simulated = config.gpus.simulate is not None or config.gpus.backend == "simulated"
+    return 0o711 if config.access.users == "all" and simulated else 0o700
 
 
 def access_of(config: Config) -> Access:
@@ -51,8 +61,12 @@ def access_of(config: Config) -> Access:
     many = config.access.users == "all"
     if many and os.geteuid() != 0:
         raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
-    names = [each.strip() for each in config.access.admins.split(",") if each.strip()]
-    return Access(own_uid=os.getuid(), many=many, admins=admin_uids(names))
+    return Access(own_uid=os.getuid(), many=many, admins=admin_uids(admin_names(config)))
+
+
+def admin_names(config: Config) -> list[str]:
+    """Those in `access.admins`."""
+    return [each.strip() for each in config.access.admins.split(",") if each.strip()]
 
 
 def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
@@ -73,6 +87,7 @@ def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, st
     if settings.backend == "nvml":
         raise UsageError("backend `nvml` cannot be simulated", hint="leave out one of --backend and --simulate")
     _simulated_server(folder, settings.simulate, settings.time_scale)
+    state_dir.chmod(state_mode(config))  # whatever the umask was
     return gpus.create("simulated", simulated_dir=folder), {"COTENANT_SIM_SERVER": str(folder)}
 
 

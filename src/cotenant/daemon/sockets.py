@@ -18,11 +18,19 @@ LONGEST_PATH_BYTES = 107
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A process at the other end of the socket, as the kernel names it."""
+    """Who is at the other end: a process as the kernel names it, or the holder of a token.
+
+    Attributes:
+        pid: 0 where it is on another machine.
+        token: id of the token that opened the way, or None on the unix socket.
+        admin: whether the rights of an admin, if its user has them, count.
+    """
 
     pid: int
     uid: int
     gid: int
+    token: str | None = None
+    admin: bool = True
 
 
 def peer_of(connection: socket.socket) -> Peer:

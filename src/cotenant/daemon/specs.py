@@ -20,6 +20,7 @@ MOST_GPUS = 1024
 MOST_ATTEMPTS = 100
 MOST_TASKS = 10_000
 MOST_PRIORITY = 10**6
+MOST_PATTERN = 500
 
 UPDATABLE = frozenset(
     {
@@ -35,6 +36,7 @@ UPDATABLE = frozenset(
         "name",
         "notify",
         "priority",
+        "progress",
         "requeue",
         "singleton",
         "slowdown_bound",
@@ -121,8 +123,7 @@ def _check(spec: JobSpec) -> None:
     ):
         if not least <= count <= most:
             raise UsageError(f"the job {what}, wanted {least} to {most}")
-    if spec.estimator is not None and spec.estimator not in ESTIMATORS:
-        raise UnknownName("estimator", spec.estimator, ESTIMATORS)
+    _check_words(spec)
     if not -MOST_PRIORITY <= spec.priority <= MOST_PRIORITY:
         raise UsageError(f"priority {spec.priority} is beyond {MOST_PRIORITY}")
     if spec.begin_at_s is not None and not (math.isfinite(spec.begin_at_s) and 0 <= spec.begin_at_s < 2**40):
@@ -132,6 +133,36 @@ def _check(spec: JobSpec) -> None:
         # Written so that NaN fails too.
         if value is not None and not 0 < value < 2**60:
             raise UsageError(f"`{name}` is {value}, wanted a number above zero")
+
+
+def _check_words(spec: JobSpec) -> None:
+    if spec.progress is not None:
+        check_progress(spec.progress)
+    if spec.share in ("mps", "mig") and spec.gpus > 1:
+        raise UsageError(f"a job of {spec.gpus} GPUs cannot share them by {spec.share}, which works for one")
+    if spec.share in ("time", "mps") and spec.exclusive:
+        raise UsageError(f"the job asks to be alone, and to share by {spec.share}")
+    if spec.estimator is not None and spec.estimator not in ESTIMATORS:
+        raise UnknownName("estimator", spec.estimator, ESTIMATORS)
+
+
+def check_progress(pattern: str) -> None:
+    """See that `pattern` can tell of steps; how it is read is in `runner/progress.py`.
+
+    Raises:
+        UsageError: it is no regular expression, or finds no number.
+    """
+    hint = r"write `tqdm`, or what is printed with the number in a group, e.g. `step (\d+)` or `(?P<rate>[\d.]+)it/s`"
+    if pattern == "tqdm":
+        return
+    if len(pattern) > MOST_PATTERN:
+        raise UsageError(f"the pattern of the progress has {len(pattern)} characters, wanted at most {MOST_PATTERN}")
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"`{pattern}` is no regular expression: {error}", hint=hint) from error
+    if not groups:
+        raise UsageError(f"`{pattern}` has no group that finds a number", hint=hint)
 
 
 def with_array_ids(specs: Sequence[JobSpec], first_id: int) -> list[JobSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cotenant.core.events import (
@@ -20,22 +20,28 @@ from cotenant.core.events import (
     Journaled,
 )
 from cotenant.core.job import AttemptExit, JobSpec
-from cotenant.core.units import format_bytes
+from cotenant.core.units import format_bytes, format_energy
 from cotenant.daemon.views import rfc3339
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.explain import who
 from cotenant.scheduling.jobs import JobTable
 
+Mates = Callable[[Iterable[int]], Sequence[int | None]]
 
-def story(events: Iterable[Journaled]) -> list[dict[str, Any]]:
+
+def story(events: Iterable[Journaled], mates: Mates = tuple) -> list[dict[str, Any]]:
     """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
 
     `state` is what the job was in afterwards, by its own events alone: that a dependency failed shows in the job.
+    `mates` gives the ids of other jobs as the reader may know them, None for those of others.
     """
     table = JobTable(ManagerConfig(estimate=False))
     entries: list[dict[str, Any]] = []
     spec: JobSpec | None = None
     for event in events:
         text = _text(event, spec)
+        if isinstance(event, AttemptExited):
+            text += _used(event, mates)
         if isinstance(event, (JobSubmitted, JobUpdated)):
             spec = event.spec
         if isinstance(event, JobSubmitted):
@@ -93,7 +99,20 @@ def _end(end: AttemptExit) -> str:
     if end.reason == "exited":
         how = f"exit code {end.exit_code}" if end.signal is None else f"signal {end.signal}"
     memory = ", out of GPU memory" if end.oom.exception else ""
-    return f"{how}{memory}{f' ({end.detail})' if end.detail else ''}"
+    server = ", after its MPS server had failed, by a fault of any of its clients" if end.mps_fault else ""
+    return f"{how}{memory}{server}{f' ({end.detail})' if end.detail else ''}"
+
+
+def _used(event: AttemptExited, named: Mates) -> str:
+    """Energy, and what company did to it, as far as they were measured."""
+    words = []
+    usage = event.usage
+    if usage is not None and usage.metered_s:
+        words.append(f"{format_energy(usage.energy_j)} over {usage.metered_s / 3600:.2f} GPU hours")
+    for each in event.spells:
+        if each.slowdown is not None:
+            words.append(f"{each.slowdown:.2f} times as long a step beside {who(named(each.mates))}")
+    return "".join(f", {each}" for each in words)
 
 
 def _difference(old: JobSpec | None, new: JobSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import GpuSample, GpuSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Placement, Wait
+from cotenant.daemon.usage_views import spell_view, usage_of, usage_view
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.manager import Manager
 
@@ -140,6 +142,7 @@ class Views:
             "queueing_s": None if started_at_s is None else max(0.0, started_at_s - job.submitted_at_s),
             "running_s": _running_s(attempt, self._at_s),
             "jct_s": None if ended_at_s is None else ended_at_s - job.submitted_at_s,
+            "usage": usage_view(usage_of(job, self._manager)),
         }
 
     def detail(self, job: Job, *, paths: Mapping[str, str | None]) -> dict[str, Any]:
@@ -155,6 +158,7 @@ class Views:
             "declared_bytes": spec.declared_bytes,
             "estimator": spec.estimator,
             "exclusive": spec.exclusive,
+            "share": spec.share,
             "slowdown_bound": spec.slowdown_bound,
             "after": list(spec.after),
             "after_any": list(spec.after_any),
@@ -165,13 +169,25 @@ class Views:
             "retries": spec.retries,
             "slot_s": spec.slot_s,
             "notify": spec.notify,
+            "progress": spec.progress,
             "max_attempts": spec.max_attempts,
             "floor_bytes": job.floor_bytes or None,
             "exclusive_retry": job.exclusive_retry,
             "estimate": None if job.estimate is None else estimate_view(job.estimate),
             "estimate_error": job.estimate_error,
-            "attempt_list": [{**attempt_view(each), "gpu_indices": self._where(each)} for each in job.attempts],
+            "attempt_list": [self._attempt(job, each) for each in job.attempts],
             **paths,
+        }
+
+    def _attempt(self, job: Job, attempt: Attempt) -> dict[str, Any]:
+        return {
+            **attempt_view(attempt),
+            "gpu_indices": self._where(attempt),
+            "usage": usage_view(self._manager.usage(job, attempt.number)),
+            "beside": [
+                {**spell_view(each), "mates": list(self._manager.named(job, each.mates))}
+                for each in self._manager.beside(job, attempt.number)
+            ],
         }
 
     def explanation(self, job: Job) -> dict[str, Any]:
@@ -217,12 +233,12 @@ class Views:
             "promised_bytes": sum(each.promised_bytes for each in snapshot.residents),
             "strangers_bytes": snapshot.strangers_bytes,
             "available_bytes": snapshot.available_bytes,
-            "smact": latest.smact,
-            "smocc": latest.smocc,
-            "drama": latest.drama,
-            "utilization": latest.utilization,
-            "power_w": latest.power_w,
-            "energy_j": latest.energy_j,
+            "smact": _number(latest.smact),
+            "smocc": _number(latest.smocc),
+            "drama": _number(latest.drama),
+            "utilization": _number(latest.utilization),
+            "power_w": _number(latest.power_w),
+            "energy_j": _number(latest.energy_j),
             "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
             "residents": [
                 {
@@ -248,6 +264,11 @@ class Views:
         return max(attempt.peak_observed_bytes.values(), default=None)
 
 
+def _number(value: float | None) -> float | None:
+    """`value`, unless it is none that JSON has."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def estimate_view(estimate: Estimate) -> dict[str, Any]:
     """An estimate, with its sums."""
     return {
@@ -262,6 +283,8 @@ def estimate_view(estimate: Estimate) -> dict[str, Any]:
         "bound_bytes": estimate.bound_bytes,
         "coverage": estimate.coverage,
         "breakdown_bytes": dict(estimate.breakdown_bytes),
+        "smact": estimate.smact,
+        "smocc": estimate.smocc,
         "partial": estimate.partial,
         "warnings": list(estimate.warnings),
     }

@@ -60,6 +60,15 @@ def test_check(home, capsys):
         ("[policy.options]\nsmact = 1", "smact"),
         ("[daemon]\ntick = 1", "no key `tick` in `daemon`"),
         ("[daemon", "expected"),
+        ("[quotas.users.ann]\njobz = 1", "`quotas.users.ann` must be a table of"),
+        ("[estimates]\nestimator = 'tracd'", "no estimator named `tracd`"),
+        ("[gpus]\nsimulate = 'many'", "`many` is not"),
+        ("[tcp]\nlisten = 'gpu1'", "`gpu1` is no address to listen on"),
+        ("[tcp]\nlisten = '0.0.0.0:7411'", "without tls"),
+        ("[tcp]\nlisten = '127.0.0.1:7411'\ntls_key = 'x'", "both tcp.tls_cert and tcp.tls_key"),
+        ("[access]\nadmins = 'no-such-user-here'", "`no-such-user-here`, which is no user"),
+        ("[mps]\nthread_percent = 140", "wanted at most 100"),
+        ("[policy]\nname = 'tiresias'\n[scheduling]\nageing_per_hour = -1", "ageing"),
     ],
 )
 def test_check_refuses(tmp_path, capsys, text, message):

@@ -82,7 +82,7 @@ def test_ours_win_over_slurm_s_wherever_they_stand():
         ("--gpus", "job.sh:2: `--gpus` has no value"),
         ("--gpus --hold", "job.sh:2: `--gpus` has no value"),
         ("--hold=yes", "job.sh:2: `--hold` takes no value"),
-        ("--share mps", "job.sh:2: `--share` is `mps`, wanted one of auto, none"),
+        ("--share mbs", "job.sh:2: `--share` is `mbs`, wanted one of auto, none, time, mps, mig"),
         ("-J 'x", "job.sh:2: #COTENANT cannot be split into words"),
     ],
 )

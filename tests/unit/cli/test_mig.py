@@ -26,6 +26,8 @@ def gpu(**fields):
 class Daemon:
     """What a client of a daemon would say."""
 
+    is_remote = False
+
     def __init__(self, gpus, jobs=()):
         self._gpus, self._jobs = gpus, jobs
 
@@ -112,3 +114,10 @@ def test_apply_is_for_root(daemon, monkeypatch, capsys):
     monkeypatch.setattr(mig.os, "geteuid", lambda: 1000)
     assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 5
     assert "for root" in capsys.readouterr().err
+
+
+def test_apply_is_for_the_machine_itself(daemon, monkeypatch, capsys):
+    daemon(gpu())
+    monkeypatch.setattr(Daemon, "is_remote", True)
+    assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 2
+    assert "made on the machine itself" in capsys.readouterr().err

@@ -43,6 +43,23 @@ def test_json_says_all_of_it_and_repeats(run):
     assert policy["change"]["makespan_s"] == {"trace": 0.0}
 
 
+def test_philly_comes_with_its_jobs_and_its_gpus(run):
+    args = ("--trace", "philly", "--policies", "exclusive", "--first", "40", "--spread-speed", "0.5", "--json")
+    told = json.loads(run(*args)[1])
+    assert (told["trace"]["jobs"], told["cluster"]["text"]) == (40, "400xA100-40GB")
+    assert any("of 82247 of Philly" in each for each in told["trace"]["steps"])
+    said = json.loads(run(*args, "--gpus", "2*8xV100-32GB")[1])
+    assert said["cluster"]["gpus"] == 16
+
+
+@pytest.mark.parametrize("flag", ["--report", "--save-jobs"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(run, tmp_path, flag):
+    code, _, err = run("--trace", "t1", flag, str(tmp_path / "none" / "out"))
+    assert code != 0
+    assert "there is no folder" in err
+    assert "jobs in" not in err
+
+
 def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
     path = tmp_path / "jobs.csv"
     rows = "".join(f"{60 * each},{300 + each},1,lab\n" for each in range(6))

@@ -15,7 +15,14 @@ GiB = 2**30
 
 def a_gpu(index=0, **changes):
     residents = [{"job_id": 1, "name": "bert [x]"}, {"job_id": None, "name": None}]
-    fields = {"index": index, "name": "A100-40GB", "mig_profile": None, "memory_total_bytes": 40 * GiB, "smact": 0.5}
+    fields = {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "name": "A100-40GB",
+        "mig_profile": None,
+        "memory_total_bytes": 40 * GiB,
+        "smact": 0.5,
+    }
     memory = {"used_bytes": 10 * GiB, "promised_bytes": 20 * GiB, "available_bytes": 20 * GiB, "power_w": 250.0}
     return {**fields, **memory, "residents": residents, **changes}
 
@@ -40,6 +47,10 @@ class Daemon:
 
     def gpus(self):
         return [a_gpu(0), a_gpu(1, used_bytes=None, available_bytes=None, residents=[])]
+
+    def past(self, seconds):
+        points = [{"at_s": 1000.0 + each, "seconds": 1.0, "smact": each / 300} for each in range(300)]
+        return [{"index": 0, "uuid": "GPU-0", "points": points}, {"index": 1, "uuid": "GPU-1", "points": []}]
 
     def overview(self, **_):
         return {"jobs": self.told, "counts": {"RUNNING": 1, "PENDING": 1}}

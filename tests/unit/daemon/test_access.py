@@ -52,15 +52,28 @@ def test_the_daemon_itself_is_the_admins():
         ALL.check_admin(peer(1000), "end the daemon")
 
 
+def test_a_token_has_an_admin_s_rights_only_if_it_says_so():
+    for access, uid in ((ONE, 1000), (ALL, 7), (ALL, 0)):
+        plain = Peer(pid=0, uid=uid, gid=0, token="0123abcd", admin=False)
+        assert not access.is_admin(plain)
+        assert access.may_see(plain, JOB) is (uid == 1000)
+        assert access.is_admin(Peer(pid=0, uid=uid, gid=0, token="0123abcd"))
+        with pytest.raises(NotPermitted, match="only who is on the machine itself may make tokens"):
+            access.check_local(plain, "make tokens")
+        access.check_local(peer(uid), "make tokens")
+
+
 def test_what_admins_do_to_others_is_logged(caplog):
     with caplog.at_level(logging.WARNING):
         ALL.note(peer(1000), "cancel", JOB)
         assert caplog.records == []
         ALL.note(peer(7), "cancel", JOB)
         ALL.note(peer(7), "shutdown")
+        ALL.note(Peer(pid=0, uid=7, gid=0, token="0123abcd"), "shutdown")
     assert [each.fields for each in caplog.records] == [
         {"uid": 7, "pid": 1, "action": "cancel", "job": 1},
         {"uid": 7, "pid": 1, "action": "shutdown"},
+        {"uid": 7, "pid": 0, "action": "shutdown", "token": "0123abcd"},
     ]
 
 

@@ -24,10 +24,13 @@ def answer(method, path, *, uid=None, **request):
         estimates=None,
         journal=None,
         access=Access(own_uid=os.getuid()),
+        tokens=None,
         log_paths=None,
         now=None,
         info={"notifications": False},
         metrics=None,
+        past=None,
+        refusals=dict,
         stop=None,
         closing=None,
     )
@@ -62,8 +65,13 @@ def answer(method, path, *, uid=None, **request):
         ("GET", "/v1/ids?refs=1"),
         ("GET", "/v1/gpus"),
         ("GET", "/v1/status"),
+        ("GET", "/v1/gpus/past"),
+        ("GET", "/v1/usage"),
         ("GET", "/metrics"),
         ("POST", "/v1/shutdown"),
+        ("POST", "/v1/tokens"),
+        ("GET", "/v1/tokens"),
+        ("POST", "/v1/tokens/0123abcd/revoke"),
     ],
 )
 def test_another_user_is_refused_everywhere(method, path):

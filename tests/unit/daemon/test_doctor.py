@@ -32,7 +32,7 @@ def found(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def examine(env=None):
-        env = env or {"XDG_STATE_HOME": str(tmp_path)}
+        env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), **(env or {})}
         return {each.subject: each for each in doctor.examine(tmp_path / "sock", env)}
 
     return examine
@@ -54,6 +54,36 @@ def graded(found, subject):
 )
 def test_filesystem_of(path, kind):
     assert doctor.filesystem_of(Path(path), MOUNTS) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "grade", "says"),
+    [
+        (None, "ok", "defaults; policy most-memory"),
+        ("[policy]\nname = 'exclusive'", "ok", "config.toml; policy exclusive"),
+        ("[policy]\nname = 'exclusiv'", "problem", "no policy named `exclusiv`"),
+        ("[policy", "problem", "config.toml: "),
+        ("[tcp]\nlisten = '0.0.0.0:1'", "problem", "without TLS"),
+    ],
+)
+def test_configuration(found, tmp_path, text, grade, says):
+    if text is not None:
+        (tmp_path / "cotenant").mkdir()
+        (tmp_path / "cotenant" / "config.toml").write_text(text)
+    finding = found()["configuration"]
+    assert (finding.grade, says in finding.detail) == (grade, True), finding
+
+
+def test_a_network_without_tls_is_a_warning(found):
+    told = found({"COTENANT_TCP__LISTEN": "0.0.0.0:1", "COTENANT_TCP__PLAINTEXT": "true"})
+    assert (told["configuration"].grade, told["network"].grade) == ("ok", "warning")
+
+
+def test_the_state_folder_is_the_one_of_the_configuration(found, tmp_path):
+    assert (
+        str(tmp_path / "elsewhere")
+        in found({"COTENANT_DAEMON__STATE_DIR": str(tmp_path / "elsewhere")})["state"].detail
+    )
 
 
 def test_filesystem_nobody_knows():

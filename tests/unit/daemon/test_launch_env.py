@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builders import a_spec
+from builders import a_job, a_spec
+from cotenant.core.job import Attempt
 from cotenant.core.placement import Placement
-from cotenant.daemon.launch_env import LaunchEnv
+from cotenant.daemon.launch_env import PIPE, LaunchEnv
 
 SIM = {"COTENANT_SIM_SERVER": "/x"}
 
 
 class Mps:
     """Remembers what it was asked; `ours` are the control daemons there are."""
+
+    nowhere = "/ours/nobody"
 
     def __init__(self, ours=()):
         self.ours = set(ours)
@@ -24,6 +28,12 @@ class Mps:
 
     def known(self):
         return set(self.ours)
+
+    def is_ours(self, pipe):
+        return pipe.startswith("/ours/")
+
+    def failed_under(self, owner, *, ran_s, mates):
+        return (owner, ran_s, mates) == (("GPU-a", 1234), 5.0, True)
 
     def client_env(self, uuid, uid, *, memory_limit_bytes, thread_percent):
         self.ours.add((uuid, uid))
@@ -55,6 +65,43 @@ def test_no_client(place):
     mps = Mps()
     assert LaunchEnv({}, mps)(SPEC, place) == {}
     assert mps.ours == set()
+
+
+@pytest.mark.parametrize(
+    ("spec", "pipe"),
+    [
+        pytest.param({"share": "time"}, "/ours/nobody", id="wants no MPS, whoever runs it"),
+        pytest.param({"env": {PIPE: "/ours/x/pipe"}}, "/ours/nobody", id="submitted by a client of ours"),
+        pytest.param({"env": {PIPE: "/theirs"}}, None, id="its own business"),
+    ],
+)
+def test_who_is_no_client_does_not_become_one_by_accident(spec, pipe):
+    assert LaunchEnv({}, Mps())(a_spec(**spec), placement("time-sliced")).get(PIPE) == pipe
+    assert LaunchEnv({})(a_spec(**spec), placement("time-sliced")).get(PIPE) is None
+
+
+def test_failed_under_tells_of_living_mates_on_the_same_server():
+    env = LaunchEnv({}, Mps())
+
+    def a_client(job_id, place, uid=1234):
+        attempt = Attempt(number=1, placement=place, placed_at_s=0.0)
+        return replace(a_job(job_id, uid=uid), attempts=(attempt,))
+
+    job = a_client(1, placement())
+    others = {
+        True: [a_client(2, placement())],
+        False: [
+            job,
+            a_client(2, placement(), uid=1),
+            a_client(3, placement(uuids=("GPU-b",))),
+            a_client(4, placement("time-sliced")),
+        ],
+    }
+    for mates, live in others.items():
+        assert env.failed_under(job, job.attempts[0], 5.0, lambda live=live: live) is mates
+    apart = a_client(5, placement("time-sliced"))
+    assert not env.failed_under(apart, apart.attempts[0], 5.0, lambda: others[True])
+    assert not LaunchEnv(SIM).failed_under(job, job.attempts[0], 5.0, lambda: others[True])
 
 
 def test_simulated_server_has_no_mps():

@@ -39,12 +39,22 @@ class Disk(MemoryJournal):
         super().__init__()
         self.full = False
         self.transactions = []
+        self.on_disk = 0  # of `transactions`, those that would survive a power cut
 
-    def append(self, events):
+    def append(self, events, *, durable=True):
         if self.full:
             raise JournalError("disk full", hint="free some space")
         self.transactions.append(list(events))
         super().append(events)
+        if durable:
+            self.sync()
+
+    def sync(self):
+        self.on_disk = len(self.transactions)
+
+    @property
+    def is_synced(self):
+        return self.on_disk == len(self.transactions)
 
 
 class Engine:
@@ -62,7 +72,8 @@ class Engine:
     def launch(self, spec, attempt, placement, env):
         if self.broken:
             raise BackendError("no room for a runner")
-        self.kept_at_launch.append(any(isinstance(each, AttemptPlaced) for each in self.disk.replay()))
+        kept = any(isinstance(each, AttemptPlaced) for each in self.disk.replay())
+        self.kept_at_launch.append(kept and self.disk.is_synced)
         self.launched.append((placement.job_id, attempt, dict(env)))
 
     def stop(self, ref, *, reason, grace_s):
@@ -165,6 +176,37 @@ def test_a_decision_is_kept_before_it_is_acted_on(bench):
     kinds = [type(each).__name__ for each in bench.disk.replay()]
     assert kinds[0] == "JobSubmitted"
     assert kinds[-2:] == ["AttemptStarted", "AttemptExited"]
+
+
+def test_an_end_is_on_disk_before_anybody_is_told(bench):
+    told = []
+    bench.loop.on_end = lambda job: told.append((job.id, bench.disk.is_synced))
+    bench.sample()
+    bench.submit()
+    bench.until(lambda: bench.engine.launched)
+    bench.loop.put(exited(1))
+    assert bench.loop.watch(Watch(1, "done")).result(TIMEOUT_S).is_done
+    assert told == [(1, True)]
+
+
+def test_an_end_comes_to_the_disk_with_what_is_started_because_of_it(bench):
+    bench.sample()
+    bench.submit(a_spec(exclusive=True), a_spec(exclusive=True))
+    bench.until(lambda: bench.engine.launched)
+    bench.loop.put(exited(1))
+    bench.until(lambda: bench.sample() or len(bench.engine.launched) == 2)
+    assert bench.engine.kept_at_launch == [True, True]
+
+
+def test_a_start_is_not_waited_for(bench):
+    bench.sample()
+    bench.submit()
+    bench.until(lambda: bench.engine.launched)
+    bench.loop.put(started(1))
+    bench.until(lambda: isinstance(bench.state(1), Running))
+    assert not bench.disk.is_synced
+    bench.submit()
+    assert bench.disk.is_synced
 
 
 def test_a_journal_of_the_loop_restores_the_same_jobs(bench):

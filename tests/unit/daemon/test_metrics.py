@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import socket
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cotenant.core.errors import BackendError, UsageError
+from cotenant.core.job import Usage
 from cotenant.daemon.metrics import Metrics, Picture
 
 GPU = {
@@ -143,3 +145,26 @@ def test_over_tcp(port):
 def test_no_address(where):
     with pytest.raises(UsageError, match="is no address to listen on"):
         Metrics(lambda: PICTURE).listen(where)
+
+
+def test_what_jobs_and_users_have_used():
+    used = Usage(gpu_s=100.0, part_s=60.0, sm_s=30.0, sm_known_s=100.0, energy_j=5000.0, metered_s=50.0)
+    running = [
+        {"job": "7", "name": "bert", "user": "ann", "usage": used, "slowdown": 1.5},
+        {"job": "8", "name": "new", "user": "bob", "usage": None, "slowdown": None},
+        {"job": "9", "name": "dark", "user": "bob", "usage": Usage(gpu_s=3.0), "slowdown": None},
+    ]
+    found = read(replace(PICTURE, jobs_running=running, users={"ann": used + used, "bob": Usage(gpu_s=3.0)}))
+    of_job = {name: value for (name, *labels), value in found.items() if labels == ["7", "ann", "bert"]}
+    assert of_job == {
+        "job_gpu_seconds": 100.0,
+        "job_energy_joules": 5000.0,
+        "job_power_watts": 100.0,
+        "job_sm_activity_ratio": 0.3,
+        "job_slowdown_ratio": 1.5,
+    }
+    assert found["job_gpu_seconds", "9", "bob", "dark"] == 3.0
+    assert ("job_energy_joules", "9", "bob", "dark") not in found, "what is not known is not 0"
+    assert (found["user_gpu_seconds_total", "ann"], found["user_gpu_part_seconds_total", "ann"]) == (200.0, 120.0)
+    assert found["user_energy_joules_total", "ann"] == 10000.0
+    assert ("user_energy_joules_total", "bob") not in found

@@ -42,6 +42,10 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"time_limit_s": float("nan")}, "`time_limit_s` is nan", id="no number"),
         pytest.param({"slowdown_bound": -1.0}, "`slowdown_bound` is -1.0", id="negative bound"),
         pytest.param({"estimator": "traecd"}, "no estimator named `traecd`", id="estimator"),
+        pytest.param({"share": "mbs"}, "`value.share` is 'mbs'", id="no way to share"),
+        pytest.param({"share": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
+        pytest.param({"share": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
+        pytest.param({"share": "mps", "exclusive": True}, "to be alone, and to share by mps", id="alone and together"),
         pytest.param({"colour": "red"}, "unknown fields: colour", id="unknown field"),
     ],
 )

@@ -14,7 +14,7 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import AttemptExit, OomEvidence, ProcessId
+from cotenant.core.job import AttemptExit, OomEvidence, ProcessId, Spell, Usage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.daemon.story import story
@@ -63,3 +63,18 @@ def test_a_change_of_the_environment_is_not_told():
 
 def test_of_nothing_there_is_no_story():
     assert story([]) == []
+
+
+def test_the_end_tells_what_was_used_and_what_company_did():
+    spells = (
+        Spell(mates=(), seconds=60.0, steps_hz=3.0),
+        Spell(mates=(4,), seconds=60.0, steps_hz=2.0, slowdown=1.5),
+        Spell(mates=(4, 5), seconds=60.0, slowdown=2.25),
+    )
+    usage = Usage(gpu_s=7200.0, energy_j=9e5, metered_s=3600.0)
+    end = AttemptExited(
+        at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={}, spells=spells, usage=usage
+    )
+    text = story((*EVENTS[:-2], end))[-1]["text"]
+    told = ", 1.50 times as long a step beside job 4, 2.25 times as long a step beside jobs 4, 5"
+    assert text.endswith(f", 250.0 Wh over 1.00 GPU hours{told}")

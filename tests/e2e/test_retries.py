@@ -1,0 +1,54 @@
+"""Who runs again, and when: time slots, failures that were to be tried again, and poison."""
+
+from __future__ import annotations
+
+CHECKPOINTS = """
+[ -e saved ] && read count < saved || count=0
+echo "from $count"
+trap 'echo $count > saved; echo "saved $count"; exit 0' TERM
+while [ $count -lt $1 ]; do count=$((count+1)); sleep 0.1; done
+echo finished
+"""
+
+
+def test_a_job_whose_time_slot_is_over_saves_makes_room_and_goes_on_later(site):
+    site.start(simulate="1xA100-40GB")
+    long = site.submit("sh", "-c", CHECKPOINTS, "sh", "30", exclusive=True, slot_s=1.0)
+    site.started(long)
+    short = site.submit("sleep 0.1", exclusive=True)
+    view = site.wait(short)
+    assert view["state"] == "COMPLETED"
+    during = site.client.job(long)
+    assert during["state"] != "COMPLETED"
+    view = site.wait(long)
+    assert (view["state"], view["attempts"]) == ("COMPLETED", 2)
+    first, second = (site.cli("logs", "--attempt", str(n), str(long)).stdout.splitlines() for n in (1, 2))
+    saved = first[-1].removeprefix("saved ")
+    assert int(saved) > 0
+    assert (first[0], second) == ("from 0", [f"from {saved}", "finished"])
+    assert "time slot over" in site.cli("story", str(long)).stdout
+
+
+def test_a_time_slot_ends_nothing_while_nobody_waits(site):
+    site.start(simulate="1xA100-40GB")
+    long = site.submit("sleep 1", exclusive=True, slot_s=0.1)
+    view = site.wait(long)
+    assert (view["state"], view["attempts"]) == ("COMPLETED", 1)
+
+
+def test_a_failure_is_tried_again_only_if_asked_for(server):
+    script = 'echo x >> "tries-$COTENANT_JOB_ID"; [ $(wc -l < "tries-$COTENANT_JOB_ID") -ge 2 ] || exit 9'
+    asked, not_asked = server.submit(script, retries=1), server.submit(script)
+    view = server.wait(asked)
+    assert (view["state"], view["attempts"]) == ("COMPLETED", 2)
+    view = server.wait(not_asked)
+    assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 9, 1)
+
+
+def test_poison_stops_and_the_queue_goes_on(server):
+    job = server.submit("exit 9", retries=50)
+    after = server.submit("true", after_any=[job])
+    view = server.wait(job)
+    assert (view["state"], view["attempts"]) == ("FAILED", 2)
+    assert "twice within a minute of the start: not retried" in view["reason"]
+    assert server.wait(after)["state"] == "COMPLETED"

@@ -1,0 +1,152 @@
+"""What jobs do to each other and what they use, as a real daemon learns it from a simulated server."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+
+import pytest
+
+from cotenant.scheduling.interference import Activity, ColdStart
+from cotenant.sim.workloads import pair_speeds, workload
+
+VICTIM, BULLY = "xception_imagenet_bs32", "vgg16_imagenet_bs128"
+SLOWDOWN = 1.0 / pair_speeds()[VICTIM, BULLY]
+"""Measured on an A100, and what the simulated server makes of the two."""
+
+LONG = "1200"
+ENOUGH_S = 1.5
+"""Three times what teaches on a server whose time runs sixty times as fast."""
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def packed(site):
+    """A server with one GPU, which all share."""
+    return site.start("--policy", "most-memory", simulate="1xA100-40GB")
+
+
+def train(site, name, seconds, **fields):
+    gib = workload(name).peak_bytes / 2**30 + 1
+    return site.simulated("--workload", name, "--duration", seconds, "--delay", "5", gib=gib, **fields)
+
+
+def beside(view):
+    return {tuple(each["mates"]): each for attempt in view["attempt_list"] for each in attempt["beside"]}
+
+
+def in_explain(site, job, word):
+    """The slowdown that `explain` tells of, or None."""
+    told = re.search(rf"([\d.]+) times as long {word}", site.client.explain(job)["reason"])
+    return None if told is None else float(told[1])
+
+
+def waits_for(look):
+    """What `look` gives as soon as it is something; the jobs it looks at run as long as it takes."""
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while (found := look()) is None:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+    return found
+
+
+def ends_when(site, job, mates):
+    """Cancel `job` once it has told of its steps beside `mates` for long enough to teach; its view then."""
+
+    def seen():
+        told = beside(site.client.job(job)).get(mates)
+        return told if told is not None and told["seconds"] >= ENOUGH_S and told["steps_hz"] else None
+
+    waits_for(seen)
+    site.client.cancel(job)
+    return site.wait(job)
+
+
+def test_slowdowns_are_measured_and_learned(packed):
+    site = packed
+    alone = [ends_when(site, train(site, each, LONG, exclusive=True), ()) for each in (VICTIM, BULLY)]
+    smacts = [each["usage"]["smact"] for each in alone]
+    cold = ColdStart().slowdowns([Activity(smact=each) for each in smacts])[0]
+
+    victim = train(site, VICTIM, LONG)
+    bully = train(site, BULLY, LONG)
+    view = ends_when(site, victim, (bully,))
+    site.client.cancel(bully)
+    site.wait(bully)
+    together = beside(view)[bully,]
+    assert together["slowdown"] == pytest.approx(SLOWDOWN, rel=0.05)
+    assert (
+        f"{together['slowdown']:.2f} times as long a step beside job {bully}" in site.cli("story", str(victim)).stdout
+    )
+    works = json.loads(site.cli("history", "--by", "work", "--json").stdout)["work"]
+    (known,) = [each for each in works if VICTIM in each["work"]]
+    assert known["beside"][0]["slowdown"] == pytest.approx(SLOWDOWN, rel=0.05)
+    assert known["steps_hz"] == pytest.approx(60.0, rel=0.05), "a second of its time a step, sixty times as fast"
+    assert known["suffers"] > 1
+
+    again = train(site, VICTIM, LONG), train(site, BULLY, LONG)
+    for each in again:
+        site.started(each)
+    learned = in_explain(site, again[0], "predicted")
+    assert abs(math.log(learned / SLOWDOWN)) < 0.5 * abs(math.log(cold / SLOWDOWN)), (cold, learned, SLOWDOWN)
+    assert waits_for(lambda: in_explain(site, again[0], "measured")) == pytest.approx(SLOWDOWN, rel=0.1)
+
+
+def test_energy_is_charged_to_jobs_and_users_and_survives_a_restart(packed):
+    site = packed
+    jobs = [train(site, VICTIM, "180"), train(site, BULLY, "180")]
+    for each in jobs:
+        site.started(each)
+    seen_s = waits_for(lambda: (site.client.job(jobs[0])["usage"] or {}).get("gpu_s"))
+    site.stop()
+    site.start("--policy", "most-memory", simulate="1xA100-40GB")
+    views = [site.wait(each) for each in jobs]
+    for view in views:
+        usage = view["usage"]
+        assert 0 < usage["idle_energy_j"] < usage["energy_j"]
+        assert 49.5 / 2 < usage["power_w"] < 49.5 + 225.6
+        assert usage["part_s"] < usage["gpu_s"], "they shared a GPU for some of the time"
+    assert views[0]["usage"]["gpu_s"] > seen_s
+    charged_j = sum(view["usage"]["energy_j"] for view in views)
+    (user,) = site.client.usage("user")
+    assert user["energy_j"] == pytest.approx(charged_j)
+    assert user["jobs"] == 2
+    spent_j = max(each["energy_j"] for each in site.client.gpus())
+    assert charged_j < spent_j
+    rows = json.loads(site.cli("history", "--json").stdout)["jobs"]
+    assert [each["usage"]["energy_j"] for each in rows] == [view["usage"]["energy_j"] for view in views]
+    text = site.cli("history", "--by", "user").stdout
+    assert f"{charged_j / 3.6e6:.3f}" in text
+
+
+def test_steps_are_found_in_the_output(packed):
+    job = train(packed, VICTIM, "360", progress=r"(\d+) %")
+    view = packed.wait(job)
+    rate_hz = beside(view)[()]["steps_hz"]
+    assert rate_hz == pytest.approx(100 / (355 / 60), rel=0.3), "a percent a step, looked at twice a second"
+    assert view["progress"] == r"(\d+) %"
+
+
+def test_a_pattern_that_finds_nothing_is_refused(packed):
+    done = packed.cli("submit", "--progress", "step", "--gpu-mem", "1G", "--", "true")
+    assert done.returncode == 2
+    assert "error: `step` has no group that finds a number" in done.stderr
+    assert packed.client.jobs() == []
+
+
+def test_the_past_of_gpus_is_told(packed):
+    train(packed, BULLY, LONG)
+    points = waits_for(lambda: _at_work(packed.client.past(60.0)))
+    assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)
+    spent_j = sum(each["energy_j"] for each in points if each["energy_j"] is not None)
+    assert spent_j == pytest.approx(packed.client.gpus()[0]["energy_j"], rel=0.5), "no reading is left out"
+    table = packed.cli("gpus", "--history", "10").stdout.splitlines()
+    assert [line.split()[1] for line in table[1:5]] == ["memory", "SMACT", "power", "energy"]
+
+
+def _at_work(gpus):
+    """The points of the GPU, once the newest two were at work."""
+    points = gpus[0]["points"]
+    return points if len(points) > 2 and min(each["smact"] or 0.0 for each in points[-2:]) > 0.5 else None
