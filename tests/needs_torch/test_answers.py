@@ -70,6 +70,18 @@ def test_the_same_question_is_answered_from_the_cache(ask):
     assert first == second
 
 
+def test_utilization_is_told_on_request(ask, capsys):
+    pytest.importorskip("numpy", reason="learned models need it")
+    told = ask("--utilization")["utilization"]
+    assert 0 < told["smocc"] < told["smact"] <= 1
+    assert told["gpu"] == "A100-40GB"
+    assert "utilization" not in ask()
+    assert main(["estimate", "train.py", "--utilization"]) == 0
+    assert f"alone on an A100 about SMACT {told['smact']:.2f}" in capsys.readouterr().out
+    assert main(["estimate", "train.py", "--utilization", "--estimator", "horus"]) == 2
+    assert "`--utilization` needs a trace" in capsys.readouterr().err
+
+
 def test_no_cache_neither_reads_nor_keeps(ask, tmp_path):
     ask("--no-cache")
     assert not (tmp_path / "cache").exists()
@@ -134,6 +146,7 @@ def test_the_interval_holds_the_answer_and_the_margin_covers_it(ask):
     assert interval["low_bytes"] <= told["peak_reserved_bytes"] <= interval["high_bytes"]
     assert told["bound_bytes"] >= interval["high_bytes"] + told["context_bytes"]
     assert told["fit"]["verdict"] == "fits"
+    assert told["trace"]["workspaces"] is None
 
 
 def test_tables(ask):

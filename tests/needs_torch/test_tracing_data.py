@@ -124,6 +124,16 @@ def test_batches_of_a_chosen_length(tmp_path, which, length):
     assert told.endswith("the shortest has 10, half have up to 60, 95 % up to 105, the longest has 109")
 
 
+def test_lengths_that_grow(tmp_path):
+    data = "data = [torch.ones(10 + index) for index in range(100)]\n"
+    source = TRAIN.format(data=data, more=", collate_fn=torch.stack").replace("LazyLinear(3)", "Linear(1, 3)")
+    trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), lengths="growing")
+    sizes = [each for each in allocations(trace, category="input") if each in {16 * n for n in (89, 99, 109)}]
+    assert sizes[:3] == [16 * 89, 16 * 99, 16 * 109]
+    (told,) = trace.warnings
+    assert told.startswith("batches are made of samples of length 89, then 99, then 109; of 100 samples looked at")
+
+
 PADDED = """
 from torch.nn.utils.rnn import pad_sequence
 def pad(rows):
@@ -151,6 +161,6 @@ def test_lengths_of_samples():
     assert lengths.length_of({"ids": [1, 2, 3], "label": 1}) == 3
     assert lengths.length_of((torch.ones(7), torch.ones(3, 8, 8))) == 7
     assert lengths.length_of(torch.ones(3, 8, 8)) == 0
-    assert [lengths.share_of(each) for each in ("", "longest", "p95")] == [None, 1.0, 0.95]
+    assert [lengths.shares_of(each) for each in ("", "longest", "p95")] == [(), (1.0,), (0.95,)]
     with pytest.raises(UsageError, match="names no length"):
-        lengths.share_of("short")
+        lengths.shares_of("short")

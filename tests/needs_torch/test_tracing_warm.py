@@ -88,12 +88,20 @@ def test_errors_are_the_scripts_own(tmp_path, warm):
     assert run(tmp_path, TRAIN, "4", warm=warm).events
 
 
-def test_a_script_that_goes_on_is_ended(tmp_path, warm):
-    source = "import os; open('pid', 'w').write(str(os.getpid()))\nimport time\nwhile True: time.sleep(1)"
+def test_a_script_that_goes_on_ends_itself_and_the_next_one_is_served(tmp_path, warm):
     run(tmp_path, TRAIN, "4", warm=warm)
     process = warm.pid
     with pytest.raises(TraceError, match="had not finished"):
-        run(tmp_path, source, warm=warm, timeout_s=0.5)
+        run(tmp_path, "import time\nwhile True: time.sleep(1)", warm=warm, timeout_s=4)
+    assert warm.pid == process
+    assert run(tmp_path, TRAIN, "4", warm=warm).events
+
+
+def test_a_script_that_lets_nothing_else_run_is_ended(tmp_path, warm):
+    run(tmp_path, TRAIN, "4", warm=warm)
+    process = warm.pid
+    with pytest.raises(TraceError, match="had not finished"):
+        run(tmp_path, "import ctypes\nctypes.PyDLL(None).sleep(600)", warm=warm, timeout_s=0.5)
     assert gone(process)
     assert run(tmp_path, TRAIN, "4", warm=warm).events
 

@@ -9,6 +9,7 @@ import json
 import os
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +17,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cotenant.core.errors import TraceError, UsageError
-from cotenant.tracing import fence, launched, places, redirect, wire
+from cotenant.core.units import format_duration
+from cotenant.tracing import deadline, fence, launched, places, redirect, wire
 from cotenant.tracing.overlay import Overlay, cache_folders, scratch_below
 from cotenant.tracing.sources import provenance
 from cotenant.tracing.untraceable import Untraceable
 
 if TYPE_CHECKING:
     from cotenant.tracing.recorder import Recorder
+
+_LATER = "raise the limit with `--timeout`, or shorten what the script does before it trains"
+_last_word = threading.Lock()  # of the script's end and the deadline, one answers
 
 
 def main(request_path: str, answer_path: str) -> NoReturn:
@@ -45,6 +50,7 @@ def refused(error: UsageError) -> TraceError:
 
 def answer_error(answer: Path, error: TraceError) -> NoReturn:
     """Answer with an error; the process ends here."""
+    _last_word.acquire()
     wire.save(answer, {"error": wire.error_to_dict(error)})
     _leave()
 
@@ -63,6 +69,7 @@ class Session:
     ) -> None:
         self.request = request
         self.answer = answer
+        deadline.watch(request.get("deadline"), self._too_late)
         self.overlay = _enclosed(request, answer)
         try:
             import torch
@@ -84,6 +91,7 @@ class Session:
             copies,
             cuda_api,
             data,
+            flex,
             generators,
             kernels,
             legacy,
@@ -93,6 +101,7 @@ class Session:
             parallel,
             profilers,
             rnn,
+            routing,
             saving,
             standins,
         )
@@ -111,15 +120,18 @@ class Session:
         self.recorder = (recorder or Recorder)()
         self.recorder.header.update({**_header(torch, card), "processes": launch.total})
         cuda_api.install(card, self.recorder)
-        self.recorder.limit = Limit(self.recorder, card.allocator_bytes or card.total_bytes, card.count)
+        self.recorder.limit = Limit(
+            self.recorder, card.allocator_bytes or card.total_bytes, card.count, card.total_bytes
+        )
         kernels.install()
         routes = attention.install(card.capability, cudnn_version=request["cudnn_version"])
         addresses.install(self.recorder)
-        libraries.install()
+        libraries.install(self.recorder)
         generators.install(card.count)
         compiled.install(self.recorder)
+        flex.install(self.recorder)
         copies.install()
-        parallel.install(self.recorder)
+        groups = parallel.install(self.recorder)
         routes |= rnn.install(self.recorder)
         routes |= losses.install()
         self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
@@ -128,6 +140,8 @@ class Session:
         self.mode = TraceMode(self.recorder)
         self.mode.composites.update(routes)
         self.mode.cover_threads()
+        routing.install(self.mode.values)
+        self.mode.groups = groups
         saving.install(self.overlay)
         legacy.install()
         standins.install(request.get("stand_ins", ()), self.recorder)
@@ -163,6 +177,19 @@ class Session:
     def finish(self) -> NoReturn:
         """The trace is complete: answer and end the process, wherever the script is."""
         self._answer(partial=False)
+
+    def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
+        """Answer in time, from a thread of its own, while the script goes on."""
+        recorder: Recorder | None = getattr(self, "recorder", None)  # importing torch may be what takes so long
+        limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
+        if recorder is not None and recorder.steps:
+            if self.loop.draining:
+                recorder.warn(f"not all that comes after training was seen in {limit}{at}")
+                self._answer(partial=False)
+            self._failed(f"the script was stopped {limit} after it started{at}")
+        why = ", without an optimizer step" if recorder is not None and recorder.cuda_used else ""
+        told = TraceError("timeout", f"the script had not finished {limit} after it started{why}{at}", hint=_LATER)
+        answer_error(self.answer, told)
 
     def _ended(self) -> NoReturn:
         if self.recorder.steps:
@@ -215,6 +242,7 @@ class Session:
     def _answer(self, *, partial: bool) -> NoReturn:
         self.recorder.header.update(_libraries())
         trace = self.recorder.trace(partial=partial)
+        _last_word.acquire()
         wire.save(self.answer, {"trace": wire.trace_to_dict(trace)})
         _leave()
 
@@ -273,6 +301,7 @@ def _first_line(error: BaseException) -> str:
 def _header(torch: Any, card: Any) -> dict[str, object]:
     return {
         "torch": torch.__version__,
+        "torch_folder": str(Path(torch.__file__).parent),
         "cuda": torch.version.cuda,
         "python": ".".join(map(str, sys.version_info[:3])),
         "capability": list(card.capability),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 from collections.abc import Iterator
@@ -11,7 +10,10 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.memory_queries import NAMES, memory_queries
 from cotenant.tracing.recorder import Recorder
+
+_NCCL_VERSION = (2, 27, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,29 +187,6 @@ def install(card: Card, recorder: Recorder) -> None:
         def __exit__(self, *_: object) -> None:
             state["device"] = self.before
 
-    def at(device: object) -> int:
-        return state["device"] if device is None else _index(device)
-
-    def live(device: object = None) -> int:
-        return recorder.live_bytes[at(device)]
-
-    def peak(device: object = None) -> int:
-        return recorder.peak_bytes[at(device)]
-
-    def reset_peak(device: object = None) -> None:
-        recorder.peak_bytes[at(device)] = recorder.live_bytes[at(device)]
-
-    def memory_info(device: object = None) -> tuple[int, int]:
-        return max(0, card.total_bytes - live(device)), card.total_bytes
-
-    def memory_stats(device: object = None) -> dict[str, int]:
-        known = {
-            f"{kind}_bytes.all.{when}": value(device)
-            for kind in ("allocated", "active", "reserved", "requested")
-            for when, value in (("current", live), ("peak", peak))
-        }
-        return collections.defaultdict(int, known)
-
     replaced: dict[str, Any] = {
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
@@ -226,25 +205,7 @@ def install(card: Card, recorder: Recorder) -> None:
         "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
         "is_bf16_supported": lambda including_emulation=True: card.capability >= (8, 0) or including_emulation,
         "synchronize": lambda device=None: None,
-        "empty_cache": recorder.empty_cache,
-        "ipc_collect": lambda: None,
-        "mem_get_info": memory_info,
-        "memory_stats": memory_stats,
-        "memory_summary": lambda *_, **__: "",
-        "memory_allocated": live,
-        "max_memory_allocated": peak,
-        "memory_reserved": live,
-        "max_memory_reserved": peak,
-        "memory_cached": live,
-        "max_memory_cached": peak,
-        "reset_peak_memory_stats": reset_peak,
-        "reset_max_memory_allocated": reset_peak,
-        "reset_max_memory_cached": reset_peak,
-        "reset_accumulated_memory_stats": lambda device=None: None,
-        "set_per_process_memory_fraction": lambda fraction, device=None: recorder.header.__setitem__(
-            "memory_fraction", float(fraction)
-        ),
-        "utilization": lambda device=None: 0,
+        **memory_queries(card, recorder, state),
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
         "seed": lambda: None,
@@ -266,8 +227,9 @@ def install(card: Card, recorder: Recorder) -> None:
         if hasattr(cuda, name):
             setattr(cuda, name, _own(value))
     _install_graphs(recorder)
-    cuda.memory.empty_cache = recorder.empty_cache
-    cuda.memory.mem_get_info = replaced["mem_get_info"]
+    for name in NAMES:
+        if hasattr(cuda.memory, name):
+            setattr(cuda.memory, name, getattr(cuda, name, replaced[name]))
     cuda.random.get_rng_state = replaced["get_rng_state"]
     cuda.random.set_rng_state = replaced["set_rng_state"]
     cuda.graphs.is_current_stream_capturing = replaced["is_current_stream_capturing"]
@@ -291,6 +253,7 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda._exchange_device = lambda index: state["device"]
     cuda._maybe_exchange_device = lambda index: state["device"]
     torch.backends.cuda.is_built = lambda: True
+    cuda.nccl.version = lambda: _NCCL_VERSION
 
 
 def _install_graphs(recorder: Recorder) -> None:

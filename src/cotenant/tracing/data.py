@@ -22,12 +22,12 @@ _SAMPLES = 4  # different ones in a batch; the rest are these again
 
 
 def install(loop: Loop, which_length: str = "") -> None:
-    """Replace how data loaders make batches, for all of the process; `which_length` as of `lengths.share_of`."""
-    share = lengths.share_of(which_length)
+    """Replace how data loaders make batches, for all of the process; `which_length` as of `lengths.shares_of`."""
+    shares = lengths.shares_of(which_length)
 
     def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
         loop.loaders += 1
-        return _Batches(self, loop, share)
+        return _Batches(self, loop, shares)
 
     DataLoader._get_iterator = get_iterator
     DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
@@ -39,13 +39,14 @@ def install(loop: Loop, which_length: str = "") -> None:
 class _Batches:
     """Iterates as a loader does, over its first few samples again and again."""
 
-    def __init__(self, loader: DataLoader[Any], loop: Loop, share: float | None) -> None:
+    def __init__(self, loader: DataLoader[Any], loop: Loop, shares: Sequence[float]) -> None:
         self._loader = loader
         self._loop = loop
-        self._share = share
+        self._shares = shares
         self._given = 0
-        self._cache: dict[int, Any] = {}
-        self._samples: list[Any] = []
+        self._made = 0
+        self._cache: dict[tuple[int, int], Any] = {}
+        self._samples: list[list[Any]] = []
         self._sizes = self._batch_sizes()
         self._partial = self._last_size()
         self._source: Iterator[Any] | None = None
@@ -72,12 +73,14 @@ class _Batches:
         return batch
 
     def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
-        if size not in self._cache:
-            if not self._samples:
-                self._samples = self._of_length() if self._share is not None else self._as_they_come(indices)
-            again = itertools.islice(itertools.cycle(self._samples), size)
-            self._cache[size] = self._loader.collate_fn(list(again))
-        return _fresh(self._cache[size])
+        if not self._samples:
+            self._samples = self._of_lengths() if self._shares else [self._as_they_come(indices)]
+        which = min(self._made, len(self._samples) - 1)
+        self._made += 1
+        if (size, which) not in self._cache:
+            again = itertools.islice(itertools.cycle(self._samples[which]), size)
+            self._cache[size, which] = self._loader.collate_fn(list(again))
+        return _fresh(self._cache[size, which])
 
     def _as_they_come(self, indices: Sequence[Any] | None) -> list[Any]:
         samples = self._fetch(indices)
@@ -88,17 +91,17 @@ class _Batches:
             )
         return samples
 
-    def _of_length(self) -> list[Any]:
-        """The sample of the wanted length, of some spread over the data set."""
+    def _of_lengths(self) -> list[list[Any]]:
+        """The samples of the wanted lengths, one for a batch, of some spread over the data set."""
         dataset = self._loader.dataset
         if lengths.is_stream(dataset):
             samples = list(itertools.islice(dataset, lengths.LOOKED_AT))
         else:
             samples = self._fetch(lengths.spread_to_look_at(len(dataset)), most=lengths.LOOKED_AT)
-        sample, told = lengths.chosen(samples, self._share or 0.0)
+        found, told = lengths.chosen(samples, self._shares)
         if lengths.varies(samples):
             self._loop.recorder.warn(told)
-        return [sample]
+        return [[each] for each in found]
 
     def _as_is(self) -> Any:
         """A data set that makes its own batches: take them as they come."""

@@ -1,22 +1,30 @@
 """`nn.DataParallel` over several GPUs of one process: where its copies, scattered inputs and gathered outputs live.
 
 Replicas run one after the other: on a GPU they run in threads of their own, but each on its own device, so that the
-order of events on a device is the same. Not modeled: NCCL's own buffers.
+order of events on a device is the same.
 Source: torch/nn/parallel/{data_parallel,replicate,parallel_apply}.py, torch/csrc/cuda/comm.cpp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 
-def install() -> None:
-    """Replace what copies between GPUs."""
+def install(note_group: Callable[[int], None]) -> None:
+    """Replace what copies between GPUs; `note_group` is told, once, of how many GPUs NCCL joins."""
+    seen: set[int] = set()
+
+    def broadcast_coalesced(tensors: Any, devices: Sequence[int], size: int) -> list[list[torch.Tensor]]:
+        if len(devices) > 1 and len(devices) not in seen:
+            seen.add(len(devices))
+            note_group(len(devices))
+        return _broadcast_coalesced(tensors, devices, size)
+
     torch._C._scatter = _scatter
-    torch._C._broadcast_coalesced = _broadcast_coalesced
+    torch._C._broadcast_coalesced = broadcast_coalesced
     torch._C._gather = _gather
     torch.cuda.nccl.is_available = lambda tensors: True
     torch.cuda.nccl.reduce = lambda *_, **__: None

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing import counts
+from cotenant.tracing import counts, routing
 from cotenant.tracing.layout import contiguous_strides
+from cotenant.tracing.values import is_believed
 
 _aten = torch.ops.aten
 _BOX_BLOCK = 64  # boxes for each word of torchvision's overlap mask
@@ -45,6 +46,8 @@ def _positions(mode: Any, func: Any, mask: torch.Tensor) -> FakeTensor:
         count = mask.numel()
     else:
         count = int(torch.count_nonzero(value))
+        if is_believed(mask):
+            mode.recorder.warn(routing.ASSUMED)
     return mode.empty_strided((count, mask.dim()), (1, max(count, 1)), torch.int64, mask.device)
 
 
@@ -131,6 +134,8 @@ def _repeat_interleave(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     value = mode.values.of(repeats)
     if value is not None:
         size = int(value.sum())
+        if is_believed(repeats):
+            mode.recorder.warn(routing.ASSUMED)
     elif size is None:
         _assume(mode, func, "one copy of each")
         size = repeats.numel()

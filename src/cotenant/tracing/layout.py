@@ -53,6 +53,10 @@ def strides_for_shape(shape: Sequence[int], memory_format: torch.memory_format) 
     if memory_format is torch.contiguous_format:
         return contiguous_strides(shape)
     order = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}[memory_format]
+    if len(shape) != len(order):
+        raise RuntimeError(
+            f"required rank {len(order)} tensor to use {str(memory_format).removeprefix('torch.')} format"
+        )
     inner = contiguous_strides([shape[each] for each in order])
     return tuple(inner[order.index(each)] for each in range(len(shape)))
 

@@ -14,21 +14,28 @@ import torch
 from cotenant.core.errors import UsageError
 
 LOOKED_AT = 256
+_GROWING = (0.8, 0.9, 1.0)
+"""Shares of the first batches and all later ones where lengths grow."""
 _FORM = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?)")
 
 
-def share_of(which: str) -> float | None:
-    """`longest` is 1, `p95` 0.95; None for the empty text: samples as they come.
+def shares_of(which: str) -> tuple[float, ...]:
+    """Shares of the first batches, of which the last holds for all later ones: `longest` is 1, `p95` 0.95.
+
+    `growing` begins with shorter ones: blocks of each batch are then too small for the next, and the allocator keeps
+    them. Empty for the empty text: samples as they come.
 
     Raises:
         UsageError: it is none of these.
     """
     if not which:
-        return None
+        return ()
+    if which == "growing":
+        return _GROWING
     match = _FORM.fullmatch(which)
     if match is None:
-        raise UsageError(f"`{which}` names no length", hint="write `longest`, or a percentile such as `p95`")
-    return float(match.group(1)) / 100 if match.group(1) else 1.0
+        raise UsageError(f"`{which}` names no length", hint="write `longest`, `growing`, or a percentile such as `p95`")
+    return (float(match.group(1)) / 100 if match.group(1) else 1.0,)
 
 
 def length_of(sample: Any) -> int:
@@ -50,17 +57,18 @@ def spread_to_look_at(count: int) -> list[int]:
     return [index * count // LOOKED_AT for index in range(LOOKED_AT)]
 
 
-def chosen(samples: Sequence[Any], share: float) -> tuple[Any, str]:
-    """The sample at this share of all when ordered by length, and a sentence on how they are spread."""
+def chosen(samples: Sequence[Any], shares: Sequence[float]) -> tuple[list[Any], str]:
+    """The samples at these shares of all when ordered by length, and a sentence on how they are spread."""
     ordered = sorted(samples, key=length_of)
-    at = min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))
+    places = [min(len(ordered) - 1, max(0, -(-int(each * 1000) * len(ordered) // 1000) - 1)) for each in shares]
     sizes = [length_of(each) for each in ordered]
     middle, late = sizes[len(sizes) // 2], sizes[min(len(sizes) - 1, len(sizes) * 95 // 100)]
+    lengths = ", then ".join(str(sizes[at]) for at in places)
     told = (
-        f"batches are made of samples of length {sizes[at]}; of {len(sizes)} samples looked at the shortest has "
+        f"batches are made of samples of length {lengths}; of {len(sizes)} samples looked at the shortest has "
         f"{sizes[0]}, half have up to {middle}, 95 % up to {late}, the longest has {sizes[-1]}"
     )
-    return ordered[at], told
+    return [ordered[at] for at in places], told
 
 
 def varies(samples: Sequence[Any]) -> bool:

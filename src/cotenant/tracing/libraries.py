@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.util
 import sys
@@ -12,15 +13,27 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing import vision
+from cotenant.tracing import pretrained, vision
 from cotenant.tracing.after_import import when_imported
 
+_ASK_FOR_OVERFLOW = (
+    ("zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
+    ("zero.stage3", "DeepSpeedZeroOptimizer_Stage3"),
+    ("utils", "CheckOverflow"),
+)
+"""Modules of DeepSpeed and their classes that skip a step where a gradient overflowed."""
 
-def install() -> None:
+
+def install(recorder: Any) -> None:
     """Apply them; none imports a library that the script does not."""
     sys.meta_path.insert(0, _BeforeImport("torchvision", _prepare_torchvision))
     when_imported("transformers.utils.import_utils", _believe_tensors)
     when_imported("safetensors.torch", _save_nothing)
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        when_imported(f"{name}.loops.training_epoch_loop", _validate_after_short_epochs)
+    when_imported("transformers.modeling_utils", pretrained.install(recorder))
+    for name, kind in _ASK_FOR_OVERFLOW:
+        when_imported(f"deepspeed.runtime.{name}", functools.partial(_never_overflow, kind))
     _let_scaler_step()
     _believe_samples()
     _leave_compiler_out()
@@ -50,6 +63,22 @@ def _save_nothing(module: Any) -> None:
         setattr(module, name, lambda *args, **kwargs: None)
 
 
+def _validate_after_short_epochs(module: Any) -> None:
+    """Lightning counts batches to know when to validate; here an epoch ends when its loader does."""
+    kind = module._TrainingEpochLoop
+    original = kind.run
+
+    def run(self: Any, data_fetcher: Any) -> None:
+        original(self, data_fetcher)
+        if self.batch_progress.current.ready < self.trainer.num_training_batches and self._should_check_val_epoch():
+            self.trainer.validating = True
+            self.val_loop.run()
+            self.trainer.training = True
+
+    if hasattr(kind, "_should_check_val_epoch"):
+        kind.run = run
+
+
 def _prepare_torchvision() -> None:
     """See `vision`."""
     spec = importlib.util.find_spec("torchvision")
@@ -64,6 +93,20 @@ def _let_scaler_step() -> None:
         return optimizer.step(*args, **kwargs)
 
     torch.amp.grad_scaler.GradScaler._maybe_opt_step = step
+
+
+def _never_overflow(name: str, module: Any) -> None:
+    """The same for DeepSpeed, which looks with tensors of its own."""
+    kind = getattr(module, name, None)
+    original = getattr(kind, "has_overflow", None)
+    if kind is None or original is None:
+        return
+
+    def has_overflow(self: Any, *args: Any, **kwargs: Any) -> bool:
+        original(self, *args, **kwargs)
+        return False
+
+    kind.has_overflow = has_overflow
 
 
 def _believe_samples() -> None:

@@ -24,10 +24,11 @@ _WORDS = ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY")
 class Limit:
     """Raises what CUDA raises when a GPU is full, if the script would catch it."""
 
-    def __init__(self, recorder: Any, capacity_bytes: int, count: int) -> None:
+    def __init__(self, recorder: Any, capacity_bytes: int, count: int, total_bytes: int) -> None:
         self._recorder = recorder
         self._count = count
         self._capacity_bytes = capacity_bytes
+        self._total_bytes = total_bytes
         self._main = threading.get_ident()
         self._catching: dict[CodeType, bool] = {}
 
@@ -43,18 +44,23 @@ class Limit:
                 f"CUDA error: invalid device ordinal: the script uses `cuda:{device}` and has {self._count} GPU"
                 f"{'s' if self._count != 1 else ''}; give it more with `--gpus {device + 1}`"
             )
-        live = self._recorder.live_bytes[device]
-        if live + nbytes <= self._capacity_bytes or not self._is_awaited():
+        live, capacity = self._recorder.live_bytes[device], self.capacity_bytes
+        if live + nbytes <= capacity or not self._is_awaited():
             return
         self._recorder.header["oom_raised"] = True
         self._recorder.warn(
-            "the script catches out-of-memory errors: it got one when its tensors exceeded "
-            f"{_gib(self._capacity_bytes)}"
+            f"the script catches out-of-memory errors: it got one when its tensors exceeded {_gib(capacity)}"
         )
         raise torch.cuda.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {_gib(nbytes)}. GPU {device} has a total capacity of "
-            f"{_gib(self._capacity_bytes)} of which {_gib(max(0, self._capacity_bytes - live))} is free."
+            f"{_gib(capacity)} of which {_gib(max(0, capacity - live))} is free."
         )
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the allocator can get: what is beside the context, or the share of the card that the script set."""
+        share = self._recorder.header.get("memory_fraction", 1.0)
+        return min(self._capacity_bytes, int(share * self._total_bytes))
 
     def _is_awaited(self) -> bool:
         """Whether a frame of this thread, or of the main one, which waits for autograd's, catches it."""

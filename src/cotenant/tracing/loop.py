@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing import lazy
+from cotenant.tracing import moving
 from cotenant.tracing.layers import LayerNotes
 from cotenant.tracing.recorder import Recorder
 
@@ -49,9 +49,7 @@ class Loop:
         types = optimizers._foreach_supported_types
         if FakeTensor not in types:
             types.append(FakeTensor)
-        torch.nn.Module._apply = _apply
-        lazy.install(_become)
-        _recorders.append(self.recorder)
+        moving.install(self.recorder)
 
     # -- modules ----------------------------------------------------------------------------------------------
 
@@ -99,86 +97,3 @@ class Loop:
             if not self.loaders:
                 self.finish()
             self.draining = self.hurrying = True
-
-
-_recorders: list[Recorder] = []  # who is told that a tensor is a module's parameter or buffer
-
-
-def _apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
-    """`Module._apply`, keeping every parameter the same object when it moves between real and fake.
-
-    So an optimizer made before `.to("cuda")` and weights tied to each other stay as they are on a GPU.
-    Differs from PyTorch, which puts new data into the same parameter: a real tensor cannot hold fake data.
-    """
-    return _apply_once(self, fn, recurse, {})
-
-
-def _apply_once(
-    module: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool, done: dict[int, Any]
-) -> torch.nn.Module:
-    if recurse:
-        for child in module.children():
-            # A subclass that overrides `_apply` (RNNs flatten their weights) must still see the call.
-            if type(child)._apply is _apply:
-                _apply_once(child, fn, recurse, done)
-            else:
-                child._apply(fn)
-    for parameter in module._parameters.values():
-        if parameter is None or id(parameter) in done:
-            continue
-        done[id(parameter)] = parameter
-        if lazy.is_lazy(parameter):
-            lazy.moved(parameter, fn)
-        else:
-            _move(parameter, fn)
-    _apply_to_buffers(module, fn, done)
-    return module
-
-
-def _apply_to_buffers(module: torch.nn.Module, fn: Callable[[Any], Any], done: dict[int, Any]) -> None:
-    for name, buffer in module._buffers.items():
-        if lazy.is_lazy(buffer):
-            lazy.moved(buffer, fn)
-        elif buffer is not None:
-            known = done.get(id(buffer))
-            if known is None:
-                known = (fn(buffer), buffer)  # the old one is kept, or its id could be given to another
-                done[id(buffer)] = known
-            module._buffers[name] = known[0] if isinstance(known, tuple) else known
-            for recorder in _recorders:
-                recorder.classify(module._buffers[name], "buffer")
-
-
-def _move(parameter: Any, fn: Callable[[Any], Any]) -> None:
-    with torch.no_grad():
-        moved = fn(parameter)
-    grad = parameter.grad
-    _become(parameter, moved)
-    for recorder in _recorders:
-        recorder.classify(parameter, "parameter")
-    if grad is not None:
-        with torch.no_grad():
-            parameter.grad = fn(grad)
-
-
-def _become(parameter: Any, moved: torch.Tensor) -> None:
-    """Give `parameter` the content of `moved`, in place."""
-    if moved is parameter:
-        return
-    if isinstance(moved, FakeTensor) == isinstance(parameter, FakeTensor):
-        parameter.data = moved
-        return
-    wanted = parameter.requires_grad
-    if isinstance(moved, FakeTensor):
-        moved = moved.detach().requires_grad_(wanted)
-        moved._is_param = True
-    else:
-        moved = torch.nn.Parameter(moved, wanted)
-    _swap(parameter, moved)
-
-
-def _swap(first: Any, second: Any) -> None:
-    # As torch.utils.swap_tensors, without its refusal of weak references: they should follow the object.
-    first.__class__, second.__class__ = second.__class__, first.__class__
-    first.__dict__, second.__dict__ = second.__dict__, first.__dict__
-    torch._C._swap_tensor_impl(first, second)

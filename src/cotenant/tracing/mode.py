@@ -23,7 +23,21 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cotenant.tracing import calls, convolutions, counts, dynamic, layout, losses, plain, rnn, shapes, sparse, truth
+from cotenant.tracing import (
+    calls,
+    convolutions,
+    counts,
+    dynamic,
+    layout,
+    losses,
+    plain,
+    rnn,
+    routing,
+    shapes,
+    sparse,
+    truth,
+)
+from cotenant.tracing.groups import Groups
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.untraceable import Untraceable
 from cotenant.tracing.values import Values
@@ -64,6 +78,7 @@ class TraceMode(TorchDispatchMode):
         self._held: list[Any] = []
         self._plain_kinds: set[Any] = {torch.Tensor}
         self._composite: dict[Any, bool] = {}
+        self.groups: Groups | None = None  # that functional collectives may use
         self.composites: dict[Any, Any] = {}  # what to do for one, instead of dividing it
         self._handlers = {
             **plain.HANDLERS,
@@ -73,6 +88,7 @@ class TraceMode(TorchDispatchMode):
             **rnn.HANDLERS,
             **losses.HANDLERS,
             **sparse.HANDLERS,
+            **routing.HANDLERS,
         }
         self._learning: list[tuple[int, int, int]] | None = None
         self._sole_owner = (4, 2, 0)
@@ -151,6 +167,9 @@ class TraceMode(TorchDispatchMode):
 
     def _is_plain(self, kind: Any) -> bool:
         """Whether a tensor class leaves operators to PyTorch; a class that is, is kept."""
+        if issubclass(kind, FakeTensor):
+            self._plain_kinds.add(kind)
+            return True
         own = getattr(kind, "__torch_dispatch__", None)
         plain = own in (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
         if plain:
@@ -202,6 +221,8 @@ class TraceMode(TorchDispatchMode):
 
     def by_shape(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
         """What `func` gives on fake tensors, by the meta kernel if there is one, else by FakeTensorMode."""
+        if self.groups is not None and func.namespace in ("c10d", "_c10d_functional"):
+            self.groups.used_by_operator(func.namespace, args)
         if "device" not in kwargs and self._meta_will_do(func):
             try:
                 with in_kernel_invocation_manager(self.fake):

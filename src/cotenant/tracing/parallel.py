@@ -2,8 +2,9 @@
 
 Nothing is sent anywhere. Collective calls leave their tensors as they are; `DistributedDataParallel` becomes its
 module plus the buckets in which it sums gradients. FSDP2 (`fully_shard`) and `ZeroRedundancyOptimizer` run their own
-code, as rank 0 of a group that answers everything at once. Not modeled: memory of NCCL itself; a second making of DDP's
-buckets after the first step; the map of unused parameters, a number for each.
+code, as rank 0 of a group that answers everything at once. What NCCL itself takes is no part of a trace; the header
+tells the sizes of its groups. Not modeled: a second making of DDP's buckets after the first step; the map of unused
+parameters, a number for each.
 Source: torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.cpp.
 """
 
@@ -11,17 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from cotenant.tracing import data_parallel
+from cotenant.tracing.groups import Groups
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_MIB = 25
 _BROADCAST_BYTES = 250 << 20
-_ALONE = "traced as one process of a distributed job; NCCL's own memory is not counted"
+_ALONE = "traced as one process of a distributed job"
 
 
 class _Done:
@@ -42,17 +45,19 @@ class _Done:
         return future
 
 
-def install(recorder: Any) -> None:
-    """Replace what talks to other GPUs and processes."""
-    data_parallel.install()
+def install(recorder: Any) -> Groups:
+    """Replace what talks to other GPUs and processes; gives the groups of them, of which some will be used."""
+    groups = Groups(recorder)
+    data_parallel.install(groups.used_in_one_process)
     if not torch.distributed.is_available():
-        return
-    _install_groups(recorder)
+        return groups
+    _install_groups(recorder, groups)
     _install_spawn(recorder)
     ddp: Any = torch.nn.parallel.DistributedDataParallel
     ddp.__init__, ddp.forward, ddp.no_sync = _ddp_init, _ddp_forward, _ddp_no_sync
     for name in ("register_comm_hook", "_set_static_graph", "_register_fused_optim", "join"):
         setattr(ddp, name, lambda self, *args, **kwargs: contextlib.nullcontext())
+    return groups
 
 
 # -- process groups -------------------------------------------------------------------------------------------------
@@ -64,10 +69,10 @@ _IN_PLACE = (
 )  # fmt: skip
 
 
-def _install_groups(recorder: Any) -> None:
+def _install_groups(recorder: Any, groups: Groups) -> None:
     import torch.distributed.distributed_c10d as c10d
 
-    real_init = c10d.init_process_group
+    real_init, real_group = c10d.init_process_group, c10d.new_group
 
     def init_process_group(
         backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
@@ -80,8 +85,16 @@ def _install_groups(recorder: Any) -> None:
         recorder.warn(_ALONE)
         recorder.header["processes"] = size
         real_init(backend="fake", store=FakeStore(), rank=own, world_size=size)
+        groups.made(c10d._get_default_group(), backend)
+
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **kwargs: Any) -> Any:
+        made = real_group(ranks, timeout, **{**kwargs, "pg_options": None})  # of the default one's kind, the fake
+        if made is not None and made is not c10d.GroupMember.NON_GROUP_MEMBER:
+            groups.made(made, backend)
+        return made
 
     def collective(*args: Any, **kwargs: Any) -> _Done:
+        groups.used(*args, *kwargs.values())
         return _Done()
 
     def gather_objects(objects: list[Any], value: Any, group: Any = None) -> None:
@@ -90,16 +103,19 @@ def _install_groups(recorder: Any) -> None:
     replaced: dict[str, Any] = dict.fromkeys(_IN_PLACE, collective)
     replaced.update(
         init_process_group=init_process_group,
+        new_group=new_group,
         barrier=collective,
         monitored_barrier=collective,
         all_gather_object=gather_objects,
         broadcast_object_list=collective,
         is_nccl_available=lambda: True,
     )
-    for module in (torch.distributed, c10d):
-        for name, value in replaced.items():
-            if hasattr(module, name):
-                setattr(module, name, value)
+    originals = {name: getattr(c10d, name) for name in replaced if hasattr(c10d, name)}
+    for label, module in list(sys.modules.items()):
+        if label.startswith("torch.distributed"):  # several have taken the functions by name
+            for name, original in originals.items():
+                if vars(module).get(name) is original:
+                    setattr(module, name, replaced[name])
 
 
 def _install_spawn(recorder: Any) -> None:
@@ -128,6 +144,7 @@ def _ddp_init(self: Any, module: torch.nn.Module, device_ids: Any = None, *args:
     self.broadcast_buffers = kwargs.get("broadcast_buffers", True)
     self.require_backward_grad_sync = self.require_forward_param_sync = True
     self.static_graph = kwargs.get("static_graph", False)
+    torch.distributed.broadcast(None, 0, group=self.process_group)
     for sizes in _by_kind([*module.parameters(), *module.buffers()], _BROADCAST_BYTES, _BROADCAST_BYTES):
         _bucket(*sizes)  # the first worker's values go around in flat pieces
     cap = int(kwargs.get("bucket_cap_mb") or _BUCKET_MIB) << 20

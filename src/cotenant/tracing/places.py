@@ -22,6 +22,11 @@ def of_call() -> str | None:
     return _last(reversed(list(_outwards(sys._getframe(1)))))
 
 
+def of_thread(number: int) -> str | None:
+    """The same for what another thread is at, by its identity."""
+    return _last(reversed(list(_outwards(sys._current_frames().get(number)))))
+
+
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
     while traceback is not None:
         yield traceback.tb_frame.f_code.co_filename, traceback.tb_lineno

@@ -173,11 +173,12 @@ class Recorder:
     def trace(self, *, partial: bool) -> MemoryTrace:
         """What was recorded. Storages nobody classified are activations if they outlive their phase."""
         freed_in: dict[int, str] = {}
-        for action, number, _, phase, *_ in self._actions:
+        actions = tuple(self._actions)  # another thread may be at it: see `deadline`
+        for action, number, _, phase, *_ in actions:
             if action == "free":
                 freed_in[number] = phase
         events = []
-        for action, number, nbytes, phase, module, stream, device in self._actions:
+        for action, number, nbytes, phase, module, stream, device in actions:
             category = ""
             if action == "alloc":
                 category = self._category.get(number) or _guess(phase, freed_in.get(number))

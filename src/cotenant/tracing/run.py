@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,7 @@ def trace(
         "card": dict(card),
         "steps": steps,
         "cudnn_version": cudnn_version,
+        "deadline": {"at_s": time.monotonic() + timeout_s, "timeout_s": timeout_s},
         **(options or {}),
     }
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:

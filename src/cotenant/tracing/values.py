@@ -3,6 +3,7 @@
 A batch's masks, labels and lengths come from the CPU, where their values were known. They stay known: each operator
 on known integers is computed for real, beside the fake one. So a branch on a mask and a shape that depends on a
 mask are what they are on a GPU. Floating-point values are never kept: they come out of the model, which is not run.
+Some integers are believed instead (see `routing`), and what follows from them is believed as well.
 
 Values belong to a storage, so that views and writes in place see each other's.
 """
@@ -19,14 +20,18 @@ _aten = torch.ops.aten
 
 # Bigger ones are masks of attention and the like, whose values decide nothing; computing them would cost seconds.
 _MOST_ELEMENTS = 1 << 20
+_MOST_BELIEVED = 1 << 24  # of which expert is whose, on which the memory of a mixture depends
 _EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 _ATTRIBUTE = "_cotenant_values"
+_BELIEVED = "_cotenant_believed"
 _OVERWRITES = frozenset((_aten.copy_.default, _aten.fill_.Scalar, _aten.zero_.default, _aten.random_.default))
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
 class Values:
     """What is known of the values of fake tensors."""
+
+    most_believed = _MOST_BELIEVED
 
     def __init__(self) -> None:
         self._writes: dict[Any, tuple[int, ...] | None] = {}
@@ -42,6 +47,11 @@ class Values:
             return None
         return torch.empty(0, dtype=tensor.dtype).set_(flat, tensor.storage_offset(), tensor.shape, tensor.stride())
 
+    def believe(self, tensor: FakeTensor, value: torch.Tensor) -> None:
+        """Take `value` for the values of `tensor`, which nobody computed."""
+        self._give(tensor, value)
+        setattr(tensor.untyped_storage(), _BELIEVED, True)
+
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Do for the values what `func` did for the fake tensors."""
         try:
@@ -52,10 +62,14 @@ class Values:
             return
         if writes:
             self._write(func, args, kwargs, writes)
-        elif any(_is_kept(each) for each in _leaves(out)):
+        elif any(_is_kept(each, _MOST_BELIEVED) for each in _leaves(out)):
             self._compute(func, args, kwargs, out)
 
     def _compute(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        believed = any(is_believed(each) for each in _leaves(args))
+        most = _MOST_BELIEVED if believed else _MOST_ELEMENTS
+        if not any(_is_kept(each, most) for each in _leaves(out)):
+            return
         try:
             values = func(*self._known(args), **self._known(_on_cpu(kwargs)))
         except _Unknown:
@@ -63,8 +77,8 @@ class Values:
         except _ERRORS:
             return
         for fake, value in zip(_leaves(out), _leaves(values), strict=True):
-            if _is_kept(fake) and fake.shape == value.shape:
-                self._give(fake, value)
+            if _is_kept(fake, most) and fake.shape == value.shape:
+                (self.believe if believed else self._give)(fake, value)
 
     def _write(self, func: Any, args: Any, kwargs: Any, writes: tuple[int, ...]) -> None:
         targets = [each for index in writes if index < len(args) for each in _leaves(args[index])]
@@ -74,6 +88,9 @@ class Values:
             return
         if func in _OVERWRITES and _is_kept(kept[0]) and _covers(kept[0]) and self.of(kept[0]) is None:
             self._give(kept[0], torch.zeros((), dtype=kept[0].dtype).expand(kept[0].shape))
+        if any(is_believed(each) for each in _leaves(args)):
+            for each in kept:
+                setattr(each.untyped_storage(), _BELIEVED, True)
         try:
             func(*self._known(args), **self._known(kwargs))
         except (_Unknown, *_ERRORS):
@@ -91,7 +108,7 @@ class Values:
         """`value` with every fake tensor replaced by its values."""
         if isinstance(value, torch.Tensor):
             known = self.of(value)
-            if known is None or known.numel() > _MOST_ELEMENTS:
+            if known is None or known.numel() > (_MOST_BELIEVED if is_believed(value) else _MOST_ELEMENTS):
                 raise _Unknown
             return known
         if isinstance(value, (list, tuple)):
@@ -99,6 +116,11 @@ class Values:
         if isinstance(value, dict):
             return {key: self._known(each) for key, each in value.items()}
         return value
+
+
+def is_believed(tensor: Any) -> bool:
+    """Whether the values of a tensor are believed, not computed."""
+    return isinstance(tensor, FakeTensor) and getattr(tensor.untyped_storage(), _BELIEVED, False)
 
 
 class _Unknown(Exception):
@@ -128,8 +150,8 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_kept(value: Any) -> bool:
-    return isinstance(value, FakeTensor) and value.dtype in _EXACT and value.numel() <= _MOST_ELEMENTS
+def _is_kept(value: Any, most: int = _MOST_ELEMENTS) -> bool:
+    return isinstance(value, FakeTensor) and value.dtype in _EXACT and value.numel() <= most
 
 
 def _covers(tensor: torch.Tensor) -> bool:

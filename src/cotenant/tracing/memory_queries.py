@@ -1,0 +1,122 @@
+"""What a script reads of the GPU's memory and sensors: what its tensors hold by now, of a card that is all its own.
+
+Bytes are those that tensors asked for; what the allocator reserves is known after the trace only, and is told here as
+those bytes in whole small segments. Source of the names: torch/cuda/memory.py, torch/cuda/__init__.py.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_SEGMENT_BYTES = 2 << 20
+_POOLS = ("all", "small_pool", "large_pool")
+_WHEN = ("current", "peak", "allocated", "freed")
+_BY_BYTES = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes", "inactive_split_bytes")
+_BY_COUNT = ("allocation", "active", "segment", "inactive_split")
+_TOTALS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams")
+NAMES = (
+    *("empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_stats_as_nested_dict", "memory_summary"),
+    *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached"),
+    *("max_memory_cached", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
+    *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_per_process_memory_fraction"),
+    *("memory_snapshot", "list_gpu_processes"),
+)
+"""Functions that `torch.cuda.memory` has as well."""
+
+
+def memory_queries(card: Any, recorder: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Functions by their names in `torch.cuda`; `state["device"]` is the GPU meant where none is named."""
+
+    def at(device: object) -> int:
+        if device is None:
+            return int(state["device"])
+        if isinstance(device, int):
+            return max(device, 0)
+        index = torch.device(device).index
+        return int(state["device"]) if index is None else index
+
+    def live(device: object = None) -> int:
+        return int(recorder.live_bytes[at(device)])
+
+    def peak(device: object = None) -> int:
+        return int(recorder.peak_bytes[at(device)])
+
+    def reset_peak(device: object = None) -> None:
+        recorder.peak_bytes[at(device)] = recorder.live_bytes[at(device)]
+
+    def memory_info(device: object = None) -> tuple[int, int]:
+        beside_context = card.total_bytes if card.allocator_bytes is None else card.allocator_bytes
+        return max(0, beside_context - live(device)), card.total_bytes
+
+    def nested_stats(device: object = None) -> dict[str, Any]:
+        return _nested(live(device), peak(device))
+
+    def set_fraction(fraction: float, device: object = None) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        recorder.header["memory_fraction"] = float(fraction)
+
+    return {
+        "empty_cache": recorder.empty_cache,
+        "ipc_collect": lambda: None,
+        "mem_get_info": memory_info,
+        "memory_stats": lambda device=None: _flat(nested_stats(device)),
+        "memory_stats_as_nested_dict": nested_stats,
+        "memory_summary": lambda *_, **__: "",
+        "memory_allocated": live,
+        "max_memory_allocated": peak,
+        "memory_reserved": lambda device=None: _segments(live(device)),
+        "max_memory_reserved": lambda device=None: _segments(peak(device)),
+        "memory_cached": lambda device=None: _segments(live(device)),
+        "max_memory_cached": lambda device=None: _segments(peak(device)),
+        "reset_peak_memory_stats": reset_peak,
+        "reset_max_memory_allocated": reset_peak,
+        "reset_max_memory_cached": reset_peak,
+        "reset_accumulated_memory_stats": lambda device=None: None,
+        "set_per_process_memory_fraction": set_fraction,
+        "get_per_process_memory_fraction": lambda device=None: recorder.header.get("memory_fraction", 1.0),
+        "memory_snapshot": lambda *_, **__: [],
+        "list_gpu_processes": lambda device=None: f"GPU:{at(device)}\nno processes are running",
+        "utilization": lambda device=None: 0,
+        "memory_usage": lambda device=None: 0,
+        "device_memory_used": live,
+        "temperature": lambda device=None: 40,
+        "power_draw": lambda device=None: 0,
+        "clock_rate": lambda device=None: 1000,
+    }
+
+
+def _segments(nbytes: int) -> int:
+    return -(-nbytes // _SEGMENT_BYTES) * _SEGMENT_BYTES
+
+
+def _nested(live: int, peak: int) -> dict[str, Any]:
+    def by_pool(now: int, most: int) -> dict[str, Any]:
+        nothing = dict.fromkeys(_WHEN, 0)
+        known = {**nothing, "current": now, "peak": most, "allocated": most, "freed": most - now}
+        return {pool: known if pool != "small_pool" else nothing for pool in _POOLS}
+
+    found: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
+    found["oversize_allocations"] = found["oversize_segments"] = dict.fromkeys(_WHEN, 0)
+    found.update({name: by_pool(0, 0) for name in _BY_COUNT})
+    for name in _BY_BYTES:
+        if name.startswith("reserved"):
+            found[name] = by_pool(_segments(live), _segments(peak))
+        else:
+            found[name] = by_pool(live, peak) if not name.startswith("inactive") else by_pool(0, 0)
+    return found
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
+    """Names joined by dots; a name that this torch does not count is 0."""
+    found: dict[str, int] = collections.defaultdict(int)
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            found.update(_flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found

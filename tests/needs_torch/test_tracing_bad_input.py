@@ -1,0 +1,302 @@
+"""Scripts that do what a tracer would rather not meet: each is traced, or ended with a sentence that names its line."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from traced_scripts import allocations, by_category, failing, peak, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+MODEL = """
+import torch
+from torch import nn
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+TRAIN = """
+for _ in range({steps}):
+    optimizer.zero_grad()
+    model(torch.randn(4, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def trained(folder, lines, *args, steps=5, **more):
+    return traced(folder, MODEL + lines + TRAIN.format(steps=steps), *args, **more)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(
+            """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = "3"
+assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+""",
+            id="chooses a card",
+        ),
+        pytest.param(
+            """
+import atexit, os, signal
+atexit.register(lambda: open("late", "w").write("x"))
+def stop(*_):
+    raise SystemExit(1)
+for each in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+    signal.signal(each, stop)
+signal.alarm(300)
+""",
+            id="waits for signals",
+        ),
+        pytest.param(
+            """
+class Noisy:
+    def __del__(self):
+        raise RuntimeError("in the end")
+for _ in range(3):
+    Noisy()
+""",
+            id="raises where nobody listens",
+        ),
+        pytest.param(
+            """
+import threading
+stop = threading.Event()
+threading.Thread(target=stop.wait).start()
+threading.Thread(target=stop.wait, daemon=True).start()
+""",
+            id="has threads that never end",
+        ),
+        pytest.param(
+            """
+import multiprocessing, os
+pid = os.fork()
+if not pid:
+    os._exit(0)
+os.waitpid(pid, 0)
+queue = multiprocessing.get_context("fork").SimpleQueue()
+worker = multiprocessing.get_context("fork").Process(target=queue.put, args=(7,))
+worker.start()
+assert queue.get() == 7
+""",
+            id="forks",
+        ),
+        pytest.param(
+            """
+import subprocess
+try:
+    print(subprocess.run(["nvidia-smi"], capture_output=True).stdout)
+except OSError as error:
+    print(error)
+assert subprocess.run(["echo", "hello"], capture_output=True, text=True).stdout == "hello\\n"
+""",
+            id="starts programs",
+        ),
+        pytest.param(
+            """
+import os
+os.makedirs("runs/1", exist_ok=True)
+os.chdir("runs/1")
+open("log", "w").write("x")
+assert os.listdir() == ["log"] and os.path.basename(os.getcwd()) == "1"
+""",
+            id="changes its folder",
+        ),
+        pytest.param("\nprint('x' * 200 * 50_000)\n", id="prints much"),
+        pytest.param(
+            """
+free, total = torch.cuda.mem_get_info()
+batch = min(512, int(0.8 * free) // 1_000_000)
+stats = torch.cuda.memory_stats()
+assert stats["allocated_bytes.all.current"] == stats["requested_bytes.all.current"] == torch.cuda.memory_allocated()
+assert stats["reserved_bytes.all.peak"] == torch.cuda.max_memory_reserved() == 2 << 20 and stats["num_ooms"] == 0
+assert torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["peak"] > 0 and stats["of.a.later.torch"] == 0
+assert torch.cuda.memory.memory_allocated() == torch.cuda.memory_allocated(0) == torch.cuda.memory_allocated("cuda:0")
+print(torch.cuda.memory_summary(), torch.cuda.memory_snapshot(), torch.cuda.list_gpu_processes())
+print(torch.cuda.utilization(), torch.cuda.temperature(), torch.cuda.power_draw(), torch.cuda.clock_rate())
+assert len(torch.cuda.nccl.version()) == 3 and torch.cuda.get_per_process_memory_fraction() == 1.0
+torch.cuda.reset_peak_memory_stats()
+assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated() > 0
+""",
+            id="reads all there is of memory",
+        ),
+        pytest.param(
+            """
+import sys
+sys.setrecursionlimit(5000)
+sys.stdout = open("out.txt", "w")
+sys.excepthook = lambda *_: None
+""",
+            id="changes Python itself",
+        ),
+    ],
+)
+def test_is_traced(tmp_path, lines):
+    trace = trained(tmp_path, lines)
+    assert (trace.partial, trace.warnings, trace.header["steps"]) == (False, (), 3)
+    assert {each.name for each in tmp_path.iterdir()} <= {"train.py", "answer", "log", "scratch"}
+
+
+def test_a_script_that_leaves_by_itself_is_complete(tmp_path):
+    lines = TRAIN.format(steps=2) + "import sys\nsys.exit(0)\n"
+    assert not traced(tmp_path, MODEL + lines).partial
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_a_share_of_the_card_is_all_that_there_is(tmp_path, share):
+    lines = f"""
+import torch
+torch.cuda.set_per_process_memory_fraction({share})
+batch = 1 << 22
+while True:
+    try:
+        x = torch.empty(batch, 4096, device="cuda")
+        break
+    except RuntimeError as error:
+        assert "out of memory" in str(error)
+        batch //= 2
+del x
+"""
+    trace = traced(tmp_path, lines + MODEL + TRAIN.format(steps=3))
+    most = share * 40 * 2**30
+    assert 0.5 * most < peak(trace) <= most
+    assert trace.header["memory_fraction"] == share
+
+
+def test_no_share_beyond_all(tmp_path):
+    with failing("raised", "Invalid fraction value: 2. Allowed range: 0~1 (train.py, line 3)"):
+        traced(tmp_path, "import torch\n\ntorch.cuda.set_per_process_memory_fraction(2)\n")
+
+
+def test_a_layout_that_a_weight_cannot_have(tmp_path):
+    lines = "from torch import nn\nimport torch\nnn.Conv3d(3, 8, 3).cuda().to(memory_format=torch.channels_last)\n"
+    with failing("raised", "required rank 4 tensor to use channels_last format (train.py, line 3)"):
+        traced(tmp_path, lines)
+
+
+def test_settings_that_a_script_makes_are_those_of_its_replay(tmp_path):
+    lines = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
+    trace = traced(tmp_path, lines + MODEL + TRAIN.format(steps=3))
+    assert trace.header["settings"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+
+
+OVER = """
+import threading
+next(each for each in threading.enumerate() if isinstance(each, threading.Timer)).function()  # time is over
+"""
+
+
+def until_over(folder, source):
+    return traced(folder, source + OVER, deadline={"at_s": time.monotonic() + 3600, "timeout_s": 3600.0})
+
+
+def test_too_long_is_told_with_its_line(tmp_path):
+    words = "had not finished 1h00m after it started, without an optimizer step; it was at train.py, line 4"
+    with failing("timeout", words):
+        until_over(tmp_path, "import torch\nx = torch.ones(3, device='cuda')")
+
+
+def test_what_was_seen_until_the_limit_is_a_lower_bound(tmp_path):
+    found = until_over(tmp_path, MODEL + TRAIN.format(steps=2))
+    assert (found.partial, found.header["steps"]) == (True, 2)
+    assert "was stopped 1h00m after it started; it was at train.py, line 13" in found.warnings[0]
+
+
+def test_enough_was_seen_before_the_limit(tmp_path):
+    loader = "loader = torch.utils.data.DataLoader(torch.ones(64, 64), 8)\nx = next(iter(loader))\n"
+    found = until_over(tmp_path, MODEL + loader + TRAIN.format(steps=3))
+    assert not found.partial
+    assert "not all that comes after training was seen in 1h00m" in found.warnings[0]
+
+
+def test_parameters_keep_what_a_script_attached_to_them(tmp_path):
+    trace = trained(
+        tmp_path,
+        """
+class Special(nn.Parameter):
+    def doubled(self):
+        return 2 * self
+layer = nn.Linear(8, 8)
+layer.bias = Special(torch.zeros(8))
+layer.weight.no_decay = True
+first = layer.weight, layer.bias
+layer.cuda()
+assert layer.weight is first[0] and layer.weight.no_decay and layer.weight.is_cuda
+assert layer.bias is first[1] and isinstance(layer.bias, Special) and layer.bias.doubled().is_cuda
+layer.cpu()
+assert layer.weight.no_decay and not layer.weight.is_cuda and type(layer.bias) is Special
+assert layer(torch.ones(2, 8)).sum().item() == layer(torch.ones(2, 8)).sum().item()
+""",
+    )
+    assert not trace.partial
+
+
+def test_data_that_is_put_into_a_parameter_by_hand(tmp_path):
+    trace = trained(
+        tmp_path,
+        """
+other = nn.Parameter(torch.ones(1000))
+kept = torch.optim.Adam([other])
+other.data = other.data.cuda()
+assert other.is_cuda and isinstance(other, nn.Parameter)
+(other * 2).sum().backward()
+assert other.grad.is_cuda
+kept.step()
+assert kept.state[other]["exp_avg"].is_cuda
+plain = torch.ones(3)
+plain.data = plain.data.cuda()
+assert plain.is_cuda and not isinstance(plain, nn.Parameter)
+""",
+        steps=3,
+    )
+    assert by_category(trace)["optimizer state"] == 2 * 4000
+
+
+def test_what_is_compiled_and_never_called_is_not_told(tmp_path):
+    lines = "@torch.compile\ndef f(x):\n    return x * 2\n"
+    assert trained(tmp_path, lines).warnings == ()
+    called = trained(tmp_path, lines + "assert f(torch.ones(3).cuda()).shape == (3,) and f.__name__ == 'f'\n")
+    assert "torch.compile" in called.warnings[0]
+
+
+def test_routers_by_one_hot_and_by_sorting(tmp_path):
+    trace = trained(
+        tmp_path,
+        """
+scores = torch.randn(64, 8, device="cuda")
+chosen = scores.argmax(-1)
+mask = nn.functional.one_hot(chosen, 8).bool()
+assert [len(torch.where(mask[:, each])[0]) for each in range(8)] == [8] * 8
+weights, places = scores.topk(2)
+order = places.flatten().argsort()
+counts = places.flatten().bincount(minlength=8)
+assert counts.tolist() == [16] * 8 and order.shape == (128,)
+parts = scores[order // 2].split(counts.tolist())
+assert {part.shape[0] for part in parts} == {16}
+many = nn.functional.one_hot(torch.randn(4096, 256, device="cuda").topk(2)[1], 256).permute(2, 1, 0)
+assert many.sum((-1, -2))[7].item() == 32 and torch.where(many[7])[0].shape == (32,)
+best = scores.topk(8)[1]
+assert (best == 3).nonzero().shape == (64 * 8, 2)  # all of them were asked for: nothing was chosen
+""",
+    )
+    assert any("every expert gets the same number" in each for each in trace.warnings)
+    assert any("every element is found" in each for each in trace.warnings)
+
+
+def test_flex_attention_is_taken_for_its_kernel(tmp_path):
+    trace = trained(
+        tmp_path,
+        """
+from torch.nn.attention.flex_attention import flex_attention
+q, k, v = (torch.randn(2, heads, 512, 16, device="cuda", requires_grad=True) for heads in (4, 2, 2))
+out, lse = flex_attention(q, k, v, enable_gqa=True, return_lse=True)
+assert out.shape == q.shape and lse.shape == (2, 4, 512)
+out.sum().backward()
+assert q.grad.shape == q.shape and k.grad.shape == k.shape
+""",
+    )
+    assert max(allocations(trace)) <= 4 * 2 * 4 * 512 * 16
+    assert any("flex_attention" in each for each in trace.warnings)
