@@ -1,7 +1,7 @@
 """Asks cuDNN for the workspace of each convolution of common networks, on a GPU that is not there.
 
 Writes one file of `src/cotenant/estimators/data/cudnn`. Needs, beside torch, timm and torchvision, the packages
-nvidia-cudnn-cu12 (or -cu13), nvidia-cublas-cu12 (or nvidia-cublas) and nvidia-cudnn-frontend; no driver, no GPU:
+nvidia-cudnn-cu12 (or -cu13) and nvidia-cublas-cu12 (or nvidia-cublas); no driver, no GPU:
 
     python scripts/ask_cudnn.py --capability 80 --batches 8,32,64,128,256 --out sm80_float32.csv.gz
 
@@ -12,47 +12,18 @@ The first plan of the heuristics in mode A is what torch runs with `cudnn.benchm
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gzip
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from cotenant.estimators.cudnn_answers import installed_cudnn
+from cotenant.estimators.cudnn_worker import Library
 
 OPS = ("conv_forward", "conv_dgrad", "conv_wgrad")
 ITEM_BYTES = 4
 SMALL_BYTES = 1 << 18
 CLOSE = 0.03
-
-# Of an A100; every key must be there, but only `deviceVer` changes an answer.
-DEVICE = {
-    "cudaDeviceId": 0,
-    "driverVer": 12080,
-    "runtimeVer": 12080,
-    "maxGridSize": [2147483647, 65535, 65535],
-    "maxBlockSize": [1024, 1024, 64],
-    "regsPerBlock": 65536,
-    "multiProcessorCount": 108,
-    "smCountOrigin": 0,
-    "warpSize": 32,
-    "maxSharedMemoryPerBlock": 49152,
-    "maxSharedMemoryPerBlockOptin": 166912,
-    "oversizedSharedMemoryPerBlock": 0,
-    "reservedSharedMemoryPerBlock": 1024,
-    "maxRegistersPerSM": 65536,
-    "maxCtasPerSM": 32,
-    "maxThreadsPerBlock": 1024,
-    "maxThreadsPerSM": 2048,
-    "pciDeviceId": 0,
-    "isTccDriver": 0,
-    "supportCoopLaunch": 1,
-    "smClockRateKHz": 1410000,
-    "memClockRateKHz": 1215000,
-    "memoryBusWidth": 5120,
-    "l2CacheSize": 41943040,
-    "totalGlobalMem": 42505273344,
-    "deviceName": "NVIDIA A100",
-}
 
 Geometry = tuple[int, ...]
 """C, K, H, W, kernel (2), stride (2), padding (2), dilation (2), output H and W."""
@@ -105,63 +76,33 @@ def geometries() -> list[Geometry]:
     return sorted(found)
 
 
-class Asker:
-    """cuDNN's heuristics for one compute capability."""
-
-    def __init__(self, capability: int) -> None:
-        for part in ("cublasLt.so.*", "cudnn_graph.so.9", "cudnn_ops.so.9", "cudnn_cnn.so.9", "cudnn.so.9"):
-            for folder in sys.path:
-                for file in Path(folder).glob(f"nvidia/*/lib/lib{part}"):
-                    ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-        import cudnn
-
-        self.cudnn = cudnn
-        self.capability = capability
-        self.device = cudnn.create_device_properties(json.dumps({**DEVICE, "deviceVer": capability * 10}))
-
-    def ask(self, op: str, batch: int, geometry: Geometry) -> int | None:
-        """Bytes of workspace; None if cuDNN has no plan."""
-        c, k, h, w, r, s, *window, p, q = geometry
-        x, weight, y = (batch, c, h, w), (k, c, r, s), (batch, k, p, q)
-        cudnn = self.cudnn
-        graph = cudnn.pygraph(
-            io_data_type=cudnn.data_type.FLOAT,
-            intermediate_data_type=cudnn.data_type.FLOAT,
-            compute_data_type=cudnn.data_type.FLOAT,
-            device_property=self.device,
-            sm_version=self.capability,
-        )
-
-        def tensor(name: str, shape: tuple[int, ...]) -> object:
-            return graph.tensor(name=name, dim=list(shape), stride=_strides(shape), data_type=cudnn.data_type.FLOAT)
-
-        options = {"stride": window[0:2], "padding": window[2:4], "dilation": window[4:6]}
-        if op == "conv_forward":
-            out, shape = graph.conv_fprop(image=tensor("x", x), weight=tensor("w", weight), **options), y
-        elif op == "conv_dgrad":
-            out, shape = graph.conv_dgrad(loss=tensor("y", y), filter=tensor("w", weight), **options), x
-        else:
-            out, shape = graph.conv_wgrad(image=tensor("x", x), loss=tensor("y", y), **options), weight
-        out.set_output(True)
-        out.set_dim(list(shape))
-        out.set_stride(_strides(shape))
-        out.set_data_type(cudnn.data_type.FLOAT)
-        try:
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([cudnn.heur_mode.A])
-            graph.build_plan_at_index(0)
-        except RuntimeError:
-            return None
-        return graph.get_workspace_size_plan_at_index(0)
+def library(capability: int) -> Library:
+    """The heuristics of cuDNN for one compute capability."""
+    for folder in sys.path:
+        found = installed_cudnn(str(Path(folder) / "torch"))
+        if found is not None:
+            return Library(str(found.graph), [str(each) for each in found.preload], capability)
+    sys.exit("no cuDNN of 9.8 or later is installed here")
 
 
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return strides[::-1]
+def ask(cudnn: Library, op: str, batch: int, geometry: Geometry) -> int | None:
+    """Bytes of workspace; None if cuDNN has no plan."""
+    c, k, h, w, r, s, *window, p, q = geometry
+    return cudnn.workspace_bytes(
+        {
+            "kind": op,
+            "dtype": "float32",
+            "channels_last": False,
+            "tf32": True,
+            "deterministic": False,
+            "x": (batch, c, h, w),
+            "w": (k, c, r, s),
+            "y": (batch, k, p, q),
+            "stride": window[0:2],
+            "padding": window[2:4],
+            "dilation": window[4:6],
+        }
+    )
 
 
 def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:
@@ -180,10 +121,10 @@ def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:
     return best[1]
 
 
-def rows(asker: Asker, batches: list[int]) -> Iterator[str]:
+def rows(cudnn: Library, batches: list[int]) -> Iterator[str]:
     """A line for each geometry: its numbers, then for each operation the codes of all batches."""
     for geometry in geometries():
-        codes = [" ".join(encode(asker.ask(op, n, geometry), n, geometry) for n in batches) for op in OPS]
+        codes = [" ".join(encode(ask(cudnn, op, n, geometry), n, geometry) for n in batches) for op in OPS]
         yield ",".join([*map(str, geometry), *codes])
 
 
@@ -195,9 +136,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     batches = [int(each) for each in args.batches.split(",")]
-    asker = Asker(args.capability)
-    head = f"# cuDNN {asker.cudnn.backend_version()}, sm{args.capability}, float32, batches {args.batches}\n"
-    body = "".join(f"{row}\n" for row in rows(asker, batches))
+    cudnn = library(args.capability)
+    head = f"# cuDNN {cudnn.version}, sm{args.capability}, float32, batches {args.batches}\n"
+    body = "".join(f"{row}\n" for row in rows(cudnn, batches))
     args.out.write_bytes(gzip.compress((head + body).encode(), mtime=0))
 
 

@@ -1,4 +1,4 @@
-"""Estimates in a process of its own: requests as lines of JSON on stdin, an answer as a line of JSON on stdout for each.
+"""Estimates in a process of its own: lines of JSON on stdin ask, a line of JSON on stdout answers each.
 
 Request: the fields of `EstimateRequest` and `estimator`, a registered name. Answer: `{"estimate": ...}` or
 `{"error": {"kind", "message", "hint"}}`. What a script printed last goes to stderr. The end of stdin ends the process,

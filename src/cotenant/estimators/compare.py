@@ -13,7 +13,7 @@ from cotenant.estimators.profiles import DeviceProfile
 from cotenant.estimators.rules import TraceRule
 from cotenant.estimators.traced import TracedResult
 
-_TRACED_LEAVES_OUT = "memory of other libraries outside the allocator (NCCL)"
+_TRACED_LEAVES_OUT = "memory of other libraries outside the allocator; NCCL's is from one measurement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,11 @@ class CudnnTable:
     """Answers of one cuDNN for one compute capability; float32, the usual layout, two dimensions.
 
     Attributes:
-        source: version and capability, as a sentence.
+        version: of cuDNN, such as 91002.
         batches: that were asked for, ascending.
     """
 
-    source: str
+    version: int
     batches: tuple[int, ...]
     _cells: Mapping[str, tuple[str, str, str]]
 
@@ -77,4 +77,4 @@ def cudnn_table(capability: tuple[int, int]) -> CudnnTable | None:
     for line in lines:
         *geometry, forward, dgrad, wgrad = line.split(",")
         cells[",".join(geometry)] = (forward, dgrad, wgrad)
-    return CudnnTable(head.removeprefix("# "), batches, cells)
+    return CudnnTable(int(head.removeprefix("# cuDNN ").split(",")[0]), batches, cells)

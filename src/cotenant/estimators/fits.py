@@ -10,6 +10,7 @@ from cotenant.allocator import OomReport, ReplayResult
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.margin import margin_of
+from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.profiles import DeviceProfile, profiles
 from cotenant.estimators.replays import Scene, Stack, conv_of, scene_of, usable_bytes
 
@@ -115,9 +116,9 @@ def fits_on(trace: MemoryTrace, stack: Stack, spread_bytes: int, coverage: float
     made = capability_of(trace)
     seen: dict[object, tuple[Scene, ReplayResult]] = {}
     found = []
-    for gpu in _all_gpus():
+    for gpu in (with_nccl(each, trace.header) for each in _all_gpus()):
         scene, free = _replayed(trace, gpu, stack, seen)
-        fit, _ = judge(scene, free, margin_of(trace, gpu, free, spread_bytes, coverage).bytes)
+        fit, _ = judge(scene, free, margin_of(trace, gpu, free, spread_bytes, coverage, stack.answers).bytes)
         differs = made is not None and gpu.compute_capability != made
         found.append(replace(fit, capability_differs=differs))
     return tuple(sorted(found, key=lambda each: (-each.usable_bytes, each.gpu)))
@@ -140,7 +141,7 @@ def _replayed(
     trace: MemoryTrace, gpu: DeviceProfile, stack: Stack, seen: dict[object, tuple[Scene, ReplayResult]]
 ) -> tuple[Scene, ReplayResult]:
     """The trace on `gpu`; GPUs that take the same workspaces share one replay."""
-    conv = conv_of(gpu)
+    conv = conv_of(gpu, stack)
     sizes = tuple(conv(op) for op in trace.ops if op.kind.startswith("conv"))
     key = (gpu.cublas_workspace_bytes, sizes)
     if key not in seen:

@@ -50,8 +50,8 @@ def interval_of(trace: MemoryTrace, gpu: DeviceProfile, stack: Stack, reserved_b
 
     Changed by a fixed seed: in every other replay one stray block of 2 to 8 MiB appears somewhere, and stays or goes
     again; in the others a tenth of the storages die up to 3 events later, and the driver's addresses grow. In all of
-    them a tenth of the convolutions take an algorithm without a workspace; in half of them weight gradients are summed
-    in other numbers of parts; in every fourth, autograd's thread shares the cuBLAS handle of the main one. Up to 8
+    them a tenth of the convolutions take an algorithm without a workspace; in half of them the second
+    guess of `ConvRule` holds; in every fourth, autograd's thread shares the cuBLAS handle of the main one. Up to 8
     replays, fewer for long traces, at least 2.
     """
     count = max(2, min(_REPLAYS, _EVENTS // max(1, len(trace.events))))
@@ -75,7 +75,7 @@ def _changed(trace: MemoryTrace, gpu: DeviceProfile, stack: Stack, seed: int) ->
     chance = random.Random(seed)  # noqa: S311 - nothing is kept secret by it
     if seed % 4 == 3:
         trace = replace(trace, ops=tuple(_on_main_thread(op) for op in trace.ops))
-    conv = conv_of(gpu, regrouped=seed % 4 in {1, 2})
+    conv = conv_of(gpu, stack, second_guess=seed % 4 in {1, 2})
     scene = scene_of(trace, gpu, stack, conv=_with_gaps(trace, conv, chance))
     if seed % 2:
         return replace(scene, events=_with_late_frees(scene.events, chance), descending=False)

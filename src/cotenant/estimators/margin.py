@@ -21,6 +21,7 @@ from cotenant.allocator import ReplayResult
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
+from cotenant.estimators.cudnn_answers import CudnnAnswers
 from cotenant.estimators.profiles import DeviceProfile
 from cotenant.estimators.workspaces import ConvRule
 
@@ -62,13 +63,19 @@ def check_coverage(coverage: float | None) -> None:
 
 
 def margin_of(
-    trace: MemoryTrace, gpu: DeviceProfile, free: ReplayResult, spread_bytes: int, coverage: float | None = None
+    trace: MemoryTrace,
+    gpu: DeviceProfile,
+    free: ReplayResult,
+    spread_bytes: int,
+    coverage: float | None = None,
+    answers: CudnnAnswers | None = None,
 ) -> Margin:
     """The margin of a replay without end that small changes raised by up to `spread_bytes`.
 
-    `coverage`: None for the usual one. Beside spread and quantile: how far the context can exceed its typical size.
+    `coverage`: None for the usual one. `answers`: as of `family_of`. Beside spread and quantile: how far the context
+    can exceed its typical size.
     """
-    family = family_of(trace, gpu)
+    family = family_of(trace, gpu, answers)
     wanted = coverage or (COVERAGE if family == FAMILIES[0] else CONV_COVERAGE)
     scores = calibration()[family]
     score, reached = quantile(scores, wanted)
@@ -113,12 +120,12 @@ def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
     return scores[rank - 1], coverage
 
 
-def family_of(trace: MemoryTrace, gpu: DeviceProfile) -> str:
-    """Which of `FAMILIES` a trace belongs to on `gpu`."""
+def family_of(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnAnswers | None = None) -> str:
+    """Which of `FAMILIES` a trace belongs to on `gpu`; `answers`: of the job's own cuDNN, which then are known."""
     calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
     if not calls:
         return FAMILIES[0]
-    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count)
+    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
     if not any(rule.guesses(op) for op in calls):
         return FAMILIES[1]
     return FAMILIES[2] if all(_is_even(op.params) for op in calls) else FAMILIES[3]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
 from cotenant.allocator import settings_text as allocator_text
 from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.estimators.cudnn_answers import CudnnAnswers
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
 from cotenant.estimators.profiles import DeviceProfile
 from cotenant.estimators.workspaces import ConvRule
@@ -25,6 +26,7 @@ class Stack:
     Attributes:
         alloc_conf: settings of the allocator, as text; `options`: as they are understood.
         cublas_config: CUBLAS_WORKSPACE_CONFIG.
+        answers: of the job's own cuDNN on its convolutions; None: it was not asked, or could not be.
         warnings: what of this is not known or not modeled, as sentences.
     """
 
@@ -34,6 +36,7 @@ class Stack:
     options: AllocatorOptions
     rules: AllocatorRules
     warnings: tuple[str, ...] = ()
+    answers: CudnnAnswers | None = None
 
 
 def stack_of(
@@ -46,7 +49,11 @@ def stack_of(
     """
     version = torch_version or str(header["torch"])
     settings = _settings(header, env)
-    return make_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
+    made = make_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
+    fraction = header.get("memory_fraction")  # of `torch.cuda.set_per_process_memory_fraction`
+    if not isinstance(fraction, float):
+        return made
+    return replace(made, options=replace(made.options, per_process_memory_fraction=fraction))
 
 
 def make_stack(torch_version: str, alloc_conf: str, cublas_config: str = "") -> Stack:
@@ -103,9 +110,16 @@ def blas_of(gpu: DeviceProfile, stack: Stack) -> BlasWorkspaces:
     return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
 
 
-def conv_of(gpu: DeviceProfile, *, regrouped: bool = False) -> ConvWorkspace:
-    """The convolution workspaces on `gpu`; `regrouped` as of `ConvRule`."""
-    return ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, regrouped=regrouped)
+def conv_of(gpu: DeviceProfile, stack: Stack | None = None, *, second_guess: bool = False) -> ConvWorkspace:
+    """The convolution workspaces on `gpu`, by the answers of `stack` where it has some; `second_guess` as of
+    `ConvRule`.
+    """
+    return ConvRule(
+        capability=gpu.compute_capability,
+        sm_count=gpu.sm_count,
+        second_guess=second_guess,
+        answers=None if stack is None else stack.answers,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +139,8 @@ class Scene:
 
     def with_settings(self, alloc_conf: str) -> Scene:
         """The same with other settings of the allocator; raises as `stack_of` does."""
-        return replace(self, stack=make_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config))
+        stack = make_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config)
+        return replace(self, stack=replace(stack, answers=self.stack.answers))
 
     def replay(self, capacity_bytes: int | None = None) -> ReplayResult:
         """Through the allocator; `capacity_bytes`: what it can get at most, None: no end, whatever the settings say."""
@@ -153,5 +168,5 @@ def scene_of(
 ) -> Scene:
     """`trace` on `gpu`, with its usual workspaces or with those given."""
     spare: set[int] = set()
-    events = tuple(lower(trace, blas=blas or blas_of(gpu, stack), conv=conv or conv_of(gpu), spare=spare))
+    events = tuple(lower(trace, blas=blas or blas_of(gpu, stack), conv=conv or conv_of(gpu, stack), spare=spare))
     return Scene(gpu=gpu, stack=stack, events=events, spare=frozenset(spare))

@@ -13,6 +13,7 @@ from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.cache import TraceCache, trace_key
+from cotenant.estimators.cudnn_answers import CudnnAnswers, ask, installed_cudnn
 from cotenant.estimators.devices import devices_of, on_device
 from cotenant.estimators.fits import Fit, capability_of, judge
 from cotenant.estimators.interval import Interval, interval_of
@@ -21,6 +22,7 @@ from cotenant.estimators.nccl import told as told_of_nccl
 from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.profiles import DeviceProfile, profile
 from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
+from cotenant.estimators.workspaces import told_of_convolutions
 from cotenant.tracing.program import find_program
 from cotenant.tracing.run import trace as trace_program
 from cotenant.tracing.sources import SETTINGS
@@ -52,6 +54,11 @@ class TracedResult:
     def spread_bytes(self) -> int:
         """How far small changes raised the reserved bytes."""
         return self.interval.high_bytes - self.fit.reserved_bytes
+
+    @property
+    def workspaces(self) -> str | None:
+        """Where the workspaces of the convolutions come from, as a sentence; None without convolutions."""
+        return told_of_convolutions(self.trace, self.scene.gpu, self.scene.stack.answers)
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -157,11 +164,12 @@ class TracedEstimator:
     def _on_one(self, recorded: MemoryTrace, gpu: DeviceProfile, env: Mapping[str, str] | None = None) -> TracedResult:
         gpu, nccl = with_nccl(gpu, recorded.header), told_of_nccl(recorded.header, gpu)
         stack = stack_of(recorded.header, env=env, torch_version=self._torch_version)
+        stack = replace(stack, answers=self._answers(recorded, gpu))
         scene = scene_of(recorded, gpu, stack)
         free = scene.replay()
         interval = interval_of(recorded, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
-        margin = margin_of(recorded, gpu, free, spread, self._coverage)
+        margin = margin_of(recorded, gpu, free, spread, self._coverage, stack.answers)
         fit, result = judge(scene, free, margin.bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
@@ -175,6 +183,16 @@ class TracedEstimator:
             fit=fit,
             coverage=self._coverage,
         )
+
+    def _answers(self, recorded: MemoryTrace, gpu: DeviceProfile) -> CudnnAnswers | None:
+        """Of the cuDNN that the job would load; None where it is for another torch, or nothing can be asked."""
+        calls = [op for op in recorded.ops if op.kind.startswith("conv")]
+        torch_folder = recorded.header.get("torch_folder")
+        if not calls or not isinstance(torch_folder, str) or self._torch_version is not None:
+            return None
+        library = installed_cudnn(torch_folder)
+        folder = None if self._cache is None else self._cache.folder.parent / "cudnn"
+        return None if library is None else ask(library, gpu.compute_capability, calls, folder=folder)
 
 
 def _need(index: int, result: TracedResult) -> GpuNeed:

@@ -9,18 +9,22 @@ result on its way back, except where a kernel can read or write the usual layout
 of 16 bytes on the way. The gradient of the weights is summed in parts, one for each group of thread blocks that would
 otherwise leave multiprocessors idle.
 
-What is said of float32 on compute capability 8 was then corrected by 1,029 networks of 3x3 convolutions, measured on
-an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decision 0010).
+What is said of float32 on compute capability 8.0 was then corrected by 1,029 networks of 3x3 convolutions, measured on
+an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decision 0010), and of 8.6 and 8.9 by 35 runs of eight
+networks on two cards (decision 0012). What the cuDNN of the job's own environment says goes before all of this.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import MemoryTrace, OpCall
+from cotenant.estimators.cudnn_answers import CudnnAnswers, version_text
 from cotenant.estimators.cudnn_table import cudnn_table
+from cotenant.estimators.profiles import DeviceProfile
 
 _HALF = {"float16", "bfloat16"}
 _NARROW = 128
@@ -30,6 +34,8 @@ _READ_AS_THEY_ARE = {"conv_forward": 34, "conv_dgrad": 42}
 """Most channels to sum over for which no operand is copied."""
 _FEW_PIXELS = 12_544
 """Most pixels of all images for which a weight gradient copies nothing."""
+_COPY_NOTHING = {(8, 6), (8, 9)}
+"""Compute capabilities whose kernels for float32 are taken to read and write the usual layout."""
 _WIDE_STEM = 112
 """Channels above which the weight gradient of a first layer is left to tensor cores, too."""
 _WAVE_FILL = 0.9
@@ -48,6 +54,7 @@ class _Sizes:
     pointwise: bool
     narrow: bool
     stem: bool
+    padded_input: bool
     padded_output: bool
 
 
@@ -58,38 +65,52 @@ class ConvRule:
     Not modeled: `benchmark=True`, which tries plans of all sizes; 1-D and 3-D convolutions are treated alike.
 
     Attributes:
-        regrouped: sum weight gradients in three parts more, or in three fewer where that leaves any. One part or four
-            is what the rule knows least, and where the block of the call before is just too small for the parts,
-            another one as large is reserved.
+        second_guess: what else it may be, where the rule knows least. Weight gradients are summed in three parts more,
+            or in three fewer where that leaves any: where the block of the call before is just too small for the
+            parts, another one as large is reserved. On 8.6 and 8.9, float32 is copied for as on 8.0.
+        answers: of the job's own cuDNN; None: it could not be asked.
     """
 
     capability: tuple[int, int]
     sm_count: int
-    regrouped: bool = False
+    second_guess: bool = False
+    answers: CudnnAnswers | None = None
 
     def __call__(self, call: OpCall) -> int:
-        """Bytes for the time of `call`: cuDNN's answer where the table of this capability has it, else the rule's."""
+        """Bytes for the time of `call`: the answer of the job's own cuDNN, else that in the shipped table of this
+        capability, else the rule's.
+        """
         p: dict[str, Any] = dict(call.params)
-        if not self._is_for_tensor_cores(p):
-            return 0
         sizes = _sizes(p)
         kind = _kind(call)
-        nbytes = self._stem(kind, sizes, p) if sizes.stem else self._known(call, sizes)
+        nbytes = self._answered(call, sizes)
+        if nbytes is None:
+            if not self._is_for_tensor_cores(p):
+                return 0
+            nbytes = self._stem(kind, sizes, p) if sizes.stem else self._known(call, sizes)
         if nbytes is None:
             nbytes = self._by_rule(kind, sizes, p)
-        if self.regrouped and nbytes and kind == "conv_wgrad":
+        if self.second_guess and nbytes and kind == "conv_wgrad":
             parts = (nbytes - sizes.x - sizes.y) // sizes.weight
             nbytes += (1 - _SPLIT_PARTS if parts >= _SPLIT_PARTS else _SPLIT_PARTS - 1) * sizes.weight
         return nbytes
+
+    def source_of(self, call: OpCall) -> str:
+        """`asked`, `table` or `rule`: what `call`'s workspace comes from."""
+        sizes = _sizes(dict(call.params))
+        if self._answered(call, sizes) is not None:
+            return "asked"
+        is_known = self._is_for_tensor_cores(dict(call.params)) and not sizes.stem
+        return "table" if is_known and self._known(call, sizes) is not None else "rule"
 
     def guesses(self, call: OpCall) -> bool:
         """Whether the rule must say what no table knows: a workspace, or that there is none in the usual layout."""
         p: dict[str, Any] = dict(call.params)
         if p.get("benchmark"):
             return True
-        if not self._is_for_tensor_cores(p):
-            return False
         sizes = _sizes(p)
+        if self._answered(call, sizes) is not None or not self._is_for_tensor_cores(p):
+            return False
         if sizes.stem or _is_narrow_pointwise(sizes) or self._known(call, sizes) is not None:
             return False
         return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
@@ -103,10 +124,19 @@ class ConvRule:
 
     def _by_rule(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         if p["dtype"] in _HALF:
-            return 0 if p["channels_last"] else self._copies(kind, sizes, p)
+            return _padded_copies(sizes) if p["channels_last"] else self._copies(kind, sizes, p)
         if self.capability >= (9, 0):
             return 0 if p["channels_last"] or _is_narrow_pointwise(sizes) else self._copies(kind, sizes, p)
+        if self.capability in _COPY_NOTHING and not p["channels_last"] and not self.second_guess:
+            return 0
         return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
+
+    def _answered(self, call: OpCall, sizes: _Sizes) -> int | None:
+        if self.answers is None or self.answers.capability != self.capability:
+            return None
+        if call.params["dtype"] == "float32" and _is_narrow_pointwise(sizes):
+            return None
+        return self.answers(call)
 
     def _known(self, call: OpCall, sizes: _Sizes) -> int | None:
         table = cudnn_table(self.capability)
@@ -114,7 +144,9 @@ class ConvRule:
 
     def _stem(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         """A first layer reads images of up to four channels itself; only its weight gradient may be copied for."""
-        wide = p["w"][0] > _WIDE_STEM and p["dtype"] == "float32" and self.capability < (9, 0)
+        if p["dtype"] in _HALF:
+            return sizes.x + sizes.y if kind == "conv_wgrad" else 0
+        wide = p["w"][0] > _WIDE_STEM and self.capability == (8, 0)
         return sizes.x + sizes.y + sizes.weight if wide and kind == "conv_wgrad" and not p["channels_last"] else 0
 
     def _copies(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
@@ -149,11 +181,35 @@ class ConvRule:
         return max(1, round(self.sm_count / tiles))
 
 
+def _padded_copies(sizes: _Sizes) -> int:
+    """In half precision and channels-last layout only what must be padded is copied, and the weights with it."""
+    if not (sizes.padded_input or sizes.padded_output):
+        return 0
+    return (sizes.x if sizes.padded_input else 0) + (sizes.y if sizes.padded_output else 0) + sizes.w
+
+
 def _kind(call: OpCall) -> str:
     """A transposed convolution runs as the gradient of an ordinary one, and the other way round."""
     if not call.params.get("transposed"):
         return call.kind
     return {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(call.kind, call.kind)
+
+
+def told_of_convolutions(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnAnswers | None) -> str | None:
+    """Where the workspaces of the ungrouped convolutions in `trace` come from, as a sentence; None without any."""
+    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
+    calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
+    found = Counter(rule.source_of(op) for op in calls)
+    if not found:
+        return None
+    table = cudnn_table(gpu.compute_capability)
+    names = {
+        "asked": "" if answers is None else f"{version_text(answers.version)} of its environment",
+        "table": "" if table is None else f"shipped answers of {version_text(table.version)}",
+        "rule": "rule",
+    }
+    told = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])
+    return f"workspaces of {found.total()} calls to cuDNN: {told}"
 
 
 def none(_call: OpCall) -> int:
@@ -184,6 +240,7 @@ def _sizes(p: dict[str, Any]) -> _Sizes:
         pointwise=pointwise,
         narrow=min(in_channels, out_channels) <= _NARROW,
         stem=in_channels <= 4,
+        padded_input=wide_in != in_channels,
         padded_output=wide_out != out_channels,
     )
 

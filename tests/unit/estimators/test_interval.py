@@ -88,7 +88,7 @@ def test_in_every_fourth_the_threads_share_a_handle():
 def test_in_half_of_them_weight_gradients_have_other_parts():
     ops = [conv_wgrad() for _ in range(8)]
     trace = a_trace([call(i) for i in range(8)], ops)
-    usual, other = (conv_of(GPU, regrouped=each)(ops[0]) for each in (False, True))
+    usual, other = (conv_of(GPU, second_guess=each)(ops[0]) for each in (False, True))
     assert usual != other
     scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
     taken = [{each.bytes for each in scene.events} & {usual, other} for scene in scenes]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 
-from cotenant.core.trace import OpCall
-from cotenant.estimators.workspaces import ConvRule, none
+from cotenant.core.trace import MemoryTrace, OpCall
+from cotenant.estimators.cudnn_answers import CudnnAnswers, question_of
+from cotenant.estimators.profiles import profile
+from cotenant.estimators.workspaces import ConvRule, none, told_of_convolutions
 
 A100 = ConvRule(capability=(8, 0), sm_count=108)
 H100 = ConvRule(capability=(9, 0), sm_count=132)
@@ -107,6 +110,20 @@ def test_float32(rule, call, elements):
         pytest.param(A100, conv(), X + W + Y, id="all are copied"),
         pytest.param(T4, conv(), X + W + Y, id="on Turing, too"),
         pytest.param(A100, conv(channels_last=True), 0, id="nothing in channels-last"),
+        pytest.param(
+            A100,
+            conv(channels_last=True, x=(2, 249, 8, 8), w=(512, 249, 3, 3)),
+            X + W,
+            id="but what must be padded to eight channels, and the weight",
+        ),
+        pytest.param(A100, conv(channels_last=True, w=(505, 256, 3, 3), y=(2, 505, 8, 8)), W + Y, id="on either side"),
+        pytest.param(
+            A100,
+            conv("conv_wgrad", x=(2, 3, 8, 8), w=(512, 3, 3, 3), channels_last=True),
+            2 * 8 * 64 + Y,
+            id="a first layer's images are padded for its weight gradient",
+        ),
+        pytest.param(A100, conv(x=(2, 3, 8, 8), w=(512, 3, 3, 3)), 0, id="and read as they are going forward"),
         pytest.param(A100, conv(x=(2, 249, 8, 8), w=(512, 249, 3, 3)), X + W + Y, id="channels are padded to eight"),
         pytest.param(A100, conv(w=(512, 256, 1, 1)), X + Y, id="a pointwise weight is the same in both layouts"),
         pytest.param(A100, conv(x=(2, 256, 1, 1), y=(2, 512, 1, 1)), W, id="so is an image of one pixel"),
@@ -126,9 +143,52 @@ def test_half_precision(rule, call, elements):
         pytest.param(conv("conv_wgrad"), 0, id="nothing is no workspace either way"),
     ],
 )
-def test_regrouped_weight_gradients(call, parts):
+def test_second_guess_weight_gradients(call, parts):
     weight = 4 * math.prod(call.params["w"])
-    assert replace(A100, regrouped=True)(call) - A100(call) == parts * weight
+    assert replace(A100, second_guess=True)(call) - A100(call) == parts * weight
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (8, 9)])
+def test_float32_on_small_ampere_and_ada_copies_nothing_or_at_second_guess_as_on_8_0(capability):
+    rule = replace(A100, capability=capability)
+    assert rule(conv()) == 0
+    assert replace(rule, second_guess=True)(conv()) == A100(conv()) == 4 * (X + W)
+    assert rule.guesses(conv())
+    assert rule(conv(channels_last=True)) == 4 * (X + W)
+
+
+def answers(call, nbytes, capability=(8, 0)):
+    key = json.dumps(question_of(call), sort_keys=True, separators=(",", ":"))
+    return CudnnAnswers(version=91002, capability=capability, found={key: nbytes})
+
+
+@pytest.mark.parametrize(
+    ("call", "capability", "nbytes", "source"),
+    [
+        pytest.param(conv(), (8, 0), 77, "asked", id="the job's own cuDNN is right"),
+        pytest.param(conv(allow_tf32=False), (8, 0), 77, "asked", id="also where the rule knows of nothing"),
+        pytest.param(conv(), (8, 6), 4 * (X + W), "rule", id="but not about another GPU"),
+        pytest.param(
+            conv(x=(2, 64, 8, 8), w=(512, 64, 1, 1)), (8, 0), 0, "rule", id="nor where narrow 1x1 were measured"
+        ),
+    ],
+)
+def test_answers_of_the_jobs_own_cudnn(call, capability, nbytes, source):
+    rule = replace(A100, answers=answers(call, 77, capability))
+    assert (rule(call), rule.source_of(call)) == (nbytes, source)
+
+
+def test_an_asked_call_is_not_guessed():
+    assert A100.guesses(conv())
+    assert not replace(A100, answers=answers(conv(), 0)).guesses(conv())
+
+
+def test_told_of_convolutions():
+    calls = (conv(), conv("conv_dgrad"), conv(groups=2), OpCall(kind="gemm", thread="main", params={}))
+    trace = MemoryTrace(events=(), ops=calls, header={})
+    told = told_of_convolutions(trace, profile("A100-40GB"), answers(conv(), 5))
+    assert told == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
+    assert told_of_convolutions(replace(trace, ops=calls[2:]), profile("A100-40GB"), None) is None
 
 
 def test_none_takes_nothing():

@@ -1,0 +1,85 @@
+"""Memory that NCCL takes beside the allocator, for the groups of GPUs that a traced process talks to.
+
+A communicator has channels, and each channel buffers for its neighbors. Four A100s joined by NVLink were measured
+(NVIDIA/nccl issue 964, PyTorch, a 4 MiB all-reduce in each group): 544 MiB for a group of two GPUs, 688 MiB for one of
+three or four, with the 24 channels of that machine. So 22.7 and 28.7 MiB for a channel, of which the buffers of NCCL's
+source (src/init.cc and include/device.h: 4 MiB simple, 4.69 MiB LL128, 0.5 MiB LL; 10 MiB each in issue 1685) explain
+two. Without NVLink there are 2 channels (pytorch issue threads show `Channel 00/02`), 8 at most.
+
+Not modeled: several machines, whose buffers depend on their network; all-to-all, which connects every pair (3.3 GB on
+8 x H100, issue 1685); NVLS; communicators that share their buffers (`ncclCommSplit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cotenant.core.units import MiB, format_bytes
+from cotenant.estimators.profiles import DeviceProfile
+
+_PAIR_BYTES, _MORE_BYTES = 544 * MiB // 24, 688 * MiB // 24  # for a channel
+_BUFFERS_BYTES = (4 << 20) + 640 * 120 * 8 * 8 + 512 * 8 * 8 * 16
+_SIMPLE_BYTES = 4 << 20
+_WITH_NVLINK = frozenset({(7, 0), (8, 0), (9, 0), (10, 0)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclBytes:
+    """What a process's communicators take on one GPU: an interval, and what is expected."""
+
+    low_bytes: int
+    typical_bytes: int
+    high_bytes: int
+
+
+def nccl_bytes(header: Mapping[str, object], gpu: DeviceProfile) -> NcclBytes | None:
+    """For the groups that a trace's header tells of; None where there are none of more than one GPU."""
+    told = header.get("nccl")
+    if not isinstance(told, Mapping):
+        return None
+    sizes = [int(each) for each in told.get("groups", ()) if int(each) > 1]
+    if not sizes:
+        return None
+    most = _number(told.get("max_channels")) or 32
+    nvlink = gpu.compute_capability in _WITH_NVLINK and ":" not in gpu.name
+    channels = (2, 24, 32) if nvlink else (1, 2, 8)
+    low, typical, high = (_total(sizes, min(each, most), told) for each in channels)
+    return NcclBytes(low_bytes=low, typical_bytes=typical, high_bytes=high)
+
+
+def with_nccl(gpu: DeviceProfile, header: Mapping[str, object]) -> DeviceProfile:
+    """`gpu` with a context that holds NCCL's memory as well; as it is where NCCL has none."""
+    more = nccl_bytes(header, gpu)
+    if more is None:
+        return gpu
+    context = replace(
+        gpu.context,
+        low_bytes=gpu.context.low_bytes + more.low_bytes,
+        typical_bytes=gpu.context.typical_bytes + more.typical_bytes,
+        high_bytes=gpu.context.high_bytes + more.high_bytes,
+    )
+    return replace(gpu, context=context)
+
+
+def told(header: Mapping[str, object], gpu: DeviceProfile) -> tuple[str, ...]:
+    """The term as a sentence."""
+    found = nccl_bytes(header, gpu)
+    if found is None:
+        return ()
+    interval = f"{format_bytes(found.low_bytes)} to {format_bytes(found.high_bytes)} by the links between the GPUs"
+    return (f"the context holds {format_bytes(found.typical_bytes)} for NCCL, by what four A100s took; {interval}",)
+
+
+def _total(sizes: Sequence[int], channels: int, told: Mapping[str, Any]) -> int:
+    scale = 1.0
+    simple = _number(told.get("buffer_bytes"))
+    if simple is not None:
+        scale = (_BUFFERS_BYTES - _SIMPLE_BYTES + simple) / _BUFFERS_BYTES
+    return round(sum(channels * (_PAIR_BYTES if size == 2 else _MORE_BYTES) for size in sizes) * scale)
+
+
+def _number(value: object) -> int | None:
+    text = str(value) if value is not None else ""
+    return int(text) if text.isdecimal() else None
