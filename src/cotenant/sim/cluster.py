@@ -39,7 +39,8 @@ class Slot(NamedTuple):
 class Cluster:
     """All GPUs that jobs may get, in display order; `text` says what they are.
 
-    A job of several GPUs may get any of them: that GPUs of one server talk faster is not modeled.
+    A job of several GPUs may get any of them; what it costs to have them in several servers is the world's
+    `spread_speed`.
     """
 
     text: str

@@ -25,6 +25,7 @@ from typing import NamedTuple, NoReturn
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.gpus.simcard import SimulatedOutOfMemory
 from cotenant.gpus.simserver import Attachment, SimulatedServer
+from cotenant.progress import at as tell_steps
 from cotenant.sim.interference import PairTable
 from cotenant.sim.oom_text import out_of_memory_text
 from cotenant.sim.progress import Progress
@@ -136,6 +137,7 @@ class SimulatedJob:
             stamps = self._stamps()  # before the look: a change after it must cut the rest short
             progress.advance([each.changes() for each in self.cards], self.server.now_s())
             self._tell_speed(progress.speed)
+            tell_steps(progress.done_s)  # a step is what it does alone in a second of its time
             if progress.done_s >= second_growth_s:
                 self._grow_to(plan.peak_bytes)
             reported = self._report(progress, reported)

@@ -15,6 +15,11 @@ from cotenant.core.errors import UsageError
 SECOND_GROWTH_S = 200.0
 """Published first peaks are those of the first 200 s; what a workload takes beyond, it takes after them."""
 
+MOST_S = 1e10
+"""Three hundred years: beyond, a float cannot tell a short job's end from its start."""
+
+MOST_GPUS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -92,10 +97,11 @@ class Trace:
         workloads: dict[str, int] = {}
         last_s = 0.0
         for each in jobs:
-            if not (each.submit_s >= 0.0 and 0.0 < each.duration_s < float("inf") and each.gpus >= 1):
+            if not (0.0 <= each.submit_s <= MOST_S and 0.0 < each.duration_s <= MOST_S and 1 <= each.gpus <= MOST_GPUS):
                 raise UsageError(
                     f"job {len(self.submit_s)} of trace `{self.name}` submits at {each.submit_s:g} s, runs "
-                    f"{each.duration_s:g} s on {each.gpus} GPUs: not a job"
+                    f"{each.duration_s:g} s on {each.gpus} GPUs: not a job",
+                    hint=f"times are in seconds, up to {MOST_S:g}; GPUs from 1 to {MOST_GPUS:,}",
                 )
             if each.submit_s < last_s:
                 raise UsageError(f"trace `{self.name}` is not in the order of submission", hint="sort its jobs first")

@@ -21,6 +21,9 @@ LEAST_SPELL_S = 10.0
 
 MOST_JOBS_KEPT = 10_000
 
+ENDED_WELL = AttemptExit(exit_code=0, signal=None, reason="exited")
+ENDED_BADLY = AttemptExit(exit_code=1, signal=None, reason="exited")
+
 SEEN_STEP = 0.02
 """A kind of work whose activity is known better by less than this is not looked at again."""
 
@@ -42,6 +45,7 @@ class Learner:
 
     def waits(self, job: Job) -> None:
         """`job` is in the queue."""
+        self._jobs.keep(job)
         self._waiting.setdefault(workload_key(job.spec), {})[job.id] = job
 
     def starts(self, job: Job) -> Callable[[], Activity]:
@@ -52,14 +56,16 @@ class Learner:
     def note(self, card: Card, at_s: float) -> None:
         """The company on `card` changes: add what was seen since it changed last."""
         members = card.active
+        everybody: tuple[int, ...] | None = None
         for live in members:
             seconds = at_s - live.company_since_s
             if live.cards[0] is not card or seconds <= 0.0:
                 continue
-            mates = tuple(sorted([each.job.id for each in members if each is not live])) if len(members) > 1 else ()
-            sums = live.company.get(mates)
+            if everybody is None:
+                everybody = tuple(sorted([each.job.id for each in members]))
+            sums = live.company.get(everybody)
             if sums is None:
-                sums = live.company[mates] = [0.0, 0.0, 0.0, 0.0, 0.0]
+                sums = live.company[everybody] = [0.0, 0.0, 0.0, 0.0, 0.0]
             sums[0] += seconds
             sums[1] += card.smact * seconds
             sums[2] += card.smocc * seconds
@@ -74,7 +80,7 @@ class Learner:
             held_bytes = live.profile.peak_bytes if live.profile is not None else 0
             activity, seconds = live.activity, at_s - live.placed_s - live.delay_s
             means = (activity.smact, activity.smocc or 0.0, activity.drama or 0.0, 1.0)
-            live.company[()] = [seconds, *(each * seconds for each in means)]
+            live.company[live.job.id,] = [seconds, *(each * seconds for each in means)]
         attempt = Attempt(
             number=len(live.job.attempts) + 1,
             placement=live.placement,
@@ -82,14 +88,17 @@ class Learner:
             started_at_s=live.placed_s,
             peak_observed_bytes={each.gpu.uuid: held_bytes for each in live.cards} if held_bytes else {},
             ended_at_s=at_s,
-            exit=AttemptExit(exit_code=1 if failed else 0, signal=None, reason="exited"),
+            exit=ENDED_BADLY if failed else ENDED_WELL,
             spells=self._spells(live),
         )
-        return self.ended(replace(live.job, attempts=(*live.job.attempts, attempt)))
+        return self._look_again(live.job, self.history.take_in(live.job, (attempt,), self._jobs))
 
     def ended(self, job: Job) -> list[Job]:
         """The last attempt of `job` is over; jobs that wait and may go somewhere else now."""
-        key = self.history.learn(job, self._jobs)
+        return self._look_again(job, self.history.learn(job, self._jobs))
+
+    def _look_again(self, job: Job, key: str | None) -> list[Job]:
+        """Jobs that wait to do the work of that key, of which `job` taught something."""
         if key is None:
             return []
         now = self._summary(job)
@@ -102,22 +111,27 @@ class Learner:
         """What a policy may go by, roughly: equal before and after means that nobody need look again."""
         activity = self.history.activity(job)
         smact = None if activity.smact is None else round(activity.smact / SEEN_STEP)
-        return (self.history.need_bytes(replace(job, attempts=(), floor_bytes=0)), smact, activity.drama is None)
+        plain = replace(job, floor_bytes=0) if job.floor_bytes else job
+        return (self.history.need_bytes(plain), smact, activity.drama is None)
 
     def _spells(self, live: Live) -> tuple[Spell, ...]:
-        longest = sorted(live.company.items(), key=lambda each: (-each[1][0], each[0]))[:MOST_SPELLS]
-        return tuple(
-            Spell(
-                mates=mates,
-                seconds=sums[0],
-                smact=sums[1] / sums[0],
-                smocc=sums[2] / sums[0],
-                drama=sums[3] / sums[0],
-                steps_hz=sums[4] / sums[0] if self._tells_steps else None,
-            )
-            for mates, sums in longest
-            if sums[0] >= LEAST_SPELL_S
+        longest = sorted(
+            [(-sums[0], everybody) for everybody, sums in live.company.items() if sums[0] >= LEAST_SPELL_S]
         )
+        spells = []
+        for minus_s, everybody in longest[:MOST_SPELLS]:
+            _, smact_s, smocc_s, drama_s, steps = live.company[everybody]
+            spells.append(
+                Spell(
+                    mates=tuple([each for each in everybody if each != live.job.id]),
+                    seconds=-minus_s,
+                    smact=smact_s / -minus_s,
+                    smocc=smocc_s / -minus_s,
+                    drama=drama_s / -minus_s,
+                    steps_hz=steps / -minus_s if self._tells_steps else None,
+                )
+            )
+        return tuple(spells)
 
 
 class _Jobs(Mapping[int, Job]):
@@ -133,10 +147,15 @@ class _Jobs(Mapping[int, Job]):
         if found is None:
             if job_id not in self:
                 raise KeyError(job_id)
-            if len(self._made) >= MOST_JOBS_KEPT:
-                self._made.clear()
-            found = self._made[job_id] = self._job_of(job_id - 1)
+            found = self._job_of(job_id - 1)
+            self.keep(found)
         return found
+
+    def keep(self, job: Job) -> None:
+        """It will be asked for."""
+        if len(self._made) >= MOST_JOBS_KEPT:
+            self._made.clear()
+        self._made[job.id] = job
 
     def __contains__(self, job_id: object) -> bool:
         return isinstance(job_id, int) and 0 < job_id <= self._count

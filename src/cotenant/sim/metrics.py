@@ -131,7 +131,8 @@ def _crowding(trace: Trace, run: Run, ended: Sequence[int]) -> list[float]:
     found = []
     for number in ended:
         submit_s, end_s = trace.submit_s[number], run.end_s[number]
-        found.append(max(1.0, (until(end_s) - until(submit_s)) / (end_s - submit_s) / gpus))
+        stay_s = end_s - submit_s
+        found.append(max(1.0, (until(end_s) - until(submit_s)) / stay_s / gpus) if stay_s > 0 else 1.0)
     return found
 
 

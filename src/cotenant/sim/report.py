@@ -11,14 +11,15 @@ from pathlib import Path
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import format_duration
 from cotenant.sim.evaluate import Evaluation, Result
-from cotenant.sim.metrics import gpu_series, interval
+from cotenant.sim.metrics import interval
 from cotenant.sim.report_style import STYLE, TONES
-from cotenant.sim.report_svg import Bar, Line, Point, Strip, bars, lines, number, scatter, strips
+from cotenant.sim.report_svg import Bar, Line, Point, bars, lines, number, scatter
+from cotenant.sim.report_time import over_time
 
-MOST_JOBS_FOR_LIMITS = 200
+MOST_JOBS_FOR_SEARCH = 200
+MOST_KINDS_FOR_BOUND = 64
 SEARCH_TRIES = 24
 STEPS = 240
-MOST_GPUS_DRAWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +50,24 @@ def limits_of(evaluation: Evaluation, *, tries: int = SEARCH_TRIES) -> Limits:
     best = min(evaluation.results, key=lambda each: each.metrics.makespan_s)
     best_s, best_by = best.metrics.makespan_s, best.policy
     trace, cluster = setting.trace, setting.cluster
-    if len(trace) > MOST_JOBS_FOR_LIMITS or not trace.has_profiles or any(slot.is_mig for slot in cluster.slots):
-        note = f"no bound: only for up to {MOST_JOBS_FOR_LIMITS} jobs whose activity is known, on whole GPUs"
+    known = trace.has_profiles and not any(slot.is_mig for slot in cluster.slots)
+    if not known or len(trace.profiles) > MOST_KINDS_FOR_BOUND:
+        note = f"no bound: only for up to {MOST_KINDS_FOR_BOUND} kinds of work whose activity is known, on whole GPUs"
         return Limits(bound_s=None, best_s=best_s, best_by=best_by, note=note)
-    found = best_found(trace, cluster, tries=tries, interference=setting.interference, config=setting.config)
-    if found.value_s < best_s:
-        best_s, best_by = found.value_s, f"a search over {tries} schedules that knows everything"
+    note = ""
+    if len(trace) > MOST_JOBS_FOR_SEARCH:
+        note = f"for more than {MOST_JOBS_FOR_SEARCH} jobs no better schedule is searched for"
+    else:
+        found = best_found(trace, cluster, tries=tries, interference=setting.interference, config=setting.config)
+        if found.value_s < best_s:
+            best_s, best_by = found.value_s, f"a search over {tries} schedules that knows everything"
     try:
         bound = makespan_bound(trace, cluster, interference=setting.interference, config=setting.config)
     except CotenantError as error:
         return Limits(bound_s=None, best_s=best_s, best_by=best_by, note=f"no bound: {error.message}")
-    return Limits(bound_s=bound.makespan_s, best_s=best_s, best_by=best_by)
+    if bound.critical_path_s >= bound.makespan_s:
+        note = "; ".join(filter(None, [note, "the bound is one job: what was submitted and how long it runs alone"]))
+    return Limits(bound_s=bound.makespan_s, best_s=best_s, best_by=best_by, note=note)
 
 
 def write_report(evaluation: Evaluation, path: Path) -> None:
@@ -104,10 +112,11 @@ def html(evaluation: Evaluation, limits: Limits) -> str:
             [_cdf(each, tones[each.policy]) for each in evaluation.results],
             x_label="JCT, hours",
             y_label="share of jobs",
+            log=True,
         ),
         f"<p class=legend>{_legend(tones)}</p></section>",
         "</div>",
-        _timelines(evaluation),
+        over_time(evaluation, tones),
         "<h2>How this was made</h2>",
         _made(evaluation, limits),
     ]
@@ -246,25 +255,6 @@ def _cdf(result: Result, tone: str) -> Line:
 
 def _legend(tones: Mapping[str, str]) -> str:
     return " ".join(f'<span><i class="{tone}"></i>{escape(name)}</span>' for name, tone in tones.items())
-
-
-def _timelines(evaluation: Evaluation) -> str:
-    recorded = [each for each in evaluation.results if each.run.moments is not None]
-    if not recorded:
-        return ""
-    longest_s = max(each.run.makespan_s for each in recorded)
-    step_s = longest_s / STEPS
-    parts = ["<h2>SM activity of every GPU over time</h2>"]
-    for each in recorded:
-        count = min(len(each.run.cluster), MOST_GPUS_DRAWN)
-        rows = [
-            Strip(f"GPU {i}", [smact for _, smact, _ in gpu_series(each.run, i, step_s=step_s)]) for i in range(count)
-        ]
-        hours = each.run.makespan_s / 3600
-        drawn = strips(rows, hours=hours, of_hours=longest_s / 3600)
-        parts.append(f"<figure class=wide><figcaption>{escape(each.policy)}</figcaption>{drawn}</figure>")
-    parts.append("<p class=note>Darker is busier; white is idle. A row ends with its run.</p>")
-    return "".join(parts)
 
 
 ON_SPEEDS = (

@@ -16,6 +16,10 @@ _COLORS = (
     "cc6677",
     "332288",
     "117733",
+    "ee8866",
+    "77aadd",
+    "bbcc33",
+    "7a5c3e",
 )
 TONES = len(_COLORS)
 
@@ -40,9 +44,9 @@ STYLE = (
     ".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(480px,1fr));gap:0 1.6rem}"
     "figure{margin:0}figure.wide{margin:.7rem 0}figcaption{font-weight:600;font-size:.9rem;margin-bottom:.15rem}"
     "svg{max-width:100%;height:auto;display:block}svg text{font:11.5px system-ui,sans-serif;fill:var(--ink)}"
-    "svg text.tick,svg text.axis,svg text.value{fill:var(--soft)}.grid path,path.grid{stroke:var(--edge);fill:none}"
+    "svg text.tick,svg text.axis,svg text.value{fill:var(--soft)}path.grid{stroke:var(--edge);fill:none}"
     ".whisker{stroke:var(--ink);stroke-width:1.2;fill:none}.front{stroke:var(--soft);stroke-dasharray:4 4;fill:none}"
-    ".line{fill:none;stroke-width:1.8}.track{fill:var(--band);stroke:var(--edge)}"
+    ".mark{fill:var(--paper);stroke:var(--ink);stroke-width:1.6}.line{fill:none;stroke-width:1.8}.track{fill:var(--band);stroke:var(--edge)}"
     ".use{fill:#2b6cb0}.base{fill:#9aa3ad;background:#9aa3ad}.s-base{stroke:#9aa3ad}"
     ".legend span{margin-right:1rem;white-space:nowrap;font-size:.86rem}"
     ".legend i{display:inline-block;width:.8em;height:.8em;"

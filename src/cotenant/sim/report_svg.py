@@ -8,16 +8,21 @@ from html import escape
 from typing import NamedTuple
 
 CHAR = 6.6  # width of a small letter, to keep labels inside
+LEAST_LOG = 0.01
+MOST_DECADES = 3.5
+FARTHEST_LABEL = 30
+"""Pixels from a point to its name; in a crowd, the last ones go by color and tooltip."""
 
 
 class Bar(NamedTuple):
-    """A bar: its name, CSS class, value, and its interval if there is one."""
+    """A bar: its name, CSS class, value, its interval if there is one, and another value to be marked beside it."""
 
     name: str
     tone: str
     value: float
     low: float | None = None
     high: float | None = None
+    mark: float | None = None
 
 
 class Point(NamedTuple):
@@ -45,10 +50,10 @@ class Strip(NamedTuple):
 
 
 def bars(found: Sequence[Bar], *, unit: str, width: int = 340) -> str:
-    """Horizontal bars from 0, each with its value; whiskers are intervals."""
+    """Horizontal bars from 0, each with its value; whiskers are intervals, diamonds are marks."""
     sound = [each for each in found if math.isfinite(each.value)]
     row, left, right = 22, 8 + CHAR * max((len(each.name) for each in sound), default=0), 62
-    top = max((max(each.value, each.high or 0.0) for each in sound), default=0.0) or 1.0
+    top = max((max(each.value, each.high or 0.0, each.mark or 0.0) for each in sound), default=0.0) or 1.0
     scale = (width - left - right) / top
     parts: list[str] = []
     for place, each in enumerate(sound):
@@ -69,6 +74,10 @@ def bars(found: Sequence[Bar], *, unit: str, width: int = 340) -> str:
                 f'M{low:.1f} {middle - 3}v6M{high:.1f} {middle - 3}v6"/>'
             )
             end = max(length, each.high * scale)
+        if each.mark is not None:
+            middle_x = left + each.mark * scale
+            parts.append(f'<path class="mark" d="M{middle_x:.1f} {y + 1.5}l6 6-6 6-6-6z"/>')
+            end = max(end, each.mark * scale + 6)
         parts.append(_text(left + end + 5, y + 12, number(each.value), tone="value"))
         parts.append("</g>")
     return _svg(width, len(sound) * row + 4, parts)
@@ -94,14 +103,32 @@ def scatter(found: Sequence[Point], *, x_label: str, y_label: str, width: int = 
         text_y = y + 4
         while any(abs(text_y - other) < 13 and abs(x - at) < max(wide, w) + 12 for at, other, w in taken):
             text_y -= 13
+        if y + 4 - text_y > FARTHEST_LABEL:
+            continue
         taken.append((x, text_y, wide))
         parts.append(_text(text_x, text_y, each.name, anchor=anchor))
     return _svg(width, height, parts)
 
 
-def lines(found: Sequence[Line], *, x_label: str, y_label: str, width: int = 560, height: int = 340) -> str:
-    """Lines over one pair of axes, with a legend below."""
-    frame = _Frame([x for each in found for x, _ in each.points], [0.0, 1.0], width, height, zero=True)
+def lines(
+    found: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    width: int = 560,
+    height: int = 340,
+    top: float = 1.0,
+    log: bool = False,
+) -> str:
+    """Lines over one pair of axes, the upright one from 0 to `top`.
+
+    With `log` the other goes by powers of ten, and what is less than `LEAST_LOG` is left out.
+    """
+    xs = [x for each in found for x, _ in each.points]
+    if log:
+        found = [each._replace(points=[(math.log10(x), y) for x, y in each.points if x >= LEAST_LOG]) for each in found]
+        xs = [x for each in found for x, _ in each.points]
+    frame = _Frame(xs, [0.0, top], width, height, zero=not log, y_top=top, log=log)
     parts = frame.axes(x_label, y_label)
     for each in found:
         path = "".join(
@@ -143,6 +170,8 @@ def number(value: float) -> str:
         return f"{value:.0f}"
     if size >= 1000:
         return f"{value:,.0f}"
+    if size < 0.095:
+        return f"{value:.1g}"
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
@@ -150,11 +179,21 @@ class _Frame:
     """Axes of a chart: where a value is."""
 
     def __init__(
-        self, xs: Sequence[float], ys: Sequence[float], width: int, height: int, *, zero: bool = False
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        width: int,
+        height: int,
+        *,
+        zero: bool = False,
+        y_top: float | None = None,
+        log: bool = False,
     ) -> None:
         self.left, self.right, self.top, self.bottom = 58, width - 16, 12, height - 44
-        self.x_from, self.x_to = _range(xs, zero=zero)
-        self.y_from, self.y_to = (0.0, 1.0) if zero else _range(ys, zero=False)
+        self.x_from, self.x_to = (min(xs, default=0.0), max(xs, default=1.0)) if log else _range(xs, zero=zero)
+        self.x_to = max(self.x_to, self.x_from + 1e-6)
+        self.y_from, self.y_to = _range(ys, zero=False) if y_top is None else (0.0, y_top)
+        self._log = log
 
     def x(self, value: float) -> float:
         """Pixels from the left."""
@@ -167,10 +206,11 @@ class _Frame:
     def axes(self, x_label: str, y_label: str) -> list[str]:
         """Grid, ticks and labels."""
         parts = []
-        for value in _ticks(self.x_from, self.x_to, 6):
+        for value in _log_ticks(self.x_from, self.x_to) if self._log else _ticks(self.x_from, self.x_to, 6):
             x = self.x(value)
             parts.append(f'<path class="grid" d="M{x:.1f} {self.top}V{self.bottom}"/>')
-            parts.append(_text(x, self.bottom + 15, number(value), anchor="middle", tone="tick"))
+            text = number(round(10.0**value, 10) if self._log else value)
+            parts.append(_text(x, self.bottom + 15, text, anchor="middle", tone="tick"))
         for value in _ticks(self.y_from, self.y_to, 6):
             y = self.y(value)
             parts.append(f'<path class="grid" d="M{self.left} {y:.1f}H{self.right}"/>')
@@ -195,6 +235,13 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
     step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough)
     first = math.ceil(low / step - 1e-9)
     return [round(i * step, 10) for i in range(first, first + most + 2) if i * step <= high + 1e-9 * step]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Logarithms of powers of ten, and of 2 and 5 times these where there are few."""
+    parts = (1, 2, 5) if high - low < MOST_DECADES else (1,)
+    found = [power + math.log10(part) for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
+    return [each for each in found if low - 1e-9 <= each <= high + 1e-9]
 
 
 def _betters(other: Point, one: Point) -> bool:

@@ -15,6 +15,7 @@ from cotenant.core.job import Done, Job, Queued, Running, Starting
 from cotenant.core.units import MiB
 from cotenant.scheduling.asking import at_work
 from cotenant.scheduling.history import History
+from cotenant.scheduling.interference import ASSUMED_SMACT, expected_smact
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.policy import Policy
 from cotenant.sim.cluster import Cluster, Slot
@@ -25,7 +26,6 @@ from cotenant.sim.power import power_model
 from cotenant.sim.world import World
 from cotenant.sim.world_config import WorldConfig
 
-ASSUMED_SMACT = 0.5
 LEAST_LEFT_S = 60.0
 """A job that has outrun what was expected of it is taken to end in a minute."""
 
@@ -87,8 +87,11 @@ def with_one_more(found: Scene) -> Scene:
 def profile_of(job: Job, history: History) -> Profile:
     """What `job` probably does to a GPU."""
     record = history.record(job)
-    size = max((record.peaks_bytes if record is not None else ()), default=0) or need_bytes(job) or MiB
-    smact = record.smact if record is not None and record.smact is not None else ASSUMED_SMACT
+    size = max((record.peaks_bytes if record is not None else ()), default=0) or need_bytes(job) or 0
+    smact = record.smact if record is not None else None
+    if smact is None:
+        smact = expected_smact(size) if size else ASSUMED_SMACT
+    size = size or MiB
     return Profile(
         workload=f"{job.spec.name} (job {job.id})",
         first_peak_bytes=size,

@@ -7,13 +7,14 @@ The policy is the daemon's own, and so is what follows from running out of memor
 What a policy sees is what a daemon would: promises, the memory seen so far, activity averaged over a window. What
 it cannot see (true peaks, durations, what company costs) is only in here.
 
-Not modeled: CPUs, disks and links; where the GPUs of a gang are; how long a decision takes.
+Not modeled: CPUs and disks; how fast a type of GPU is; which GPUs of one server talk fast; how long a decision takes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop
 from typing import Any
 
 from cotenant.core.job import Job
@@ -123,19 +124,25 @@ class World(Columns):
         heap = self._events.heap
         while heap or number < count:
             at_s = heap[0][0] if heap else math.inf
-            if number < count and submits[number] <= at_s:
+            arrives = number < count and submits[number] <= at_s
+            if arrives:
                 at_s = submits[number]
-                self._idle_until(at_s)
+            if self._waiting:
+                self.idle_while_waiting_s += (at_s - self.now_s) * self._empty
+            self.now_s = at_s
+            if arrives:
                 while number < count and submits[number] == at_s:
                     if number not in self._seated:
                         self._queue(number, self._job_of(number))
                     number += 1
                     self.happened += 1
             else:
-                self._idle_until(at_s)
+                anything = False
                 while heap and heap[0][0] == at_s:
-                    _, _, kind, subject, version = self._events.pop()
-                    self._happens(kind, subject, version, at_s)
+                    _, _, kind, subject, version = heappop(heap)
+                    anything = self._happens(kind, subject, version, at_s) or anything
+                if not anything and not self._shown.moving:
+                    continue
             if self._waiting:
                 self._decide(at_s)
             if not self._live and number >= count and self._is_over():
@@ -144,21 +151,21 @@ class World(Columns):
             card.advance(max(self.now_s, card.since_s))
 
     def _is_over(self) -> bool:
-        if not self._waiting:
-            return not self._away
-        self._vain_looks += 1
-        return not self._away and self._vain_looks > MOST_VAIN_LOOKS
+        self._vain_looks += bool(self._waiting)
+        return not self._away and (not self._waiting or self._vain_looks > MOST_VAIN_LOOKS)
 
-    def _happens(self, kind: int, subject: Any, version: int, at_s: float) -> None:
+    def _happens(self, kind: int, subject: Any, version: int, at_s: float) -> bool:
+        """Whether it does: False for what has been overtaken."""
         if kind in (NEXT, ACTIVE):
-            if subject.version == version:
-                self.happened += 1
-                if kind == NEXT:
-                    self._next(subject, at_s)
-                else:
-                    self._begins(subject, at_s)
+            if subject.version != version:
+                return False
+            self.happened += 1
+            if kind == NEXT:
+                self._next(subject, at_s)
+            else:
+                self._begins(subject, at_s)
         elif kind == LOOK:
-            self._shown.looks(subject, version, at_s)
+            return self._shown.looks(subject, version, at_s)
         elif kind == REQUEUE:
             number, job = subject
             self._away -= 1
@@ -169,11 +176,7 @@ class World(Columns):
             subject.down = False
             self._shown.changed(subject)
             self._events.put(at_s + self._plans.fault_after_s(), FAULT, subject)
-
-    def _idle_until(self, at_s: float) -> None:
-        if self._waiting:
-            self.idle_while_waiting_s += (at_s - self.now_s) * self._empty
-        self.now_s = at_s
+        return True
 
     def _queue(self, number: int, job: Job) -> None:
         if never_fits(job, self._totals_bytes) is not None:
@@ -211,7 +214,7 @@ class World(Columns):
         if failed_at_s is not None:
             self.retry_wait_s[number] += at_s - failed_at_s
         if placement.sharing == "exclusive" and self._needs_no_look(live):
-            speed = min(self._speeds.alone(live, card) for card in cards)
+            speed = min([self._speeds.alone(live, card) for card in cards]) * live.links
             self._empty -= len(cards)
             for card in cards:
                 card.residents.append(live)
@@ -226,16 +229,15 @@ class World(Columns):
 
     def _needs_no_look(self, live: Live) -> bool:
         """Whether nothing can happen between its launch and its end."""
-        if self.config.fault_every_s is not None:
-            return False
         peak_bytes = live.profile.peak_bytes if live.profile is not None else 0
-        return all(not card.residents and peak_bytes <= card.total_bytes for card in live.cards)
+        for card in live.cards:
+            if card.residents or peak_bytes > card.total_bytes:
+                return False
+        return self.config.fault_every_s is None
 
     def _begins(self, live: Live, at_s: float) -> None:
         """Its launch delay is over: it takes its memory and starts to work."""
-        profile = live.profile
-        live.since_s = at_s
-        live.next_s = live.work_s
+        profile, live.since_s, live.next_s = live.profile, at_s, live.work_s
         if profile is not None and not self._grow(live, profile.first_peak_bytes, at_s):
             return
         live.active = True
@@ -367,26 +369,25 @@ class World(Columns):
 
     def _rerate(self, cards: Sequence[Card], at_s: float) -> None:
         """New speeds for everybody on these GPUs; gangs drag what they show on their other GPUs along."""
-        touched = {card.gpu.uuid: card for card in cards}
         for card in cards:
-            card.speeds = self._speeds.of(card)
+            card.company = self._speeds.of(card)
+        touched: Iterable[Card] = cards
         for card in cards:
-            for each, own in zip(card.active, card.speeds, strict=True):
+            for each, own in zip(card.active, card.company.speeds, strict=True):
                 speed = own
                 if len(each.cards) > 1:
-                    speed = min([other.speeds[other.active.index(each)] for other in each.cards])
+                    speed = min([other.company.speeds[other.active.index(each)] for other in each.cards]) * each.links
+                    if speed != each.speed:
+                        touched = dict.fromkeys((*touched, *each.cards))
                 if speed != each.speed:
                     self._set_speed(each, speed, at_s)
-                    touched.update((other.gpu.uuid, other) for other in each.cards)
-        for card in touched.values():
+        for card in touched:
             card.advance(at_s)
             card.settle(at_s)
             if card.residents:
                 self._shown.moves(card, at_s)
 
     def _set_speed(self, live: Live, speed: float, at_s: float) -> None:
-        for card in live.cards:
-            card.advance(at_s)
         live.done_s += live.speed * (at_s - live.since_s)
         live.since_s = at_s
         live.speed = speed

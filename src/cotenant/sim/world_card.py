@@ -14,9 +14,13 @@ from cotenant.scheduling.interference import Activity as Known
 from cotenant.sim.cluster import Slot
 from cotenant.sim.interference import Activity
 from cotenant.sim.jobs import Profile
-from cotenant.sim.power import PowerModel, busy
+from cotenant.sim.power import PowerModel
+from cotenant.sim.world_speeds import NOBODY, Company, company
 
 _UNKNOWN = Known()
+
+LEAST_SPELL_S = 10.0
+"""What an attempt did for less long says nothing, as in the daemon."""
 
 
 class Live:
@@ -26,9 +30,11 @@ class Live:
         number: of the job in the trace.
         work_s: what it has to do once its launch delay is over, in seconds alone on the GPUs of the trace.
         done_s: how much of that is done at `since_s`; since then it runs at `speed`.
+        links: part of its speed that is left by the network between its GPUs.
         seen_s: the first reading that shows it, infinity before it works.
         next_s: the work at which something happens next: it grows, or it ends.
         version: of its newest event in the queue; older ones are stale.
+        busy: part of the time in which a GPU that it has alone has work.
         known: what a history knows of its work by now; None without a history.
     """
 
@@ -36,6 +42,7 @@ class Live:
         "active",
         "activity",
         "activity_id",
+        "busy",
         "cards",
         "company",
         "company_since_s",
@@ -45,6 +52,7 @@ class Live:
         "held_bytes",
         "job",
         "known",
+        "links",
         "next_s",
         "number",
         "placed_s",
@@ -67,11 +75,13 @@ class Live:
         self.profile: Profile | None = None
         self.activity: Activity | None = None
         self.activity_id = -1
+        self.busy = 0.0
         self.delay_s = 0.0
         self.work_s = 0.0
         self.done_s = 0.0
         self.since_s = placed_s
         self.speed = 1.0
+        self.links = 1.0
         self.active = False
         self.seen_s = math.inf
         self.grown = True
@@ -87,6 +97,8 @@ class Live:
         """The attempt as the readings up to `at_s` show it."""
         found = self.resident
         known = _UNKNOWN if self.known is None else self.known()
+        if known.smact is None and self.known is not None:
+            known = known._replace(smact=self._seen_alone(at_s))
         if found is None or (found.seen_at_s is None and at_s >= self.seen_s) or found.smact != known.smact:
             seen = at_s >= self.seen_s
             found = self.resident = Resident(
@@ -103,6 +115,15 @@ class Live:
                 smact=known.smact,
             )
         return found
+
+    def _seen_alone(self, at_s: float) -> float | None:
+        """SM activity while it had its first GPU to itself, if it did so for long enough."""
+        sums = self.company.get((self.job.id,))
+        seconds, smact_s = (sums[0], sums[1]) if sums is not None else (0.0, 0.0)
+        if self.active and len(self.cards[0].active) == 1:
+            seconds += at_s - self.company_since_s
+            smact_s += self.cards[0].smact * (at_s - self.company_since_s)
+        return round(smact_s / seconds, 2) if seconds >= LEAST_SPELL_S else None
 
 
 class Totals(NamedTuple):
@@ -139,11 +160,14 @@ class Card:
 
     __slots__ = (
         "_history",
+        "_idle_w",
         "_power",
         "_readings",
+        "_waiting_w",
         "active",
         "active_s",
         "busy_s",
+        "company",
         "down",
         "drama",
         "drama_s",
@@ -158,29 +182,31 @@ class Card:
         "moving_until_s",
         "power_w",
         "residents",
+        "server",
         "shared_s",
         "since_s",
         "smact",
         "smact_s",
         "smocc",
         "smocc_s",
-        "speeds",
         "total_bytes",
     )
 
     def __init__(self, slot: Slot, power: PowerModel, *, record: bool) -> None:
         self.gpu = slot.gpu
         self.gpu_type = slot.gpu_type
+        self.server = slot.server
         self.total_bytes = slot.gpu.memory_total_bytes
         self.residents: list[Live] = []
         self.active: list[Live] = []
-        self.speeds: tuple[float, ...] = ()  # of `active`, as the model says; a gang may be slower
+        self.company: Company = NOBODY  # `active`, at the speeds of the model; a gang may be slower
         self.down = False
         self.since_s = 0.0
         self.held_bytes = 0
         self.smact = self.smocc = self.drama = 0.0
         self._power = power
-        self.power_w = power.watts(0, 0.0)
+        self._waiting_w = power.watts(1, 0.0)
+        self.power_w = self._idle_w = power.watts(0, 0.0)
         self.busy_s = self.active_s = self.shared_s = 0.0
         self.memory_byte_s = self.smact_s = self.smocc_s = self.drama_s = self.energy_j = 0.0
         self.moving_until_s = -math.inf
@@ -210,16 +236,14 @@ class Card:
         self.energy_j += self.power_w * passed_s
 
     def settle(self, at_s: float) -> None:
-        """Work out activity and power from who is at work now, after `advance` and the change."""
-        smact = smocc = drama = 0.0
-        for each in self.active:
-            activity = each.activity
-            if activity is not None:
-                smact += activity.smact * each.speed
-                smocc += (activity.smocc or 0.0) * each.speed
-                drama += (activity.drama or 0.0) * each.speed
-        self.smact, self.smocc, self.drama = min(1.0, smact), min(1.0, smocc), min(1.0, drama)
-        self.power_w = self._power.watts(len(self.residents), busy([each.activity for each in self.active]))
+        """Work out activity and power from who is at work now, after `advance` and the change of `company`."""
+        now = self.company
+        for each, speed in zip(self.active, now.speeds, strict=True):
+            if each.speed != speed:  # its gang waits for it on another GPU
+                now = company([each.activity for each in self.active], tuple([each.speed for each in self.active]))
+                break
+        _, self.smact, self.smocc, self.drama, working = now
+        self.power_w = self._power.watts(len(self.residents), working)
         history = self._history
         if history[-1][0] == at_s:
             history[-1] = (at_s, self.smact, self.smocc, self.drama)
@@ -241,10 +265,10 @@ class Card:
         if activity is not None:
             self.smocc_s += (activity.smocc or 0.0) * active_s
             self.drama_s += (activity.drama or 0.0) * active_s
-        waiting_w, working_w = self._power.watts(1, 0.0), self._power.watts(1, busy([activity]))
+        waiting_w, working_w = self._waiting_w, self._power.watts(1, live.busy)
         self.energy_j += waiting_w * (at_s - live.placed_s - active_s) + working_w * active_s
         self.since_s = at_s
-        self.power_w = self._power.watts(0, 0.0)
+        self.power_w = self._idle_w
         if self.moments is not None:
             self.moments.append(Moment(live.placed_s, 1, 0, 0.0, waiting_w))
             self.moments.append(Moment(at_s - active_s, 1, held_bytes, smact, working_w))

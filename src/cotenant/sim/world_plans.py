@@ -7,6 +7,7 @@ import random
 from array import array
 
 from cotenant.sim.jobs import Trace
+from cotenant.sim.power import busy
 from cotenant.sim.world_card import Live
 from cotenant.sim.world_config import WorldConfig
 from cotenant.sim.world_speeds import Speeds, activity_of
@@ -30,6 +31,7 @@ class Plans:
             gauss, sd = self._random.gauss, config.sensitivity_sd
             self._sensitivities = array("d", [math.exp(sd * gauss(0.0, 1.0)) for _ in range(len(trace))])
         self._profile_ids = [speeds.id_of(activity_of(each)) for each in trace.profiles]
+        self._busy = [busy([activity_of(each)]) for each in trace.profiles]
         self.done_before_s: dict[int, float] = {}
 
     def _delay_s(self) -> float:
@@ -48,11 +50,14 @@ class Plans:
         live.delay_s = min(delay_s, self._config.delay_share * duration_s)
         live.work_s = duration_s - live.delay_s
         live.done_s = self.done_before_s.get(number, 0.0)
+        if self._config.spread_speed < 1.0 and len({card.server for card in live.cards}) > 1:
+            live.links = self._config.spread_speed
         index = self._trace.profile_of[number]
         if index < 0:
             return
         live.profile = self._trace.profiles[index]
         live.activity_id = self._profile_ids[index]
+        live.busy = self._busy[index]
         if self._sensitivities is not None:
             own = self._speeds[live.activity_id]._replace(sensitivity=self._sensitivities[number])
             live.activity_id = self._speeds.id_of(own)

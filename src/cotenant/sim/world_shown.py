@@ -33,6 +33,7 @@ class Shown:
         self._changed: dict[str, Card] = {}  # the policy does not know yet
         self._stale: dict[str, Card] = {}  # the policy knows, but not their newest activity
         self._timers: set[float] = set()
+        self._overdue = False
 
     def changed(self, card: Card) -> None:
         """It is not as the policy thinks, beyond what the policy did itself."""
@@ -48,20 +49,31 @@ class Shown:
         self._look_again(card, at_s)
 
     def _look_again(self, card: Card, at_s: float) -> None:
-        later = [card.moved_s + each for each in self._config.recheck_s if card.moved_s + each > at_s]
-        if later:
-            self._events.put(later[0], self._look, card, card.moves)
+        moved_s = card.moved_s
+        for each in self._config.recheck_s:
+            if moved_s + each > at_s:
+                self._events.put(moved_s + each, self._look, card, card.moves)
+                return
 
-    def looks(self, card: Card | None, version: int, at_s: float) -> None:
-        """One of the moments to look at a card, unless it has changed again since; or a timer of the policy."""
+    @property
+    def moving(self) -> bool:
+        """Whether the policy may see something else from one moment to the next, though nothing happens."""
+        return bool(self._moving) or self._overdue
+
+    def looks(self, card: Card | None, version: int, at_s: float) -> bool:
+        """One of the moments to look at a card, or a timer of the policy; False if the card has changed again since."""
         if card is None:
             self._timers.discard(at_s)
-        elif card.moves == version:
-            self._stale[card.gpu.uuid] = card
-            self._look_again(card, at_s)
+            return True
+        if card.moves != version:
+            return False
+        self._stale[card.gpu.uuid] = card
+        self._look_again(card, at_s)
+        return True
 
     def wake(self, wakes_s: float | None, at_s: float) -> None:
-        """The policy wants to be asked at `wakes_s`, whatever happens."""
+        """The policy wants to be asked at `wakes_s`, whatever happens; or with the next event, if that is past."""
+        self._overdue = wakes_s is not None and wakes_s <= at_s
         if wakes_s is not None and wakes_s > at_s and wakes_s not in self._timers:
             self._timers.add(wakes_s)
             self._events.put(wakes_s, self._look, None)

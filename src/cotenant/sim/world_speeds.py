@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from cotenant.core.gpu import Sharing
 from cotenant.sim.interference import Activity, Interference
 from cotenant.sim.jobs import Profile
-from cotenant.sim.world_card import Card, Live
+from cotenant.sim.power import busy
+
+if TYPE_CHECKING:
+    from cotenant.sim.world_card import Card, Live
 
 MOST_COMPANIES = 200_000
+
+
+class Company(NamedTuple):
+    """Attempts at work on one GPU, and what it shows while they go at these speeds.
+
+    Attributes:
+        speeds: one for each, in the order they came to work.
+        smact, smocc, drama: of the GPU, ratios; `busy`: part of the time in which it has work.
+    """
+
+    speeds: tuple[float, ...] = ()
+    smact: float = 0.0
+    smocc: float = 0.0
+    drama: float = 0.0
+    busy: float = 0.0
+
+
+def company(activities: Sequence[Activity | None], speeds: tuple[float, ...]) -> Company:
+    """Attempts that go at these speeds; None where it is not known what one does."""
+    smact = smocc = drama = 0.0
+    for activity, speed in zip(activities, speeds, strict=True):
+        if activity is not None:
+            smact += activity.smact * speed
+            smocc += (activity.smocc or 0.0) * speed
+            drama += (activity.drama or 0.0) * speed
+    return Company(speeds, min(1.0, smact), min(1.0, smocc), min(1.0, drama), busy(activities))
+
+
+NOBODY = Company()
 
 
 class Speeds:
@@ -17,7 +50,7 @@ class Speeds:
 
     def __init__(self, interference: Interference) -> None:
         self._interference = interference
-        self._known: dict[tuple[str, Sharing, tuple[int, ...]], tuple[float, ...]] = {}
+        self._known: dict[tuple[str, Sharing, tuple[int, ...]], Company] = {}
         self._activities: list[Activity] = []
         self._ids: dict[Activity, int] = {}
 
@@ -32,22 +65,21 @@ class Speeds:
     def __getitem__(self, activity_id: int) -> Activity:
         return self._activities[activity_id]
 
-    def of(self, card: Card) -> tuple[float, ...]:
-        """Speed of each attempt at work on this GPU, in the order of `card.active`.
+    def of(self, card: Card) -> Company:
+        """Who is at work on this GPU, in the order of `card.active`, as fast as the model says.
 
-        All 1 where it is not known of one what it does to a GPU.
+        All speeds are 1 where it is not known of one what it does to a GPU.
         """
         members = card.active
-        ids = tuple([each.activity_id for each in members])
-        if not ids:
-            return ()
+        if not members:
+            return NOBODY
         sharing = members[0].placement.sharing
-        key = (card.gpu_type, sharing, ids)
+        key = (card.gpu_type, sharing, tuple([each.activity_id for each in members]))
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST_COMPANIES:
                 self._known.clear()
-            found = self._known[key] = self._ask(card, sharing, ids)
+            found = self._known[key] = company([each.activity for each in members], self._ask(card, sharing, key[2]))
         return found
 
     def alone(self, live: Live, card: Card) -> float:

@@ -114,6 +114,32 @@ def test_a_resident_is_shown_anew_once_its_work_is_known():
     assert live.seen_as(1.0).smact == 0.3
 
 
+class Glancing:
+    """Takes every GPU for shared, and keeps what it is shown of residents."""
+
+    name = "glancing"
+
+    def __init__(self):
+        self.shown = []
+
+    def decide(self, queue, server):
+        self.shown += [(server.at_s, each.job_id, each.smact) for each in server.gpus[0].residents]
+        return policies.create("first-fit").decide(queue, server)
+
+
+def test_what_a_resident_did_alone_is_shown_while_it_runs():
+    profile = Profile(workload="w", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.3, smocc=0.2, drama=0.1)
+    late = Profile(workload="v", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.6, smocc=0.2, drama=0.1)
+    jobs = [TraceJob(submit_s=at_s, duration_s=500.0, profile=each) for at_s, each in ((0, profile), (60, late))]
+    jobs.append(TraceJob(submit_s=120.0, duration_s=500.0, profile=late))
+    policy = Glancing()
+    run(Trace("mixed", jobs), policy, estimator="oracle", learn=True)
+    known = {(at_s, job_id): smact for at_s, job_id, smact in policy.shown}
+    assert known[60.0, 1] == pytest.approx(0.3)
+    assert known[120.0, 1] == pytest.approx(0.3), "not what both do together"
+    assert known[120.0, 2] is None, "never alone"
+
+
 def test_policies_that_share_nothing_learn_nothing_unless_asked_to():
     trace = a_trace(2)
     alone = run(trace, "exclusive")

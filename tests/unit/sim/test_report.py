@@ -12,6 +12,7 @@ from cotenant.sim import cluster, traces
 from cotenant.sim.evaluate import Setting, evaluate
 from cotenant.sim.report import Limits, html, limits_of, summary, write_report
 from cotenant.sim.report_svg import Bar, Line, Point, Strip, bars, lines, number, scatter, strips
+from cotenant.sim.report_time import over_time
 from cotenant.sim.world_config import WorldConfig
 
 
@@ -96,6 +97,50 @@ def test_bars_are_as_long_as_their_values():
     assert wide[0] == pytest.approx(2 * wide[1], rel=0.01)
     assert len(shapes(svg, "path")) == 1
     assert "two: 5 s, 95 % of bootstraps 4 to 8" in svg
+
+
+def test_marks_stand_where_their_values_are():
+    svg = bars([Bar("one", "t0", 10.0, mark=5.0), Bar("two", "t1", 8.0)], unit="s")
+    (mark,) = [each.get("d") for each in shapes(svg, "path") if each.get("class") == "mark"]
+    bar = shapes(svg, "rect")[0]
+    assert float(mark[1:].split()[0]) == pytest.approx(float(bar.get("x")) + float(bar.get("width")) / 2, abs=0.1)
+
+
+def test_in_a_crowd_the_last_names_are_left_to_the_legend():
+    crowd = [Point(f"policy {i}", "t0", 1.0 + i / 1000, 2.0) for i in range(8)] + [Point("apart", "t1", 2.0, 1.0)]
+    svg = scatter(crowd, x_label="x", y_label="y")
+    names = [each.text for each in shapes(svg, "text") if each.get("class") == "label"]
+    assert "apart" in names
+    assert 1 < len(names) < 6
+    assert len(shapes(svg, "circle")) == len(crowd)
+
+
+def test_powers_of_ten_are_as_far_apart_as_each_other():
+    line = Line("a", "t0", [(0.001, 0.1), (0.1, 0.2), (1.0, 0.5), (10.0, 1.0)])
+    svg = lines([line], x_label="x", y_label="y", log=True)
+    drawn = next(each for each in shapes(svg, "path") if "line" in each.get("class")).get("d")
+    xs = [float(each.split()[0]) for each in drawn.replace("M", "L").split("L")[1:]]
+    assert len(xs) == 3  # what is below a hundredth is left out
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.1)
+    ticks = [each.text for each in shapes(svg, "text") if each.get("class") == "tick"]
+    assert ticks[:7] == ["0.10", "0.20", "0.50", "1", "2", "5", "10"]
+
+
+def test_many_gpus_are_drawn_as_groups_of_neighbors():
+    trace = traces.load("t1")
+    some = trace.changed([trace[i] for i in range(3)])
+    setting = Setting(trace=some, cluster=cluster.parse("40xA100-40GB"), config=WorldConfig(record=True))
+    found = evaluate(setting, ["exclusive"])
+    page = over_time(found, {"exclusive": "base"})
+    assert "SM activity of every GPU over time, 40 in 16 groups" in page
+    assert page.count(">GPUs 0 to 1<") == 1
+    assert page.count(">GPUs 37 to 39<") == 1
+    unrecorded = Setting(trace=some, cluster=setting.cluster, config=WorldConfig())
+    assert over_time(evaluate(unrecorded, ["exclusive"]), {}) == ""
+
+
+def test_small_numbers_keep_a_digit():
+    assert [number(each) for each in (0.0, 0.0023, 0.05, 0.25)] == ["0", "0.002", "0.05", "0.25"]
 
 
 def test_front_joins_what_nothing_betters():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ from tests.builders import a_spec, an_estimate
 
 from cotenant.core.errors import JobFileError, JournalError, UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted
-from cotenant.core.job import AttemptExit
+from cotenant.core.job import AttemptExit, Spell
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB, MiB
+from cotenant.scheduling.interference import expected_smact
 from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal
@@ -162,14 +165,55 @@ def test_errors_name_the_line_and_the_column(tmp_path):
         read("helios", tmp_path, "job_id,user,vc,gpu_num,submit_time,duration\n")
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        pytest.param("0,1e15,1", "runs 1e+15 s on 1 GPUs", id="milliseconds, or nonsense"),
+        pytest.param("0,10,1e10", "on 10000000000 GPUs", id="more GPUs than there are"),
+    ],
+)
+def test_what_is_no_job_is_told_apart(tmp_path, row, said):
+    with pytest.raises(UsageError, match=re.escape(said)) as error:
+        read("columns", tmp_path, f"submit_s,duration_s,n_gpus\n{row}\n")
+    assert error.value.hint == "times are in seconds, up to 1e+10; GPUs from 1 to 1,000,000"
+
+
+def test_times_beyond_reason_in_a_script(tmp_path):
+    with pytest.raises(UsageError, match="submits at 1e"):
+        read("rad-script", tmp_path, "submit UNet.rad\nsleep 99999999999999999999\nsubmit UNet.rad\n")
+
+
+def test_parts_of_gpus_are_left_out_where_nobody_says_what_they_are(tmp_path):
+    trace = read("columns", tmp_path, "submit_s,duration_s,n_gpus\n0,10,1.5\n5,10,2\n")
+    assert list(trace.gpus) == [2]
+    assert "1 left out: no whole GPU" in trace.notes
+
+
+def test_tables_saved_by_a_spreadsheet(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(b"\xef\xbb\xbfsubmit_s,duration_s,n_gpus\r\n0,100,1\r\n")
+    assert list(traces.load(str(path)).duration_s) == [100.0]
+
+
 def test_shipped_traces_have_measured_jobs():
     sizes = {name: len(traces.load(name)) for name in traces.shipped()}
+    assert sizes.pop("philly") == 5000
     assert sizes == {"t1": 60, "t2": 60, "heavy-60": 60, "mix-90": 90, "aegis-philly-60": 60, "aegis-saturn-60": 60}
     t1 = traces.load("t1")
     assert t1.has_profiles
     assert t1.work_gpu_s / 60 == pytest.approx(1651.8, abs=0.05)  # as in the published derivation
     assert (t1[1].submit_s, t1[1].workload) == (181.0, "resnet18_cifar100_bs128_50e")
     assert traces.load("aegis-philly-60").span_s == pytest.approx(carma.PHILLY_SPAN_S)
+
+
+def test_the_window_of_philly_is_the_one_it_says():
+    philly = traces.load("philly")
+    assert (philly.name, len(philly.users), max(philly.gpus)) == ("philly", 11, 32)
+    assert philly.submit_s[0] == 0.0
+    assert not philly.has_profiles
+    assert philly.work_gpu_s / philly.span_s == pytest.approx(457.3, abs=0.1)  # GPUs at work, each job with its own
+    assert traces.usual_gpus("philly") == "400xA100-40GB"
+    assert traces.usual_gpus("t1") == "4xA100-40GB"
 
 
 def test_what_was_told_of_measured_workloads():
@@ -253,6 +297,24 @@ def test_a_journal_counts_the_last_attempt_and_only_if_it_ended(tmp_path):
     held.close()
     found = journal.read(path)
     assert [(job.duration_s, job.failed) for job in found] == [(70.0, False)]  # the other still runs
+
+
+def test_activity_is_what_was_seen_alone_or_is_expected_from_memory(tmp_path):
+    held = SqliteJournal(tmp_path / "journal.db")
+    alone = (Spell(mates=(), seconds=40.0, smact=0.9), Spell(mates=(2,), seconds=99.0, smact=0.1))
+    events = []
+    for job_id, (command, spells) in enumerate([("a.py", alone), ("a.py", ()), ("b.py", ())], start=1):
+        place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
+        events += [
+            JobSubmitted(at_s=1000.0, cause="", job_id=job_id, spec=a_spec(command=("python", command))),
+            AttemptPlaced(at_s=1000.0, cause="", job_id=job_id, attempt=1, placement=place),
+            replace(an_exit(job_id, 1100.0), spells=spells),
+        ]
+    held.append(events)
+    held.close()
+    found = journal.read(tmp_path / "journal.db")
+    assert [job.profile.smact for job in found] == [0.9, 0.9, expected_smact(5 * GiB)]
+    assert "SM activity of 1 jobs was never seen alone: it is expected from their memory" in found.notes
 
 
 def test_what_is_no_journal_is_an_error(tmp_path):

@@ -10,12 +10,15 @@ from cotenant.core.errors import UsageError
 from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
+from cotenant.scheduling.policies import create
 from cotenant.sim import cluster
+from cotenant.sim.events import EventQueue
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.power import power_model
 from cotenant.sim.run import simulate
 from cotenant.sim.world import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY
 from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world_shown import Shown
 
 NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
 
@@ -91,6 +94,26 @@ def test_company_slows_both_and_the_survivor_speeds_up():
     assert list(found.end_s) == pytest.approx([140.0, 100.0])
     assert found.totals[0].shared_s == pytest.approx(80.0)
     assert found.totals[0].smact_s == pytest.approx(0.5 * 140.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sharing", "ends_s"),
+    [
+        pytest.param("2xA100-40GB", "exclusive", [100.0], id="in one server"),
+        pytest.param("2*1xA100-40GB", "exclusive", [125.0], id="in two, alone"),
+        pytest.param("2*1xA100-40GB", "time-sliced", [125.0], id="in two, looked at"),
+    ],
+)
+def test_a_gang_over_several_servers_is_slower_if_that_costs(gpus, sharing, ends_s):
+    costly = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, spread_speed=0.8)
+    trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
+    assert list(run_eager(trace, gpus, sharing=sharing, config=costly).end_s) == pytest.approx(ends_s)
+    assert list(run_eager(trace, gpus, sharing=sharing).end_s) == [100.0]
+
+
+def test_what_is_left_of_a_speed_is_a_part():
+    with pytest.raises(UsageError, match="`spread_speed` is 0, wanted more than 0 and up to 1"):
+        WorldConfig(spread_speed=0.0)
 
 
 def test_a_gang_goes_at_the_speed_of_its_slowest_gpu():
@@ -261,3 +284,12 @@ def test_nonsense_is_refused(changes, said):
     with pytest.raises(UsageError) as caught:
         WorldConfig(**changes)
     assert str(caught.value) == said
+
+
+def test_a_policy_that_should_have_been_woken_is_asked_at_the_next_event():
+    shown = Shown(create("most-memory").placer(), EventQueue(), 0, NO_DELAY, gpus=100)
+    assert not shown.moving
+    shown.wake(5.0, at_s=6.0)
+    assert shown.moving
+    shown.wake(7.0, at_s=6.0)
+    assert not shown.moving

@@ -9,6 +9,7 @@ from cotenant.core.errors import UnknownName, UsageError
 from cotenant.sim.jobs import Trace
 from cotenant.sim.traces import alibaba, carma, columns, philly, slurm_logs
 from cotenant.sim.traces.rows import Reader, head
+from cotenant.sim.workloads import DATA_PATH
 
 READERS: Mapping[str, Reader] = {
     each.name: each for each in (philly.READER, *slurm_logs.READERS, *alibaba.READERS, *carma.READERS, columns.READER)
@@ -16,9 +17,21 @@ READERS: Mapping[str, Reader] = {
 """By name, in the order in which they are asked whether a file is theirs: the most particular first."""
 
 
+PHILLY = "philly"
+PHILLY_NOTE = "jobs 56250 to 61249 of 82247 of Philly, the 5,000 in a row most like all"
+
+USUAL_GPUS: Mapping[str, str] = {PHILLY: "400xA100-40GB"}
+"""GPUs on which a shipped trace is worth a look: Philly's jobs keep 457 at work where each has its own."""
+
+
 def shipped() -> tuple[str, ...]:
     """Names of the traces in the package."""
-    return carma.shipped()
+    return (*carma.shipped(), PHILLY)
+
+
+def usual_gpus(name: str | None) -> str:
+    """The GPUs to replay that trace on if nobody says which."""
+    return USUAL_GPUS.get(name or "", "4xA100-40GB")
 
 
 def load(name: str, *, format: str | None = None) -> Trace:  # noqa: A002 - what users call it
@@ -27,6 +40,9 @@ def load(name: str, *, format: str | None = None) -> Trace:  # noqa: A002 - what
     Raises:
         UnknownName: no such trace or format; UsageError: no reader knows the file; JobFileError: it is damaged.
     """
+    if name == PHILLY:
+        whole = columns.read(DATA_PATH / "traces_philly.csv.gz")
+        return Trace(PHILLY, whole, source="sim/data/traces_philly.csv.gz", notes=(PHILLY_NOTE,))
     if name in shipped():
         return carma.read_shipped(name)
     path = Path(name)
@@ -42,5 +58,5 @@ def load(name: str, *, format: str | None = None) -> Trace:  # noqa: A002 - what
         if reader.recognizes(path, first):
             return reader.read(path)
     raise UsageError(
-        f"`{path}` is no trace of a known format (known: {', '.join(READERS)})", hint="say which with `--format`"
+        f"`{path}` is no trace of a known format (known: {', '.join(READERS)})", hint="say which with `--trace-format`"
     )

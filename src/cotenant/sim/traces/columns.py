@@ -52,7 +52,7 @@ def _add(found: Collected, row: Row, duration: str) -> None:
     if duration_s is None or duration_s <= 0:
         found.skip("no run time")
         return
-    if gpus is None or gpus < 1:
+    if gpus is None or gpus < 1 or gpus != int(gpus):
         found.skip("no whole GPU")
         return
     found.add(

@@ -2,14 +2,15 @@
 
 The file is only read, so a daemon may go on writing it. What nobody knows is said in the notes: a job's time alone is
 taken from its last attempt, so one that was slowed down by company is replayed as slow as it was; its memory is the
-most that was seen of it; its SM activity is not in the journal.
+most that was seen of it; its SM activity is what was seen while it, or a job of the same work, was alone on a GPU, or
+what is expected of a job that needs so much memory.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,15 +18,12 @@ from cotenant.core.codec import CodecError, decode
 from cotenant.core.errors import JournalError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
 from cotenant.core.job import JobSpec
+from cotenant.scheduling.interference import expected_smact
+from cotenant.scheduling.workloads import workload_key
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.traces.rows import Collected, stem
 
-ASSUMED_SMACT = 0.5
-
-NOTES = (
-    "a job's time alone is that of its last attempt, slowed down by company or not",
-    f"SM activity is not in the journal: {ASSUMED_SMACT:g} is assumed for every job",
-)
+NOTE = "a job's time alone is that of its last attempt, slowed down by company or not"
 
 
 class _Seen:
@@ -39,6 +37,12 @@ class _Seen:
         self.ended_s: float | None = None
         self.failed = False
         self.peak_bytes = 0
+        self.alone_s = self.active_s = 0.0  # seen alone, and of that with active SMs
+
+    @property
+    def size_bytes(self) -> int:
+        """The most that was seen, or was said, of its memory; 0 where nothing is known."""
+        return self.peak_bytes or self.spec.declared_bytes or self.bound_bytes or 0
 
 
 def read(path: Path) -> Trace:
@@ -51,14 +55,31 @@ def read(path: Path) -> Trace:
     for event in _events(path):
         _note(seen, event)
     found = Collected()
+    activity = _activity(seen.values())
+    expected = 0
     for job_id, each in sorted(seen.items()):
         if each.placed_s is None or each.ended_s is None or each.ended_s <= each.placed_s:
             found.skip("never ran to its end")
-        elif not each.peak_bytes and each.bound_bytes is None and each.spec.declared_bytes is None:
+        elif not each.size_bytes:
             found.skip("nothing is known of its memory")
         else:
-            found.add(_job(job_id, each, each.ended_s - each.placed_s))
-    return found.trace(stem(path), path, *NOTES)
+            smact = activity.get(workload_key(each.spec))
+            expected += smact is None
+            smact = expected_smact(each.size_bytes) if smact is None else smact
+            found.add(_job(job_id, each, each.ended_s - each.placed_s, smact))
+    notes = [NOTE]
+    if expected:
+        notes.append(f"SM activity of {expected} jobs was never seen alone: it is expected from their memory")
+    return found.trace(stem(path), path, *notes)
+
+
+def _activity(jobs: Iterable[_Seen]) -> dict[str, float]:
+    """SM activity of each kind of work that was seen alone, by its key."""
+    sums: dict[str, tuple[float, float]] = {}
+    for each in jobs:
+        alone_s, active_s = sums.get(workload_key(each.spec), (0.0, 0.0))
+        sums[workload_key(each.spec)] = (alone_s + each.alone_s, active_s + each.active_s)
+    return {key: active_s / alone_s for key, (alone_s, active_s) in sums.items() if alone_s > 0}
 
 
 def _note(seen: dict[int, _Seen], event: Journaled) -> None:
@@ -77,18 +98,21 @@ def _note(seen: dict[int, _Seen], event: Journaled) -> None:
         ran = event.exit.reason in ("exited", "timeout")
         job.ended_s = event.at_s if ran else None
         job.failed = ran and event.exit.exit_code != 0
+        for each in event.spells:
+            if not each.mates and each.smact is not None:
+                job.alone_s += each.seconds
+                job.active_s += each.smact * each.seconds
 
 
-def _job(job_id: int, seen: _Seen, duration_s: float) -> TraceJob:
-    declared = seen.spec.declared_bytes
-    size = seen.peak_bytes or declared or seen.bound_bytes or 0
+def _job(job_id: int, seen: _Seen, duration_s: float, smact: float) -> TraceJob:
+    size = seen.size_bytes
     profile = Profile(
         workload=f"{seen.spec.name} (job {job_id})",
         first_peak_bytes=size,
         peak_bytes=size,
-        smact=ASSUMED_SMACT,
+        smact=smact,
         measured=False,
-        told_bytes={"declared": declared, "cotenant": seen.bound_bytes},
+        told_bytes={"declared": seen.spec.declared_bytes, "cotenant": seen.bound_bytes},
     )
     return TraceJob(
         submit_s=seen.submit_s,

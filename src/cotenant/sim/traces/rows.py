@@ -46,7 +46,7 @@ def read_text(path: Path) -> str:
     """
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
     except (OSError, EOFError) as error:
         raise UsageError(f"cannot read trace `{path}`: {_why(error)}") from error
     except UnicodeDecodeError as error:
@@ -59,7 +59,7 @@ def head(path: Path) -> str:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as file:
-            return file.read(HEAD_CHARS).decode(errors="ignore")
+            return file.read(HEAD_CHARS).decode("utf-8-sig", errors="ignore")
     except (OSError, EOFError) as error:
         raise UsageError(f"cannot read trace `{path}`: {_why(error)}") from error
 
