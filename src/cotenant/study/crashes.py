@@ -184,10 +184,10 @@ class _Disk(MemoryJournal):
         super().__init__()
         self._may_crash = may_crash
 
-    def append(self, events: Sequence[Journaled]) -> None:
+    def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
         kinds = "decisions" if type(events[0]).__name__ == "AttemptPlaced" else "news"
         self._may_crash(f"before {kinds} are kept")
-        super().append(events)
+        super().append(events, durable=durable)
         self._may_crash(f"after {kinds} are kept")
 
 
