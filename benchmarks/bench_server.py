@@ -24,11 +24,20 @@ from cotenant.daemon.client import Client
 class Server:
     """A daemon on simulated GPUs, in a folder of its own."""
 
-    def __init__(self, root: Path, *, cards: str = "8xA100-40GB", tick_s: float = 0.1, time_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        cards: str = "8xA100-40GB",
+        tick_s: float = 0.1,
+        time_scale: float = 1.0,
+        flags: Sequence[str] = (),
+    ) -> None:
         self.root = root
         self.socket = root / "sock"
         gpus = ("--simulate", cards, "--time-scale", str(time_scale), "--tick", str(tick_s))
-        self._flags = (*gpus, "--socket", str(self.socket), "--log-level", "error")
+        places = ("--socket", str(self.socket), "--state-dir", str(root / "state"))
+        self._flags = (*gpus, *places, "--log-level", "error", *flags)
         self._process: subprocess.Popen[bytes] | None = None
         self.client = Client(self.socket, timeout_s=120)
 
@@ -37,7 +46,6 @@ class Server:
         with (self.root / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "cotenant", "daemon", *self._flags, "--ready-fd", str(write_end)],
-                env={**os.environ, "XDG_STATE_HOME": str(self.root / "state")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -66,7 +66,7 @@ def main() -> int:
 def _row(count: int, *, shared: bool) -> str:
     root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
     try:
-        journal = root / "state" / "cotenant" / JOURNAL_FILE
+        journal = root / "state" / JOURNAL_FILE
         kept = SqliteJournal(journal)
         kept.append(list(_events(count, shared=shared)))
         kept.close()
@@ -77,7 +77,7 @@ def _row(count: int, *, shared: bool) -> str:
             shutil.copytree(root / "state", here / "state")
             cold_s.append(_start_s(Server(here), count))
         warm_s = [_start_s(Server(here), count) for _ in range(REPEATS)]
-        grown = _bytes(here / "state" / "cotenant" / JOURNAL_FILE)
+        grown = _bytes(here / "state" / JOURNAL_FILE)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     kind = "shared" if shared else "one each"

@@ -39,6 +39,8 @@ RUNS: tuple[tuple[str, dict[str, object]], ...] = (
     ("aegis", {}),
     ("marginal-gain", {}),
     ("marginal-gain", {"first": "shortest"}),
+    ("marginal-gain", {"first": "least-work"}),
+    ("marginal-gain", {"first": "least-work", "most_jobs": 2, "keep_after_s": 86400.0}),
 )
 
 

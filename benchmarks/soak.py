@@ -2,19 +2,25 @@
 
     python benchmarks/soak.py [--minutes M] [--seed N] [--write]
 
-Four A100s whose time runs as fast as the trace needs to last so long. Every eighth job declares two fifths of what it
-will take, so that it runs out of memory. The daemon is killed every ten to thirty seconds and started again. Each
-attempt leaves a line in a file of its job, so that attempts that nobody knows of would be seen.
+Four A100s whose time runs as fast as the trace needs to last so long. Every fourth job declares three tenths of what it
+will take, so that it may run out of memory; and now and then a stranger takes all that is free on a card on which a job
+is still growing, which then does. The daemon is killed every ten to thirty seconds and started again. Each
+attempt leaves a line in a file of its job, so that attempts that nobody knows of would be seen. As root, the daemon
+serves all users and the jobs are those of three of them in turn, if there is a Python that they may run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import itertools
+import os
 import platform
+import pwd
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,6 +30,8 @@ from typing import Any
 from bench_server import Server, server
 
 from cotenant.core.errors import CotenantError
+from cotenant.core.units import MiB
+from cotenant.gpus.simserver import Attachment, SimulatedServer
 from cotenant.sim import traces
 from cotenant.sim.jobs import Trace
 from cotenant.sim.workloads import workload
@@ -31,8 +39,29 @@ from cotenant.sim.workloads import workload
 RESULTS = Path(__file__).parent / "results"
 TRACE_SPAN_S = 26_000.0
 """How long the trace takes on four GPUs that are shared; sets the time scale."""
-TOO_SMALL_EVERY = 8
-TOO_SMALL = 0.4
+TOO_SMALL_EVERY = 4
+TOO_SMALL = 0.3
+OTHERS = ("daemon", "games", "nobody")
+"""Users that every Debian has, and who have nothing."""
+
+
+def public_python() -> str | None:
+    """A Python that others may run, as root; None if there is none, or we are somebody else."""
+    if os.geteuid() != 0:
+        return None
+    for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        command = [each, "-c", "import cotenant.sim.job"]
+        env = {"PATH": os.defpath, "PYTHONPATH": python_path()}
+        with contextlib.suppress(OSError):
+            other = {"user": "nobody", "group": "nogroup", "cwd": "/", "env": env}
+            if subprocess.run(command, capture_output=True, check=False, **other).returncode == 0:
+                return each
+    return None
+
+
+def python_path() -> str:
+    """Where our modules are."""
+    return os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))
 
 
 class Soak:
@@ -45,13 +74,24 @@ class Soak:
         self.trace: Trace = traces.load("mix-90")
         self.submitted: list[int] = []
         self.kills = self.looks = 0
+        self.strangers = 0
+        self.stranger_at_s = 0.0
+        self.hit: set[int] = set()  # jobs that a stranger was sent to: once each, for attempts are few
+        self.stranger: tuple[Attachment, float] | None = None
         self.over: list[str] = []
         self.down_s: list[float] = []
+        self.python = public_python()
+        self.users = [pwd.getpwnam(each) for each in OTHERS] if self.python is not None else [None]
+        found.root.chmod(0o755)  # the socket is for all
+        for number in range(len(self.users)):
+            (found.root / f"of-{number}").mkdir()
+            (found.root / f"of-{number}").chmod(0o777)
 
     def run(self) -> list[dict[str, Any]]:
         """Submit all jobs at their times, kill and look in between; the views of all jobs at the end."""
         began_s = time.monotonic()
         kill_at_s = began_s + self.rng.uniform(10, 30)
+        self.stranger_at_s = began_s + self.rng.uniform(15, 30)
         while True:
             now_s = time.monotonic()
             while len(self.submitted) < len(self.trace) and self._due_s() <= now_s - began_s:
@@ -60,6 +100,7 @@ class Soak:
                 self._kill()
                 kill_at_s = time.monotonic() + self.rng.uniform(10, 30)
             self._look()
+            self._send_stranger()
             if len(self.submitted) == len(self.trace) and not self.server.client.jobs(active=True):
                 return self.server.client.jobs()
             time.sleep(0.25)
@@ -71,18 +112,45 @@ class Soak:
         number = len(self.submitted)
         name = self.trace.workloads[self.trace.workload_of[number]]
         found = workload(name)
-        declared = found.peak_bytes * (TOO_SMALL if number % TOO_SMALL_EVERY == TOO_SMALL_EVERY - 1 else 1.05)
-        note = self.server.root / f"starts-{number}"
-        script = f"echo start >> {note}; exec {sys.executable} -m cotenant.sim.job --workload {name} --seed {number}"
+        declared = found.peak_bytes * (TOO_SMALL if self._is_too_small(number) else 1.05)
+        python = self.python or sys.executable
+        script = (
+            f"echo start >> {self._note(number)}; exec {python} -m cotenant.sim.job --workload {name} --seed {number}"
+        )
         job = {
             "command": ["sh", "-c", script],
-            "workdir": str(self.server.root),
-            "env": {"PATH": "/usr/bin:/bin"},
+            "workdir": str(self._note(number).parent),
+            "env": {"PATH": "/usr/bin:/bin", "PYTHONPATH": python_path()},
             "name": name,
             "gpus": found.gpus,
             "declared_bytes": int(declared),
         }
-        self.submitted.append(self.server.client.submit([job])[0]["id"])
+        self.submitted.append(self._submit_as(self.users[number % len(self.users)], job))
+
+    def _note(self, number: int) -> Path:
+        return self.server.root / f"of-{number % len(self.users)}" / f"starts-{number}"
+
+    def _submit_as(self, user: pwd.struct_passwd | None, job: dict[str, Any]) -> int:
+        """The id of the job, submitted by a process of that user: who asks is what the kernel says."""
+        if user is None:
+            return int(self.server.client.submit([job])[0]["id"])
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.setgroups([])
+                os.setgid(user.pw_gid)
+                os.setuid(user.pw_uid)
+                os.write(write_end, str(self.server.client.submit([job])[0]["id"]).encode())
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as told:
+            answer = told.read()
+        os.waitpid(child, 0)
+        return int(answer)
 
     def _kill(self) -> None:
         self.server.kill()
@@ -97,6 +165,40 @@ class Soak:
             if gpu["promised_bytes"] > gpu["memory_total_bytes"]:
                 self.over.append(f"GPU {gpu['index']}: {gpu['promised_bytes']} promised")
 
+    def _send_stranger(self) -> None:
+        """Take what is free on a card where a job is at less than half of its promise, for some seconds."""
+        now_s = time.monotonic()
+        if self.stranger is not None:
+            attachment, until_s = self.stranger
+            if now_s >= until_s:
+                attachment.detach()
+                self.stranger = None
+            return
+        if now_s < self.stranger_at_s:
+            return
+        for gpu in self.server.client.gpus():
+            for each in gpu["residents"]:
+                job_id = each["job_id"]
+                if (
+                    job_id in self.hit
+                    or job_id not in self.submitted
+                    or self._is_too_small(self.submitted.index(job_id))
+                ):
+                    continue
+                if (each["observed_bytes"] or 0) * 2 >= each["promised_bytes"]:
+                    continue
+                server = SimulatedServer.open(self.server.root / "state" / "simulated")
+                attachment = server.attach(gpu["uuid"], context_bytes=0, label="stranger")
+                attachment.allocate(max(0, server.card(gpu["index"]).free_bytes - 64 * MiB))
+                self.hit.add(job_id)
+                self.strangers += 1
+                self.stranger = attachment, now_s + 3.0
+                self.stranger_at_s = now_s + self.rng.uniform(15, 30)
+                return
+
+    def _is_too_small(self, number: int) -> bool:
+        return number % TOO_SMALL_EVERY == TOO_SMALL_EVERY - 1
+
     def faults(self, views: list[dict[str, Any]]) -> list[str]:
         """What must not have happened."""
         found = list(self.over)
@@ -104,12 +206,17 @@ class Soak:
             found.append(f"{len(self.submitted)} jobs submitted, {len(views)} known")
         for number, job_id in enumerate(self.submitted):
             view = self.server.client.job(job_id)
-            note = self.server.root / f"starts-{number}"
+            note = self._note(number)
             starts = len(note.read_text().splitlines()) if note.exists() else 0
             if starts != sum(each["started_at"] is not None for each in view["attempt_list"]):
                 found.append(f"job {job_id}: {starts} starts, {view['attempts']} attempts")
+            user = self.users[number % len(self.users)]
+            if user is not None and view["user"] != user.pw_name:
+                found.append(f"job {job_id}: ran as {view['user']}, was submitted by {user.pw_name}")
             if view["state"] != "COMPLETED":
-                found.append(f"job {job_id}: {view['state']} ({view['reason']})")
+                words = b"".join(self.server.client.logs(job_id, stream="stderr")).decode(errors="replace").split("\n")
+                last = next((each for each in reversed(words) if each), "nothing on stderr")
+                found.append(f"job {job_id}: {view['state']} ({view['reason']}): {last}")
         return found
 
 
@@ -127,16 +234,21 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
     machine = f"{platform.machine()}, Python {platform.python_version()}, seed {seed}"
     down = f"{statistics.median(soak.down_s or [0]):.2f} s in the median, {max(soak.down_s, default=0):.2f} s at most"
     waited = f"{statistics.median(waits_s or [0]) * scale:.0f} s in the median, {max(waits_s, default=0) * scale:.0f} s"
+    queued_s = [each["queueing_s"] * scale for each in views if each["queueing_s"] is not None]
+    people = ", ".join(sorted({each["user"] for each in views}))
     lines = [
         f"# A soak of {took_s / 60:.1f} minutes, {datetime.date.today()}",  # noqa: DTZ011 - the day here
         "",
         f"{machine}; simulated 4 x A100-40GB, time runs {scale:.0f} times as fast.",
         "Repeat with `python benchmarks/soak.py --write`.",
         "",
-        f"- {len(soak.submitted)} jobs of mix-90: {states}.",
+        f"- {len(soak.submitted)} jobs of mix-90, of {people}: {states}.",
+        f"- Until the first start: {statistics.median(queued_s):.0f} s in the median, {max(queued_s):.0f} s at most.",
         f"- {soak.kills} times `kill -9`; serving again after {down}.",
+        f"- {soak.strangers} times a stranger took for 3 s what was free on the card of a job that was growing.",
         f"- {len(retried)} jobs ran out of memory and were tried again, {len(waits_s)} times; the next attempt",
-        f"  was placed after {waited} at most, in the server's time.",
+        f"  was placed after {waited} at most, in the server's time,",
+        f"  within 60 s {sum(each * scale <= 60 for each in waits_s)} times.",
         f"- {soak.looks} looks at the GPUs, {len(soak.over)} times more promised than there is.",
         f"- Faults (a job lost, started without an attempt, not completed, over-promised): {len(faults)}.",
         *(f"  - {each}" for each in faults[:20]),
@@ -158,7 +270,8 @@ def main() -> int:
     time_scale = TRACE_SPAN_S / (60 * args.minutes)
     began_s = time.monotonic()
     try:
-        with server(cards="4xA100-40GB", time_scale=time_scale) as found:
+        flags = ("--all-users",) if public_python() is not None else ()
+        with server(cards="4xA100-40GB", time_scale=time_scale, flags=flags) as found:
             soak = Soak(found, time_scale=time_scale, seed=args.seed)
             views = soak.run()
             text = report(soak, views, took_s=time.monotonic() - began_s, seed=args.seed)

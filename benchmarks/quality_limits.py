@@ -1,0 +1,119 @@
+"""For `quality.py`: what no schedule beats, the world that the goals come from, the law fitted to some pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from cotenant.core.gpu import Sharing
+from cotenant.sim.cluster import Cluster
+from cotenant.sim.interference import Activity, Interference
+from cotenant.sim.interference.model import DEFAULT_GPU, PairCosts
+from cotenant.sim.interference.sources import MeasuredCosts, SmactCosts
+from cotenant.sim.interference.tables import measured
+from cotenant.sim.jobs import Trace
+from cotenant.sim.traces.carma import measured_a100
+from cotenant.sim.world_speeds import activity_of
+
+LARGEST_SET = 4
+RELEASED = (0.0, 0.3, 0.5, 0.7, 0.85)
+"""Jobs submitted from these parts of the queue on need so much GPU time, whatever came before."""
+
+
+class AsTheGoalWasSet:
+    """Measured pairs, else 1.94 x SMACT^4.44 of the partner; costs add up, without a ceiling."""
+
+    def __init__(self) -> None:
+        self._sources: tuple[PairCosts, ...] = (MeasuredCosts(measured("A100")), SmactCosts())
+
+    def speeds(
+        self,
+        members: Sequence[Activity],
+        gpu_type: str = DEFAULT_GPU,  # noqa: ARG002 - of the protocol
+        sharing: Sharing = "time-sliced",  # noqa: ARG002
+    ) -> list[float]:
+        """Speed of each."""
+        return [
+            1.0 / (1.0 + sum(self._cost(victim, mate) for place, mate in enumerate(members) if place != own))
+            for own, victim in enumerate(members)
+        ]
+
+    def _cost(self, victim: Activity, partner: Activity) -> float:
+        return next(cost.slowdown for each in self._sources if (cost := each.cost(victim, partner)) is not None)
+
+
+def fitted_law(rows: Sequence[tuple[str, float]]) -> tuple[float, float, float]:
+    """Factor and powers of a partner's SM activity and of its memory in 8 GiB, by least squares of the victims' speeds.
+
+    `rows` are partners and the speeds of their victims.
+    """
+    from scipy.optimize import least_squares
+
+    profiles = [measured_a100()[partner].profile for partner, _ in rows]
+
+    def misses(law: Any) -> list[float]:
+        costs = [math.exp(law[0]) * each.smact ** law[1] * (each.peak_bytes / 2**33) ** law[2] for each in profiles]
+        return [1.0 / (1.0 + cost) - min(1.0, speed) for cost, (_, speed) in zip(costs, rows, strict=True)]
+
+    factor, power, of_memory = least_squares(misses, [0.0, 2.0, 0.5]).x
+    return math.exp(factor), float(power), float(of_memory)
+
+
+def least_makespan(trace: Trace, gpus: Cluster, world: Interference, bound: float) -> float:
+    """Seconds that no schedule beats with at most four jobs a GPU, each at most `bound` times as long as alone.
+
+    All may be cut and moved at will, nothing fails, launches are free; a job of several GPUs is work on each.
+    """
+    critical_s = max(at_s + s for at_s, s in zip(trace.submit_s, trace.duration_s, strict=True))
+    found_s = critical_s
+    for part in RELEASED:
+        release_s = trace.submit_s[int(part * (len(trace) - 1))]
+        work_s: dict[int, float] = {}
+        for number in range(len(trace)):
+            if trace.submit_s[number] >= release_s:
+                kind = trace.profile_of[number]
+                work_s[kind] = work_s.get(kind, 0.0) + trace.duration_s[number] * trace.gpus[number]
+        found_s = max(found_s, release_s + _gpu_s(trace, gpus, world, work_s, bound) / len(gpus))
+    return found_s
+
+
+def _gpu_s(trace: Trace, gpus: Cluster, world: Interference, work_s: dict[int, float], bound: float) -> float:
+    """The least GPU time for so much work of each profile: time in each set of jobs is what is chosen."""
+    import numpy as np
+    from scipy.optimize import linprog
+    from scipy.sparse import csc_matrix, vstack
+
+    kinds = sorted(work_s)
+    sets = _sets(trace, gpus, world, kinds)
+    rows = [kind for members, _ in sets for kind in members]
+    columns = [place for place, (members, _) in enumerate(sets) for _ in members]
+    speeds = [speed for _, each in sets for speed in each]
+    shape = (len(kinds), len(sets))
+    done = csc_matrix((speeds, (rows, columns)), shape=shape)
+    limits, at_most = -done, -np.array([work_s[kind] for kind in kinds])
+    if bound < math.inf:
+        present = csc_matrix((np.ones(len(rows)), (rows, columns)), shape=shape)
+        limits, at_most = vstack([limits, present - bound * done]).tocsc(), np.append(at_most, np.zeros(len(kinds)))
+    return float(linprog(np.ones(len(sets)), A_ub=limits, b_ub=at_most, method="highs").fun)
+
+
+def _sets(
+    trace: Trace, gpus: Cluster, world: Interference, kinds: Sequence[int]
+) -> list[tuple[tuple[int, ...], Sequence[float]]]:
+    """Every set of up to four jobs that fits a GPU, by the places of their profiles in `kinds`, and their speeds."""
+    slot = gpus.slots[0]
+    jobs = [activity_of(trace.profiles[kind]) for kind in kinds]
+    sizes = [trace.profiles[kind].first_peak_bytes for kind in kinds]
+    found: list[tuple[tuple[int, ...], Sequence[float]]] = []
+
+    def grow(members: tuple[int, ...], left_bytes: int) -> None:
+        for place in range(members[-1] if members else 0, len(kinds)):
+            if sizes[place] <= left_bytes:
+                larger = (*members, place)
+                found.append((larger, world.speeds([jobs[each] for each in larger], slot.gpu_type)))
+                if len(larger) < LARGEST_SET:
+                    grow(larger, left_bytes - sizes[place])
+
+    grow((), slot.gpu.memory_total_bytes)
+    return found
