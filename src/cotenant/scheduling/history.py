@@ -167,9 +167,18 @@ class History:
         return key if after != before else None
 
     def _learn_attempt(self, job: Job, attempt: Attempt, key: str, jobs: Mapping[int, Job]) -> None:
-        record = self._records.setdefault(key, Record())
+        record = self._records.get(key)
+        if record is None:
+            record = self._records[key] = Record()
         record.least_bytes = max(record.least_bytes, _least_bytes(attempt))
         self._activities.pop(key, None)
+        if attempt.spells:
+            self._learn_spells(job, attempt, record, jobs)
+        end = attempt.exit
+        if end is not None and end.reason == "exited" and end.exit_code == 0:
+            self._learn_completed(job, attempt, record, jobs)
+
+    def _learn_spells(self, job: Job, attempt: Attempt, record: Record, jobs: Mapping[int, Job]) -> None:
         long = [each for each in attempt.spells if each.seconds >= self._least_spell_s]
         for each in long:
             if not each.mates:
@@ -178,9 +187,6 @@ class History:
         for each in long:
             if each.mates:
                 self._learn_shared(job, each, jobs, alone_hz)
-        end = attempt.exit
-        if end is not None and end.reason == "exited" and end.exit_code == 0:
-            self._learn_completed(job, attempt, record, jobs)
 
     def _learn_completed(self, job: Job, attempt: Attempt, record: Record, jobs: Mapping[int, Job]) -> None:
         if attempt.started_at_s is None or attempt.ended_at_s is None:

@@ -70,8 +70,9 @@ class Manager:
         self._timed: set[int] = set()  # live jobs that have a time limit
         self._limit_asked_at_s: dict[int, float] = {}
         self._at_s = 0.0
-        self._unfitted: set[int] = set()  # jobs to compare with the GPUs there are, `_totals_bytes`, largest first
-        self._totals_bytes: list[int] = []
+        self._unfitted: set[int] = set()  # jobs to compare with the GPUs and MIG instances there are
+        self._totals_bytes: list[int] = []  # largest first
+        self._instances_bytes: list[int] = []
         self._fitted_to: tuple[Gpu, ...] = ()
 
     @property
@@ -333,13 +334,13 @@ class Manager:
         if gpus is not self._fitted_to:
             self._fitted_to = gpus
             totals = sorted((gpu.memory_total_bytes for gpu in gpus), reverse=True)
-            if totals != self._totals_bytes:
+            instances = sorted((gpu.memory_total_bytes for gpu in gpus if gpu.mig_profile is not None), reverse=True)
+            if totals != self._totals_bytes or instances != self._instances_bytes:
                 self._unfitted |= table.queued | table.misfits.keys()
-                self._totals_bytes = totals
-        totals = self._totals_bytes
+                self._totals_bytes, self._instances_bytes = totals, instances
+        totals, instances = self._totals_bytes, self._instances_bytes
         if not totals or not self._unfitted:
             return
-        instances = sorted((gpu.memory_total_bytes for gpu in gpus if gpu.mig_profile is not None), reverse=True)
         for job_id in sorted(self._unfitted & (table.queued | table.misfits.keys())):
             job = table.jobs[job_id]
             why = never_fits(job, instances if job.spec.share == "mig" else totals)

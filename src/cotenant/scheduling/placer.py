@@ -17,15 +17,15 @@ from cotenant.core.job import Job, Share
 from cotenant.core.placement import Placement, Wait
 from cotenant.scheduling import filters, verdicts
 from cotenant.scheduling.interference import Activity
+from cotenant.scheduling.kept import Kept
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.rankings import LOOP_UP_TO, Ranking, ranking
-from cotenant.scheduling.views import GpuView, Newcomer
+from cotenant.scheduling.views import EMPTY, SHARED, GpuView, Newcomer
 from cotenant.scheduling.waiting import MOST_KINDS, Entry, Kind, Queue, asked
 
 if TYPE_CHECKING:
     from cotenant.scheduling.ranked import Ranked
 
-SHARED, EMPTY = 1, 2
 WAYS: Mapping[Share, Sharing] = {"time": "time-sliced", "mps": "mps"}
 
 
@@ -49,9 +49,7 @@ class Followed:
         self._better: set[int] = set()
         self._placed: dict[int, Sequence[GpuView]] = {}
         self._timers: list[tuple[float, int]] = []  # (at_s, place of a GPU, or -1 for the queue)
-        self._kept_for: int | None = None
-        self._kept: list[GpuView] = []
-        self._try_kept = False
+        self._kept = Kept(policy)
         self._changes = 0
 
     # What is told.
@@ -79,8 +77,8 @@ class Followed:
         self._queue.enter(entry)
         if kind.blocked:
             self._mind_age(entry)
-        if self._kept_for == job.id:
-            self._try_kept = True
+        if self._kept.job_id == job.id:
+            self._kept.try_now = True
 
     def _kind_of(self, job: Job) -> Kind:
         learned = self._facts.need_bytes(job)
@@ -159,22 +157,24 @@ class Followed:
             self._look_again()
         if not self._policy.backfill:
             return self._in_line(at_s)
-        placements = self._for_kept(at_s) if self._try_kept else []
+        placements = self._for_kept(at_s) if self._kept.try_now else []
         return placements + self._by_kind(at_s) if self._queue.ready else placements
 
     def _for_kept(self, at_s: float) -> list[Placement]:
         """The job that GPUs are kept for, if it finds them all: it need not be the first of its kind."""
-        self._try_kept = False
-        entry = None if self._kept_for is None else self._queue.entries.get(self._kept_for)
+        self._kept.try_now = False
+        entry = None if self._kept.job_id is None else self._queue.entries.get(self._kept.job_id)
         placement = None if entry is None else self._try(entry, at_s)
         return [] if placement is None else [placement]
 
     def _by_kind(self, at_s: float) -> list[Placement]:
         """The first of each kind that is not blocked, in order, until all are blocked."""
+        ready = self._queue.ready
+        if len(ready) == 1:
+            return self._of_kind(next(iter(ready)), at_s)
         placements: list[Placement] = []
-        heads = [(entry.key, entry) for kind in self._queue.ready if (entry := kind.head()) is not None]
-        if len(heads) > 1:
-            heapify(heads)
+        heads = [(entry.key, entry) for kind in ready if (entry := kind.head()) is not None]
+        heapify(heads)
         while heads:
             entry = heads[0][1]
             kind = entry.kind
@@ -190,6 +190,18 @@ class Followed:
                 heappop(heads)
             else:
                 heapreplace(heads, (follower.key, follower))
+        return placements
+
+    def _of_kind(self, kind: Kind, at_s: float) -> list[Placement]:
+        """As `_by_kind` where only this one may have a chance, which is the commonest case."""
+        placements: list[Placement] = []
+        while (entry := kind.head()) is not None:
+            placement = self._try(entry, at_s)
+            if placement is None:
+                self._queue.block(kind)
+                self._mind_age(entry)
+                break
+            placements.append(placement)
         return placements
 
     def _in_line(self, at_s: float) -> list[Placement]:
@@ -213,8 +225,8 @@ class Followed:
     def _try(self, entry: Entry, at_s: float) -> Placement | None:
         kind = entry.kind
         need = kind.need
-        if self._kept_for == entry.job.id:
-            chosen = self._among_kept(entry)
+        if self._kept.job_id == entry.job.id:
+            chosen = self._kept.best(kind, self._views, self._empty if need.alone else self._shared, at_s)
         elif need.share == "mig":
             chosen = self._instances(entry)
         elif need.alone:
@@ -254,7 +266,7 @@ class Followed:
             if self._policy.score.rotates:
                 (self._empty if need.alone else self._shared).taken(view)
         self._placed[job_id] = chosen
-        if self._kept_for == job_id:
+        if self._kept.job_id == job_id:
             self._stop_keeping(job_id)
         return placement
 
@@ -267,7 +279,7 @@ class Followed:
             for place in self._better:
                 view = self._views[place]
                 if view.kept_for is not None:
-                    self._try_kept = True
+                    self._kept.try_now = True
                 if view.filed:
                     available = view.available_bytes or 0
                     shared = max(shared, available if view.filed & SHARED else -1)
@@ -276,44 +288,22 @@ class Followed:
         self._better.clear()
 
     def _mind_age(self, entry: Entry) -> None:
-        """One that waits too long gets GPUs emptied; one at a time. Called for the first of a kind that is blocked.
-
-        One that ran out of memory gets them at once, where others have GPUs left.
-        """
-        after_s = self._policy.keep_after_s
-        if after_s is None or self._kept_for is not None:
+        """One that waits too long gets GPUs emptied. Called for the first of a kind that is blocked."""
+        due_at_s = self._kept.due_at_s(entry, len(self._views))
+        if due_at_s is None:
             return
-        overdue_at_s = entry.since_s + after_s
-        at_once = entry.needs_more and entry.kind.need.gpus < len(self._views)
-        if overdue_at_s > self._now_s and not at_once:
-            heappush(self._timers, (overdue_at_s, -1))
+        if due_at_s > self._now_s:
+            heappush(self._timers, (due_at_s, -1))
             return
-        need = entry.kind.need
-        least = max(need.least_total_bytes, need.bytes or 0)
-        suitable = [
-            each
-            for each in self._views
-            if each.available_bytes is not None and each.total_bytes >= least and each.kept_for is None
-            if filters.honors_share(need, each) is None
-        ]
-        if len(suitable) < need.gpus:
-            return
-        self._kept_for = entry.job.id
-        self._try_kept = True
-        self._kept = sorted(suitable, key=lambda each: (len(each.residents), each.place))[: need.gpus]
-        for view in self._kept:
-            view.kept_for = entry.job.id
+        for view in self._kept.begin(entry, self._views):
             self._refile(view, better=False)
 
     def _stop_keeping(self, job_id: int) -> None:
-        if self._kept_for != job_id:
+        if self._kept.job_id != job_id:
             return
-        self._kept_for = None
         heappush(self._timers, (self._now_s, -1))  # the next in line may be overdue
-        for view in self._kept:
-            view.kept_for = None
+        for view in self._kept.end():
             self._refile(view, better=True)
-        self._kept = []
 
     def _instances(self, entry: Entry) -> Sequence[GpuView]:
         """The smallest MIG instances that will do."""
@@ -326,34 +316,6 @@ class Followed:
         ]
         found.sort(key=lambda each: (each.total_bytes, each.place))
         return found[:needed] if len(found) >= needed else ()
-
-    def _among_kept(self, entry: Entry) -> Sequence[GpuView]:
-        """For the job that GPUs are kept for: those first, then any that will do."""
-        least = entry.kind.bytes_each
-        wanted = EMPTY if entry.kind.need.alone else SHARED
-        match = None if entry.kind.need.alone else self._policy.match
-        if not self._may_be_found(entry.kind, wanted):
-            return ()
-        found = [
-            view
-            for view in self._views
-            # These two lines are for speed: what they leave out would be refused in words.
-            if (view.filed & wanted or view.kept_for == entry.job.id) and (view.available_bytes or 0) >= least
-            if match is None or match.cost(entry.kind.profile, view.signature) is not None
-            if verdicts.verdict(self._policy, entry.kind, entry.job.id, view, self._now_s) is None
-        ]
-        found.sort(key=lambda each: (each.kept_for is None, each.place))
-        needed = entry.kind.need.gpus
-        return found[:needed] if len(found) >= needed else ()
-
-    def _may_be_found(self, kind: Kind, wanted: int) -> bool:
-        """Whether GPUs that are kept and those in the order suffice together; told without a look at each."""
-        need = kind.need
-        kept = sum([1 for each in self._kept if (each.available_bytes or 0) >= kind.bytes_each])
-        if kept >= need.gpus:
-            return True
-        others, least = (self._empty, need.least_total_bytes) if wanted == EMPTY else (self._shared, 0)
-        return bool(others.best(need.gpus - kept, kind.bytes_each, least, kind.profile))
 
     def _refile(self, view: GpuView, *, better: bool) -> None:
         """Look again at what this GPU may take; `better`: somebody who waits may have a chance now."""
@@ -410,7 +372,7 @@ class Followed:
             else:
                 view = self._views[place]
                 self._refile(view, better=view.kept_for is not None)
-        if aged and self._kept_for is None:
+        if aged and self._kept.job_id is None:
             heads = [entry for kind in self._queue.blocked if (entry := kind.head()) is not None]
             for entry in sorted(heads, key=lambda each: each.key):
                 self._mind_age(entry)
@@ -430,7 +392,7 @@ class Followed:
             return verdicts.behind(job_id, head.job.id, self._views)
         kind = entry.kind
         as_of = (self._changes, at_s)
-        if self._kept_for == job_id:
+        if self._kept.job_id == job_id:
             return verdicts.wait(self._policy, kind, job_id, self._views, at_s)
         if kind.answered != as_of or kind.wait is None:
             kind.answered, kind.wait = as_of, verdicts.wait(self._policy, kind, job_id, self._views, at_s)

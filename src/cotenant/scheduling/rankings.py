@@ -45,7 +45,7 @@ class Loop:
 
     def __init__(self, views: list[GpuView], score: Score, match: Match | None) -> None:
         self._views = views
-        self._eligible: set[int] = set()
+        self._eligible: dict[int, GpuView] = {}
         self._score = score
         self._match = match
         self._next = 0
@@ -54,16 +54,15 @@ class Loop:
 
     def file(self, view: GpuView, eligible: bool) -> None:
         if eligible:
-            self._eligible.add(view.place)
+            self._eligible[view.place] = view
         else:
-            self._eligible.discard(view.place)
+            self._eligible.pop(view.place, None)
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, profile: Hashable) -> Sequence[GpuView]:
         if count == 1 and self._by_memory:
             return self._one_by_memory(bytes_each, least_total_bytes)
         found = []
-        for place in self._eligible:
-            view = self._views[place]
+        for place, view in self._eligible.items():
             if (view.available_bytes or 0) >= bytes_each and view.total_bytes >= least_total_bytes:
                 key = self._key(view, profile)
                 if key is not None:
@@ -79,14 +78,14 @@ class Loop:
         """The commonest question, answered without a list."""
         best: GpuView | None = None
         liked = 0
-        for place in self._eligible:
-            view = self._views[place]
+        spread = self._spread
+        for view in self._eligible.values():
             available = view.available_bytes or 0
             if available < bytes_each or view.total_bytes < least_total_bytes:
                 continue
-            if best is None or (available > liked if self._spread else available < liked):
+            if best is None or (available > liked if spread else available < liked):
                 best, liked = view, available
-            elif available == liked and place < best.place:
+            elif available == liked and view.place < best.place:
                 best = view
         return () if best is None else (best,)
 

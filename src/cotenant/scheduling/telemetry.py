@@ -55,6 +55,7 @@ class Telemetry:
         self._meter = Meter(stale_after_s=stale_after_s, pace=pace, smact_of=smact_of)
         self._pace = pace
         self.gpus: tuple[Gpu, ...] = ()
+        self._totals_bytes: dict[str, int] = {}
         self._stale_after_s = stale_after_s
         self._window_s = window_s
         self._windows: dict[str, deque[GpuSample]] = {}
@@ -66,6 +67,7 @@ class Telemetry:
     def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
         """Take in a reading. Memory that is not of an attempt of `jobs` on its own GPU is a stranger's."""
         self.gpus = event.gpus
+        self._totals_bytes = {gpu.uuid: gpu.memory_total_bytes for gpu in event.gpus}
         ours: dict[str, int] = {}
         present: dict[str, list[ObservedBytes]] = {}
         for each in event.observed:
@@ -199,7 +201,7 @@ class Telemetry:
                 spells.restore(told)
 
     def _least_free(self, uuids: Iterable[str], at_s: float) -> tuple[int, int] | None:
-        totals = {gpu.uuid: gpu.memory_total_bytes for gpu in self.gpus}
+        totals = self._totals_bytes
         readings = (
             (totals[uuid] - sample.used_bytes, totals[uuid])
             for uuid in uuids

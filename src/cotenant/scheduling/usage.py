@@ -30,6 +30,8 @@ Key = tuple[int, int]
 MOST_W = 5000.0
 """No GPU draws more: a counter that says so is wrong."""
 
+NOTHING = Usage()
+
 OTHERS: Key = (0, 0)
 """Stands for all processes that are not ours."""
 
@@ -63,7 +65,7 @@ class Meter:
 
     def watch(self, key: Key) -> None:
         """Count for this attempt until it is forgotten; what is known of it already stays."""
-        self._usage.setdefault(key, Usage())
+        self._usage.setdefault(key, NOTHING)
 
     def forget(self, key: Key) -> None:
         """The attempt is over."""

@@ -11,6 +11,9 @@ from cotenant.scheduling.interference import Activity
 IDLE_BYTES = 2**30
 """A GPU without residents is empty up to this much of strangers' use: a display server, a driver's own share."""
 
+SHARED, EMPTY = 1, 2
+"""What a GPU may take, as bits: somebody who shares, somebody who is to be alone."""
+
 _MEASURES = ("smact", "smocc", "drama", "utilization")
 
 
@@ -61,11 +64,14 @@ class GpuView:
         is_closed: somebody has it alone.
         is_empty: nobody is here, but for what a display server may hold; False while that is not known.
         kept_for: job for which this GPU is being emptied, or None.
+        filed: what it may take now, of `SHARED` and `EMPTY`, as of the last change.
         opens_at_s: until then a gate is closed; infinite while only a change here can open it.
     """
 
     __slots__ = (
+        "_has_smact",
         "_measured",
+        "_smact",
         "at_s",
         "available_bytes",
         "filed",
@@ -102,6 +108,8 @@ class GpuView:
         self.residents: tuple[Mate, ...] = snapshot.residents
         self.told: Activity | None = None
         self._measured: dict[str, float | None] = {}
+        self._has_smact = False
+        self._smact: float | None = None
         self._look()
 
     def _look(self) -> None:
@@ -116,25 +124,30 @@ class GpuView:
     def take(self, mate: Mate) -> None:
         """Count a newcomer in."""
         self.residents = (*self.residents, mate)
-        self.at_s = max(self.at_s, mate.placed_at_s)
+        at_s = mate.placed_at_s
+        self.at_s = at_s if at_s > self.at_s else self.at_s
         self.available_bytes = (self.available_bytes or 0) - mate.promised_bytes
         self.is_closed = mate.sharing == "exclusive"
         self.is_empty = False
 
     def leave(self, job_id: int) -> None:
         """Count a resident out; nothing if it is not here."""
-        for each in self.residents:
+        residents = self.residents
+        for index, each in enumerate(residents):  # noqa: B007 (used below)
             if each.job_id == job_id:
                 break
         else:
             return
         if self.available_bytes is not None:
-            self.available_bytes = min(self.available_bytes + each.held_bytes, self.total_bytes)
-        self.residents = tuple([mate for mate in self.residents if mate is not each]) if len(self.residents) > 1 else ()
+            available = self.available_bytes + each.held_bytes
+            self.available_bytes = available if available < self.total_bytes else self.total_bytes
+        self.residents = residents[:index] + residents[index + 1 :]
         self.told = None
         if each.seen_at_s is not None:
             self._measured = {}
-        self._look()
+            self._has_smact = False
+        if self.is_closed or not self.residents:
+            self._look()
 
     def see(self, job_id: int, at_s: float) -> None:
         """A newcomer was seen to be at work; nothing if it was seen before, or was told of with the GPU."""
@@ -142,6 +155,7 @@ class GpuView:
             if each.job_id == job_id and isinstance(each, Newcomer) and each.seen_at_s is None:
                 each.seen_at_s = at_s
                 self._measured = {}
+                self._has_smact = False
 
     @property
     def smact(self) -> float | None:
@@ -153,9 +167,10 @@ class GpuView:
         told = self.told
         if told is not None:
             return told.smact
-        if "smact" in self._measured:
-            return self._measured["smact"]
-        return self.mean("smact")
+        if not self._has_smact:
+            self._smact = self.mean("smact")
+            self._has_smact = True
+        return self._smact
 
     def mean(self, measure: str) -> float | None:
         """The same for any measure of a sample that is a ratio."""

@@ -21,23 +21,35 @@ class Entry:
 
     Attributes:
         key: its place in the order of the policy.
-        since_s: when it came into the queue.
-        retried: it was tried before.
-        needs_more: it ran out of memory: it had a place and needs a larger one. On a busy server no room gets larger
-            while others may take it.
         alive: it still waits, and asks for this.
     """
 
-    __slots__ = ("alive", "job", "key", "kind", "needs_more", "retried", "since_s")
+    __slots__ = ("alive", "job", "key", "kind")
 
     def __init__(self, job: Job, key: Key, kind: Kind) -> None:
         self.job = job
         self.key = key
-        self.since_s = job.state.since_s if isinstance(job.state, Queued) else job.submitted_at_s
-        self.needs_more = job.floor_bytes > 0 or job.exclusive_retry
-        self.retried = bool(job.attempts)
         self.kind = kind
         self.alive = True
+
+    @property
+    def since_s(self) -> float:
+        """When it came into the queue."""
+        state = self.job.state
+        return state.since_s if isinstance(state, Queued) else self.job.submitted_at_s
+
+    @property
+    def retried(self) -> bool:
+        """Whether it was tried before."""
+        return bool(self.job.attempts)
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether it ran out of memory: it had a place and needs a larger one.
+
+        On a busy server no room gets larger while others may take it.
+        """
+        return self.job.floor_bytes > 0 or self.job.exclusive_retry
 
     def __lt__(self, other: Entry) -> bool:
         """Only asked where keys are equal, that is for a job that was added again: one of the two is dead."""
@@ -181,5 +193,5 @@ def asked(job: Job) -> tuple[object, ...]:
         spec.exclusive,
         job.exclusive_retry,
         bool(job.attempts),
-        share_of(job),
+        share_of(job) if job.attempts else spec.share,
     )

@@ -182,3 +182,14 @@ def test_held_without_instances_until_there_is_one():
         bench.sampled(a_snapshot(0), instance(1, 20))
     (attempt,) = bench.manager.jobs[1].attempts
     assert attempt.placement.gpu_uuids == ("GPU-1",)
+
+
+def test_a_gpu_that_becomes_an_instance_of_the_same_size_is_noticed():
+    bench = Bench()
+    bench.sampled(a_snapshot(0))
+    bench.submitted(share="mig", declared_bytes=8 * GiB)
+    bench.sampled(a_snapshot(0))
+    assert type(bench.manager.jobs[1].state) is Held
+    for _ in range(2):
+        bench.sampled(instance(0, 40))
+    assert len(bench.manager.jobs[1].attempts) == 1
