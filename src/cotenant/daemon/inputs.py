@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from cotenant.core.errors import UsageError
+from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -19,6 +19,7 @@ from cotenant.core.events import (
     ServerSampled,
 )
 from cotenant.core.job import Done, Held, Job, JobSpec, Queued
+from cotenant.daemon.views import label
 
 T = TypeVar("T")
 
@@ -94,25 +95,38 @@ def groups(inputs: Iterable[Input]) -> Iterable[list[Input]]:
         yield group
 
 
+def settle(answer: Future[T], work: Callable[[], T], *, refusals: type[Exception] = CotenantError) -> None:
+    """Answer with what `work` returns, or with its error if that is one of `refusals`; others are raised.
+
+    Without work where nobody waits for the answer any more.
+    """
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(work())
+    except refusals as error:
+        answer.set_exception(error)
+
+
 def check_change(kind: str, job: Job) -> None:
     """Refuse a change that would do nothing.
 
     Raises:
         UsageError: says in what state the job is.
     """
-    state = job.state
+    state, named = job.state, label(job)
     if kind == "requeue":
         if isinstance(state, (Queued, Held)):
-            raise UsageError(f"job {job.id} is {'held' if isinstance(state, Held) else 'queued'} already")
+            raise UsageError(f"job {named} is {'held' if isinstance(state, Held) else 'queued'} already")
         if not isinstance(state, Done) and job.attempts[-1].stop_asked is not None:
-            raise UsageError(f"job {job.id} is being stopped ({job.attempts[-1].stop_asked})")
+            raise UsageError(f"job {named} is being stopped ({job.attempts[-1].stop_asked})")
         return
     if isinstance(state, Done):
-        raise UsageError(f"job {job.id} is over ({state.outcome})")
+        raise UsageError(f"job {named} is over ({state.outcome})")
     if kind == "hold" and not isinstance(state, Queued):
         already = "held" if isinstance(state, Held) else "running"
-        raise UsageError(f"job {job.id} is {already}, only a queued job can be held")
+        raise UsageError(f"job {named} is {already}, only a queued job can be held")
     if kind == "update" and not isinstance(state, (Queued, Held)):
-        raise UsageError(f"job {job.id} is running, only a job that waits can be updated")
+        raise UsageError(f"job {named} is running, only a job that waits can be updated")
     if kind == "release" and not isinstance(state, Held):
-        raise UsageError(f"job {job.id} is not held")
+        raise UsageError(f"job {named} is not held")

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cotenant.core.errors import BackendError, CotenantError, JournalError, NoSuchJob
+from cotenant.core.errors import BackendError, JournalError, NoSuchJob
 from cotenant.core.events import (
     AttemptExited,
     AttemptStarted,
@@ -41,7 +41,7 @@ from cotenant.core.job import Attempt, AttemptExit, Job, JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Engine, Journal
 from cotenant.daemon.estimates import EstimatePool
-from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups
+from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups, settle
 from cotenant.daemon.log import log_event
 from cotenant.daemon.specs import updated
 from cotenant.daemon.submissions import Submissions
@@ -193,7 +193,8 @@ class Loop:
     def _take(self, group: Sequence[Input]) -> None:
         first = group[0]
         if isinstance(first, Ask):
-            self._ask(first)
+            # A question changes nothing: whatever its error is, it is the asker's.
+            settle(first.answer, lambda: first.question(self._manager), refusals=Exception)
         elif isinstance(first, Watch):
             self._watches.add(first)
         elif isinstance(first, ServerSampled):
@@ -202,17 +203,9 @@ class Loop:
             if newest is not None:
                 self._handle([newest])
         elif isinstance(first, Change):
-            _answer(first.answer, lambda: self._change(first))
+            settle(first.answer, lambda: self._change(first))
         else:
             self._keep_and_handle(group)
-
-    def _ask(self, ask: Ask[Any]) -> None:
-        if not ask.answer.set_running_or_notify_cancel():
-            return
-        try:
-            ask.answer.set_result(ask.question(self._manager))
-        except Exception as error:  # noqa: BLE001 (a question changes nothing: its error is the asker's)
-            ask.answer.set_exception(error)
 
     def _change(self, change: Change) -> Job:
         job = self._manager.jobs.get(change.job_id)
@@ -389,13 +382,3 @@ class Loop:
                         peak_observed_bytes={},
                     )
                 )
-
-
-def _answer(answer: Future[T], work: Callable[[], T]) -> None:
-    """Answer with what `work` returns, or with the error it raises."""
-    if not answer.set_running_or_notify_cancel():
-        return
-    try:
-        answer.set_result(work())
-    except CotenantError as error:
-        answer.set_exception(error)
