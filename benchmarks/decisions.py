@@ -205,7 +205,7 @@ def write(lines: list[str], policy: str) -> None:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    ).stdout.strip()
     head = [
         f"# Decisions per second, {today}",
         "",
