@@ -28,6 +28,11 @@ def test_second_daemon_is_refused(server):
     assert server.cli("daemon", "status").returncode == 0
 
 
+def test_a_configuration_that_was_named_must_be_there(site):
+    refused = site.cli("daemon", "--simulate", "1xA100-40GB", "--config", "nowhere.toml")
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: no file `nowhere.toml`")
+
+
 def test_stale_socket_is_replaced(site):
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(site.socket))

@@ -142,6 +142,7 @@ def test_the_past_of_gpus_is_told(packed):
     assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)
     spent_j = sum(each["energy_j"] for each in points if each["energy_j"] is not None)
     assert spent_j == pytest.approx(packed.client.gpus()[0]["energy_j"], rel=0.5), "no reading is left out"
+    assert packed.cli("gpus", "--history", "9999-00").returncode == 0, "as long as anybody asks for"
     table = packed.cli("gpus", "--history", "10").stdout.splitlines()
     assert [line.split()[1] for line in table[1:5]] == ["memory", "SMACT", "power", "energy"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 
 GiB = 2**30
 
@@ -34,6 +36,7 @@ def test_an_array_from_its_directives_to_its_history(server):
     shown = server.cli("show", "1_4").stdout
     assert "task 4 of array 1, job 4" in shown
     assert server.cli("show", "1").stderr.startswith("error: job 1 is an array of 4 tasks\n")
+    assert server.cli("hold", "1_4").stderr == "error: job 1_4 is over (completed)\n"
     failed = server.cli("history", "-s", "F", "--no-header", "--format", "id,state,asked")
     assert failed.stdout.split() == ["1_3", "F", "1.0", "GiB"]
     assert json.loads(server.cli("history", "-n", "2", "--json").stdout)["jobs"][1]["id"] == int(after)
@@ -65,7 +68,7 @@ def test_a_job_updated_held_requeued_and_its_story(server):
         *("JobRequeued", "AttemptExited", *attempt, "JobRequeued", *attempt),
     ]
     (updated,) = [each["text"] for each in told if each["event"] == "JobUpdated"]
-    assert "declared_bytes 1073741824 to 2147483648" in updated
+    assert "memory 1.0 GiB to 2.0 GiB" in updated
     assert told[-1]["state"] == "done"
     assert "requeue by " in server.cli("story", job).stdout
     # What was decided holds after a crash.
@@ -116,3 +119,25 @@ def test_begin_later_and_ids_that_complete(server):
     del server.env["_COTENANT_COMPLETE"]
     assert server.cli("update", job, "--begin", "none").returncode == 0
     assert server.wait(int(job))["state"] == "COMPLETED"
+
+
+def test_completion_offers_ids_and_nothing_that_a_shell_would_run(server):
+    name = "it\\$(touch pwned)`touch pwned`'\";x"
+    told = {"command": ["true"], "workdir": str(server.root), "env": {}, "name": name, "hold": True}
+    job = server.client.submit([told])[0]["id"]
+    shell = {"_COTENANT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "cotenant show "}
+    offered = with_env(server, shell).removeprefix("_arguments '*: :((").removesuffix("))'\n")
+    assert offered == f'"{job}":"it_touch_pwned_touch_pwned_x held"'
+
+
+def test_zsh_completes_at_the_first_tab(server):
+    """What is autoloaded there only defines a function at the first TAB, unless it calls it as well."""
+    shown = with_env(server, {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}, "--show-completion", "zsh")
+    assert 'if [ "$funcstack[1]" = "_cotenant" ]; then\n  _cotenant_completion "$@"\nfi' in shown
+
+
+def with_env(server, env, *args):
+    """What a command prints with these variables; without arguments, as a shell calls it that completes."""
+    code = "from cotenant.cli.main import run; run()"
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, env={**server.env, **env}, capture_output=True, text=True, check=True).stdout

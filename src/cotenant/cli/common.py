@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cotenant.cli.output import emit_json, report_error
+from cotenant.cli.output import emit_json, report_error, say
 from cotenant.core.errors import CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 
@@ -33,15 +34,19 @@ Host = Annotated[
 COMPLETED = 200
 COMPLETION_S = 2.0
 """Jobs that completion offers, and the longest a shell waits for them."""
+_UNSAFE = re.compile(r"[^\w.,+=@%-]+")
 
 
 def complete_ids(incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin like this, newest first, for the completion of shells; none without a daemon."""
+    """Ids that begin like this, newest first, for the completion of shells; none without a daemon.
+
+    A shell evaluates what it is given, and names may be another user's: of these only letters and digits are left.
+    """
     try:
         jobs = Client(timeout_s=COMPLETION_S).jobs(last=COMPLETED)
     except CotenantError:
         return []
-    labels = [(each["label"], f"{each['name']} {each['state'].lower()}") for each in reversed(jobs)]
+    labels = [(each["label"], f"{_UNSAFE.sub('_', each['name'])} {each['state'].lower()}") for each in reversed(jobs)]
     return [each for each in labels if each[0].startswith(incomplete)]
 
 
@@ -121,7 +126,7 @@ def for_each(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[s
                 failed.append(error)
                 continue
             if not json:
-                print(f"job {done[-1]['label']}: {done[-1]['reason']}")
+                say(f"job {done[-1]['label']}: {done[-1]['reason']}")
     if len(failed) == 1 and not done:
         raise failed[0]
     for each in failed:

@@ -15,7 +15,7 @@ import typer
 from cotenant.cli.common import Json, Socket, new_client
 from cotenant.cli.main import new_app
 from cotenant.cli.output import emit_json, note
-from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
+from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 from cotenant.daemon.paths import config_files, private_folder, serving_path
 
@@ -100,6 +100,8 @@ def start(
         "estimates": {"estimator": estimator},
         "access": {"users": "all" if all_users else None},
     }
+    if config is not None and not config.exists():
+        raise UsageError(f"no file `{config}`", hint="see `cotenant config show --origin` for the usual ones")
     loaded = layers.load(config_files() if config is None else (config,), os.environ, flags)
     where = serving_path(loaded.access.users) if socket is None else socket.absolute()
     if detach:

@@ -7,12 +7,15 @@ They stand at the top, before the first command, as for sbatch. The command line
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from cotenant.core.errors import JobFileError
+from cotenant.cli.times import array_tasks
+from cotenant.cli.words import dependencies, gpu_count, gres_count
+from cotenant.core.errors import JobFileError, UsageError
+from cotenant.core.units import parse_bytes, parse_duration
 
 MOST_BYTES = 64 * 1024
 OURS, SLURMS = "#COTENANT", "#SBATCH"
@@ -186,4 +189,24 @@ def _converted(path: str, number: int, spelling: str, value: str | None, option:
             raise JobFileError(path, number, f"`{spelling}` is `{value}`, wanted a number") from error
     if option.choices and value not in option.choices:
         raise JobFileError(path, number, f"`{spelling}` is `{value}`, wanted one of {', '.join(option.choices)}")
+    _check(path, number, spelling, value, option)
     return Path(value) if option.kind is Path else value
+
+
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    "array": array_tasks,
+    "dependency": dependencies,
+    "gpu_mem": parse_bytes,
+    "gpus": gpu_count,
+    "gres": gres_count,
+    "time": parse_duration,
+    "time_slot": parse_duration,
+}
+"""By parameter, what will read its text later, when nobody knows any more which line that was."""
+
+
+def _check(path: str, number: int, spelling: str, value: str, option: Option) -> None:
+    try:
+        _CHECKS.get(option.parameter, str)(value)
+    except UsageError as error:
+        raise JobFileError(path, number, f"`{spelling}`: {error.message}", hint=error.hint) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.cli.common import JobId, Json, Socket, new_client, one_job
-from cotenant.cli.output import emit_json
+from cotenant.cli.output import emit_json, say
 
 
 def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
@@ -21,9 +21,9 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
         return
     reason = str(told["reason"])
     # The policy's own answers are bare needs; all other sentences already have their verb.
-    print(f"job {job} waits: {reason}" if told["verdicts"] else f"job {job}: {reason}")
+    say(f"job {job} waits: {reason}" if told["verdicts"] else f"job {job}: {reason}")
     names = [str(each["gpu"]) if each["gpu"] is not None else each["gpu_uuid"] for each in told["verdicts"]]
     rules = [each["rule"] for each in told["verdicts"]]
     for name, each in zip(names, told["verdicts"], strict=True):
         place, rule = name.ljust(max(map(len, names))), each["rule"].ljust(max(map(len, rules)))
-        print(f"  GPU {place}  {rule}  {each['reason']}")
+        say(f"  GPU {place}  {rule}  {each['reason']}")

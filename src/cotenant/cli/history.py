@@ -117,7 +117,8 @@ def _sum_up(jobs: Sequence[Mapping[str, Any]]) -> None:
     held = sum(each["promised_bytes"] * each["gpus"] * each["running_s"] for each, _ in known)
     used = sum(each["observed_bytes"] * each["gpus"] * each["running_s"] for each, _ in known)
     if held:
-        note(f"{used / held:.0%} of the memory promised to {len(known)} jobs, weighed by size and time, was used")
+        counted = "job" if len(known) == 1 else "jobs"
+        note(f"{used / held:.0%} of the memory promised to {len(known)} {counted}, weighed by size and time, was used")
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:

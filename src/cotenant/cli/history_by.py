@@ -65,9 +65,10 @@ def _user(told: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _work(told: Mapping[str, Any]) -> dict[str, str]:
+    need = told["need_bytes"] or told["least_bytes"]
     return {
         "runs": str(told["runs"]),
-        "need": format_bytes(told["need_bytes"] or told["least_bytes"]) + ("" if told["is_sure"] else "?"),
+        "need": format_bytes(need) + ("" if told["is_sure"] or need is None else "?"),
         "time": format_duration(told["duration_s"]),
         "smact": ratio(told["smact"]),
         "rate": _rate(told["steps_hz"]),

@@ -301,6 +301,8 @@ def resolve(words: Sequence[str], path: str, *, moved: bool) -> list[str]:
 
 
 def _no_such_file(file: Path) -> UsageError:
+    if file.is_dir():
+        return UsageError(f"`{file}` is a folder", hint="name the script in it")
     with contextlib.suppress(OSError):
         names = [each.name for each in file.parent.iterdir()]
         close = difflib.get_close_matches(file.name, names, n=1)

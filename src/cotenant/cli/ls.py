@@ -101,7 +101,7 @@ def state_named(text: str) -> str:
     for name, short in STATES.items():
         if text.upper() in (name, short):
             return name
-    raise UnknownName("state", text, [*STATES, *STATES.values()])
+    raise UnknownName("state", text, [*STATES, *sorted(set(STATES.values()) - set(STATES))])
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:

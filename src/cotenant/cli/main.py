@@ -153,12 +153,30 @@ def _invoke(command: Any, argv: list[str]) -> int:
     if COMPLETE in os.environ:
         os.environ["COLUMNS"] = "1000"  # a help text that is broken into lines becomes several words to complete
         command.main(argv, prog_name="cotenant")
+    if any(each.startswith(("--install-completion", "--show-completion")) for each in argv):
+        _complete_at_once()
     try:
         with command.make_context("cotenant", argv) as context:
             code = command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
     return code if isinstance(code, int) else 0
+
+
+_ZSH_AUTOLOADED = """
+if [ "$funcstack[1]" = "_%(prog_name)s" ]; then
+  %(complete_func)s "$@"
+fi
+"""
+
+
+def _complete_at_once() -> None:
+    """Let zsh complete at the first TAB of a shell too: what typer installs only defines the function then."""
+    from typer import _completion_shared as shared
+
+    scripts: dict[str, str] = getattr(shared, "_completion_scripts", {})
+    if "funcstack" not in scripts.get("zsh", "funcstack"):
+        scripts["zsh"] += _ZSH_AUTOLOADED
 
 
 def _usage(error: Any, *, json: bool) -> int:

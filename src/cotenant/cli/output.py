@@ -29,6 +29,14 @@ def wants_json(argv: Sequence[str]) -> bool:
     return "--json" in own
 
 
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+def printable(text: str) -> str:
+    """`text` with its control characters escaped: a name could clear the screen, or begin a row of its own."""
+    return text.translate(_ESCAPES)
+
+
 LONG_CHARS = 64 * 1024
 """JSON that is longer is for programs: it is not indented, which takes three times as long."""
 
@@ -55,14 +63,19 @@ def report_error(error: CotenantError, *, json: bool = False) -> None:
         }
         emit_json({"error": body})
     sys.stdout.flush()
-    print(f"error: {error.message}", file=sys.stderr)
+    note(f"error: {error.message}")
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        note(f"hint: {error.hint}")
 
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """A line for people, on stdout."""
+    print(printable(text))
 
 
 def print_table(
@@ -80,6 +93,7 @@ def print_table(
         UnknownName: `only` names a column that is not there.
     """
     chosen = _choose(columns, only)
+    rows = [{key: printable(cell) for key, cell in row.items()} for row in rows]
     if sys.stdout.isatty():
         _draw(rows, chosen, header=header)
         return

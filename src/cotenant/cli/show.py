@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cotenant.cli.common import JobId, Json, Socket, gpu_names, new_client, one_job
-from cotenant.cli.output import emit_json
+from cotenant.cli.output import emit_json, say
 from cotenant.core.units import format_bytes, format_duration, format_energy
 
 Fields = Iterator[tuple[str, str]]
@@ -24,13 +24,13 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
     if json:
         emit_json({"job": view})
         return
-    print(f"job {view['label']}  {view['name']}  {view['state']}")
+    say(f"job {view['label']}  {view['name']}  {view['state']}")
     for title, value in [*_job_fields(view), *_estimate_fields(view)]:
-        print(f"  {title:<15} {value}")
+        say(f"  {title:<15} {value}")
     for attempt in view["attempt_list"]:
-        print(f"  attempt {attempt['number']}")
+        say(f"  attempt {attempt['number']}")
         for title, value in _attempt_fields(attempt):
-            print(f"    {title:<15} {value}")
+            say(f"    {title:<15} {value}")
 
 
 def _job_fields(view: Mapping[str, Any]) -> Fields:

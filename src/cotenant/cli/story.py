@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.cli.common import JobId, Json, Socket, new_client, one_job
-from cotenant.cli.output import emit_json
+from cotenant.cli.output import emit_json, say
 from cotenant.core.units import format_duration
 
 
@@ -22,5 +22,5 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
     before_s: float | None = None
     for each in told:
         gap = "" if before_s is None else f"+{format_duration(max(0.0, each['at_s'] - before_s))}"
-        print(f"{each['at']}  {gap:>8}  {each['state'] or '-':<8}  {each['text']}")
+        say(f"{each['at']}  {gap:>8}  {each['state'] or '-':<8}  {each['text']}")
         before_s = each["at_s"]

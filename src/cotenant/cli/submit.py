@@ -9,7 +9,7 @@ import typer
 
 from cotenant.cli.common import Json, Socket, new_client
 from cotenant.cli.jobspec import CONTEXT, with_job_options
-from cotenant.cli.output import emit_json, note
+from cotenant.cli.output import emit_json, note, say
 from cotenant.cli.words import with_ids
 from cotenant.core.units import format_bytes
 
@@ -58,10 +58,10 @@ def command(
         print(view["id"])
     elif len(views) > 1:
         tasks = f"{len(views)} tasks, {view['label']} to {views[-1]['label']}"
-        print(f"submitted array {view['id']} ({view['name']}) of {tasks}")
+        say(f"submitted array {view['id']} ({view['name']}) of {tasks}")
         note(f"hint: one of them: cotenant show {view['label']}; all: cotenant wait {view['id']}")
     else:
-        print(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
+        say(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
         note(f"hint: its output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")
 
 
@@ -69,14 +69,14 @@ def _print_preview(view: Mapping[str, Any]) -> None:
     """What would happen, in the shape of `explain`."""
     estimate = view["estimate"]
     if estimate is None:
-        print(f"memory: not known ({view['estimate_error']})")
+        say(f"memory: not known ({view['estimate_error']})")
     else:
         parts = ", ".join(f"{format_bytes(estimate[f'{part}_bytes'])} {part}" for part in ("device", "margin"))
-        print(f"memory: {format_bytes(estimate['bound_bytes'])} per GPU ({parts}; estimator {estimate['estimator']})")
+        say(f"memory: {format_bytes(estimate['bound_bytes'])} per GPU ({parts}; estimator {estimate['estimator']})")
     if view["would"] == "start":
         where = ", ".join(str(each) for each in view["gpu_indices"])
-        print(f"would start now on GPU {where} ({view['sharing']}), {format_bytes(view['promised_bytes'])} promised")
+        say(f"would start now on GPU {where} ({view['sharing']}), {format_bytes(view['promised_bytes'])} promised")
         return
-    print(f"would wait: {view['reason']}")
+    say(f"would wait: {view['reason']}")
     for each in view["verdicts"]:
-        print(f"  GPU {each['gpu']}  {each['rule']}  {each['reason']}")
+        say(f"  GPU {each['gpu']}  {each['rule']}  {each['reason']}")

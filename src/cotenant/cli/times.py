@@ -12,7 +12,8 @@ MOST_TASKS = 10_000
 _UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _NAMED = {"midnight": (0, 0), "noon": (12, 0), "teatime": (16, 0)}
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+_PAST = "write `2days ago`, `16:00` or `2026-11-21T16:00`"
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
 
 
 def begin_at_s(text: str, now: datetime) -> float:
@@ -57,8 +58,11 @@ def past_s(text: str, now: datetime) -> float:
     if word == "yesterday":
         return begin_at_s("today", now - timedelta(days=1))
     if word.startswith("now+") or word == "tomorrow":
-        raise UsageError(f"`{text}` is not in the past", hint="write `2days ago`, `16:00` or `2026-11-21T16:00`")
-    at_s = begin_at_s(text, now)
+        raise UsageError(f"`{text}` is no time in the past", hint=_PAST)
+    try:
+        at_s = begin_at_s(text, now)
+    except UsageError as error:
+        raise UsageError(f"`{text}` is no time in the past", hint=_PAST) from error
     return at_s - _UNITS_S["day"] if _CLOCK.fullmatch(word) or word in _NAMED else at_s
 
 
@@ -88,7 +92,7 @@ def array_tasks(text: str) -> tuple[list[int], int | None]:
     found: list[int] = []
     for part in listed.split(","):
         match = _RANGE.fullmatch(part.strip())
-        if match is None:
+        if match is None or not part.isascii():
             raise UsageError(f"array `{text}` is not understood", hint="write e.g. 1-10%2, 0-15:4 or 1,3,5-7")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step == 0 or (last - first) // step >= MOST_TASKS:

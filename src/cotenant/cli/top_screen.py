@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.widgets import DataTable, Footer, Static
 
 from cotenant.cli.common import gpu_names
+from cotenant.cli.output import printable
 from cotenant.cli.past import BLOCKS, cells, sparkline
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import format_bytes, format_duration
@@ -110,7 +111,7 @@ class Top(App[None]):
 
 def gpu_row(gpu: Mapping[str, Any]) -> tuple[Text | str, ...]:
     """The cells of a GPU."""
-    jobs = " ".join(f"{each['job_id'] or '?'}:{each['name'] or 'another user'}" for each in gpu["residents"])
+    jobs = " ".join(f"{each['job_id'] or '?'}:{printable(each['name'] or 'another user')}" for each in gpu["residents"])
     return (
         str(gpu["index"]),
         gpu["name"] + (f" {gpu['mig_profile']}" if gpu["mig_profile"] else ""),
@@ -148,7 +149,7 @@ def job_row(job: Mapping[str, Any]) -> tuple[Text | str, ...]:
     """The cells of a job."""
     return (
         job["label"],
-        Text(job["name"]),
+        Text(printable(job["name"])),
         job["user"],
         Text(job["state_short"], style=STYLES.get(job["state"], "")),
         gpu_names(job),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cotenant.cli.common import JobIds, Json, Socket, new_client
-from cotenant.cli.output import emit_json
+from cotenant.cli.output import emit_json, say
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import format_duration, parse_duration
 
@@ -38,7 +38,7 @@ def command(jobs: JobIds, *, timeout: Timeout = None, json: Json = False, socket
             raise CotenantError(f"job {view['label']} is not over after {format_duration(limit_s)}: {view['reason']}")
         views.append(view)
         if not json:
-            print(f"job {view['label']}: {view['reason']}")
+            say(f"job {view['label']}: {view['reason']}")
     if json:
         emit_json({"jobs": views})
     return next((int(view["exit_code"]) for view in views if view["exit_code"] != 0), 0)

@@ -160,7 +160,7 @@ class Client:
 
     def past(self, seconds: float) -> list[dict[str, Any]]:
         """The GPUs with what was read of them over the last `seconds`, as `points`; see `gpus.history.Point`."""
-        return list(self._call("GET", f"/v1/gpus/past?seconds={seconds:g}")["gpus"])
+        return list(self._call("GET", f"/v1/gpus/past?seconds={seconds:.3f}")["gpus"])
 
     def usage(self, by: str, **filters: Any) -> list[dict[str, Any]]:
         """What was used, by `user`, or known, by `work`, of the jobs that `filters` leave (as for `jobs`)."""

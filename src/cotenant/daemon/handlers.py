@@ -138,7 +138,7 @@ class Handlers:
         events = await asyncio.to_thread(self._server.journal.of_job, job.id)
 
         def named(manager: Manager) -> list[dict[str, Any]]:
-            return story(events, lambda mates: manager.named(job, mates))
+            return story(events, lambda mates: manager.named(job, mates), job=manager.jobs.get(job.id))
 
         return json_answer({"id": job.id, "story": await asyncio.wrap_future(self._server.loop.ask(named))})
 

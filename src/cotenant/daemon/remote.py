@@ -80,9 +80,12 @@ def address(text: str) -> tuple[str, int, bool]:
         UsageError: it cannot be an address.
     """
     wrong = UsageError(f"`{text}` is no address of a daemon", hint=f"write HOST, HOST:{PORT} or https://HOST:{PORT}")
+    if not text.isprintable() or " " in text:  # some of which `urlsplit` leaves out
+        raise wrong
     try:
         parts = urllib.parse.urlsplit(text if "://" in text else f"//{text}")
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
     except ValueError as error:
         raise wrong from error
     if not host or parts.scheme not in ("", "http", "https") or parts.path not in ("", "/"):

@@ -21,6 +21,7 @@ MOST_ATTEMPTS = 100
 MOST_TASKS = 10_000
 MOST_PRIORITY = 10**6
 MOST_PATTERN = 500
+LONGEST_S = 10 * 366 * 86400.0
 
 UPDATABLE = frozenset(
     {
@@ -128,11 +129,18 @@ def _check(spec: JobSpec) -> None:
         raise UsageError(f"priority {spec.priority} is beyond {MOST_PRIORITY}")
     if spec.begin_at_s is not None and not (math.isfinite(spec.begin_at_s) and 0 <= spec.begin_at_s < 2**40):
         raise UsageError(f"`begin_at_s` is {spec.begin_at_s}, wanted seconds since 1970")
+    _check_durations(spec)
     for name in ("declared_bytes", "time_limit_s", "slowdown_bound", "slot_s"):
         value = getattr(spec, name)
         # Written so that NaN fails too.
         if value is not None and not 0 < value < 2**60:
             raise UsageError(f"`{name}` is {value}, wanted a number above zero")
+
+
+def _check_durations(spec: JobSpec) -> None:
+    for what, duration_s in (("time limit", spec.time_limit_s), ("time slot", spec.slot_s)):
+        if duration_s is not None and duration_s > LONGEST_S:
+            raise UsageError(f"a {what} of {duration_s:g} s is beyond ten years", hint="leave it out for none")
 
 
 def _check_words(spec: JobSpec) -> None:

@@ -19,8 +19,8 @@ from cotenant.core.events import (
     JobUpdated,
     Journaled,
 )
-from cotenant.core.job import AttemptExit, JobSpec
-from cotenant.core.units import format_bytes, format_energy
+from cotenant.core.job import AttemptExit, Done, Held, Job, JobSpec
+from cotenant.core.units import format_bytes, format_duration, format_energy
 from cotenant.daemon.views import rfc3339
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.explain import who
@@ -29,10 +29,11 @@ from cotenant.scheduling.jobs import JobTable
 Mates = Callable[[Iterable[int]], Sequence[int | None]]
 
 
-def story(events: Iterable[Journaled], mates: Mates = tuple) -> list[dict[str, Any]]:
+def story(events: Iterable[Journaled], mates: Mates = tuple, *, job: Job | None = None) -> list[dict[str, Any]]:
     """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
 
-    `state` is what the job was in afterwards, by its own events alone: that a dependency failed shows in the job.
+    `state` is what the job was in afterwards, by its own events alone. Where others' have put `job` into another, as it
+    is now, there is one more entry, for `JobState`: a dependency that failed, say.
     `mates` gives the ids of other jobs as the reader may know them, None for those of others.
     """
     table = JobTable(ManagerConfig(estimate=False))
@@ -50,7 +51,7 @@ def story(events: Iterable[Journaled], mates: Mates = tuple) -> list[dict[str, A
             table.apply(dataclasses.replace(event, spec=alone))
         elif not isinstance(event, JobUpdated):
             table.apply(event)
-        job = table.jobs.get(event.job_id)
+        known = table.jobs.get(event.job_id)
         entries.append(
             {
                 "at": rfc3339(event.at_s),
@@ -58,10 +59,19 @@ def story(events: Iterable[Journaled], mates: Mates = tuple) -> list[dict[str, A
                 "event": type(event).__name__,
                 "cause": event.cause,
                 "text": text,
-                "state": None if job is None else type(job.state).__name__.lower(),
+                "state": None if known is None else _state(known),
             }
         )
+    if job is not None and isinstance(job.state, (Done, Held)) and entries and entries[-1]["state"] != _state(job):
+        at_s = job.state.at_s if isinstance(job.state, Done) else job.state.since_s
+        told = {"at": rfc3339(at_s), "at_s": at_s, "event": "JobState", "cause": job.state.reason}
+        text = f"{job.state.outcome}: {job.state.reason}" if isinstance(job.state, Done) else job.state.reason
+        entries.append({**told, "text": text, "state": _state(job)})
     return entries
+
+
+def _state(job: Job) -> str:
+    return type(job.state).__name__.lower()
 
 
 def _text(event: Journaled, spec: JobSpec | None) -> str:
@@ -119,8 +129,32 @@ def _difference(old: JobSpec | None, new: JobSpec) -> str:
     if old is None:
         return "its spec"
     changed = [
-        f"{each.name} {getattr(old, each.name)!r} to {getattr(new, each.name)!r}"
+        f"{_WORDS.get(each.name, each.name)} {_value(each.name, old)} to {_value(each.name, new)}"
         for each in dataclasses.fields(JobSpec)
         if each.name != "env" and getattr(old, each.name) != getattr(new, each.name)
     ]
     return ", ".join(changed) or "nothing"
+
+
+_WORDS = {
+    "declared_bytes": "memory",
+    "time_limit_s": "time limit",
+    "after": "afterok",
+    "after_any": "afterany",
+    "after_failed": "afternotok",
+    "begin_at_s": "begin",
+    "slowdown_bound": "slowdown",
+}
+
+
+def _value(name: str, spec: JobSpec) -> str:
+    value = getattr(spec, name)
+    if value is None or value == ():
+        return "none"
+    if name == "declared_bytes":
+        return format_bytes(value)
+    if name == "time_limit_s":
+        return format_duration(value)
+    if name == "begin_at_s":
+        return rfc3339(value) or ""
+    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)

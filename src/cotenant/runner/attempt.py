@@ -19,6 +19,7 @@ EXIT_TIMEOUT = 124
 EXIT_NOT_STARTED = 127
 EXIT_CLAIMED = 0
 TIDY_S = 2.0  # what is left of a job that ended gets this long after SIGTERM
+LONGEST_WAIT_S = 86400.0  # of one system call, which takes no more than 292 years
 UNKILLABLE_S = 20.0  # a process in an uninterruptible call may outlive SIGKILL; the result then says so
 RESULT_RETRY_S = 24 * 3600.0
 
@@ -254,7 +255,7 @@ def _next_signal(due_s: float | None) -> int | None:
     """The next of our signals, or None once the monotonic clock shows `due_s`."""
     if due_s is None:
         return signal.sigwaitinfo(SIGNALS).si_signo
-    got = signal.sigtimedwait(SIGNALS, max(0.0, due_s - time.monotonic()))
+    got = signal.sigtimedwait(SIGNALS, min(max(0.0, due_s - time.monotonic()), LONGEST_WAIT_S))
     return None if got is None else got.si_signo
 
 

@@ -83,6 +83,11 @@ def test_ours_win_over_slurm_s_wherever_they_stand():
         ("--gpus --hold", "job.sh:2: `--gpus` has no value"),
         ("--hold=yes", "job.sh:2: `--hold` takes no value"),
         ("--share mbs", "job.sh:2: `--share` is `mbs`, wanted one of auto, none, time, mps, mig"),
+        ("--gpus two", "job.sh:2: `--gpus`: `--gpus=two` is no number from 1 to 1024"),
+        ("-t soon", "job.sh:2: `-t`: `soon` is not a duration"),
+        ("--gpu-mem=12X", "job.sh:2: `--gpu-mem`: `12X` is not a size in bytes"),
+        ("-a 9-1", "job.sh:2: `-a`: array `9-1`"),
+        ("-d after:1", "job.sh:2: `-d`: dependency `after:1` is not understood"),
         ("-J 'x", "job.sh:2: #COTENANT cannot be split into words"),
     ],
 )
@@ -93,9 +98,10 @@ def test_a_wrong_line_of_ours_is_an_error_with_its_place(line, reason):
 
 
 def test_a_wrong_line_of_slurm_s_is_left_out():
-    found = read("#SBATCH --nice=x\n#SBATCH 'x\n")
+    found = read("#SBATCH --nice=x\n#SBATCH 'x\n#SBATCH -t UNLIMITED\n")
     assert found.values == {}
-    assert len(found.warnings) == 2
+    assert len(found.warnings) == 3
+    assert found.warnings[2] == "job.sh:3: `-t`: `UNLIMITED` is not a duration; it is left out"
 
 
 def test_the_command_line_wins(capsys):

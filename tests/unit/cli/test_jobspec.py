@@ -94,6 +94,7 @@ def test_a_job_that_runs_elsewhere_gets_the_script_by_its_full_path(folder):
     ("words", "path", "message", "hint"),
     [
         pytest.param(["trian.py"], HERE, "no such file: `trian.py`", "did you mean `train.py`?", id="misspelled"),
+        pytest.param(["/usr"], HERE, "`/usr` is a folder", "name the script in it", id="folder"),
         pytest.param(["q.sh"], HERE, "no such file: `q.sh`", None, id="absent"),
         pytest.param(["./train.py2"], HERE, "no such file: `train.py2`", "did you mean `train.py`?", id="program"),
         pytest.param(

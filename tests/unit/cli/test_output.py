@@ -33,6 +33,15 @@ def test_unknown_column(capsys):
         output.print_table(ROWS, COLUMNS, only="nmae")
 
 
+def test_names_cannot_steer_the_terminal(capsys):
+    strange = "a\x1b[2J\nb\x9b"
+    output.print_table([{"id": "7", "name": strange}], COLUMNS, header=False)
+    output.say(strange)
+    output.report_error(CotenantError(strange))
+    shown = r"a\x1b[2J\nb\x9b"
+    assert capsys.readouterr() == (f"7  {shown}\n{shown}\n", "error: a\\x1b[2J\nb\\x9b\n")
+
+
 def test_no_rows(capsys):
     output.print_table([], COLUMNS, header=False)
     assert capsys.readouterr().out == ""

@@ -29,7 +29,11 @@ def test_address(text, host, port, tls):
 
 
 @pytest.mark.parametrize(
-    "text", ["ftp://gpu1", "gpu1:port", "gpu1:70000", "http://", "gpu1/path", "ann@gpu1", "gpu1?x=1", "[::1", ":7411"]
+    "text",
+    [
+        *("ftp://gpu1", "gpu1:port", "gpu1:70000", "http://", "gpu1/path", "ann@gpu1", "gpu1?x=1", "[::1", ":7411"),
+        *("a b", "a\nb", "a..b"),
+    ],
 )
 def test_no_address(text):
     with pytest.raises(UsageError, match="no address of a daemon"):

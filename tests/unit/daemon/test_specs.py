@@ -40,6 +40,8 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"slot_s": 0}, "`slot_s` is 0.0, wanted a number above zero", id="no time slot"),
         pytest.param({"declared_bytes": 0}, "`declared_bytes` is 0", id="no memory"),
         pytest.param({"time_limit_s": float("nan")}, "`time_limit_s` is nan", id="no number"),
+        pytest.param({"time_limit_s": 6e12}, "a time limit of 6e+12 s is beyond ten years", id="too long"),
+        pytest.param({"slot_s": 6e12}, "a time slot of 6e+12 s is beyond ten years", id="slot too long"),
         pytest.param({"slowdown_bound": -1.0}, "`slowdown_bound` is -1.0", id="negative bound"),
         pytest.param({"estimator": "traecd"}, "no estimator named `traecd`", id="estimator"),
         pytest.param({"share": "mbs"}, "`value.share` is 'mbs'", id="no way to share"),

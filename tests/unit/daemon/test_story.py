@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from builders import a_spec, an_estimate
+from dataclasses import replace
+
+from builders import a_job, a_spec, an_estimate
 from cotenant.core.events import (
     AttemptExited,
     AttemptPlaced,
@@ -14,7 +16,7 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import AttemptExit, OomEvidence, ProcessId, Spell, Usage
+from cotenant.core.job import AttemptExit, Done, OomEvidence, ProcessId, Spell, Usage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.daemon.story import story
@@ -59,6 +61,24 @@ def test_a_change_of_the_environment_is_not_told():
     new = a_spec(env={"TOKEN": "hunter2"})
     (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
     assert "hunter2" not in str(told)
+
+
+def test_what_changed_is_told_in_words():
+    new = a_spec(after=(), declared_bytes=8 * GiB, time_limit_s=7200.0, begin_at_s=60.0)
+    (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    assert told["text"] == (
+        "updated: memory none to 8.0 GiB, time limit none to 2h00m, afterok 9 to none,"
+        " begin none to 1970-01-01T00:01:00.000Z"
+    )
+
+
+def test_an_end_that_is_not_its_own_doing_is_told_too():
+    over = replace(a_job(), state=Done(outcome="cancelled", at_s=5.0, reason="dependency 9 failed"))
+    assert [(each["state"], each["text"]) for each in story(EVENTS[:1], job=over)] == [
+        ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
+        ("done", "cancelled: dependency 9 failed"),
+    ]
+    assert len(story(EVENTS, job=over)) == len(EVENTS), "it ended by an event of its own"
 
 
 def test_of_nothing_there_is_no_story():

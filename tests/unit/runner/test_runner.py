@@ -54,6 +54,7 @@ def wait_until(holds):
         pytest.param("exit 9", {}, 9, id="failure"),
         pytest.param("kill -KILL $$", {}, 137, id="signal"),
         pytest.param("sleep 1000", {"time_limit_s": 0.05}, 124, id="time limit"),
+        pytest.param("exit 0", {"time_limit_s": 1e13}, 0, id="time limit beyond what the system can wait for"),
         pytest.param("true", {"cwd": "/no/such"}, 127, id="not started"),
         pytest.param(OOM, {}, 77, id="out of memory"),
     ],
