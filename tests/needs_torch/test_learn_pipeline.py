@@ -54,6 +54,18 @@ def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().err.endswith("nothing to do in 0.0s\n")
 
 
+def test_a_worker_whose_parent_was_killed_says_nothing(tmp_path):
+    config = generate(load_ranges("mlp-small"), count=1, seed=0)[0]
+    command = [sys.executable, "-m", "cotenant.learn.tracing_worker", "--gpu", "A100-40GB", "--steps", "2"]
+    said = tmp_path / "stderr"
+    with said.open("w") as errors:
+        worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+        worker.stdout.close()
+        worker.communicate(f"{config_id(config)}\n", timeout=120)
+    assert said.read_text() == ""
+    assert worker.returncode == 0
+
+
 LARGE = (
     "transformer_gpt_batch128_classes200000_gelu_dropout0_adam_fp32_vocabulary200000_length1024_width768_depth2_heads12"
     "_feedforward3072"

@@ -185,7 +185,8 @@ def test_spawned_processes_are_one(tmp_path):
     assert (trace.header["processes"], trace.header["steps"], trace.partial) == (4, 3, False)
 
 
-def test_accelerate_is_told_what_its_launcher_says(tmp_path):
+@pytest.mark.parametrize("told", [("--multi_gpu",), ()])  # it counts GPUs itself where it is not told
+def test_accelerate_is_told_what_its_launcher_says(tmp_path, told):
     pytest.importorskip("accelerate", reason="needs accelerate")
     trace = traced(
         tmp_path,
@@ -200,7 +201,7 @@ def test_accelerate_is_told_what_its_launcher_says(tmp_path):
             accelerator.backward(model(torch.randn(2, 8, device=accelerator.device)).float().sum())
             optimizer.step()
         """,
-        launcher=["accelerate", "--multi_gpu", "--num_processes=2", "--mixed_precision", "bf16"],
+        launcher=["accelerate", *told, "--num_processes=2", "--mixed_precision", "bf16"],
     )
     assert trace.header["processes"] == 2
 

@@ -274,7 +274,7 @@ def _tables(result: TracedResult, wanted: _Wanted, command: Sequence[str], *, js
         changes = what_if(result)
         told["what_if"] = [estimate_json.of_change(each) for each in changes]
         if not json:
-            estimate_text.print_changes(changes, result.fit.bound_bytes, NOT_COMPUTED)
+            estimate_text.print_changes(changes, result.fit, NOT_COMPUTED)
     if wanted.utilization:
         told["utilization"] = _utilization(result, command, json=json)
     return told

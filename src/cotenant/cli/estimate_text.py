@@ -124,9 +124,10 @@ def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None) -> None:
     print_table(rows, _columns({"gpu": "GPU", "memory": "MEMORY", "bound": "BOUND", "spare": "SPARE"}, "VERDICT"))
 
 
-def print_changes(changes: Sequence[Change], bound_bytes: int, not_computed: str) -> None:
-    """The table of `--what-if`."""
-    rows = [{"change": "as it is", "reserved": "", "bound": format_bytes(bound_bytes), "verdict": ""}]
+def print_changes(changes: Sequence[Change], fit: Fit, not_computed: str) -> None:
+    """The table of `--what-if`, below what it is without."""
+    now = {"reserved": format_bytes(fit.reserved_bytes), "bound": format_bytes(fit.bound_bytes)}
+    rows = [{"change": "as it is", "verdict": "", **now}]
     rows += [
         {
             "change": each.name + (" *" if each.assumed else ""),

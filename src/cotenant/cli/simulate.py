@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +80,12 @@ def command(
     spread_speed: Annotated[
         float, typer.Option("--spread-speed", metavar="X", help="Speed left to a job on GPUs of several servers: 0..1.")
     ] = 1.0,
+    times_of: Annotated[
+        str | None,
+        typer.Option(
+            "--times-of", metavar="TYPE", help="GPU type that the run times are of. Default: the first of `--gpus`."
+        ),
+    ] = None,
     from_journal: Annotated[
         Path | None, typer.Option("--from-journal", metavar="PATH", help="Replay the jobs of a daemon's journal.")
     ] = None,
@@ -115,15 +123,21 @@ def command(
         simulate_text.print_catalog(json=json)
         return
     if what_if:
+        if trace is not None or from_journal is not None or report is not None or save_jobs is not None:
+            raise UsageError(
+                "`--what-if` asks a daemon", hint="leave out --trace, --from-journal, --report, --save-jobs"
+            )
         from cotenant.cli.simulate_what_if import answer
 
         named = None if policies is None else _policies(policies)
-        answer(named, _options(option), socket=socket, assume=assume, seed=seed, json=json)
+        answer(named, _options(option, named), socket=socket, assume=assume, seed=seed, json=json)
         return
     for path in filter(None, (report, save_jobs)):
-        if not path.absolute().parent.is_dir():  # told before anything runs, and not after all of it
-            raise UsageError(f"cannot write `{path}`: there is no folder `{path.parent}`")
+        _writable(path)
+    if slowdown_bound is not None and not 1.0 <= slowdown_bound < math.inf:
+        raise UsageError(f"no job has a slowdown of {slowdown_bound:g}", hint="write 1.0 or more, e.g. `1.5`")
     chosen = _policies(policies or DEFAULT)
+    options = _options(option, chosen)
     gpus = gpus or _usual_gpus(trace)
     made = _trace(trace, from_journal, trace_format)
     made = _shaped(made, group, first, window, repeat, stretch, arrivals, seed)
@@ -131,9 +145,10 @@ def command(
         seed=seed,
         sensitivity_sd=sensitivity,
         spread_speed=spread_speed,
+        times_of=times_of,
         record=report is not None and len(made) <= MOST_RECORDED,
     )
-    evaluation = _evaluate(made, chosen, gpus, estimator, option, config, bootstrap, slowdown_bound)
+    evaluation = _evaluate(made, chosen, gpus, estimator, options, config, bootstrap, slowdown_bound)
     if save_jobs is not None:
         simulate_text.save_jobs(evaluation, save_jobs)
     if report is not None:
@@ -156,7 +171,16 @@ def _policies(text: str) -> list[str]:
     return list(dict.fromkeys([*first, *names]))
 
 
-def _options(texts: list[str] | None) -> dict[str, dict[str, object]]:
+def _writable(path: Path) -> None:
+    """Tell before anything runs, and not after all of it."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"cannot write `{path}`: there is no folder `{path.parent}`")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"cannot write `{path}`: {'it is a folder' if path.is_dir() else 'permission denied'}")
+
+
+def _options(texts: list[str] | None, chosen: Sequence[str] | None) -> dict[str, dict[str, object]]:
     """`carma.smact_limit=0.7` as {policy: {key: value}}; values as in TOML, or else text."""
     from cotenant.scheduling import policies as registered
 
@@ -167,7 +191,11 @@ def _options(texts: list[str] | None) -> dict[str, dict[str, object]]:
         if not (equals and dot and key and value):
             raise UsageError(f"`{text}` is no option of a policy", hint="write e.g. `most-memory.smact_limit=0.7`")
         registered.options(policy)
+        if chosen is not None and policy not in chosen:
+            raise UsageError(f"`{text}` is of a policy that does not run", hint=f"add `{policy}` to --policies")
         found.setdefault(policy, {})[key] = _value(value)
+    for policy, given in found.items():
+        registered.create(policy, given)
     return found
 
 
@@ -232,7 +260,7 @@ def _evaluate(
     policies: list[str],
     gpus: str,
     estimator: str,
-    option: list[str] | None,
+    options: dict[str, dict[str, object]],
     config: WorldConfig,
     bootstrap: int,
     slowdown_bound: float | None,
@@ -247,7 +275,7 @@ def _evaluate(
         config=config,
         estimator=estimator,
         slowdown_bound=slowdown_bound,
-        options=_options(option),
+        options=options,
     )
     return evaluate(setting, policies, bootstrap=bootstrap, seed=config.seed, progress=note)
 

@@ -35,7 +35,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
     trace = setting.trace
     gpus = len(setting.cluster)
     print(f"{trace.name}: {len(trace)} jobs, {trace.work_gpu_s / 3600:.1f} GPU hours alone, on {gpus} GPUs")
-    for each in trace.notes:
+    for each in setting.notes:
         print(f"  {each}")
     print(f"memory told by `{setting.estimator}`; seed {setting.config.seed}\n")
     print_table([_row(each) for each in evaluation.results], COLUMNS)

@@ -151,6 +151,7 @@ class _Search:
 
 def value_of(args: Sequence[str], argument: str) -> int | None:
     """The number that `argument` has in `args` (`--batch-size 64`, `--batch-size=64`, `batch_size=64`), or None."""
+    argument = argument.removesuffix("=")
     for i, each in enumerate(args):
         text = args[i + 1] if each == argument and i + 1 < len(args) else None
         if each.startswith(f"{argument}="):
@@ -161,16 +162,17 @@ def value_of(args: Sequence[str], argument: str) -> int | None:
 
 
 def with_value(args: Sequence[str], argument: str, value: int) -> tuple[str, ...]:
-    """`args` with `argument` set to `value` wherever it stands, else at the end."""
+    """`args` with `argument` set to `value` wherever it stands, else at the end; a last `=` of it joins them there."""
+    name = argument.removesuffix("=")
     found = list(args)
     hits = 0
     for i, each in enumerate(args):
-        if each == argument and i + 1 < len(args):
+        if each == name and i + 1 < len(args):
             found[i + 1] = str(value)
             hits += 1
-        elif each.startswith(f"{argument}="):
-            found[i] = f"{argument}={value}"
+        elif each.startswith(f"{name}="):
+            found[i] = f"{name}={value}"
             hits += 1
     if not hits:
-        found += [argument, str(value)] if argument.startswith("-") else [f"{argument}={value}"]
+        found += [name, str(value)] if name == argument and name.startswith("-") else [f"{name}={value}"]
     return tuple(found)

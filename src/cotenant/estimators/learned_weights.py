@@ -80,10 +80,10 @@ def read_weights(path: Any) -> Weights:
         with path.open("rb") as file, numpy.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
         meta = json.loads(bytes(arrays.pop("meta")).decode())
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(
-            f"`{path}` holds no trained model: {error}", hint="`cotenant learn train` writes one"
-        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {error.strerror}", hint="`cotenant learn train` writes one") from error
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"`{path}` holds no trained model", hint="`cotenant learn train` writes one") from error
     if meta.get("version") != VERSION:
         raise UsageError(f"`{path}` is of version {meta.get('version')}, wanted {VERSION}", hint="train it again")
     return Weights(meta, arrays)

@@ -7,6 +7,7 @@ the count of GPUs that its first backward pass saw, and a copy of a process that
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
     # What a network or torch prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    with answers:
+    with contextlib.suppress(BrokenPipeError), answers:  # who asked may be gone
         for line in sys.stdin:
             run = label(parse_id(line.strip()), gpu=args.gpu, steps=args.steps, limit_s=args.limit_s)
             answers.write(json.dumps(encode(run), separators=(",", ":")) + "\n")

@@ -58,7 +58,8 @@ def makespan_bound(
     """A bound on the makespan of `trace` on `cluster`, for worlds with time slicing and this interference.
 
     Raises:
-        UsageError: the GPUs are of several types or MIG instances, jobs have no profile, or sensitivities are drawn.
+        UsageError: the GPUs are of several types, MIG instances or not of the type that run times are of; jobs have no
+            profile; or sensitivities are drawn.
     """
     config = config or WorldConfig()
     if not len(trace):
@@ -66,6 +67,8 @@ def makespan_bound(
     types = {slot.gpu_type for slot in cluster.slots}
     if len(types) != 1 or any(slot.is_mig for slot in cluster.slots):
         raise UsageError(f"no bound for `{cluster.text}`", hint="bounds are for whole GPUs of one type")
+    if config.times_of not in (None, *types):
+        raise UsageError(f"no bound for `{cluster.text}` with run times of `{config.times_of}`")
     if not trace.has_profiles:
         raise UsageError(f"trace `{trace.name}` does not say what its jobs do to a GPU")
     if config.sensitivity_sd > 0:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cotenant.sim import gpu_speeds
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.interference import Interference
 from cotenant.sim.jobs import Trace
@@ -31,6 +32,12 @@ class Setting:
     slowdown_bound: float | None = None
     options: Mapping[str, Mapping[str, object]] | None = None
     power_of: Callable[[str], PowerModel] | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out or assumed of the trace and of the GPUs, for people."""
+        said = gpu_speeds.note(self.cluster, self.config.times_of)
+        return self.trace.notes if said is None else (*self.trace.notes, said)
 
     def run(self, policy: str, trace: Trace | None = None) -> Run:
         """One run under the policy of that name, on another trace if one is given."""
@@ -74,7 +81,12 @@ class Evaluation:
         setting = self.setting
         return {
             "trace": manifest(setting.trace),
-            "cluster": {"text": setting.cluster.text, "gpus": len(setting.cluster)},
+            "cluster": {
+                "text": setting.cluster.text,
+                "gpus": len(setting.cluster),
+                "times_of": gpu_speeds.base_type(setting.cluster, setting.config.times_of),
+                "note": gpu_speeds.note(setting.cluster, setting.config.times_of),
+            },
             "estimator": setting.estimator,
             "seed": setting.config.seed,
             "bootstrap": self.bootstrap,

@@ -168,9 +168,9 @@ def of_user(trace: Trace, user: str) -> Trace:
         UsageError: it has none.
     """
     if user not in trace.users:
-        raise UsageError(
-            f"trace `{trace.name}` has no jobs of `{user}`", hint=f"it has {', '.join(sorted(trace.users)[:12])}"
-        )
+        users = ", ".join(sorted(trace.users)[:12])
+        hint = f"it has {users}" if users else "it does not say whose its jobs are"
+        raise UsageError(f"trace `{trace.name}` has no jobs of `{user}`", hint=hint)
     index = trace.users.index(user)
     numbers = [number for number in range(len(trace)) if trace.user_of[number] == index]
     first_s = trace.submit_s[numbers[0]]

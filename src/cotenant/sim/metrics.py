@@ -20,9 +20,9 @@ class Metrics:
 
     Attributes:
         wait: from submission to the first launch, and from running out of memory to the next.
-        execution: of the attempt that ran to its end. slowdown: execution over the time alone.
-        fairness: finish-time fairness: JCT over the time alone on a share of the cluster that is as crowded as it was
-            meanwhile (demanded over existing GPUs, at least 1); above 1 is worse than such a share.
+        execution: of the attempt that ran to its end. slowdown: execution over the time alone on GPUs of these kinds.
+        fairness: finish-time fairness: JCT over the time alone, on the GPUs of the trace, on a share of the cluster
+            that is as crowded as it was meanwhile (demanded over existing GPUs, at least 1); above 1 is worse.
         within_bound: share of jobs whose slowdown is at most 1.5.
         memory, smact, smocc, drama: mean over all GPUs, from the first submission to the last end; ratios.
         blocked: GPU seconds with nobody on the GPU while a job waited, over all GPU seconds.
@@ -68,7 +68,7 @@ def metrics_of(run: Run, *, slowdown_bound: float = SLOWDOWN_BOUND) -> Metrics:
     jct_s = [run.end_s[number] - trace.submit_s[number] for number in ended]
     wait_s = [run.start_s[number] - trace.submit_s[number] + run.retry_wait_s[number] for number in ended]
     execution_s = [run.run_s[number] - run.lost_s[number] for number in ended]
-    slowdown = [run_s / trace.duration_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
+    slowdown = [run_s / run.alone_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
     crowding = _crowding(trace, run, ended)
     fairness = [
         each_s / (trace.duration_s[number] * crowded)

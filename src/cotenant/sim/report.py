@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,7 +15,7 @@ from cotenant.sim.evaluate import Evaluation, Result
 from cotenant.sim.metrics import interval
 from cotenant.sim.report_style import STYLE, TONES
 from cotenant.sim.report_svg import Bar, Line, Point, bars, lines, number, scatter
-from cotenant.sim.report_time import over_time
+from cotenant.sim.report_time import Unit, over_time, unit_of
 
 MOST_JOBS_FOR_SEARCH = 200
 MOST_KINDS_FOR_BOUND = 64
@@ -64,7 +65,8 @@ def limits_of(evaluation: Evaluation, *, tries: int = SEARCH_TRIES) -> Limits:
     try:
         bound = makespan_bound(trace, cluster, interference=setting.interference, config=setting.config)
     except CotenantError as error:
-        return Limits(bound_s=None, best_s=best_s, best_by=best_by, note=f"no bound: {error.message}")
+        why = error.message if error.message.startswith("no bound") else f"no bound: {error.message}"
+        return Limits(bound_s=None, best_s=best_s, best_by=best_by, note=why)
     if bound.critical_path_s >= bound.makespan_s:
         note = "; ".join(filter(None, [note, "the bound is one job: what was submitted and how long it runs alone"]))
     return Limits(bound_s=bound.makespan_s, best_s=best_s, best_by=best_by, note=note)
@@ -88,6 +90,9 @@ def html(evaluation: Evaluation, limits: Limits) -> str:
     tones = _tones(evaluation)
     setting = evaluation.setting
     title = f"{setting.trace.name} on {setting.cluster.text}"
+    whole = _unit(evaluation, "makespan_s")
+    longest_s = max((max(_jct_s(each), default=0.0) for each in evaluation.results), default=0.0)
+    stay = unit_of(longest_s)
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p class=lead>{_lead(evaluation, limits)}</p>",
@@ -100,17 +105,17 @@ def html(evaluation: Evaluation, limits: Limits) -> str:
         "<section><h2>What sharing costs, what it gains</h2>",
         scatter(
             [
-                Point(r.policy, tones[r.policy], r.metrics.slowdown_mean, r.metrics.makespan_s / 3600)
+                Point(r.policy, tones[r.policy], r.metrics.slowdown_mean, r.metrics.makespan_s / whole.seconds)
                 for r in evaluation.results
             ],
             x_label="mean slowdown of a job while it runs",
-            y_label="makespan, hours",
+            y_label=f"makespan, {whole.name}",
         ),
         "<p class=note>Down and left is better; the line joins policies that none betters in both.</p></section>",
         "<section><h2>How long jobs take, waiting included</h2>",
         lines(
-            [_cdf(each, tones[each.policy]) for each in evaluation.results],
-            x_label="JCT, hours",
+            [_cdf(each, tones[each.policy], stay) for each in evaluation.results],
+            x_label=f"JCT, {stay.name}",
             y_label="share of jobs",
             log=True,
         ),
@@ -212,10 +217,10 @@ def _note_on_intervals(evaluation: Evaluation) -> str:
 
 
 CHARTS = (
-    ("Makespan, hours", "makespan_s", 3600.0),
-    ("Mean waiting time, minutes", "wait_mean_s", 60.0),
-    ("Mean execution time, minutes", "execution_mean_s", 60.0),
-    ("Mean JCT, minutes", "jct_mean_s", 60.0),
+    ("Makespan", "makespan_s", None),
+    ("Mean waiting time", "wait_mean_s", None),
+    ("Mean execution time", "execution_mean_s", None),
+    ("Mean JCT", "jct_mean_s", None),
     ("Energy, MJ", "energy_j", 1e6),
     ("Out-of-memory failures", "ooms", 1.0),
     ("Memory in use, share", "memory", 1.0),
@@ -226,9 +231,12 @@ CHARTS = (
 
 def _small_multiples(evaluation: Evaluation, tones: Mapping[str, str]) -> str:
     parts = []
-    for title, name, scale in CHARTS:
+    for title, name, fixed in CHARTS:
+        unit = _unit(evaluation, name)
+        scale = unit.seconds if fixed is None else fixed
         found = [_bar(each, tones[each.policy], name, scale) for each in evaluation.results]
-        parts.append(f"<figure><figcaption>{title}</figcaption>{bars(found, unit='')}</figure>")
+        caption = title if fixed is not None else f"{title}, {unit.name}"
+        parts.append(f"<figure><figcaption>{caption}</figcaption>{bars(found, unit='')}</figure>")
     return "".join(parts)
 
 
@@ -240,16 +248,24 @@ def _bar(result: Result, tone: str, name: str, scale: float) -> Bar:
     return Bar(result.policy, tone, value, spread.low, spread.high)
 
 
-def _cdf(result: Result, tone: str) -> Line:
+def _unit(evaluation: Evaluation, name: str) -> Unit:
+    """The unit that suits the largest of these figures, in seconds."""
+    found = [float(getattr(each.metrics, name)) for each in evaluation.results]
+    return unit_of(max((each for each in found if not math.isnan(each)), default=0.0))
+
+
+def _jct_s(result: Result) -> list[float]:
     run = result.run
-    jct_h = sorted(
-        (end - submit) / 3600 for end, submit in zip(run.end_s, run.trace.submit_s, strict=True) if not math.isnan(end)
-    )
+    return [end - submit for end, submit in zip(run.end_s, run.trace.submit_s, strict=True) if not math.isnan(end)]
+
+
+def _cdf(result: Result, tone: str, unit: Unit) -> Line:
+    found = sorted(each / unit.seconds for each in _jct_s(result))
     points = [(0.0, 0.0)]
-    keep = max(1, len(jct_h) // STEPS)
-    for place, value in enumerate(jct_h, start=1):
-        if place % keep == 0 or place == len(jct_h):
-            points += [(value, points[-1][1]), (value, place / len(jct_h))]
+    keep = max(1, len(found) // STEPS)
+    for place, value in enumerate(found, start=1):
+        if place % keep == 0 or place == len(found):
+            points += [(value, points[-1][1]), (value, place / len(found))]
     return Line(result.policy, tone, points)
 
 
@@ -268,11 +284,11 @@ def _made(evaluation: Evaluation, limits: Limits) -> str:
     best, trace = format_duration(limits.best_s), setting.trace
     items = [
         f"Trace <code>{escape(trace.name)}</code>, digest {trace.digest()}: {escape(trace.source)}",
-        *(escape(each) for each in trace.notes),
+        *(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(each)) for each in setting.notes),
         f"Memory told by <code>{escape(setting.estimator)}</code>; seed {setting.config.seed}.",
         ON_SPEEDS,
         f"Best known makespan: {best}, by {escape(limits.best_by)}."
-        + (f" {escape(limits.note)}." if limits.note else ""),
+        + (f" {escape(limits.note[0].upper() + limits.note[1:])}." if limits.note else ""),
     ]
     if limits.bound_s is not None:
         items.append(

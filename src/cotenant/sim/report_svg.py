@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-CHAR = 6.6  # width of a small letter, to keep labels inside
+CHAR = 7.2  # width of a small letter, to keep labels inside
 LEAST_LOG = 0.01
 MOST_DECADES = 3.5
 FARTHEST_LABEL = 30
@@ -138,10 +138,10 @@ def lines(
     return _svg(width, height, parts)
 
 
-def strips(found: Sequence[Strip], *, hours: float, width: int = 900, of_hours: float | None = None) -> str:
-    """A row for each GPU, darker where more of it is in use; as long as its run lasted of `of_hours`."""
+def strips(found: Sequence[Strip], *, lasted: float, of: float | None = None, unit: str = "h", width: int = 900) -> str:
+    """A row for each GPU, darker where more of it is in use; as long as its run lasted, of `of` of the unit."""
     row, left = 17, 8 + CHAR * max((len(each.name) for each in found), default=0)
-    full = (width - left - 10) * hours / (of_hours or hours)
+    full = (width - left - 10) * lasted / (of or lasted)
     parts: list[str] = []
     for place, each in enumerate(found):
         y, wide = place * row, full / max(1, len(each.values))
@@ -155,9 +155,9 @@ def strips(found: Sequence[Strip], *, hours: float, width: int = 900, of_hours: 
                     f'fill-opacity="{min(1.0, 0.12 + 0.88 * value):.2f}"/>'
                 )
     height = len(found) * row + 18
-    for hour in _ticks(0.0, of_hours or hours, 8):
-        x = left + (width - left - 10) * hour / (of_hours or hours)
-        parts.append(_text(x, height - 4, f"{number(hour)} h", anchor="middle", tone="tick"))
+    for moment in _ticks(0.0, of or lasted, 8):
+        x = left + (width - left - 10) * moment / (of or lasted)
+        parts.append(_text(x, height - 4, f"{number(moment)} {unit}", anchor="middle", tone="tick"))
     return _svg(width, height, parts)
 
 

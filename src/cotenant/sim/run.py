@@ -41,6 +41,7 @@ class Run:
     config: WorldConfig
     start_s: array[float]
     end_s: array[float]
+    alone_s: array[float]
     run_s: array[float]
     lost_s: array[float]
     retry_wait_s: array[float]
@@ -127,6 +128,7 @@ def simulate(
         config=config,
         start_s=world.start_s,
         end_s=world.end_s,
+        alone_s=world.alone_s,
         run_s=world.run_s,
         lost_s=world.lost_s,
         retry_wait_s=world.retry_wait_s,

@@ -7,7 +7,7 @@ The policy is the daemon's own, and so is what follows from running out of memor
 What a policy sees is what a daemon would: promises, the memory seen so far, activity averaged over a window. What
 it cannot see (true peaks, durations, what company costs) is only in here.
 
-Not modeled: CPUs and disks; how fast a type of GPU is; which GPUs of one server talk fast; how long a decision takes.
+Not modeled: CPUs and disks; which GPUs of one server talk fast; how long a decision takes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class World(Columns):
         self.happened = 0
         self.decisions = 0
         self.now_s = 0.0
-        self._plans = Plans(trace, config, self._speeds)
+        self._plans = Plans(trace, config, self._speeds, cluster)
         self._shown = Shown(placing, self._events, LOOK, config, len(self.cards))
         for card in self.cards:
             placing.update(self._shown.snapshot(card, 0.0))
@@ -205,6 +205,7 @@ class World(Columns):
         if self._learner is not None:
             live.known = self._learner.starts(live.job)
         self._plans.fill(live, first=not self.attempts[number])
+        self.alone_s[number] = live.delay_s + live.work_s
         self._live += 1
         self._vain_looks = 0
         self.attempts[number] += 1
@@ -324,7 +325,7 @@ class World(Columns):
         step_s = self.config.checkpoint_s
         for live in list(card.residents):
             done_s = live.done_s + (live.speed * (at_s - live.since_s) if live.active else 0.0)
-            self._plans.done_before_s[live.number] = math.floor(done_s / step_s) * step_s if step_s is not None else 0.0
+            self._plans.keep(live, math.floor(done_s / step_s) * step_s if step_s is not None else 0.0)
             self._leave(live, at_s)
             self.lost_s[live.number] += at_s - live.placed_s
             self._queue_again(live.number, live.job, at_s)

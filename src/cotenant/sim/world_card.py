@@ -28,8 +28,9 @@ class Live:
 
     Attributes:
         number: of the job in the trace.
-        work_s: what it has to do once its launch delay is over, in seconds alone on the GPUs of the trace.
+        work_s: what it has to do once its launch delay is over, in seconds alone on the GPUs it has.
         done_s: how much of that is done at `since_s`; since then it runs at `speed`.
+        pace: of the slowest GPU it has, over that of the GPUs whose run times the trace has.
         links: part of its speed that is left by the network between its GPUs.
         seen_s: the first reading that shows it, infinity before it works.
         next_s: the work at which something happens next: it grows, or it ends.
@@ -55,6 +56,7 @@ class Live:
         "links",
         "next_s",
         "number",
+        "pace",
         "placed_s",
         "placement",
         "profile",
@@ -82,6 +84,7 @@ class Live:
         self.since_s = placed_s
         self.speed = 1.0
         self.links = 1.0
+        self.pace = 1.0
         self.active = False
         self.seen_s = math.inf
         self.grown = True

@@ -15,6 +15,7 @@ class Columns:
     Attributes:
         start_s, end_s: first launch and end; NaN where there was none.
         run_s: in attempts, all of them; `lost_s`: of that, in attempts that ended without a result.
+        alone_s: of the last attempt, had it been alone on whole GPUs of the kinds it got; NaN where there was none.
         retry_wait_s: from running out of memory to the next launch, summed.
         attempts, ooms: how many.
         outcome: index into `OUTCOMES`.
@@ -22,7 +23,7 @@ class Columns:
 
     def __init__(self, count: int) -> None:
         nan, zero, none = array("d", [math.nan]), array("d", [0.0]), array("i", [0])
-        self.start_s, self.end_s = nan * count, nan * count
+        self.start_s, self.end_s, self.alone_s = nan * count, nan * count, nan * count
         self.run_s, self.lost_s, self.retry_wait_s = zero * count, zero * count, zero * count
         self.attempts, self.ooms = none * count, none * count
         self.outcome = array("b", [NEVER]) * count

@@ -27,6 +27,8 @@ class WorldConfig:
         restart_s: from an attempt that ran out of memory to its job being queued again.
         spread_speed: what a job of several GPUs keeps of its speed where they are not all in one server, 0 to 1. Gavel
             measured medians of 0.5 on V100s, 0.7 on P100s and 1 on K80s; no policy looks for GPUs in one server.
+        times_of: the GPU type that the run times of the trace are of; None for the first of the cluster. On other types
+            jobs are as much faster or slower as `gpu_speeds` knows.
         sensitivity_sd: standard deviation of the log of a factor, hidden from policies, on what company costs a job.
         fault_every_s: mean time between faults of one GPU, exponential; None for never. Its jobs start again, from
             the last multiple of `checkpoint_s` of their work if that is given; it is back after `repair_s`.
@@ -42,6 +44,7 @@ class WorldConfig:
     recheck_s: tuple[float, ...] = (0.0, 15.0, 30.0)
     restart_s: float = 1.0
     spread_speed: float = 1.0
+    times_of: str | None = None
     sensitivity_sd: float = 0.0
     fault_every_s: float | None = None
     repair_s: float = 3600.0

@@ -3,7 +3,7 @@
 `scaled_dot_product_attention` asks the CUDA build, which asks the GPU. Here the simulated GPU answers, by the same
 rules, and the chosen kernel is called with the inputs prepared as PyTorch prepares them.
 Source: aten/src/ATen/native/transformers/attention.cpp and .../cuda/sdp_utils.cpp, PyTorch 2.13. Not modeled:
-nested tensors; the priority order that a script may set.
+the priority order that a script may set.
 """
 
 from __future__ import annotations
@@ -62,23 +62,14 @@ def choose(
     if any(each.stride(-1) != 1 for each in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
         return "math"
     half = query.dtype in (torch.float16, torch.bfloat16)
-    training = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
-    flags = torch._C
     order = ["flash", "efficient"]
     prefers_cudnn = capability[0] in (9, 10) and cudnn > 91500
     prefers_cudnn = prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     order.insert(0 if prefers_cudnn else len(order), "cudnn")
-    fits = {
-        "flash": flags._get_flash_sdp_enabled()
-        and half
-        and mask is None
-        and capability >= (8, 0)
-        and query.shape[-1] == key.shape[-1] == value.shape[-1] <= 256
-        and not (is_causal and query.shape[-2] != key.shape[-2])
-        and _flash_backward_fits(query.shape[-1], dropout_p, capability, training),
-        "efficient": flags._get_mem_efficient_sdp_enabled()
-        and _efficient_fits(query, key, value, mask, half, enable_gqa, capability),
-        "cudnn": flags._get_cudnn_sdp_enabled()
+    fits = fitting(query, key, value, mask, dropout_p, enable_gqa, capability)
+    fits["flash"] = fits["flash"] and not (is_causal and query.shape[-2] != key.shape[-2])
+    fits["cudnn"] = (
+        torch._C._get_cudnn_sdp_enabled()
         and half
         and capability >= (8, 0)
         and cudnn >= 90000
@@ -86,9 +77,27 @@ def choose(
         and query.shape[-1] % 8 == value.shape[-1] % 8 == 0
         and key.shape[-2] != 1
         and (dropout_p * 16).is_integer()
-        and not (mask is not None and mask.requires_grad),
-    }
+        and not (mask is not None and mask.requires_grad)
+    )
     return next((each for each in order if fits[each]), "math")
+
+
+def fitting(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, enable_gqa: bool, capability: tuple[int, int]
+) -> dict[str, bool]:
+    """Whether `flash` and `efficient` can be had, by all but the lengths."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    training = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    return {
+        "flash": torch._C._get_flash_sdp_enabled()
+        and half
+        and mask is None
+        and capability >= (8, 0)
+        and query.shape[-1] == key.shape[-1] == value.shape[-1] <= 256
+        and _flash_backward_fits(query.shape[-1], dropout_p, capability, training),
+        "efficient": torch._C._get_mem_efficient_sdp_enabled()
+        and _efficient_fits(query, key, value, mask, half, enable_gqa, capability),
+    }
 
 
 def _flash_backward_fits(head: int, dropout_p: float, capability: tuple[int, int], training: bool) -> bool:

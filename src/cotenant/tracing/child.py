@@ -93,6 +93,7 @@ class Session:
             data,
             flex,
             generators,
+            jagged,
             kernels,
             legacy,
             libraries,
@@ -130,10 +131,10 @@ class Session:
         generators.install(card.count)
         compiled.install(self.recorder)
         flex.install(self.recorder)
+        jagged.install(card.capability)
         copies.install()
         groups = parallel.install(self.recorder)
-        routes |= rnn.install(self.recorder)
-        routes |= losses.install()
+        routes |= rnn.install(self.recorder) | losses.install()
         self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
         self.loop.install()
         data.install(self.loop, request.get("lengths", ""))

@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cotenant.tracing.launchers import Launch, launch_of
@@ -28,6 +29,8 @@ def _by_accelerate(made: Launch, options: Sequence[str], program: Mapping[str, A
     try:
         module: Any = importlib.import_module("accelerate.commands.launch")
         args = module.launch_command_parser().parse_args([*options, program["target"]])
+        if made.total > 1 and not _has_defaults(module, args) and not _is_told_how(args):
+            args.multi_gpu = True  # as it does itself where it counts several GPUs: here they follow the processes
         args, _, _ = module._validate_launch_command(args)
         several = args.multi_gpu or args.use_fsdp or args.use_deepspeed or args.use_megatron_lm
         if args.use_deepspeed:
@@ -43,6 +46,15 @@ def _by_accelerate(made: Launch, options: Sequence[str], program: Mapping[str, A
     made = launch_of("accelerate", wanted, gpus)
     changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
     return replace(made, env={**changed, **(made.env if total > 1 else {})} | _kept(changed))
+
+
+def _has_defaults(module: Any, args: Any) -> bool:
+    return args.config_file is not None or Path(module.default_config_file).is_file()
+
+
+def _is_told_how(args: Any) -> bool:
+    ways = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
+    return any(getattr(args, each) for each in ways)
 
 
 def _kept(changed: Mapping[str, str]) -> dict[str, str]:

@@ -55,4 +55,5 @@ def _shape_of(output: Any) -> list[int]:
     first = output
     while isinstance(first, (tuple, list, dict)) and first:
         first = next(iter(first.values())) if isinstance(first, dict) else first[0]
-    return [int(each) for each in first.shape] if isinstance(first, torch.Tensor) else []
+    has_shape = isinstance(first, torch.Tensor) and not first.is_nested
+    return [int(each) for each in first.shape] if has_shape else []

@@ -1,8 +1,8 @@
 """The training loop, seen from outside: phases, modules, optimizers, and when enough was seen.
 
-The last of `steps` optimizer steps gets the last batch of the epoch, which may be smaller; then the data loaders run
-dry, so that the epoch ends and a validation pass is seen, too. The trace is complete when the script begins to train
-again, or ends; or at once, if it has no data loader.
+The last of `steps` optimizer steps (more if there are several optimizers: see `turns`) gets the last batch of the
+epoch, which may be smaller; then the data loaders run dry, so that the epoch ends and a validation pass is seen, too.
+The trace is complete when the script begins to train again, or ends; or at once, if it has no data loader.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing import moving
+from cotenant.tracing import moving, quasi_newton
 from cotenant.tracing.layers import LayerNotes
 from cotenant.tracing.recorder import Recorder
+from cotenant.tracing.turns import Turns
 
 
 class Loop:
@@ -25,16 +26,17 @@ class Loop:
     def __init__(self, recorder: Recorder, *, steps: int, finish: Callable[[], None]) -> None:
         self.recorder = recorder
         self.layer_notes = LayerNotes(recorder)
-        self.steps = steps
+        self.turns = Turns(steps)
         self.finish = finish
         self.draining = False
         self.hurrying = False  # data loaders end their epoch as soon as they can
         self.loaders = 0
+        self._around_step = "forward"
 
     @property
     def last_step(self) -> bool:
         """Whether the next optimizer step is the last one wanted: the place for the last batch of an epoch."""
-        return self.recorder.steps >= self.steps - 1
+        return self.recorder.steps >= self.turns.enough - 1
 
     def install(self) -> None:
         """Hook into modules, autograd and optimizers, for all of the process."""
@@ -49,6 +51,8 @@ class Loop:
         types = optimizers._foreach_supported_types
         if FakeTensor not in types:
             types.append(FakeTensor)
+        self.turns.install()
+        quasi_newton.install()
         moving.install(self.recorder)
 
     # -- modules ----------------------------------------------------------------------------------------------
@@ -80,7 +84,8 @@ class Loop:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.draining:
             self.finish()
-        self.recorder.enter_phase("step")
+        before = self.recorder.enter_phase("step")
+        self._around_step = "backward" if before == "backward" else "forward"
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.recorder.classify(parameter, "parameter")
@@ -90,10 +95,12 @@ class Loop:
         for state in optimizer.state.values():
             values = state.values() if isinstance(state, dict) else ()
             for value in values:
-                self.recorder.classify(value, "optimizer state", again=False)
+                for each in value if isinstance(value, list) else (value,):
+                    self.recorder.classify(each, "optimizer state", again=False)
         self.recorder.steps += 1
-        self.recorder.enter_phase("forward")
-        if self.recorder.steps >= self.steps and not self.draining:
+        self.turns.stepped(optimizer, self.recorder.steps)
+        self.recorder.enter_phase(self._around_step)
+        if self.recorder.steps >= self.turns.enough and not self.draining:
             if not self.loaders:
                 self.finish()
             self.draining = self.hurrying = True

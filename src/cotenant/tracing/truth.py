@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing import quasi_newton
+
 _aten = torch.ops.aten
 _ATTRIBUTE = "_cotenant_truth"
 Truth = Literal[True, False, "in range"] | None
@@ -61,6 +63,8 @@ def _judge(name: str, args: Any) -> Truth:
     if name in _NEVER:
         return False
     if name == "isfinite":
+        return True
+    if name == "gt" and isinstance(args[1], float) and args[1] == quasi_newton.CURVATURE:
         return True
     if name in _ORDER:
         return "in range"

@@ -52,6 +52,38 @@ def test_philly_comes_with_its_jobs_and_its_gpus(run):
     assert said["cluster"]["gpus"] == 16
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        pytest.param(("-o", "carma.smact_limit=0.5"), "add `carma` to --policies", id="an option of nobody who runs"),
+        pytest.param(("-o", "most-memory.smact_limit=abc"), "wanted float", id="an option that is no number"),
+        pytest.param(("--slowdown-bound", "0"), "no job has a slowdown of 0", id="faster than alone"),
+        pytest.param(("--slowdown-bound", "nan"), "no job has a slowdown of nan", id="no number"),
+        pytest.param(("--trace-format", "hlios"), "did you mean `helios`", id="a format that does not exist"),
+        pytest.param(("--group", "nobody"), "it does not say whose its jobs are", id="a trace without users"),
+        pytest.param(("--times-of", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
+        pytest.param(("--save-jobs", "."), "it is a folder", id="a folder for a file"),
+        pytest.param(("--what-if",), "`--what-if` asks a daemon", id="a trace for a question to the daemon"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(run, args, says):
+    code, out, err = run("--trace", "t1", *args)
+    assert code == 2
+    assert says in err
+    assert out == ""
+    assert "jobs in" not in err
+
+
+def test_other_kinds_of_gpu_are_charged_and_said(run):
+    args = ("--trace", "t1", "--policies", "exclusive", "--first", "6", "--gpus", "1xA100-40GB,1xV100-32GB,1xT4-16GB")
+    _, out, _ = run(*args)
+    assert "run times are of `A100-40GB`; elsewhere" in out
+    assert "nothing is known of T4-16GB" in out
+    told = json.loads(run(*args, "--times-of", "V100", "--json")[1])["cluster"]
+    assert told["times_of"] == "V100"
+    assert "of `V100`" in told["note"]
+
+
 @pytest.mark.parametrize("flag", ["--report", "--save-jobs"])
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(run, tmp_path, flag):
     code, _, err = run("--trace", "t1", flag, str(tmp_path / "none" / "out"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from cotenant.sim import cluster, traces
 from cotenant.sim.evaluate import Setting, evaluate
 from cotenant.sim.report import Limits, html, limits_of, summary, write_report
 from cotenant.sim.report_svg import Bar, Line, Point, Strip, bars, lines, number, scatter, strips
-from cotenant.sim.report_time import over_time
+from cotenant.sim.report_time import over_time, unit_of
 from cotenant.sim.world_config import WorldConfig
 
 
@@ -48,6 +49,27 @@ def test_table_has_the_figures(evaluation):
     assert f"<td>{carma.within_bound:.0%}</td>" in row
     assert f"<td>{carma.makespan_s / 4000 - 1:.0%}</td><td>{carma.makespan_s / 3600 - 1:.0%}</td>" in row
     assert len(re.findall(r"\[[+-]", row)) == 4
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "unit"),
+    [(90_000.0, "hours"), (7200.0, "hours"), (7199.0, "minutes"), (119.0, "seconds"), (0.0, "seconds")],
+)
+def test_axes_have_a_unit_that_suits(longest_s, unit):
+    assert unit_of(longest_s).name == unit
+
+
+def test_a_run_of_seconds_is_drawn_in_seconds():
+    trace = traces.load("t1")
+    jobs = [replace(trace[i], submit_s=float(i), duration_s=10.0) for i in range(3)]
+    config = WorldConfig(record=True)
+    setting = Setting(trace=trace.changed(jobs), cluster=cluster.parse("2xA100-40GB"), config=config)
+    page = html(evaluate(setting, ["exclusive"]), LIMITS)
+    assert "Makespan, seconds" in page
+    assert "JCT, seconds" in page
+    assert "hours" not in page
+    drawn = page.split("How long jobs take")[1].split("</svg>")[0]
+    assert re.search(r'class="line [^"]*" d="M\S+ \S+L', drawn)
 
 
 def test_without_bootstraps_it_says_so(evaluation):
@@ -158,8 +180,8 @@ def test_lines_start_at_nothing():
 
 
 def test_strips_are_as_long_as_their_run():
-    full = strips([Strip("GPU 0", [0.5] * 10)], hours=10, of_hours=10)
-    half = strips([Strip("GPU 0", [0.5, 0.0] * 5)], hours=5, of_hours=10)
+    full = strips([Strip("GPU 0", [0.5] * 10)], lasted=10, of=10)
+    half = strips([Strip("GPU 0", [0.5, 0.0] * 5)], lasted=5, of=10)
     tracks = [float(shapes(each, "rect")[0].get("width")) for each in (full, half)]
     assert tracks[0] == pytest.approx(2 * tracks[1])
     assert len(shapes(half, "rect")) == 6

@@ -40,6 +40,8 @@ def load(name: str, *, format: str | None = None) -> Trace:  # noqa: A002 - what
     Raises:
         UnknownName: no such trace or format; UsageError: no reader knows the file; JobFileError: it is damaged.
     """
+    if format is not None and format not in READERS:
+        raise UnknownName("trace format", format, READERS)
     if name == PHILLY:
         whole = columns.read(DATA_PATH / "traces_philly.csv.gz")
         return Trace(PHILLY, whole, source="sim/data/traces_philly.csv.gz", notes=(PHILLY_NOTE,))
@@ -50,8 +52,6 @@ def load(name: str, *, format: str | None = None) -> Trace:  # noqa: A002 - what
         known = UnknownName("trace", name, shipped())
         raise UsageError(known.message, hint=known.hint or "give one of these names, or the path of a file")
     if format is not None:
-        if format not in READERS:
-            raise UnknownName("trace format", format, READERS)
         return READERS[format].read(path)
     first = head(path)
     for reader in READERS.values():

@@ -1,0 +1,129 @@
+"""Several optimizers, and tensors of uneven rows: scripts of kinds that no example shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import allocations, by_category, peak, traced
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = "import torch\nfrom torch import nn\n"
+
+
+def test_a_generator_that_steps_after_five_steps_of_its_critic_has_states(tmp_path):
+    source = (
+        HEAD
+        + """
+maker, critic = nn.Linear(8, 32).cuda(), nn.Linear(32, 64).cuda()
+makes, judges = torch.optim.Adam(maker.parameters()), torch.optim.Adam(critic.parameters())
+while True:
+    for _ in range(5):
+        judges.zero_grad()
+        critic(torch.randn(4, 32, device="cuda")).mean().backward()
+        judges.step()
+    makes.zero_grad()
+    critic(maker(torch.randn(4, 8, device="cuda"))).mean().backward()
+    makes.step()
+"""
+    )
+    trace = traced(tmp_path, source)
+    weights = 4 * (32 * 8 + 32 + 64 * 32 + 64)
+    assert by_category(trace)["optimizer state"] == 2 * weights
+    assert trace.header["steps"] == 7  # the critic's sixth sees all states and all gradients
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(tmp_path):
+    source = (
+        HEAD
+        + """
+model = nn.Linear(8, 8).cuda()
+first, later = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters())
+while True:
+    model(torch.randn(4, 8, device="cuda")).mean().backward()
+    first.step()
+"""
+    )
+    assert traced(tmp_path, source).header["steps"] == 3 + 2 * 5
+
+
+def test_steps_within_backward_reach_all_parameters(tmp_path):
+    source = (
+        HEAD
+        + """
+model = nn.Sequential(*[nn.Linear(32, 32, bias=False) for _ in range(6)]).cuda()
+optimizers = {each: torch.optim.Adam([each], foreach=False) for each in model.parameters()}
+def step(parameter):
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+for each in model.parameters():
+    each.register_post_accumulate_grad_hook(step)
+while True:
+    model(torch.randn(4, 32, device="cuda")).mean().backward()
+"""
+    )
+    trace = traced(tmp_path, source)
+    assert by_category(trace)["optimizer state"] == 6 * 2 * 4 * 32 * 32
+    # Gradients after the first come in backward, which goes on where the step ended.
+    assert allocations(trace, "backward").count(4 * 32 * 32) == 2 * 6 - 1
+
+
+@pytest.mark.parametrize("made", ["device='cuda')", ").cuda()"])
+def test_rows_of_uneven_length_take_what_they_hold(tmp_path, made):
+    source = (
+        HEAD
+        + f"""
+embed, model = nn.Embedding(10, 32).cuda(), nn.Linear(32, 96).cuda()
+optimizer = torch.optim.SGD([*embed.parameters(), *model.parameters()], lr=0.1)
+for _ in range(4):
+    rows = [torch.arange(3), torch.arange(7)]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged, {made}
+    q, k, v = (e.unflatten(-1, [4, 8]).transpose(1, 2) for e in model(embed(x)).chunk(3, -1))
+    out = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+    torch.stack([each.mean(0) for each in out.unbind()]).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    forward = allocations(traced(tmp_path, source), "forward")
+    assert {4 * 10 * 32, 4 * 10 * 96} <= set(forward)  # ten tokens, and no padding
+    assert not [each for each in forward if each in (4 * 2 * 7 * 32, 4 * 2 * 7 * 96)]
+
+
+def test_quasi_newton_keeps_all_the_pairs_of_its_history(tmp_path):
+    source = (
+        HEAD
+        + """
+model = nn.Linear(32, 32, bias=False).cuda()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=10)
+x = torch.randn(4, 32, device="cuda")
+def closure():
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+while True:
+    optimizer.step(closure)
+"""
+    )
+    trace = traced(tmp_path, source)
+    assert peak(trace) // (4 * 32 * 32) >= 2 * 10 + 3  # pairs; weights, gradients and a direction
+    assert by_category(trace)["optimizer state"] >= 2 * 10 * 4 * 32 * 32
+
+
+def test_quasi_newton_has_its_tolerances_back_after_a_step(tmp_path):
+    source = (
+        HEAD
+        + """
+model = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=2)
+def closure():
+    loss = model(torch.randn(4, 8, device="cuda")).mean()
+    loss.backward()
+    return loss
+for _ in range(2):
+    optimizer.step(closure)
+    assert optimizer.param_groups[0]["tolerance_change"] == 1e-9
+"""
+    )
+    assert not traced(tmp_path, source).partial

@@ -1,0 +1,146 @@
+"""How fast kinds of GPU are beside each other, and what a world charges for it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.core.units import GiB
+from cotenant.sim import cluster, gpu_speeds
+from cotenant.sim.bounds import makespan_bound
+from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.metrics import metrics_of
+from cotenant.sim.run import simulate
+from cotenant.sim.world_config import WorldConfig
+
+GAVEL = Path(__file__).parents[4] / "shared" / "data" / "traces" / "gavel_isolated.csv"
+
+
+def a_trace(*jobs, workload="w"):
+    """Jobs as (submit, duration, GPUs); all do the same."""
+    profile = Profile(workload=workload, first_peak_bytes=GiB, peak_bytes=GiB, smact=0.5)
+    return Trace("made", [TraceJob(submit_s=at, duration_s=run, gpus=gpus, profile=profile) for at, run, gpus in jobs])
+
+
+def run_on(gpus, trace, *, times_of=None, policy="exclusive", **config):
+    quick = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, times_of=times_of, **config)
+    return simulate(trace, cluster.parse(gpus), policy, config=quick)
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "times_of", "workload", "low", "high"),
+    [
+        pytest.param("V100-32GB", "V100-16GB", None, 1.0, 1.0, id="the same kind"),
+        pytest.param("K80-12GB", "V100-16GB", None, 0.2, 0.3, id="the median of Gavel"),
+        pytest.param("K80-12GB", "V100-16GB", "ResNet-50|64", 0.05, 0.15, id="a workload that Gavel measured"),
+        pytest.param("V100-16GB", "K80-12GB", "ResNet-50|64", 1 / 0.15, 1 / 0.05, id="the other way round"),
+        pytest.param("RTX2080Ti-11GB", "A100-40GB", "resnet50_imagenet_bs64", 0.35, 0.36, id="measured by AEGIS"),
+        pytest.param("V100-16GB", "A100-40GB", "resnet50_imagenet_bs64", 0.5, 0.6, id="not on this kind: the median"),
+        pytest.param("A100-40GB/3g.20gb", "A100-40GB", None, 1.0, 1.0, id="an instance is slowed elsewhere"),
+        pytest.param("T4-16GB", "V100-16GB", None, 1.0, 1.0, id="nothing is known of it"),
+        pytest.param("V100-16GB", "T4-16GB", None, 1.0, 1.0, id="nothing is known of the base"),
+    ],
+)
+def test_speed_on_one_kind_beside_another(gpu_type, times_of, workload, low, high):
+    assert low <= gpu_speeds.pace(gpu_type, times_of, workload) <= high
+
+
+def test_every_workload_has_a_kind_to_compare_with():
+    known = gpu_speeds.speeds()
+    for kind, each in known.items():
+        assert 0 < each.median < math.inf, kind
+        for name, speed in each.by_workload.items():
+            assert 0 < speed < math.inf
+            assert any(other.by_workload.get(name) == 1.0 for other in known.values()), (kind, name)
+
+
+@pytest.mark.skipif(not GAVEL.is_file(), reason="the shared tables are not beside this checkout")
+def test_the_table_says_what_gavel_measured():
+    steps = {
+        (row["gpu"], f"{row['job']}|{row['batch']}"): float(row["steps_per_s"])
+        for row in csv.DictReader(GAVEL.open())
+        if row["n_gpus"] == "1"
+    }
+    for name, speed in gpu_speeds.speeds()["P100"].by_workload.items():
+        assert speed == pytest.approx(steps["p100", name] / steps["v100", name], rel=1e-3)
+
+
+def test_a_job_takes_longer_on_a_slower_kind_and_is_not_called_slowed_down():
+    trace = a_trace((0.0, 100.0, 1), (0.0, 100.0, 1))
+    found = run_on("1xV100-16GB,1xK80-12GB", trace)
+    slower_s = 100.0 / gpu_speeds.pace("K80-12GB", "V100-16GB")
+    assert sorted(found.end_s) == pytest.approx([100.0, slower_s])
+    assert sorted(found.alone_s) == pytest.approx([100.0, slower_s])
+    assert metrics_of(found).slowdown_mean == pytest.approx(1.0)
+
+
+def test_run_times_may_be_of_a_kind_that_is_not_there():
+    trace = a_trace((0.0, 100.0, 1))
+    found = run_on("1xA100-40GB", trace, times_of="V100-16GB")
+    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.pace("A100-40GB", "V100-16GB"))
+    assert found.end_s[0] < 60.0
+    assert run_on("1xA100-40GB", trace).end_s[0] == 100.0
+
+
+def test_a_gang_goes_at_the_speed_of_its_slowest_kind():
+    found = run_on("1xV100-16GB,1xK80-12GB", a_trace((0.0, 100.0, 2)))
+    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.pace("K80-12GB", "V100-16GB"))
+
+
+class Halves:
+    """Two on a GPU run at half speed each."""
+
+    def speeds(self, members, gpu_type="A100-40GB", sharing="time-sliced"):
+        return [1.0 / len(members)] * len(members)
+
+
+def test_company_costs_the_same_share_on_a_slower_kind_and_the_gpu_shows_the_same():
+    trace = a_trace((0.0, 1000.0, 1), (0.0, 1000.0, 1))
+    config = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, times_of="V100-16GB")
+    pace = gpu_speeds.pace("P100-16GB", "V100-16GB")
+    options = {"settle_s": 0.0, "smact_limit": 1.0}
+    found = simulate(
+        trace, cluster.parse("1xP100-16GB"), "round-robin", options=options, interference=Halves(), config=config
+    )
+    assert list(found.end_s) == pytest.approx([2000.0 / pace] * 2, rel=0.01)
+    assert found.totals[0].smact_s / found.totals[0].active_s == pytest.approx(0.5)
+    assert metrics_of(found).slowdown_mean == pytest.approx(2.0, rel=0.01)
+
+
+def test_saved_work_is_worth_the_same_on_another_kind():
+    faults = {"fault_every_s": 400.0, "repair_s": 10.0, "checkpoint_s": 1.0}
+    trace = a_trace((0.0, 1000.0, 1))
+    found = run_on("1xV100-16GB,1xP100-16GB", trace, **faults)
+    slowest_s = 1000.0 / gpu_speeds.pace("P100-16GB", "V100-16GB")
+    assert found.attempts[0] > 1
+    assert 1000.0 <= found.run_s[0] <= slowest_s + found.attempts[0] * 2.0
+
+
+def test_no_bound_where_run_times_are_of_another_kind():
+    trace = a_trace((0.0, 100.0, 1))
+    with pytest.raises(UsageError, match="run times of `V100-16GB`"):
+        makespan_bound(trace, cluster.parse("1xA100-40GB"), config=WorldConfig(times_of="V100-16GB"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "times_of", "says"),
+    [
+        pytest.param("4xA100-40GB", None, None, id="one kind"),
+        pytest.param("4xA100-40GB,2xA100-80GB", None, None, id="two sizes of one kind"),
+        pytest.param("4xA100-40GB,2xV100-16GB", None, "of `A100-40GB`; elsewhere", id="known"),
+        pytest.param("4xA100-40GB,2xT4-16GB", None, "nothing is known of T4-16GB", id="not known"),
+        pytest.param("4xA100-40GB", "T4-16GB", "nothing is known of A100-40GB", id="the base is not known"),
+    ],
+)
+def test_it_is_said_what_is_known(gpus, times_of, says):
+    found = gpu_speeds.note(cluster.parse(gpus), times_of)
+    assert found is None if says is None else says in found
+
+
+def test_a_kind_that_does_not_exist_is_an_error():
+    with pytest.raises(UnknownName, match="no GPU type named `V1OO`"):
+        run_on("1xA100-40GB", a_trace((0.0, 100.0, 1)), times_of="V1OO")
