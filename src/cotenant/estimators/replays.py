@@ -94,15 +94,15 @@ def _settings(header: Mapping[str, object], env: Mapping[str, str] | None) -> di
 def usable_bytes(gpu: DeviceProfile) -> int:
     """What all processes on `gpu` can have together, contexts included: its memory as CUDA counts it.
 
-    Where nobody read that number, the driver is taken to keep 1.11 % and at least 256 MiB: on four cards it keeps 453
-    MiB of 40 GiB, and 250 to 255 MiB of 8, 12 and 15 GiB (their profiles name the sources). A MIG instance's memory is
-    what is left after that.
+    Where nobody read that number, the driver is taken to keep 1.5 % and at least 256 MiB: on ten cards it keeps 0.5 to
+    1.5 %, and 250 to 255 MiB of 8, 12 and 15 GiB (their profiles name the sources). A MIG instance's memory is what is
+    left after that.
     """
     if gpu.torch_total_bytes is not None:
         return gpu.torch_total_bytes
     if ":" in gpu.name:
         return gpu.memory_total_bytes
-    return gpu.memory_total_bytes - max(256 << 20, int(gpu.memory_total_bytes * 0.0111))
+    return gpu.memory_total_bytes - max(256 << 20, int(gpu.memory_total_bytes * 0.015))
 
 
 def blas_of(gpu: DeviceProfile, stack: Stack) -> BlasWorkspaces:

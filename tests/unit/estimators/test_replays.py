@@ -55,7 +55,7 @@ def test_settings_that_torch_refuses_are_refused():
     ("gpu", "kept_mib"),
     [
         pytest.param("RTX3060-12GB", 12288 - 12037.4375, id="read by CUDA"),
-        pytest.param("A100-80GB", int(0.0111 * 81920 * MiB) / MiB, id="a share of a large card"),
+        pytest.param("V100-32GB", int(0.015 * 32768 * MiB) / MiB, id="a share of a large card"),
         pytest.param("V100-16GB", 256, id="at least so much"),
         pytest.param("A100-40GB:3g.20gb", 0, id="a MIG instance has what it has"),
     ],
