@@ -62,7 +62,8 @@ class EstimatorProcess:
                 os.truncate(self._log, 0)
         assert process is not None
         answer = self._exchange(process, request, timeout_s)
-        if answer is None and used and not self._stopped:  # it may have ended before it was asked
+        if answer is None and used and not self._stopped:  # it may have ended before it was asked: once more, anew
+            self.close()
             return self.ask(request, uid=uid, timeout_s=timeout_s)
         if answer is None:
             raise EstimatorEnded(process.wait())

@@ -17,7 +17,7 @@ import pytest
 from builders import a_spec, an_estimate
 from cotenant.core.codec import encode
 from cotenant.daemon.estimates import EstimatePool
-from cotenant.daemon.estimator import LEASH
+from cotenant.daemon.estimator import LEASH, EstimatorProcess
 from cotenant.daemon.sections import EstimatesSection
 
 TIMEOUT_S = 60
@@ -265,3 +265,22 @@ def test_the_log_of_a_request_is_its_own(tmp_path):
             told_by(pool, answers, job_id)
         assert pool.log_path(1).read_text() == "warning 0\n"
         assert pool.log_path(2).read_text() == "warning 1\n"
+
+
+def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(tmp_path, monkeypatch):
+    """Its pipes are closed already, and nobody knows of its end yet."""
+    lifeline, life = os.pipe()
+    kept = EstimatorProcess((sys.executable, "-c", ECHO), lifeline=lifeline, log=tmp_path / "log")
+    try:
+        first = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
+        process = kept._process
+        os.kill(int(json.loads(first)["error"]["message"]), signal.SIGKILL)
+        process.wait()
+        monkeypatch.setattr(process, "poll", lambda: None)
+        second = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
+    finally:
+        kept.close()
+        os.close(life)
+        os.close(lifeline)
+    assert b"message" in second
+    assert second != first

@@ -168,7 +168,8 @@ def test_accounts(attempt, tmp_path):
     told = result(tmp_path)
     assert told["user_s"] + told["system_s"] >= 0.1
     assert told["max_rss_bytes"] > 2**20
-    assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"])
+    # Of two clocks, read one after the other.
+    assert told["ended_at_s"] - told["started_at_s"] == pytest.approx(told["elapsed_s"], abs=0.05)
 
 
 @pytest.mark.parametrize(("daemon", "job"), [("-500", "0"), ("300", "300")])
