@@ -10,10 +10,7 @@ work on the machine only adds; CPU seconds are of all processes. Memory is the m
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -24,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimates import commit, version
+import timed_report
 
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB
@@ -104,25 +101,10 @@ def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one small job, once")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
-    args = parser.parse_args()
-    load = os.getloadavg()[0]
-    lines = measure(QUICK_JOBS, 1) if args.quick else measure(JOBS, 3)
-    told = (
-        f"{os.cpu_count()} cores, load {load:.1f} before; torch {version('torch')}, Python {platform.python_version()}."
-    )
-    report = "\n".join([told, "", *lines])
-    print(report)
-    if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-        path = ROOT / "benchmarks" / "results" / f"estimate_latency_no-gpu_{today}.md"
-        repeat = f"python benchmarks/estimate_latency.py{' --quick' if args.quick else ''} --write"
-        path.write_text(
-            f"# The wait for an estimate, {today}\n\nCommit {commit()}. Repeat with `{repeat}`.\n{report}\n"
-        )
-    return 0
+    def lines(quick: bool) -> list[str]:
+        return measure(QUICK_JOBS, 1) if quick else measure(JOBS, 3)
+
+    return timed_report.run(__doc__, "estimate_latency", "The wait for an estimate", lines)
 
 
 if __name__ == "__main__":

@@ -11,24 +11,18 @@ ratio is for one step; xMem runs three or four. Memory is the most resident byte
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import multiprocessing
-import os
-import platform
 import resource
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from estimates import commit, version
+import timed_report
 
 from cotenant.core.units import MiB
 
-ROOT = Path(__file__).resolve().parents[1]
 GPU = "A100-40GB"
 REPEATS = 3
 JOBS = {
@@ -157,24 +151,10 @@ def measure(jobs: dict[str, tuple[str, int]], repeats: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one small job, once")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
-    args = parser.parse_args()
-    load = os.getloadavg()[0]
-    lines = measure(QUICK_JOBS, 1) if args.quick else measure(JOBS, REPEATS)
-    told = (
-        f"{os.cpu_count()} cores, load {load:.1f} before; torch {version('torch')}, Python {platform.python_version()}."
-    )
-    report = "\n".join([told, "", *lines])
-    print(report)
-    if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-        path = ROOT / "benchmarks" / "results" / f"estimate_speed_no-gpu_{today}.md"
-        repeat = f"python benchmarks/estimate_speed.py{' --quick' if args.quick else ''} --write"
-        head = f"# An estimate beside a real training step, {today}\n\nCommit {commit()}. Repeat with `{repeat}`."
-        path.write_text(f"{head}\n{report}\n", encoding="utf-8")
-    return 0
+    def lines(quick: bool) -> list[str]:
+        return measure(QUICK_JOBS, 1) if quick else measure(JOBS, REPEATS)
+
+    return timed_report.run(__doc__, "estimate_speed", "An estimate beside a real training step", lines)
 
 
 if __name__ == "__main__":

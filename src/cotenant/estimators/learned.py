@@ -7,6 +7,7 @@ optimizer, the precision or the order of things; `hybrid` does.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from cotenant.core.estimate import Estimate
@@ -67,13 +68,13 @@ class _Learned(TraceRule):
             partial=open_ended,
         )
 
+    @abstractmethod
     def features_of(self, network: Network) -> dict[str, float]:
         """What the model looks at."""
-        raise NotImplementedError
 
+    @abstractmethod
     def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
         """MiB of the whole device, and whether that is only the least."""
-        raise NotImplementedError
 
 
 class _Classes(_Learned):

@@ -1,0 +1,33 @@
+"""What benchmarks of time have in common: `--quick`, `--write`, and what their result says of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from estimates import commit, version
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[str]]) -> int:
+    """Print the lines of `measure`, which is told whether to be quick; with `--write`, keep them. The exit code."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small job, once")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    lines = measure(args.quick)
+    machine = f"{os.cpu_count()} cores, load {load:.1f} before; torch {version('torch')}"
+    report = "\n".join([f"{machine}, Python {platform.python_version()}.", "", *lines])
+    print(report)
+    if args.write:
+        today = datetime.datetime.now(tz=datetime.timezone.utc).date()
+        repeat = f"python benchmarks/{name}.py{' --quick' if args.quick else ''} --write"
+        head = f"# {title}, {today}\n\nCommit {commit()}. Repeat with `{repeat}`."
+        (RESULTS / f"{name}_no-gpu_{today}.md").write_text(f"{head}\n{report}\n", encoding="utf-8")
+    return 0
