@@ -54,3 +54,25 @@ def steps(*, batch_mib: float = 400, layers: int = 4, count: int = 3) -> MemoryT
         events += [free(each + 50, "step") for each in kept]
         number += 100
     return a_trace(events)
+
+
+def conv_call(kind: str = "conv_forward", batch: int = 32, **changes: Any) -> OpCall:
+    """The second convolution of VGG-16."""
+    params = {
+        "x": (batch, 64, 224, 224),
+        "w": (64, 64, 3, 3),
+        "y": (batch, 64, 224, 224),
+        "stride": (1, 1),
+        "padding": (1, 1),
+        "dilation": (1, 1),
+        "groups": 1,
+        "dtype": "float32",
+        "channels_last": False,
+        "transposed": False,
+        "enabled": True,
+        "benchmark": False,
+        "deterministic": False,
+        "allow_tf32": True,
+        **changes,
+    }
+    return OpCall(kind=kind, thread="main", params=params)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.trace import OpCall
 from cotenant.estimators import cudnn_answers
 from cotenant.estimators.cudnn_answers import Installed, ask, installed_cudnn, question_of, version_text
 from cotenant.estimators.cudnn_worker import strides_of
+from traces import conv_call
 
 REAL = os.environ.get("COTENANT_CUDNN_SITE", "")
 """Folder of installed packages with nvidia-cudnn-cu12 or -cu13, 9.8 or later, and its cuBLAS."""
@@ -23,27 +23,6 @@ asked = json.load(sys.stdin)
 assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 json.dump({"version": 91002, "bytes": [each["x"][0] for each in asked["calls"]]}, sys.stdout)
 """
-
-
-def conv(kind="conv_forward", batch=32, **changes):
-    params = {
-        "x": (batch, 64, 224, 224),
-        "w": (64, 64, 3, 3),
-        "y": (batch, 64, 224, 224),
-        "stride": (1, 1),
-        "padding": (1, 1),
-        "dilation": (1, 1),
-        "groups": 1,
-        "dtype": "float32",
-        "channels_last": False,
-        "transposed": False,
-        "enabled": True,
-        "benchmark": False,
-        "deterministic": False,
-        "allow_tf32": True,
-        **changes,
-    }
-    return OpCall(kind=kind, thread="main", params=params)
 
 
 @pytest.fixture
@@ -83,16 +62,16 @@ def test_no_cudnn_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("call", "changes"),
     [
-        pytest.param(conv(), {"kind": "conv_forward", "x": [32, 64, 224, 224], "tf32": True}, id="as it is"),
+        pytest.param(conv_call(), {"kind": "conv_forward", "x": [32, 64, 224, 224], "tf32": True}, id="as it is"),
         pytest.param(
-            conv(
+            conv_call(
                 x=(8, 4, 100), w=(6, 4, 3), y=(8, 6, 98), stride=(1,), padding=(0,), dilation=(2,)
             ),
             {"x": [8, 4, 1, 100], "w": [6, 4, 1, 3], "stride": [1, 1], "padding": [0, 0], "dilation": [1, 2]},
             id="one dimension has a height of 1",
         ),
         pytest.param(
-            conv(x=(8, 4, 9, 9), w=(4, 6, 3, 3), y=(8, 6, 11, 11), transposed=True),
+            conv_call(x=(8, 4, 9, 9), w=(4, 6, 3, 3), y=(8, 6, 11, 11), transposed=True),
             {"kind": "conv_dgrad", "x": [8, 6, 11, 11], "y": [8, 4, 9, 9]},
             id="a transposed one is the gradient of its reverse",
         ),
@@ -106,22 +85,22 @@ def test_question(call, changes):
     "changes", [{"groups": 2}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}], ids=str
 )
 def test_what_cudnn_is_not_asked(changes):
-    assert question_of(conv(**changes)) is None
+    assert question_of(conv_call(**changes)) is None
 
 
 def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
     library, kept = installed_cudnn(str(site)), tmp_path / "kept"
-    first = ask(library, (8, 0), [conv(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
-    assert first(conv(batch=3)) == 3
+    first = ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
+    assert first(conv_call(batch=3)) == 3
     assert version_text(first.version) == "cuDNN 9.10.2"
     dead = worker(tmp_path, "raise SystemExit(1)")
-    again = ask(library, (8, 0), [conv(batch=3)], folder=kept, worker=dead)
-    assert again(conv(batch=3)) == 3
-    assert again(conv(batch=4)) is None
-    assert ask(library, (8, 0), [conv(batch=4)], folder=kept, worker=dead) is None
-    assert ask(library, (8, 6), [conv(batch=3)], folder=kept, worker=dead) is None
-    more = ask(library, (8, 0), [conv(batch=3), conv(batch=4)], folder=kept, worker=worker(tmp_path, ECHO))
-    assert (more(conv(batch=3)), more(conv(batch=4))) == (3, 4)
+    again = ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=dead)
+    assert again(conv_call(batch=3)) == 3
+    assert again(conv_call(batch=4)) is None
+    assert ask(library, (8, 0), [conv_call(batch=4)], folder=kept, worker=dead) is None
+    assert ask(library, (8, 6), [conv_call(batch=3)], folder=kept, worker=dead) is None
+    more = ask(library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=kept, worker=worker(tmp_path, ECHO))
+    assert (more(conv_call(batch=3)), more(conv_call(batch=4))) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -134,38 +113,38 @@ def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
     ],
 )
 def test_whatever_fails_there_is_no_answer(site, tmp_path, text):
-    found = ask(installed_cudnn(str(site)), (8, 0), [conv()], timeout_s=1.0, worker=worker(tmp_path, text))
+    found = ask(installed_cudnn(str(site)), (8, 0), [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
     assert found is None
 
 
 def test_a_file_that_is_no_library_is_no_answer(site):
-    assert ask(installed_cudnn(str(site)), (8, 0), [conv()]) is None
+    assert ask(installed_cudnn(str(site)), (8, 0), [conv_call()]) is None
 
 
 def test_a_broken_file_of_answers_is_asked_again(site, tmp_path):
     library, kept = installed_cudnn(str(site)), tmp_path / "kept"
-    ask(library, (8, 0), [conv()], folder=kept, worker=worker(tmp_path, ECHO))
+    ask(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
     [file] = kept.iterdir()
     file.write_text(json.dumps({"bytes": 3}))
-    found = ask(library, (8, 0), [conv()], folder=kept, worker=worker(tmp_path, ECHO))
-    assert found(conv()) == 32
+    found = ask(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
+    assert found(conv_call()) == 32
 
 
 def test_a_file_that_has_grown_large_is_begun_anew(site, tmp_path, monkeypatch):
     library, kept, live = installed_cudnn(str(site)), tmp_path / "kept", worker(tmp_path, ECHO)
-    ask(library, (8, 0), [conv(batch=1)], folder=kept, worker=live)
+    ask(library, (8, 0), [conv_call(batch=1)], folder=kept, worker=live)
     [file] = kept.iterdir()
     monkeypatch.setattr(cudnn_answers, "_KEPT_BYTES", file.stat().st_size + 9)
-    ask(library, (8, 0), [conv(batch=2)], folder=kept, worker=live)
+    ask(library, (8, 0), [conv_call(batch=2)], folder=kept, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
     monkeypatch.setattr(cudnn_answers, "_KEPT_BYTES", 9)
-    ask(library, (8, 0), [conv(batch=3)], folder=kept, worker=live)
+    ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
 
 
 def test_nothing_to_ask_starts_nothing(tmp_path):
     nowhere = Installed(graph=Path("/nowhere"), preload=())
-    assert ask(nowhere, (8, 0), [conv(groups=2)], worker=("/nowhere",)) is None
+    assert ask(nowhere, (8, 0), [conv_call(groups=2)], worker=("/nowhere",)) is None
 
 
 @pytest.mark.parametrize(("channels_last", "strides"), [(False, [60, 20, 5, 1]), (True, [60, 1, 15, 3])])
@@ -176,8 +155,8 @@ def test_strides(channels_last, strides):
 @pytest.mark.skipif(not REAL, reason="COTENANT_CUDNN_SITE names no folder with cuDNN 9.8 or later")
 def test_a_real_cudnn_copies_operands_in_float32_and_not_in_half_precision_channels_last():
     operand = 4 * 32 * 64 * 224 * 224
-    calls = [conv(), conv("conv_dgrad"), conv("conv_wgrad"), conv(allow_tf32=False)]
-    half = conv(dtype="bfloat16", channels_last=True)
+    calls = [conv_call(), conv_call("conv_dgrad"), conv_call("conv_wgrad"), conv_call(allow_tf32=False)]
+    half = conv_call(dtype="bfloat16", channels_last=True)
     found = ask(installed_cudnn(f"{REAL}/torch"), (8, 0), [*calls, half])
     copies = [round(found(each) / operand) for each in calls]
     assert copies == [1, 2, 2, 0]

@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.core.trace import OpCall
 from cotenant.estimators.cudnn_table import CudnnTable, cudnn_table
 from cotenant.estimators.workspaces import ConvRule
+from traces import conv_call
 
 MiB = 2**20
-
-
-def conv(kind="conv_forward", batch=32, **changes):
-    """The second convolution of VGG-16."""
-    params = {
-        "x": (batch, 64, 224, 224),
-        "w": (64, 64, 3, 3),
-        "y": (batch, 64, 224, 224),
-        "stride": (1, 1),
-        "padding": (1, 1),
-        "dilation": (1, 1),
-        "groups": 1,
-        "dtype": "float32",
-        "channels_last": False,
-        "transposed": False,
-        **changes,
-    }
-    return OpCall(kind=kind, thread="main", params=params)
 
 
 def test_answers_as_cudnn_did():
     # Asked directly, cuDNN 9.10.2 said 411,188,000 bytes for an A100: the input and the weight.
     table = cudnn_table((8, 0))
     assert table is not None
-    assert table(conv()) == pytest.approx(392.14 * MiB, rel=1e-3)
+    assert table(conv_call()) == pytest.approx(392.14 * MiB, rel=1e-3)
     assert table.version == 91002
 
 
 def test_other_batches_scale():
     table = cudnn_table((8, 0))
-    assert table(conv(batch=40)) == pytest.approx(392.14 * 40 / 32 * MiB, rel=1e-3)
+    assert table(conv_call(batch=40)) == pytest.approx(392.14 * 40 / 32 * MiB, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +36,7 @@ def test_other_batches_scale():
     ],
 )
 def test_says_nothing_of_what_it_does_not_know(changes):
-    assert cudnn_table((8, 0))(conv(**changes)) is None
+    assert cudnn_table((8, 0))(conv_call(**changes)) is None
 
 
 def test_no_table_for_other_capabilities():
@@ -75,21 +57,21 @@ def test_no_table_for_other_capabilities():
 def test_cells(cell, batch, elements):
     key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
     table = CudnnTable(91002, (8,), {key: (cell, "?", "?")})
-    assert table(conv(batch=batch)) == 4 * elements
+    assert table(conv_call(batch=batch)) == 4 * elements
 
 
 def test_the_nearest_batch_answers():
     key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
     table = CudnnTable(91002, (8, 32), {key: ("100 900", "? 0", "0 0")})
-    assert [table(conv(batch=n)) for n in (8, 15, 17, 64)] == [100, 188, 478, 1800]
-    assert table(conv("conv_dgrad", batch=8)) is None
+    assert [table(conv_call(batch=n)) for n in (8, 15, 17, 64)] == [100, 188, 478, 1800]
+    assert table(conv_call("conv_dgrad", batch=8)) is None
 
 
 def test_the_rule_asks_the_table_first():
     rule = ConvRule(capability=(8, 0), sm_count=108)
-    assert rule(conv("conv_wgrad")) == cudnn_table((8, 0))(conv("conv_wgrad"))
+    assert rule(conv_call("conv_wgrad")) == cudnn_table((8, 0))(conv_call("conv_wgrad"))
 
 
 def test_what_was_measured_overrules_the_table():
-    narrow = conv(w=(64, 64, 1, 1), padding=(0, 0))
+    narrow = conv_call(w=(64, 64, 1, 1), padding=(0, 0))
     assert ConvRule(capability=(8, 0), sm_count=108)(narrow) == 0
