@@ -262,7 +262,8 @@ def main() -> int:
     text = report(args.only, quick=args.quick)
     if args.write:
         today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        flags = " --quick" if args.quick else ""
+        some = [] if args.only == list(PARTS) else args.only  # which do not take the place of all
+        flags = (" --quick" if args.quick else "") + (f" --only {' '.join(some)}" if some else "")
         head = [
             f"# What the daemon withstands, {today}",
             "",
@@ -271,7 +272,7 @@ def main() -> int:
             f"Repeat with `python benchmarks/reliability.py{flags} --write`.",
             "",
         ]
-        path = RESULTS / f"reliability_no-gpu_{today}.md"
+        path = RESULTS / f"{'-'.join(['reliability', *some])}_no-gpu_{today}.md"
         path.write_text("\n".join([*head, text]), encoding="utf-8")
         print(path)
     return 0
