@@ -27,7 +27,7 @@ from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB
 from cotenant.estimators.cache import TraceCache
 from cotenant.estimators.traced import TracedEstimator
-from cotenant.tracing.warm import WarmTracer
+from cotenant.tracing.process.warm import WarmTracer
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = "A100-40GB"

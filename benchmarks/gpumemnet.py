@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 from gpumemnet_real import RESULTS, ROOT, busy, real
 
 from cotenant.estimators import create
-from cotenant.estimators.learned_features import NetworkLayer
-from cotenant.learn.ranges import Span
+from cotenant.estimators.learned.features import NetworkLayer
+from cotenant.learn.campaign.ranges import Span
 from cotenant.study.accuracy import percentile
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def main() -> int:
 
 
 def kfold(args: argparse.Namespace, models: Sequence[str] = MODELS, folds: int = 5) -> list[str]:
-    from cotenant.learn.cards import score_table
-    from cotenant.learn.features import table_of
-    from cotenant.learn.kfold import cross_validate
-    from cotenant.learn.published import is_plain, read_published
-    from cotenant.learn.report import PUBLISHED, finding
+    from cotenant.learn.models.cards import score_table
+    from cotenant.learn.models.kfold import cross_validate
+    from cotenant.learn.pages.report import PUBLISHED, finding
+    from cotenant.learn.tables.features import table_of
+    from cotenant.learn.tables.published import is_plain, read_published
 
     lines = [
         f"{folds} folds by configuration, seed 0, a fresh model for each; out of memory is the class above 40,000 MiB.",
@@ -111,10 +111,10 @@ def kfold(args: argparse.Namespace, models: Sequence[str] = MODELS, folds: int =
 
 def shapes(args: argparse.Namespace) -> list[str]:
     """Each shape of architecture left out once: what is learned of some, tried on another."""
-    from cotenant.learn.cards import score_table
-    from cotenant.learn.features import table_of
-    from cotenant.learn.kfold import cross_validate
-    from cotenant.learn.published import read_published
+    from cotenant.learn.models.cards import score_table
+    from cotenant.learn.models.kfold import cross_validate
+    from cotenant.learn.tables.features import table_of
+    from cotenant.learn.tables.published import read_published
 
     lines = ["Each shape of architecture is tested by models that saw only the others; seed 0."]
     for title, file, source, plain in SETS:
@@ -135,7 +135,7 @@ def neural(args: argparse.Namespace) -> list[str]:
 
 
 def utilization(args: argparse.Namespace) -> list[str]:
-    from cotenant.learn.utilization import utilization_command
+    from cotenant.learn.models.utilization import utilization_command
 
     found = []
     for by in ("config", "shape"):
@@ -180,7 +180,7 @@ def overheads(args: argparse.Namespace) -> list[str]:
 
 
 def parser_line(path: Path) -> str:
-    from cotenant.learn.summary import parse_summary
+    from cotenant.learn.summaries.summary import parse_summary
 
     text = path.read_text("utf-8")
     took = timed(lambda: parse_summary(text, sequence=512))
@@ -189,9 +189,9 @@ def parser_line(path: Path) -> str:
 
 def training_times(args: argparse.Namespace, family: str, file: str, source: str) -> dict[str, tuple[int, float]]:
     """Rows, and CPU seconds to fit each model to them."""
-    from cotenant.learn.features import table_of
-    from cotenant.learn.published import read_published
-    from cotenant.learn.training import TRAINED
+    from cotenant.learn.models.training import TRAINED
+    from cotenant.learn.tables.features import table_of
+    from cotenant.learn.tables.published import read_published
 
     rows = [row for row in read_published(args.data / file) if source in row.source]
     table = table_of(rows[:QUICK_ROWS] if args.quick else rows, workers=args.workers)
@@ -206,9 +206,9 @@ def training_times(args: argparse.Namespace, family: str, file: str, source: str
 
 def model_line(model: str, family: str, rows: int, training_s: float) -> str:
     """What a shipped model takes to answer, on the disk, and to train."""
-    from cotenant.estimators.learned import _Learned
-    from cotenant.estimators.learned_features import Network
-    from cotenant.estimators.learned_weights import shipped
+    from cotenant.estimators.learned.estimators import _Learned
+    from cotenant.estimators.learned.features import Network
+    from cotenant.estimators.learned.weights import shipped
 
     main_kind: Kind = {"mlp": "linear", "cnn": "conv", "transformer": "attention"}[family]  # type: ignore[assignment]
     layer = NetworkLayer(kind=main_kind, outputs=65536, parameters=65536, positions=64)
@@ -236,9 +236,9 @@ def timed(call: Callable[[], object], repeat: int = 200) -> float:
 
 def spread(args: argparse.Namespace) -> list[str]:
     """How evenly the generators draw; pictures with `--write`."""
-    from cotenant.learn.generate import generate
-    from cotenant.learn.ranges import load_ranges
-    from cotenant.learn.spread_plot import drawn, save_spread
+    from cotenant.learn.campaign.generate import generate
+    from cotenant.learn.campaign.ranges import load_ranges
+    from cotenant.learn.pages.spread_plot import drawn, save_spread
 
     count = QUICK_ROWS if args.quick else 3000
     lines = [

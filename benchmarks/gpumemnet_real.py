@@ -15,9 +15,9 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
 from cotenant.estimators.api import explain
 from cotenant.estimators.compare import opinions
-from cotenant.estimators.features import features_of
-from cotenant.estimators.learned_utilization import utilization_of
+from cotenant.estimators.learned.utilization import utilization_of
 from cotenant.estimators.profiles import profile
+from cotenant.estimators.published.features import features_of
 from cotenant.estimators.traced import TracedResult
 from cotenant.scheduling.interference import ASSUMED_SMACT, expected_smact
 from cotenant.study.accuracy import percentile, signed_error

@@ -47,8 +47,8 @@ from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.margin import family_of
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import TracedEstimator, card_of
-from cotenant.tracing import wire
-from cotenant.tracing.forked import trace_function
+from cotenant.tracing.process import wire
+from cotenant.tracing.process.forked import trace_function
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "benchmarks" / "jobs"

@@ -30,8 +30,8 @@ from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, GpuBackend
 from cotenant.core.units import GiB
-from cotenant.daemon.monitor import Monitor
-from cotenant.daemon.progress import ProgressFiles
+from cotenant.daemon.watching.monitor import Monitor
+from cotenant.daemon.watching.progress import ProgressFiles
 from cotenant.engines.attempt_files import AttemptFolder
 from cotenant.engines.local import LocalEngine, _Watched
 from cotenant.gpus.history import GpuHistory

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.errors import SummaryError
-from cotenant.learn.summary import parse_summary
+from cotenant.learn.summaries.summary import parse_summary
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "gpumemnet" / "summaries"

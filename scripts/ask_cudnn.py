@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from cotenant.estimators.cudnn_answers import installed_cudnn
-from cotenant.estimators.cudnn_worker import Library
+from cotenant.estimators.cudnn.answers import installed_cudnn
+from cotenant.estimators.cudnn.worker import Library
 
 OPS = ("conv_forward", "conv_dgrad", "conv_wgrad")
 ITEM_BYTES = 4

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cotenant.core.units import MiB
-from cotenant.learn.rows import Layer, Row
+from cotenant.learn.tables.rows import Layer, Row
 
 
 def mlp_row(

@@ -16,7 +16,7 @@ import pytest
 
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.trace import CATEGORIES, MemoryTrace
-from cotenant.tracing import wire
+from cotenant.tracing.process import wire
 
 A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
 LIMIT_S = 120
@@ -73,7 +73,7 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
     warnings.simplefilter("ignore")
     import torch
 
-    from cotenant.tracing import child
+    from cotenant.tracing.process import child
 
     torch.set_num_threads(1)
     try:

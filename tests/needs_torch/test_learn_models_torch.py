@@ -11,10 +11,10 @@ from learn_rows import measured, mlp_row
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-from cotenant.estimators import learned_weights
-from cotenant.learn import models_torch
-from cotenant.learn.features import table_of
-from cotenant.learn.training import export_ensemble, says
+from cotenant.estimators.learned import weights
+from cotenant.learn.models import ensembles
+from cotenant.learn.models.training import export_ensemble, says
+from cotenant.learn.tables.features import table_of
 
 ROWS = [
     measured(mlp_row((width, width, 10), batch=batch, activation=activation), 1400 + width * batch / 400)
@@ -33,17 +33,17 @@ def table():
 @pytest.mark.parametrize("sequence", [False, True], ids=["mlp ensemble", "sequence ensemble"])
 @apart
 def test_weights_say_the_same_without_torch(table, tmp_path, sequence):
-    kind = models_torch.SequenceEnsemble if sequence else models_torch.MlpEnsemble
-    model = kind(models_torch.Schedule(epochs=4))
+    kind = ensembles.SequenceEnsemble if sequence else ensembles.MlpEnsemble
+    model = kind(ensembles.Schedule(epochs=4))
     model.fit(table, seed=0)
-    path = learned_weights.write_weights(tmp_path / "net", export_ensemble(model, table, 0))
-    told = says(learned_weights.read_weights(path), table)
+    path = weights.write_weights(tmp_path / "net", export_ensemble(model, table, 0))
+    told = says(weights.read_weights(path), table)
     assert told.classes.tolist() == model.predict(table).classes.tolist()
 
 
 @apart
 def test_attention_is_across_layers_not_across_the_batch(table):
-    model = models_torch.SequenceEnsemble(models_torch.Schedule(epochs=1))
+    model = ensembles.SequenceEnsemble(ensembles.Schedule(epochs=1))
     model.fit(table, seed=0)
     inputs = model._inputs(table)
     model.net.eval()
@@ -55,7 +55,7 @@ def test_attention_is_across_layers_not_across_the_batch(table):
 
 @apart
 def test_training_stops_when_the_validation_part_is_no_better(table):
-    model = models_torch.MlpEnsemble(models_torch.Schedule(epochs=100, patience=2, rate=0.0))
+    model = ensembles.MlpEnsemble(ensembles.Schedule(epochs=100, patience=2, rate=0.0))
     model.fit(table, seed=0)
     best = model.losses.index(min(model.losses))
     assert len(model.losses) == best + 1 + 3 < 100
@@ -63,11 +63,11 @@ def test_training_stops_when_the_validation_part_is_no_better(table):
 
 @apart
 def test_the_weights_that_were_best_are_kept(table):
-    how = models_torch.Schedule(epochs=12, patience=12, rate=0.3)
-    model = models_torch.MlpEnsemble(how)
+    how = ensembles.Schedule(epochs=12, patience=12, rate=0.3)
+    model = ensembles.MlpEnsemble(how)
     model.fit(table, seed=1)
     assert min(model.losses) < model.losses[-1]
-    validation, _ = models_torch.split_off(len(table), how, 1)
+    validation, _ = ensembles.split_off(len(table), how, 1)
     model.net.eval()
     with torch.no_grad():
         logits = model.net(*model._inputs(table))[validation]
@@ -84,9 +84,9 @@ def test_the_weights_that_were_best_are_kept(table):
     ],
 )
 def test_the_ensemble_has_the_published_number_of_parameters(features, classes, parameters):
-    net = models_torch.Perceptrons(features, classes)
+    net = ensembles.Perceptrons(features, classes)
     used = 0
-    for member, depth in enumerate(models_torch.DEPTHS):
+    for member, depth in enumerate(ensembles.DEPTHS):
         width = features
         for level in range(depth):
             out = int(net.get_buffer(f"used{level}")[member].sum())

@@ -12,9 +12,9 @@ import pytest
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import card_of
-from cotenant.learn.chains import chain_job
-from cotenant.learn.encoders import Encoder, encoder_job
-from cotenant.learn.synthetic import trace_of
+from cotenant.learn.described.chains import chain_job
+from cotenant.learn.described.encoders import Encoder, encoder_job
+from cotenant.learn.described.synthetic import trace_of
 from learn_rows import cnn_row, mlp_row
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -33,7 +33,7 @@ JOBS = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs"
 
 
 def traced(script: str, args: str) -> MemoryTrace:
-    from cotenant.tracing.forked import trace_function
+    from cotenant.tracing.process.forked import trace_function
 
     job = functools.partial(_run, str(JOBS / script), args.split())
     return trace_function(job, card=card_of(profile("A100-40GB")), steps=3)
@@ -110,11 +110,11 @@ def test_encoder_is_traced_as_described():
 
 
 def test_layers_of_a_trace_make_the_features_of_the_described_network():
-    from cotenant.estimators.learned_features import byte_features, network_of, paper_features
+    from cotenant.estimators.learned.features import byte_features, network_of, paper_features
 
     numpy = pytest.importorskip("numpy")
     assert numpy
-    from cotenant.learn.features import network_of_row
+    from cotenant.learn.tables.features import network_of_row
 
     layers = "conv3x3:16x32;bn;act;dropout;conv3x3:24x32;bn;act;dropout;gap:24x1;linear:10x1;softmax"
     trace = traced("cnn_row.py", f"--layers {layers} --activation prelu --image-size 32 --batch-size 8 --samples 32")
@@ -125,7 +125,7 @@ def test_layers_of_a_trace_make_the_features_of_the_described_network():
 
 
 def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
-    from cotenant.tracing.forked import trace_function
+    from cotenant.tracing.process.forked import trace_function
 
     nn = loaded.nn
     block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)

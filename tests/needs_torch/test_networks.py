@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from apart import apart
-from cotenant.learn.configs import config_id, family_of, parse_id
-from cotenant.learn.generate import generate
-from cotenant.learn.ranges import load_ranges
+from cotenant.learn.campaign.configs import config_id, family_of, parse_id
+from cotenant.learn.campaign.generate import generate
+from cotenant.learn.campaign.ranges import load_ranges
 
 torch = pytest.importorskip("torch", reason="the networks are torch's")
 
-from cotenant.learn.networks import Training, build, layers_of, make_batch  # noqa: E402
-from cotenant.learn.networks_cnn import DenseLayer, ResidualBlock  # noqa: E402
+from cotenant.learn.networks.building import Training, build, layers_of, make_batch  # noqa: E402
+from cotenant.learn.networks.cnn import DenseLayer, ResidualBlock  # noqa: E402
 
 
 def lightened(config):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
-choose = pytest.importorskip("cotenant.tracing.attention").choose
+choose = pytest.importorskip("cotenant.tracing.operators.attention").choose
 
 
 T4, A100, RTX4090, H100 = (7, 5), (8, 0), (8, 9), (9, 0)

@@ -11,7 +11,7 @@ from traced_scripts import allocations, failing, traced
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
-from cotenant.tracing import lengths, standins  # noqa: E402
+from cotenant.tracing.loading import lengths, standins  # noqa: E402
 
 TRAIN = """
 import torch

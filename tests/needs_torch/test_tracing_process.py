@@ -15,8 +15,8 @@ import pytest
 
 import cotenant
 from cotenant.core.errors import TraceError
-from cotenant.tracing.program import Program
-from cotenant.tracing.run import trace
+from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.run import trace
 from traced_scripts import A100, check_well_formed, failing
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
@@ -99,7 +99,9 @@ def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
         "import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.rename('part', 'pid')\ntime.sleep(600)\n"
     )
     code = (
-        "import os\nfrom cotenant.tracing.program import Program\nfrom cotenant.tracing.run import trace\nimport sys\n"
+        "import os, sys\n"
+        "from cotenant.tracing.process.program import Program\n"
+        "from cotenant.tracing.process.run import trace\n"
         "trace(Program(python=sys.executable, kind='script', target='train.py', args=()),"
         f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600, options={{'real_writes': True}})\n"
     )

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from cotenant.core.errors import TraceError
-from cotenant.tracing.program import Program
-from cotenant.tracing.run import trace
-from cotenant.tracing.warm import WarmTracer
+from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.run import trace
+from cotenant.tracing.process.warm import WarmTracer
 from traced_scripts import A100
 
 pytest.importorskip("torch", reason="tracing needs torch")

@@ -12,8 +12,8 @@ from cotenant.cli.common import Json
 from cotenant.cli.main import new_app
 from cotenant.cli.output import emit_json
 from cotenant.core.errors import UsageError
-from cotenant.daemon import config as configuration
-from cotenant.daemon.paths import config_files
+from cotenant.daemon.settings import config as configuration
+from cotenant.daemon.settings.paths import config_files
 
 app = new_app(no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def check(
 
     cotenant config check ./config.toml
     """
-    from cotenant.daemon.checking import check_config
+    from cotenant.daemon.settings.checking import check_config
 
     named = files or [each for each in config_files() if each.exists()]
     for path in files or ():

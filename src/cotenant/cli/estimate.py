@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest
     from cotenant.estimators.batch import BatchSearch
     from cotenant.estimators.traced import TracedEstimator, TracedResult
-    from cotenant.tracing.warm import WarmTracer
+    from cotenant.tracing.process.warm import WarmTracer
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 _FIRST_BATCH = 8
@@ -178,7 +178,7 @@ def command(
         real_writes=real_writes,
     )
     if estimator == "traced":
-        from cotenant.tracing.warm import WarmTracer
+        from cotenant.tracing.process.warm import WarmTracer
 
         with WarmTracer() as warm:
             traced = _new_estimator(
@@ -282,8 +282,8 @@ def _tables(result: TracedResult, wanted: _Wanted, command: Sequence[str], *, js
 
 def _utilization(result: TracedResult, command: Sequence[str], *, json: bool) -> dict[str, Any] | None:
     """SMACT and SMOCC, printed or given; None, with a note, where nothing was learned of such a network."""
-    from cotenant.estimators.features import features_of
-    from cotenant.estimators.learned_utilization import utilization_of
+    from cotenant.estimators.learned.utilization import utilization_of
+    from cotenant.estimators.published.features import features_of
 
     try:
         found = utilization_of(result.trace, features_of(result.trace, command))

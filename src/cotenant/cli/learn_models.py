@@ -13,8 +13,8 @@ from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from cotenant.learn.kfold import FoldResult, SplitBy
-    from cotenant.learn.metrics import Scores
+    from cotenant.learn.models.kfold import FoldResult, SplitBy
+    from cotenant.learn.models.metrics import Scores
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Data = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables of `learn clean`, or published CSV files.")]
@@ -44,8 +44,8 @@ def train(
 
       cotenant learn train data/mlp.csv --model extra-trees --out weights
     """
-    from cotenant.learn.cards import score_table
-    from cotenant.learn.training import train_command
+    from cotenant.learn.models.cards import score_table
+    from cotenant.learn.models.training import train_command
 
     found = train_command(data, model=model, out=out, seed=seed, folds=folds, workers=workers)
     if json:
@@ -75,8 +75,8 @@ def kfold(
       cotenant learn kfold data/mlp.csv --models extra-trees,simulation
       cotenant learn kfold data/cnn.csv --models hybrid --by shape
     """
-    from cotenant.learn.cards import score_table
-    from cotenant.learn.kfold import kfold_command
+    from cotenant.learn.models.cards import score_table
+    from cotenant.learn.models.kfold import kfold_command
 
     validations = kfold_command(
         data, **_asked(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers), on_fold=_show_fold
@@ -107,7 +107,7 @@ def analyse(
 
       cotenant learn analyse data/*.csv --out pages
     """
-    from cotenant.learn.analysis import analyse_command
+    from cotenant.learn.pages.analysis import analyse_command
 
     found = analyse_command(data, out, seed=seed)
     _tell_pages(found.pages, {"rows": found.rows}, json=json)
@@ -131,7 +131,7 @@ def report(
 
       cotenant learn report data/cnn.csv --out pages --models extra-trees,hybrid
     """
-    from cotenant.learn.report import report_command
+    from cotenant.learn.pages.report import report_command
 
     asked = _asked(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers)
     found = report_command(data, out, **asked, on_fold=_show_fold)
@@ -151,7 +151,7 @@ def check(
 
       cotenant learn test weights/extra-trees-mlp.npz other/mlp.csv
     """
-    from cotenant.learn.training import test_command
+    from cotenant.learn.models.training import test_command
 
     found = test_command(weights, data)
     if json:
@@ -181,7 +181,7 @@ def utilization(
 
       cotenant learn utilization data/mlp.csv --out weights
     """
-    from cotenant.learn.utilization import utilization_command
+    from cotenant.learn.models.utilization import utilization_command
 
     found = utilization_command(data, out=out, folds=folds, seed=seed, by=_split(by))
     if json:

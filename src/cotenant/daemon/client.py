@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotenant.core import errors
 from cotenant.core.errors import CotenantError, DaemonUnreachable
-from cotenant.daemon.paths import socket_path
+from cotenant.daemon.settings.paths import socket_path
 
 if TYPE_CHECKING:
     from cotenant.core.job import Job
@@ -44,7 +44,7 @@ class Client:
     """One daemon. Safe to use from several threads: every call has its own connection.
 
     All methods raise `DaemonUnreachable` if nobody answers, and the daemon's own error otherwise
-    (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/views.py`.
+    (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/calls/views.py`.
 
     Without `socket_file` it is the daemon that `$COTENANT_HOST` names, or else the one on this machine.
     """

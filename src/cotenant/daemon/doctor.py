@@ -20,10 +20,10 @@ import cotenant
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
 from cotenant.core.gpu import Gpu
 from cotenant.core.units import GiB, format_bytes
-from cotenant.daemon import config as configuration
-from cotenant.daemon import paths
-from cotenant.daemon.checking import check_config
 from cotenant.daemon.client import Client
+from cotenant.daemon.settings import config as configuration
+from cotenant.daemon.settings import paths
+from cotenant.daemon.settings.checking import check_config
 from cotenant.estimators.profiles import profile_for_gpu
 from cotenant.gpus.mps import COMMAND as MPS_COMMAND
 

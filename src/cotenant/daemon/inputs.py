@@ -19,7 +19,7 @@ from cotenant.core.events import (
     ServerSampled,
 )
 from cotenant.core.job import Done, Held, Job, JobSpec, Queued
-from cotenant.daemon.views import label
+from cotenant.daemon.calls.views import label
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from cotenant.core.job import Attempt, Job, JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef
-from cotenant.daemon.mps_watch import MpsWatch
-from cotenant.daemon.progress import ProgressFiles
+from cotenant.daemon.watching.mps_watch import MpsWatch
+from cotenant.daemon.watching.progress import ProgressFiles
 from cotenant.gpus.mps import COMMAND
 
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.daemon.users import open_as
+from cotenant.daemon.access.users import open_as
 
 CHUNK_BYTES = 64 * 1024
 LOOK_S = 0.1

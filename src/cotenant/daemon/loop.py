@@ -40,12 +40,12 @@ from cotenant.core.events import (
 from cotenant.core.job import Attempt, AttemptExit, Job, JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Engine, Journal
-from cotenant.daemon.estimates import EstimatePool
+from cotenant.daemon.calls.specs import updated
+from cotenant.daemon.calls.submissions import Submissions
+from cotenant.daemon.calls.watches import Watches
+from cotenant.daemon.estimating.estimates import EstimatePool
 from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups, settle
 from cotenant.daemon.log import log_event
-from cotenant.daemon.specs import updated
-from cotenant.daemon.submissions import Submissions
-from cotenant.daemon.watches import Watches
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)

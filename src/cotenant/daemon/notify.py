@@ -75,7 +75,7 @@ class Notifier:
 
     def _run(self, how: str, uid: int, message: dict[str, Any]) -> str:
         """Do it; why it failed, or nothing."""
-        from cotenant.daemon import users
+        from cotenant.daemon.access import users
 
         home = users.home_of(uid)
         command = ["sh", "-c", LIMITS + 'exec sh -c "$0"', how]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.errors import UsageError
-from cotenant.daemon.paths import config_files
+from cotenant.daemon.settings.paths import config_files
 
 PORT = 7411
 MOST_TOKEN_BYTES = 4096

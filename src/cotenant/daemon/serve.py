@@ -18,26 +18,27 @@ from cotenant.core.errors import BackendError, UnknownName
 from cotenant.core.events import AttemptExited, ServerSampled
 from cotenant.core.job import AttemptExit, Job, Running, Starting
 from cotenant.core.ports import AttemptRef, Engine, Found, GpuBackend, Journal
-from cotenant.daemon import api, paths
-from cotenant.daemon.access import Access
+from cotenant.daemon.access.http import new_server
+from cotenant.daemon.access.network import Gate, Listener
+from cotenant.daemon.access.rights import Access
+from cotenant.daemon.access.sockets import ListeningSocket
+from cotenant.daemon.access.tokens import Tokens
+from cotenant.daemon.calls import api
+from cotenant.daemon.calls.metrics import Metrics, Picture, picture
+from cotenant.daemon.calls.offers import refusals
+from cotenant.daemon.calls.views import ending, rfc3339
 from cotenant.daemon.clock import Clock
-from cotenant.daemon.estimates import EstimatePool
-from cotenant.daemon.http import new_server
+from cotenant.daemon.estimating.estimates import EstimatePool
 from cotenant.daemon.inputs import Report
-from cotenant.daemon.keeping import KEEP_EVERY_S, Keeper, WatchedFile
 from cotenant.daemon.launch_env import LaunchEnv
 from cotenant.daemon.loop import Loop
-from cotenant.daemon.metrics import Metrics, Picture, picture
-from cotenant.daemon.monitor import Monitor
-from cotenant.daemon.network import Gate, Listener
 from cotenant.daemon.notify import Notifier
-from cotenant.daemon.offers import refusals
 from cotenant.daemon.resuming import fold_if_due, restored
-from cotenant.daemon.sections import Config
+from cotenant.daemon.settings import paths
+from cotenant.daemon.settings.sections import Config
 from cotenant.daemon.setup import access_of, aging, launch_env_of, open_gpus, scaled_options, state_folder, state_mode
-from cotenant.daemon.sockets import ListeningSocket
-from cotenant.daemon.tokens import Tokens
-from cotenant.daemon.views import ending, rfc3339
+from cotenant.daemon.watching.keeping import KEEP_EVERY_S, Keeper, WatchedFile
+from cotenant.daemon.watching.monitor import Monitor
 from cotenant.estimators import ESTIMATORS
 from cotenant.gpus.history import GpuHistory
 from cotenant.scheduling import policies

@@ -11,12 +11,12 @@ import cotenant
 from cotenant import gpus
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.ports import GpuBackend
-from cotenant.daemon import paths
-from cotenant.daemon.access import Access, admin_uids
+from cotenant.daemon.access.rights import Access, admin_uids
 from cotenant.daemon.launch_env import LaunchEnv
-from cotenant.daemon.mps_watch import MpsWatch
-from cotenant.daemon.progress import ProgressFiles
-from cotenant.daemon.sections import Config
+from cotenant.daemon.settings import paths
+from cotenant.daemon.settings.sections import Config
+from cotenant.daemon.watching.mps_watch import MpsWatch
+from cotenant.daemon.watching.progress import ProgressFiles
 from cotenant.gpus.mps import MpsServers
 from cotenant.gpus.simulated import SimulatedServer
 from cotenant.scheduling import policies

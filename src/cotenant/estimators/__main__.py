@@ -16,7 +16,7 @@ from cotenant.core.errors import CotenantError, TraceError
 from cotenant.core.ports import EstimateRequest, Estimator
 from cotenant.estimators import create
 from cotenant.estimators.cache import TraceCache, default_folder
-from cotenant.tracing.warm import WarmTracer
+from cotenant.tracing.process.warm import WarmTracer
 
 
 def main() -> None:

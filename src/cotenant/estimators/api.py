@@ -76,7 +76,7 @@ def explain(
         TraceError, UsageError: as `estimate` does.
     """
     if callable(target):
-        from cotenant.tracing.forked import trace_function
+        from cotenant.tracing.process.forked import trace_function
 
         if args:
             raise UsageError("a function takes no arguments", hint="bind them: `functools.partial(step, batch)`")

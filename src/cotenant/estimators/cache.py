@@ -22,9 +22,9 @@ import cotenant
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import KiB, MiB
-from cotenant.tracing import wire
-from cotenant.tracing.program import Program
-from cotenant.tracing.sources import SETTINGS, digest_of
+from cotenant.tracing.process import wire
+from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.sources import SETTINGS, digest_of
 
 SCHEMA = 1
 LIMIT_BYTES = 256 * MiB
@@ -243,8 +243,9 @@ def _interpreter(python: Path) -> list[object]:
 def _tracer_digest() -> str:
     """Of the code that traces: a trace made by other code is another trace."""
     package = Path(cotenant.__file__).parent
-    files = [*sorted((package / "tracing").glob("*.py")), package / "core" / "trace.py"]
-    return hashlib.sha256("\n".join(f"{each.name} {digest_of(each)}" for each in files).encode()).hexdigest()
+    files = [*sorted((package / "tracing").rglob("*.py")), package / "core" / "trace.py"]
+    lines = [f"{each.relative_to(package)} {digest_of(each)}" for each in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _texts(value: object) -> list[str]:

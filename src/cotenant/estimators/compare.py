@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from cotenant.core.errors import CotenantError
 from cotenant.core.estimate import Estimate
 from cotenant.estimators import ESTIMATORS, create
-from cotenant.estimators.features import features_of
 from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.rules import TraceRule
+from cotenant.estimators.published.features import features_of
+from cotenant.estimators.published.rules import TraceRule
 from cotenant.estimators.traced import TracedResult
 
 _TRACED_LEAVES_OUT = "memory of other libraries outside the allocator; NCCL's is from one measurement"

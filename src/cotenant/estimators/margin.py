@@ -21,9 +21,9 @@ from cotenant.allocator import ReplayResult
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.cudnn_answers import CudnnAnswers
+from cotenant.estimators.cudnn.answers import CudnnAnswers
+from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.workspaces import ConvRule
 
 COVERAGE = 0.99
 CONV_COVERAGE = 0.95

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
 from cotenant.allocator import settings_text as allocator_text
 from cotenant.core.trace import MemoryEvent, MemoryTrace
-from cotenant.estimators.cudnn_answers import CudnnAnswers
+from cotenant.estimators.cudnn.answers import CudnnAnswers
+from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
 from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.workspaces import ConvRule
 
 _ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"

@@ -13,7 +13,8 @@ from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.cache import TraceCache, trace_key
-from cotenant.estimators.cudnn_answers import CudnnAnswers, ask, installed_cudnn
+from cotenant.estimators.cudnn.answers import CudnnAnswers, ask, installed_cudnn
+from cotenant.estimators.cudnn.workspaces import told_of_convolutions
 from cotenant.estimators.devices import devices_of, on_device
 from cotenant.estimators.fits import Fit, capability_of, judge
 from cotenant.estimators.interval import Interval, interval_of
@@ -22,11 +23,10 @@ from cotenant.estimators.nccl import told as told_of_nccl
 from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.profiles import DeviceProfile, profile
 from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
-from cotenant.estimators.workspaces import told_of_convolutions
-from cotenant.tracing.program import find_program
-from cotenant.tracing.run import trace as trace_program
-from cotenant.tracing.sources import SETTINGS
-from cotenant.tracing.warm import WarmTracer
+from cotenant.tracing.process.program import find_program
+from cotenant.tracing.process.run import trace as trace_program
+from cotenant.tracing.process.sources import SETTINGS
+from cotenant.tracing.process.warm import WarmTracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

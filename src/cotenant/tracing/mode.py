@@ -23,7 +23,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cotenant.tracing import (
+from cotenant.tracing.distributed.groups import Groups
+from cotenant.tracing.operators import (
     calls,
     convolutions,
     counts,
@@ -37,10 +38,9 @@ from cotenant.tracing import (
     sparse,
     truth,
 )
-from cotenant.tracing.groups import Groups
+from cotenant.tracing.operators.values import Values
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.untraceable import Untraceable
-from cotenant.tracing.values import Values
 
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default

@@ -13,8 +13,8 @@ import pytest
 from builders import a_job
 from cotenant.core.job import Done
 from cotenant.daemon import notify
+from cotenant.daemon.calls.views import ending
 from cotenant.daemon.notify import Notifier, is_address
-from cotenant.daemon.views import ending
 from cotenant.engines.processes import read_stat
 
 MESSAGE = ending(a_job(7, name="n")) | {"state": "FAILED", "reason": "exit code 3", "exit_code": 3}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import DaemonRunning, NotPermitted, UsageError
-from cotenant.daemon import paths
+from cotenant.daemon.access.sockets import ListeningSocket, peer_of
 from cotenant.daemon.log import LineFormatter
-from cotenant.daemon.sockets import ListeningSocket, peer_of
+from cotenant.daemon.settings import paths
 
 
 @pytest.mark.parametrize(

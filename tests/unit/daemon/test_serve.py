@@ -12,8 +12,8 @@ from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import Attempt, AttemptExit, ProcessId, Queued, Running, Starting
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, Found
-from cotenant.daemon import config as layers
 from cotenant.daemon.serve import reports_of, serve
+from cotenant.daemon.settings import config as layers
 from cotenant.daemon.setup import open_gpus, scaled_options
 from cotenant.scheduling import recovery
 

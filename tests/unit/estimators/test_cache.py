@@ -12,8 +12,8 @@ import pytest
 
 from cotenant.estimators import cache as cache_module
 from cotenant.estimators.cache import TraceCache, default_folder, site_digest, trace_key
-from cotenant.tracing.program import Program
-from cotenant.tracing.sources import digest_of
+from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.sources import digest_of
 from traces import a_trace, alloc
 
 

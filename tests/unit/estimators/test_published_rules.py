@@ -13,13 +13,13 @@ from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.core.units import GiB, MiB
 from cotenant.estimators import ESTIMATORS, create
 from cotenant.estimators.compare import opinions
-from cotenant.estimators.deepspeed import zero2_bytes, zero3_bytes
-from cotenant.estimators.dnnmem import graph_events
-from cotenant.estimators.features import Features, Layer
-from cotenant.estimators.horus import CONSTANT_BYTES
-from cotenant.estimators.llmem import find_decoder
 from cotenant.estimators.profiles import profile
-from cotenant.estimators.rules import POINT
+from cotenant.estimators.published.deepspeed import zero2_bytes, zero3_bytes
+from cotenant.estimators.published.dnnmem import graph_events
+from cotenant.estimators.published.features import Features, Layer
+from cotenant.estimators.published.horus import CONSTANT_BYTES
+from cotenant.estimators.published.llmem import find_decoder
+from cotenant.estimators.published.rules import POINT
 from cotenant.estimators.traced import TracedEstimator
 
 A100 = profile("A100-40GB")

@@ -10,8 +10,8 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.core.units import MiB
-from cotenant.learn.dataset import write_dataset
-from cotenant.learn.rows import Layer, Row
+from cotenant.learn.tables.dataset import write_dataset
+from cotenant.learn.tables.rows import Layer, Row
 
 pytest.importorskip("sklearn", reason="the models are scikit-learn's")
 

@@ -46,7 +46,7 @@ def _install() -> None:
     import torch
 
     from cotenant.sim.live.recorder import LiveRecorder
-    from cotenant.tracing.child import Session
+    from cotenant.tracing.process.child import Session
 
     version = torch.__version__.split("+")[0]
     conf = settings_text(os.environ, version)

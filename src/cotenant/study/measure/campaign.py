@@ -21,7 +21,7 @@ from cotenant.gpus.watch import Usage, Watch, driver_version
 from cotenant.study.measure.card import write_card
 from cotenant.study.measure.jobs import JobList, MeasureJob
 from cotenant.study.measure.rows import COLUMNS, Table, row_of
-from cotenant.tracing.program import Program, find_program
+from cotenant.tracing.process.program import Program, find_program
 
 PROBE = Path(__file__).with_name("probe.py")
 HISTORY_ENTRIES = 200_000

@@ -18,8 +18,8 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.trace import OpCall
 from cotenant.core.units import MiB
 from cotenant.engines.measured import Measured
-from cotenant.estimators.cudnn_table import cudnn_table
-from cotenant.estimators.workspaces import ConvRule
+from cotenant.estimators.cudnn.table import cudnn_table
+from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.study.measure.campaign import Say, Setup, open_table
 from cotenant.study.measure.rows import Table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cotenant.core.trace import OpCall
-from cotenant.estimators.cudnn_table import cudnn_table
+from cotenant.estimators.cudnn.table import cudnn_table
 from cotenant.study.measure.conv_child import given_back
 from cotenant.study.measure.convs import CALLS, COLUMNS, MOST_BYTES, conv_rows, grid, summary
 from cotenant.study.measure.rows import Table

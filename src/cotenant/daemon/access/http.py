@@ -1,0 +1,52 @@
+"""HTTP as the daemon speaks it: who is at the other end is known, and signals are left alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cotenant.daemon.access.sockets import peer_of
+
+GRACE_S = 3
+"""Open requests get this long when the daemon ends."""
+
+
+class _PeerProtocol(H11Protocol):
+    """HTTP that remembers who connected, for `request.state.peer`."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
+        super().connection_made(transport)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with the signals left to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def new_server(application: Any) -> Server:
+    """A server of `application` on unix sockets that are given to it later."""
+    return Server(server_config(application, _PeerProtocol))
+
+
+def server_config(application: Any, protocol: type[H11Protocol]) -> uvicorn.Config:
+    """How `application` is served, by whatever `protocol` adds to HTTP."""
+    return uvicorn.Config(
+        application,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # whoever asks may write them
+        timeout_graceful_shutdown=GRACE_S,
+    )

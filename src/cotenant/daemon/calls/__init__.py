@@ -1,0 +1,1 @@
+"""What clients may ask of the daemon, and what they are answered."""

@@ -1,0 +1,1 @@
+"""Estimates, made in processes that cannot outlive the daemon."""

@@ -1,0 +1,1 @@
+"""The daemon's configuration, and where its files are."""

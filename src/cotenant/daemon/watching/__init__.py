@@ -1,0 +1,1 @@
+"""What is seen of GPUs and attempts while they run."""

@@ -1,0 +1,1 @@
+"""Workspaces of convolutions: cuDNN's own answers, and rules where there are none."""

@@ -1,0 +1,230 @@
+"""Asks a cuDNN that is installed here which workspaces it would take on a GPU that is not: a process of its own.
+
+    python -m cotenant.estimators.cudnn.worker < request > answer
+
+Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `capability`, such as 86;
+`calls`, a list of `answers.Question` as dictionaries. Answer: `version`, and `bytes`, a number for each call or
+null where there is no plan. cuDNN ends the process that asks where it lacks a library, so nobody else should ask.
+
+What is asked is what torch asks with `cudnn.benchmark` off: the first plan of the heuristics that passes its filter
+(aten/src/ATen/native/cudnn/Conv_v8.cpp, `get_generator_sources`, `generate_and_filter_plans`). Heuristics take the
+properties of a device in place of a device from cuDNN 9.8 on (cudnn_graph.h, `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import byref, c_float, c_int, c_int64, c_void_p
+from typing import Any
+
+_DEVICE: Mapping[str, object] = {
+    "cudaDeviceId": 0,
+    "driverVer": 12080,
+    "runtimeVer": 12080,
+    "maxGridSize": [2147483647, 65535, 65535],
+    "maxBlockSize": [1024, 1024, 64],
+    "regsPerBlock": 65536,
+    "multiProcessorCount": 108,
+    "smCountOrigin": 0,
+    "warpSize": 32,
+    "maxSharedMemoryPerBlock": 49152,
+    "maxSharedMemoryPerBlockOptin": 166912,
+    "oversizedSharedMemoryPerBlock": 0,
+    "reservedSharedMemoryPerBlock": 1024,
+    "maxRegistersPerSM": 65536,
+    "maxCtasPerSM": 32,
+    "maxThreadsPerBlock": 1024,
+    "maxThreadsPerSM": 2048,
+    "pciDeviceId": 0,
+    "isTccDriver": 0,
+    "supportCoopLaunch": 1,
+    "smClockRateKHz": 1410000,
+    "memClockRateKHz": 1215000,
+    "memoryBusWidth": 5120,
+    "l2CacheSize": 41943040,
+    "totalGlobalMem": 42505273344,
+    "deviceName": "NVIDIA A100",
+}
+"""Of an A100. Every key must be there, but of all of them `deviceVer`, which is added, decides alone."""
+
+# Values of the enumerations in cudnn_graph.h, version 9.
+_DTYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
+_TYPE_DATA, _TYPE_INT64, _TYPE_FLOAT, _TYPE_MODE, _TYPE_HEUR, _TYPE_NOTE, _TYPE_DESCRIPTOR, _TYPE_CHAR = (
+    *(1, 3, 4, 7, 8, 11, 15, 24),
+)
+_CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN, _GRAPH, _TENSOR, _DEVICE_PROPERTIES = (
+    *(1, 2, 3, 4, 5, 15, 17, 38),
+)
+_CROSS_CORRELATION = 1
+_MODE_INSTANT = 0
+_NOTE_TENSOR_CORE, _NOTE_DOWN_CONVERT, _NOTE_NONDETERMINISTIC = 0, 1, 4
+_ALIGNMENT_BYTES = 32
+_MOST_PLANS = 64
+
+
+class Refusal(Exception):
+    """cuDNN answered a call with an error."""
+
+
+class Library:
+    """The backend interface of one cuDNN, asked for one compute capability.
+
+    Raises:
+        OSError: it cannot be loaded.
+        Refusal: it cannot be asked without a device.
+    """
+
+    def __init__(self, graph: str, preload: Sequence[str], capability: int) -> None:
+        for each in preload:
+            ctypes.CDLL(each, mode=ctypes.RTLD_GLOBAL)
+        self._cudnn = ctypes.CDLL(graph, mode=ctypes.RTLD_GLOBAL)
+        self._cudnn.cudnnGetVersion.restype = ctypes.c_size_t
+        self.version = int(self._cudnn.cudnnGetVersion())
+        self._made: list[c_void_p] = []
+        self._device = self._new(_DEVICE_PROPERTIES)
+        text = json.dumps({**_DEVICE, "deviceVer": 10 * capability}).encode()
+        self._set(self._device, 2702, _TYPE_CHAR, len(text), ctypes.create_string_buffer(text, len(text)))
+        self._finish(self._device)
+        self._made.clear()
+
+    def workspace_bytes(self, call: Mapping[str, Any]) -> int | None:
+        """Bytes that the plan of `call` needs which torch would run; None: there is none."""
+        try:
+            for config in self._configs(call):
+                if self._may_run(config, call):
+                    plan = self._new(_PLAN)
+                    self._one(plan, 401, _TYPE_DESCRIPTOR, config)
+                    self._one(plan, 407, _TYPE_DESCRIPTOR, self._device)
+                    if self._cudnn.cudnnBackendFinalize(plan) == 0:
+                        return self._number(plan, 402)
+        except Refusal:
+            return None
+        finally:
+            for each in reversed(self._made):
+                self._cudnn.cudnnBackendDestroyDescriptor(each)
+            self._made.clear()
+        return None
+
+    def _configs(self, call: Mapping[str, Any]) -> Iterator[c_void_p]:
+        """What the heuristics propose, best first."""
+        heuristics = self._new(_HEURISTICS)
+        self._one(heuristics, 201, _TYPE_DESCRIPTOR, self._graph(call))
+        self._one(heuristics, 200, _TYPE_HEUR, c_int(_MODE_INSTANT))
+        self._one(heuristics, 204, _TYPE_DESCRIPTOR, self._device)
+        self._finish(heuristics)
+        found = (c_void_p * _MOST_PLANS)(*(self._new(_ENGINE_CONFIG) for _ in range(_MOST_PLANS)))
+        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, _MOST_PLANS, found)
+        yield from (c_void_p(each) for each in found[: min(count, _MOST_PLANS)])
+
+    def _may_run(self, config: c_void_p, call: Mapping[str, Any]) -> bool:
+        engine = (c_void_p * 1)(self._new(_ENGINE))
+        self._get(config, 300, _TYPE_DESCRIPTOR, 1, engine)
+        told = (c_int * 16)()
+        notes = set(told[: self._get(c_void_p(engine[0]), 1303, _TYPE_NOTE, 16, told)])
+        barred = {_NOTE_DOWN_CONVERT}
+        if call["deterministic"]:
+            barred.add(_NOTE_NONDETERMINISTIC)
+        if call["dtype"] == "float32" and not call["tf32"]:
+            barred.add(_NOTE_TENSOR_CORE)
+        return not notes & barred
+
+    def _graph(self, call: Mapping[str, Any]) -> c_void_p:
+        x, w, y = (self._tensor(number, call[name], call) for number, name in enumerate("xwy", start=1))
+        conv = self._new(_CONVOLUTION)
+        self._one(conv, 100, _TYPE_DATA, c_int(_DTYPES["float32"]))
+        self._one(conv, 101, _TYPE_MODE, c_int(_CROSS_CORRELATION))
+        self._ints(conv, 106, [len(call["x"]) - 2])
+        for attribute, name in ((103, "stride"), (105, "padding"), (104, "padding"), (102, "dilation")):
+            self._ints(conv, attribute, call[name])
+        self._finish(conv)
+        operation, first, tensors = {
+            "conv_forward": (10, 700, ((703, w), (704, x), (705, y))),
+            "conv_dgrad": (12, 706, ((709, w), (710, x), (711, y))),
+            "conv_wgrad": (11, 712, ((715, w), (716, x), (717, y))),
+        }[call["kind"]]
+        made = self._new(operation)
+        self._one(made, first, _TYPE_FLOAT, c_float(1.0))
+        self._one(made, first + 1, _TYPE_FLOAT, c_float(0.0))
+        self._one(made, first + 2, _TYPE_DESCRIPTOR, conv)
+        for attribute, tensor in tensors:
+            self._one(made, attribute, _TYPE_DESCRIPTOR, tensor)
+        self._finish(made)
+        graph = self._new(_GRAPH)
+        self._one(graph, 801, _TYPE_DESCRIPTOR, made)
+        self._finish(graph)
+        return graph
+
+    def _tensor(self, number: int, shape: Sequence[int], call: Mapping[str, Any]) -> c_void_p:
+        tensor = self._new(_TENSOR)
+        self._one(tensor, 901, _TYPE_DATA, c_int(_DTYPES[call["dtype"]]))
+        self._ints(tensor, 902, shape)
+        self._ints(tensor, 903, strides_of(shape, channels_last=call["channels_last"]))
+        self._ints(tensor, 900, [_ALIGNMENT_BYTES])
+        self._ints(tensor, 906, [number])
+        self._finish(tensor)
+        return tensor
+
+    def _new(self, kind: int) -> c_void_p:
+        made = c_void_p()
+        self._check(self._cudnn.cudnnBackendCreateDescriptor(c_int(kind), byref(made)), "create")
+        self._made.append(made)
+        return made
+
+    def _set(self, descriptor: c_void_p, attribute: int, kind: int, count: int, values: Any) -> None:
+        done = self._cudnn.cudnnBackendSetAttribute(descriptor, c_int(attribute), c_int(kind), c_int64(count), values)
+        self._check(done, f"set {attribute}")
+
+    def _one(self, descriptor: c_void_p, attribute: int, kind: int, value: Any) -> None:
+        self._set(descriptor, attribute, kind, 1, byref(value))
+
+    def _ints(self, descriptor: c_void_p, attribute: int, values: Sequence[int]) -> None:
+        self._set(descriptor, attribute, _TYPE_INT64, len(values), (c_int64 * len(values))(*values))
+
+    def _get(self, descriptor: c_void_p, attribute: int, kind: int, room: int, values: Any) -> int:
+        """Fill `values`; how many there are."""
+        count = c_int64()
+        done = self._cudnn.cudnnBackendGetAttribute(
+            descriptor, c_int(attribute), c_int(kind), c_int64(room), byref(count), values
+        )
+        self._check(done, f"get {attribute}")
+        return count.value
+
+    def _number(self, descriptor: c_void_p, attribute: int) -> int:
+        value = c_int64()
+        self._get(descriptor, attribute, _TYPE_INT64, 1, byref(value))
+        return value.value
+
+    def _finish(self, descriptor: c_void_p) -> None:
+        self._check(self._cudnn.cudnnBackendFinalize(descriptor), "finalize")
+
+    def _check(self, status: int, what: str) -> None:
+        if status:
+            raise Refusal(f"cuDNN {self.version}: {what}: status {status}")
+
+
+def strides_of(shape: Sequence[int], *, channels_last: bool) -> list[int]:
+    """Strides in elements of a dense tensor (N, C, ...)."""
+    order = [1, *range(len(shape) - 1, 1, -1), 0] if channels_last else range(len(shape) - 1, -1, -1)
+    strides, step = [0] * len(shape), 1
+    for axis in order:
+        strides[axis] = step
+        step *= shape[axis]
+    return strides
+
+
+def main() -> None:
+    """Read a request, answer it."""
+    asked = json.load(sys.stdin)
+    try:
+        library = Library(asked["graph"], asked["preload"], asked["capability"])
+    except (OSError, Refusal) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    found = [library.workspace_bytes(each) for each in asked["calls"]]
+    json.dump({"version": library.version, "bytes": found}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

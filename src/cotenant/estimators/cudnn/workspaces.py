@@ -1,0 +1,249 @@
+"""How much workspace a convolution takes on a GPU.
+
+cuDNN chooses an algorithm for each shape, and its workspace comes from the caching allocator, so it enlarges what is
+reserved. What follows is a rule for that choice which needs no library. It was read off cuDNN's own heuristics, asked
+without a GPU (versions 9.10.2 and 9.20, 1,794 convolutions of common networks, compute capability 7.5 to 9.0):
+
+Tensor cores work in channels-last layout. Operands in the usual layout are copied into the workspace, and so is the
+result on its way back, except where a kernel can read or write the usual layout itself. Channels are padded to vectors
+of 16 bytes on the way. The gradient of the weights is summed in parts, one for each group of thread blocks that would
+otherwise leave multiprocessors idle.
+
+What is said of float32 on compute capability 8.0 was then corrected by 1,029 networks of 3x3 convolutions, measured on
+an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decision 0010), and of 8.6 and 8.9 by 35 runs of eight
+networks on two cards (decision 0012). What the cuDNN of the job's own environment says goes before all of this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.core.trace import MemoryTrace, OpCall
+from cotenant.estimators.cudnn.answers import CudnnAnswers, version_text
+from cotenant.estimators.cudnn.table import cudnn_table
+from cotenant.estimators.profiles import DeviceProfile
+
+_HALF = {"float16", "bfloat16"}
+_NARROW = 128
+_TILE = 128
+_VECTOR_BYTES = 16
+_READ_AS_THEY_ARE = {"conv_forward": 34, "conv_dgrad": 42}
+"""Most channels to sum over for which no operand is copied."""
+_FEW_PIXELS = 12_544
+"""Most pixels of all images for which a weight gradient copies nothing."""
+_COPY_NOTHING = {(8, 6), (8, 9)}
+"""Compute capabilities whose kernels for float32 are taken to read and write the usual layout."""
+_WIDE_STEM = 112
+"""Channels above which the weight gradient of a first layer is left to tensor cores, too."""
+_WAVE_FILL = 0.9
+_SPLIT_PARTS = 4
+"""Parts of a weight gradient whose thread blocks fill less than that of their waves over the multiprocessors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """Bytes of the copies that a convolution may make; 0 where both layouts are the same."""
+
+    x: int
+    w: int
+    y: int
+    weight: int
+    pointwise: bool
+    narrow: bool
+    stem: bool
+    padded_input: bool
+    padded_output: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvRule:
+    """The workspace of a convolution on one kind of GPU. Called with an `OpCall`, gives bytes.
+
+    Not modeled: `benchmark=True`, which tries plans of all sizes; 1-D and 3-D convolutions are treated alike.
+
+    Attributes:
+        second_guess: what else it may be, where the rule knows least. Weight gradients are summed in three parts more,
+            or in three fewer where that leaves any: where the block of the call before is just too small for the
+            parts, another one as large is reserved. On 8.6 and 8.9, float32 is copied for as on 8.0.
+        answers: of the job's own cuDNN; None: it could not be asked.
+    """
+
+    capability: tuple[int, int]
+    sm_count: int
+    second_guess: bool = False
+    answers: CudnnAnswers | None = None
+
+    def __call__(self, call: OpCall) -> int:
+        """Bytes for the time of `call`: the answer of the job's own cuDNN, else that in the shipped table of this
+        capability, else the rule's.
+        """
+        p: dict[str, Any] = dict(call.params)
+        sizes = _sizes(p)
+        kind = _kind(call)
+        nbytes = self._answered(call, sizes)
+        if nbytes is None:
+            if not self._is_for_tensor_cores(p):
+                return 0
+            nbytes = self._stem(kind, sizes, p) if sizes.stem else self._known(call, sizes)
+        if nbytes is None:
+            nbytes = self._by_rule(kind, sizes, p)
+        if self.second_guess and nbytes and kind == "conv_wgrad":
+            parts = (nbytes - sizes.x - sizes.y) // sizes.weight
+            nbytes += (1 - _SPLIT_PARTS if parts >= _SPLIT_PARTS else _SPLIT_PARTS - 1) * sizes.weight
+        return nbytes
+
+    def source_of(self, call: OpCall) -> str:
+        """`asked`, `table` or `rule`: what `call`'s workspace comes from."""
+        sizes = _sizes(dict(call.params))
+        if self._answered(call, sizes) is not None:
+            return "asked"
+        is_known = self._is_for_tensor_cores(dict(call.params)) and not sizes.stem
+        return "table" if is_known and self._known(call, sizes) is not None else "rule"
+
+    def guesses(self, call: OpCall) -> bool:
+        """Whether the rule must say what no table knows: a workspace, or that there is none in the usual layout."""
+        p: dict[str, Any] = dict(call.params)
+        if p.get("benchmark"):
+            return True
+        sizes = _sizes(p)
+        if self._answered(call, sizes) is not None or not self._is_for_tensor_cores(p):
+            return False
+        if sizes.stem or _is_narrow_pointwise(sizes) or self._known(call, sizes) is not None:
+            return False
+        return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
+
+    def _is_for_tensor_cores(self, p: dict[str, Any]) -> bool:
+        if p["groups"] > 1 or not p.get("enabled", True):
+            return False
+        if p["dtype"] in _HALF:
+            return self.capability >= (7, 0)
+        return p["dtype"] == "float32" and self.capability >= (8, 0) and bool(p.get("allow_tf32", True))
+
+    def _by_rule(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
+        if p["dtype"] in _HALF:
+            return _padded_copies(sizes) if p["channels_last"] else self._copies(kind, sizes, p)
+        if self.capability >= (9, 0):
+            return 0 if p["channels_last"] or _is_narrow_pointwise(sizes) else self._copies(kind, sizes, p)
+        if self.capability in _COPY_NOTHING and not p["channels_last"] and not self.second_guess:
+            return 0
+        return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
+
+    def _answered(self, call: OpCall, sizes: _Sizes) -> int | None:
+        if self.answers is None or self.answers.capability != self.capability:
+            return None
+        if call.params["dtype"] == "float32" and _is_narrow_pointwise(sizes):
+            return None
+        return self.answers(call)
+
+    def _known(self, call: OpCall, sizes: _Sizes) -> int | None:
+        table = cudnn_table(self.capability)
+        return None if table is None or _is_narrow_pointwise(sizes) else table(call)
+
+    def _stem(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
+        """A first layer reads images of up to four channels itself; only its weight gradient may be copied for."""
+        if p["dtype"] in _HALF:
+            return sizes.x + sizes.y if kind == "conv_wgrad" else 0
+        wide = p["w"][0] > _WIDE_STEM and self.capability == (8, 0)
+        return sizes.x + sizes.y + sizes.weight if wide and kind == "conv_wgrad" and not p["channels_last"] else 0
+
+    def _copies(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
+        """All operands and the result in the other layout."""
+        if kind == "conv_wgrad":
+            return sizes.x + sizes.y + self._parts(p) * sizes.w
+        return sizes.x + sizes.w + sizes.y
+
+    def _tf32(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
+        """Ampere's kernels for float32: they round operands into the workspace and write the result themselves."""
+        out_channels, in_channels, *kernel = p["w"]
+        summed = {"conv_forward": in_channels, "conv_dgrad": out_channels}.get(kind)
+        if summed is not None and summed <= _READ_AS_THEY_ARE[kind] and not p.get("transposed"):
+            return 0
+        if kind == "conv_forward":
+            # A result with padded channels is not what was asked for: it is copied, too.
+            return sizes.x + sizes.weight + (sizes.y if sizes.padded_output else 0)
+        if kind == "conv_dgrad":
+            return sizes.y + sizes.weight + (0 if p["channels_last"] else sizes.x)
+        if p["y"][0] * math.prod(p["y"][2:]) <= _FEW_PIXELS:
+            return 0
+        parts = self._parts(p)
+        tiles = math.ceil(out_channels / _TILE) * math.ceil(in_channels / _TILE) * math.prod(kernel)
+        if parts == 1 and tiles < _WAVE_FILL * self.sm_count * math.ceil(tiles / self.sm_count):
+            parts = _SPLIT_PARTS
+        return sizes.x + sizes.y + parts * sizes.weight
+
+    def _parts(self, p: dict[str, Any]) -> int:
+        """Parts that a weight gradient is summed in: enough tiles for every multiprocessor."""
+        out_channels, in_channels, *kernel = p["w"]
+        tiles: int = math.ceil(out_channels / _TILE) * math.ceil(in_channels * math.prod(kernel) / _TILE)
+        return max(1, round(self.sm_count / tiles))
+
+
+def _padded_copies(sizes: _Sizes) -> int:
+    """In half precision and channels-last layout only what must be padded is copied, and the weights with it."""
+    if not (sizes.padded_input or sizes.padded_output):
+        return 0
+    return (sizes.x if sizes.padded_input else 0) + (sizes.y if sizes.padded_output else 0) + sizes.w
+
+
+def _kind(call: OpCall) -> str:
+    """A transposed convolution runs as the gradient of an ordinary one, and the other way round."""
+    if not call.params.get("transposed"):
+        return call.kind
+    return {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(call.kind, call.kind)
+
+
+def told_of_convolutions(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnAnswers | None) -> str | None:
+    """Where the workspaces of the ungrouped convolutions in `trace` come from, as a sentence; None without any."""
+    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
+    calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
+    found = Counter(rule.source_of(op) for op in calls)
+    if not found:
+        return None
+    table = cudnn_table(gpu.compute_capability)
+    names = {
+        "asked": "" if answers is None else f"{version_text(answers.version)} of its environment",
+        "table": "" if table is None else f"shipped answers of {version_text(table.version)}",
+        "rule": "rule",
+    }
+    told = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])
+    return f"workspaces of {found.total()} calls to cuDNN: {told}"
+
+
+def none(_call: OpCall) -> int:
+    """No workspace at all: a lower bound."""
+    return 0
+
+
+def _is_narrow_pointwise(sizes: _Sizes) -> bool:
+    # cuDNN 9.8 and later list a plan with copies first, but what was measured on A100 (2024 and 2025) shows none.
+    return sizes.pointwise and sizes.narrow
+
+
+def _sizes(p: dict[str, Any]) -> _Sizes:
+    item = 2 if p["dtype"] in _HALF else 4
+    out_channels, in_channels, *kernel = p["w"]
+    if p.get("transposed"):
+        out_channels, in_channels = in_channels, out_channels
+    wide_in, wide_out = (_padded(channels, _VECTOR_BYTES // item) for channels in (in_channels, out_channels))
+    x = item * p["x"][0] * wide_in * math.prod(p["x"][2:])
+    y = item * p["y"][0] * wide_out * math.prod(p["y"][2:])
+    weight = item * wide_out * wide_in * math.prod(kernel)
+    pointwise = math.prod(kernel) == 1
+    return _Sizes(
+        x=x if math.prod(p["x"][2:]) > 1 else 0,
+        w=0 if pointwise else weight,
+        y=y if math.prod(p["y"][2:]) > 1 else 0,
+        weight=weight,
+        pointwise=pointwise,
+        narrow=min(in_channels, out_channels) <= _NARROW,
+        stem=in_channels <= 4,
+        padded_input=wide_in != in_channels,
+        padded_output=wide_out != out_channels,
+    )
+
+
+def _padded(channels: int, multiple: int) -> int:
+    return math.ceil(channels / multiple) * multiple

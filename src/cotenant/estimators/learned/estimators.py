@@ -1,0 +1,137 @@
+"""Estimators that were learned from published measurements, by the layers of a network. Need numpy, not torch.
+
+They were trained on one kind of GPU, in one environment of 2024: what that environment holds beside the allocator is
+taken off, and the context of the GPU that is asked about is put in its place. As shipped, none of them sees the
+optimizer, the precision or the order of things; `hybrid` does.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.trace import MemoryTrace
+from cotenant.core.units import MiB
+from cotenant.estimators.learned.features import (
+    Network,
+    byte_features,
+    layer_sequence,
+    network_in_training,
+    paper_features,
+    training_features,
+)
+from cotenant.estimators.learned.utilization import with_utilization
+from cotenant.estimators.learned.weights import (
+    Weights,
+    forest_says,
+    import_numpy,
+    perceptrons_say,
+    scaled,
+    sequence_vector,
+    shipped,
+    vector_of,
+)
+from cotenant.estimators.profiles import DeviceProfile
+from cotenant.estimators.published.features import Features
+from cotenant.estimators.published.rules import Figures, TraceRule
+
+_LEAST_BYTES = 2 * MiB
+_CARD_MIB = 40000
+"""Above it, and for what ran out of memory, the paper has one class."""
+
+
+class _Learned(TraceRule):
+    """Shared by all that know a network by its layers."""
+
+    leaves_out = "what its training data did not vary: optimizer, precision, GPU, library versions"
+
+    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
+        return with_utilization(super().on(recorded, features, gpu), recorded, features, gpu)
+
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:
+        network = network_in_training(recorded, features)
+        weights = shipped(self.name, network.family)
+        found = self.features_of(network) | training_features(network)
+        mib, open_ended = self.says(weights, network, found)
+        warnings = []
+        beyond = weights.beyond(found)
+        if beyond:
+            warnings.append(f"{self.name}: beyond what it was trained on: {', '.join(beyond[:3])}")
+        if open_ended:
+            warnings.append(f"{self.name}: in its class of all above {_CARD_MIB} MiB; the number is the least of it")
+        reserved = round((mib - float(weights.meta["outside_mib"])) * MiB)
+        return Figures(
+            reserved_bytes=max(reserved, _LEAST_BYTES),
+            context_bytes=gpu.context.typical_bytes,
+            warnings=tuple(warnings),
+            partial=open_ended,
+        )
+
+    @abstractmethod
+    def features_of(self, network: Network) -> dict[str, float]:
+        """What the model looks at."""
+
+    @abstractmethod
+    def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
+        """MiB of the whole device, and whether that is only the least."""
+
+
+class _Classes(_Learned):
+    """A class of memory; the estimate is its upper edge, as in the paper."""
+
+    def features_of(self, network: Network) -> dict[str, float]:
+        return paper_features(network)
+
+    def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
+        logits = perceptrons_say(weights, self._input(weights, network, features))
+        width = int(weights.meta["class_mib"])
+        edge = (int(weights.meta["classes"][int(logits.argmax())]) + 1) * width
+        return float(min(edge, _CARD_MIB)), edge > _CARD_MIB
+
+    def _input(self, weights: Weights, network: Network, features: dict[str, float]) -> Any:  # noqa: ARG002
+        return scaled(weights, vector_of(weights, features), "total")
+
+
+class MlpEnsembleEstimator(_Classes):
+    """GPUMemNet's ensemble of small MLPs over counts of a network, re-implemented and trained without its leaks.
+
+    Source: arXiv 2602.17817. Classes of 1000 MiB for MLPs, of 8000 MiB for CNNs and Transformers.
+    """
+
+    name = "gpumemnet-mlp"
+
+
+class SequenceEnsembleEstimator(_Classes):
+    """GPUMemNet's Transformer ensemble over the sequence of layers, with attention across the layers.
+
+    Source: as `gpumemnet-mlp`.
+    """
+
+    name = "gpumemnet-sequence"
+
+    def _input(self, weights: Weights, network: Network, features: dict[str, float]) -> Any:
+        totals = super()._input(weights, network, features)
+        return import_numpy().concatenate([totals, sequence_vector(weights, layer_sequence(network))])
+
+
+class _Forest(_Learned):
+    """Bytes, by trees over bytes of each kind of layer."""
+
+    def features_of(self, network: Network) -> dict[str, float]:
+        return byte_features(network)
+
+    def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:  # noqa: ARG002
+        return forest_says(weights, vector_of(weights, features)), False
+
+
+class ExtraTreesEstimator(_Forest):
+    """Extremely randomized trees over bytes of weights and outputs by kind of layer."""
+
+    name = "extra-trees"
+
+
+class BoostingEstimator(_Forest):
+    """Gradient boosting over the same bytes as `extra-trees`."""
+
+    name = "boosting"

@@ -1,0 +1,113 @@
+"""The trace's bytes and a learned residual, with a calibrated margin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.trace import MemoryTrace
+from cotenant.core.units import MiB
+from cotenant.estimators.layers import kind_of
+from cotenant.estimators.learned.features import Replays, conv_features
+from cotenant.estimators.learned.replays import replays_of
+from cotenant.estimators.learned.utilization import with_utilization
+from cotenant.estimators.learned.weights import Weights, forest_says, shipped, vector_of
+from cotenant.estimators.profiles import DeviceProfile
+from cotenant.estimators.published.features import Features
+from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.replays import scene_of, stack_of
+
+FLOOR_BYTES = 200 * MiB
+"""Added to reserved bytes before a residual is taken relative to them, so that small jobs do not weigh most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What is added to the reserved bytes of a replay, and on top, so that the peak stays below.
+
+    Attributes:
+        coverage: of the margin; less than asked for where the rows it is calibrated on are too few.
+        beyond: features outside of where the residual was trained; then it is 0.
+    """
+
+    shift_bytes: int
+    margin_bytes: int
+    coverage: float
+    rows: int
+    beyond: tuple[str, ...] = ()
+
+
+def kind_of_trace(trace: MemoryTrace) -> str:
+    """`conv`, `attention` or `dense`: kinds of networks whose replays err differently."""
+    if any(op.kind.startswith("conv") for op in trace.ops):
+        return "conv"
+    told: Any = trace.header.get("layers") or ()
+    kinds = {kind_of(str(name)) for name, *_ in told}
+    return "attention" if kinds & {"attention", "embedding"} else "dense"
+
+
+def correct(weights: Weights, trace: MemoryTrace, replays: Replays) -> Correction:
+    """The correction for a trace with such replays."""
+    scale = replays.reserved_bytes + FLOOR_BYTES
+    features = conv_features(trace, replays)
+    beyond = weights.beyond(features) if features is not None else ()
+    residual = forest_says(weights, vector_of(weights, features)) if features is not None and not beyond else 0.0
+    kind = kind_of_trace(trace)
+    # Where nothing was added, the errors are those of the replay alone.
+    calibration = weights.meta["calibration"]["conv-uncorrected" if beyond else kind]
+    return Correction(
+        shift_bytes=round(residual * scale),
+        margin_bytes=round(calibration["quantile"] * scale),
+        coverage=float(calibration["coverage"]),
+        rows=int(calibration["rows"]),
+        beyond=beyond,
+    )
+
+
+class HybridEstimator(TraceRule):
+    """The bytes of the trace and, for networks that convolve, a learned residual; a conformal margin.
+
+    The residual is what GPUMemNet's measurements of CNNs leave beside the replay: workspaces that the rule for cuDNN
+    does not know. Beyond what it was trained on, nothing is added. The margin is a one-sided split-conformal quantile
+    of errors out of fold, relative to the reserved bytes, for networks that convolve, that attend, or do neither.
+    Source of the margin: Vovk et al., Algorithmic Learning in a Random World, 2005 (inductive conformal prediction).
+    """
+
+    name = "hybrid"
+    leaves_out = "as `traced`; its residual knows the CNNs of one data set on one GPU"
+
+    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
+        figures, correction = self._answer(recorded, gpu)
+        estimate = Estimate(
+            peak_allocated_bytes=figures.allocated_bytes,
+            peak_reserved_bytes=figures.reserved_bytes,
+            context_bytes=figures.context_bytes,
+            margin_bytes=correction.margin_bytes + gpu.context.high_bytes - gpu.context.typical_bytes,
+            coverage=correction.coverage,
+            estimator=self.name,
+            version=self.version,
+            gpu=gpu.name,
+            breakdown_bytes=figures.breakdown_bytes,
+            warnings=(*recorded.warnings, *figures.warnings),
+            partial=recorded.partial,
+        )
+        return with_utilization(estimate, recorded, features, gpu)
+
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+        return self._answer(recorded, gpu)[0]
+
+    def _answer(self, recorded: MemoryTrace, gpu: DeviceProfile) -> tuple[Figures, Correction]:
+        scene = scene_of(recorded, gpu, stack_of(recorded.header))
+        result = scene.replay()
+        correction = correct(shipped(self.name, "all"), recorded, replays_of(recorded, scene, result))
+        told = f"hybrid: no residual, since {', '.join(correction.beyond[:2])}" if correction.beyond else ""
+        corrected = result.peak_reserved_bytes + correction.shift_bytes
+        figures = Figures(
+            reserved_bytes=max(corrected, result.peak_allocated_bytes, 2 * MiB),
+            context_bytes=gpu.context.typical_bytes,
+            allocated_bytes=result.peak_allocated_bytes,
+            breakdown_bytes=dict(result.breakdown_bytes),
+            warnings=(told,) if told else (),
+        )
+        return figures, correction

@@ -1,0 +1,22 @@
+"""The replays that the hybrid estimator starts from."""
+
+from __future__ import annotations
+
+from cotenant.allocator import ReplayResult
+from cotenant.core.trace import MemoryTrace
+from cotenant.estimators.cudnn.workspaces import none
+from cotenant.estimators.learned.features import Replays
+from cotenant.estimators.replays import Scene, scene_of
+
+
+def replays_of(trace: MemoryTrace, scene: Scene, result: ReplayResult | None = None) -> Replays:
+    """Peaks of `trace` on the GPU of `scene`, with and without workspaces; `result`: the former, if it is there."""
+    full = scene.replay() if result is None else result
+    convolves = any(op.kind.startswith("conv") for op in trace.ops)
+    bare = scene_of(trace, scene.gpu, scene.stack, conv=none).replay() if convolves else full
+    return Replays(
+        reserved_bytes=full.peak_reserved_bytes,
+        allocated_bytes=full.peak_allocated_bytes,
+        bare_reserved_bytes=bare.peak_reserved_bytes,
+        bare_allocated_bytes=bare.peak_allocated_bytes,
+    )

@@ -1,0 +1,1 @@
+"""Estimators that others published, and the trivial rules beside them."""

@@ -1,0 +1,1 @@
+"""Configurations drawn, and labelled one by one."""

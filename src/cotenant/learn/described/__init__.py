@@ -1,0 +1,1 @@
+"""Training jobs written as traces, without a script and without torch."""

@@ -1,0 +1,177 @@
+"""Operations of the networks in the published sets, as a `Tape` sees them. fp32, training mode.
+
+Shapes: `B` samples, `L` tokens, `C` channels, `S` pixels of a side, `D` width, `F` features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cotenant.learn.described.tape import DONE, F32, Do, Parameter, Tape, Tensor
+
+SAVE_OUTPUT = frozenset({"relu", "tanh", "sigmoid", "softmax"})
+"""Activations whose gradient is computed from their output; of all others, from their input."""
+
+
+def linear(tape: Tape, x: Tensor, rows: int, weight: Parameter, bias: Parameter | None) -> Tensor:
+    """A matrix product of `rows` vectors. The bias' length tells the features; without one the weight and `x` do."""
+    features = bias.bytes // F32 if bias else weight.bytes // (x.bytes // rows)
+    out = tape.make(F32 * rows * features)
+    tape.call("gemm_lt" if bias and features > 1 else "gemm")
+    gemm = tape.op("gemm", "autograd")
+    formula = [Do("grad", 0, x.bytes), Do("op", gemm)] if x.node else []
+    formula += [Do("weight", parameter=weight), Do("op", gemm)]
+    if bias:
+        formula.append(Do("weight", parameter=bias))
+    return tape.result(out, [x], formula, [x])
+
+
+def convolution(
+    tape: Tape,
+    x: Tensor,
+    x_shape: tuple[int, ...],
+    out_channels: int,
+    *,
+    kernel: int,
+    stride: int,
+    weights: Sequence[Parameter],
+) -> Tensor:
+    """A square 2-D convolution with "same" padding; `weights` are its weight and, if it has one, its bias."""
+    batch, channels, height, width = x_shape
+    y_shape = (batch, out_channels, -(-height // stride), -(-width // stride))
+    params = (
+        ("x", x_shape),
+        ("w", (out_channels, channels, kernel, kernel)),
+        ("y", y_shape),
+        ("stride", (stride, stride)),
+        ("padding", (kernel // 2, kernel // 2)),
+        ("dilation", (1, 1)),
+        ("groups", 1),
+        ("dtype", "float32"),
+        ("channels_last", False),
+        ("transposed", False),
+        ("benchmark", False),
+        ("deterministic", False),
+        ("allow_tf32", True),
+        ("enabled", True),
+    )
+    out = tape.make(F32 * math.prod(y_shape))
+    tape.call("conv_forward", "main", params)
+    formula = []
+    if x.node:
+        formula += [Do("grad", 0, x.bytes), Do("op", tape.op("conv_dgrad", "autograd", params))]
+    formula += [Do("weight", parameter=weights[0]), Do("op", tape.op("conv_wgrad", "autograd", params))]
+    formula += [Do("weight", parameter=each) for each in weights[1:]]
+    return tape.result(out, [x], formula, [x])
+
+
+def norm(tape: Tape, x: Tensor, groups: int, weights: Sequence[Parameter]) -> Tensor:
+    """Batch norm (`groups`: channels) or layer norm (`groups`: tokens): a mean and a deviation of each is kept."""
+    out = tape.make(x.bytes)
+    mean, deviation = tape.make(F32 * groups), tape.make(F32 * groups)
+    formula = [Do("grad", 0, x.bytes)] if x.node else []
+    formula += [Do("weight", parameter=each) for each in weights]
+    tape.result(out, [x], formula, [x, mean, deviation])
+    tape.drop(mean)
+    tape.drop(deviation)
+    return out
+
+
+def activation(tape: Tape, x: Tensor, name: str, weight: Parameter | None = None) -> Tensor:
+    """An activation of the same size as `x`; `weight` is that of a PReLU."""
+    if name == "identity":
+        return tape.keep(x)
+    out = tape.make(x.bytes)
+    formula = [Do("grad", 0, x.bytes)]
+    if weight is not None:
+        formula += [Do("make", 0, x.bytes), Do("weight", parameter=weight), Do("drop", 0)]
+    return tape.result(out, [x], formula, [out if name in SAVE_OUTPUT else x])
+
+
+def dropout(tape: Tape, x: Tensor) -> Tensor:
+    """A mask of a byte for each element is kept."""
+    mask = tape.make(x.bytes // F32)
+    out = tape.make(x.bytes)
+    tape.result(out, [x], [Do("grad", 0, x.bytes)], [mask])
+    tape.drop(mask)
+    return out
+
+
+def mean(tape: Tape, x: Tensor, elements: int) -> Tensor:
+    """The mean over pixels or tokens, to so many elements in all; nothing is kept."""
+    return tape.result(tape.make(F32 * elements), [x], [Do("grad", 0, x.bytes)])
+
+
+def add(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+    """A residual connection: the gradient goes both ways as it is."""
+    return tape.result(tape.make(x.bytes), [x, y], [Do("pass", 0), Do("pass", 1)])
+
+
+def concatenate(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+    """Channels of both, laid out anew; a part of the gradient is a view of it, so both keep it alive."""
+    return tape.result(tape.make(x.bytes + y.bytes), [x, y], [Do("pass", 0), Do("pass", 1)])
+
+
+def embed(tape: Tape, indices: Tensor, elements: int, weight: Parameter) -> Tensor:
+    """Rows of a table; its gradient is as large as the table."""
+    return tape.result(tape.make(F32 * elements), [indices], [Do("weight", parameter=weight)], [indices])
+
+
+def add_positions(tape: Tape, x: Tensor, weight: Parameter) -> Tensor:
+    """Learned positions, the same for every sample."""
+    return tape.result(tape.make(x.bytes), [x], [Do("pass", 0), Do("weight", parameter=weight)])
+
+
+def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, weights: Sequence[Parameter]) -> Tensor:
+    """`nn.MultiheadAttention` on one tensor, by the memory-efficient kernel; `weights`: in, in bias, out, out bias.
+
+    The input is turned to sequence first, multiplied into queries, keys and values in one, and these are laid apart.
+    """
+    size, (w_in, b_in, w_out, b_out) = x.bytes, weights
+    turned = tape.result(tape.make(size), [x], [Do("pass", 0)])
+    packed = tape.make(3 * size)
+    tape.call("gemm")
+    biased = tape.make(3 * size)
+    tape.drop(packed)
+    apart = tape.make(3 * size)
+    tape.drop(biased)
+    gemm = tape.op("gemm", "autograd")
+    formula = [Do("weight", parameter=b_in), Do("weight", parameter=w_in), Do("op", gemm), Do("grad", 0, size)]
+    tape.result(apart, [turned], [*formula, Do("op", gemm)], [turned])
+    tape.drop(turned)
+    out = tape.make(size)
+    log_sums = tape.make(F32 * batch * heads * (-(-length // 32) * 32))
+    seeds = [tape.make(8), tape.make(8)]
+    tape.result(out, [apart], _attention_gradient(size), [apart, log_sums, out, *reversed(seeds)])
+    for each in (apart, log_sums, *seeds):
+        tape.drop(each)
+    merged = tape.result(tape.make(size), [out], [Do("pass", 0)])
+    tape.drop(out)
+    projected = linear(tape, merged, batch * length, w_out, b_out)
+    tape.drop(merged)
+    # It is turned back to batch first as a view, but its gradient is laid out anew.
+    return tape.result(projected, [projected], [Do("grad", 0, size)])
+
+
+def _attention_gradient(size: int) -> list[Do]:
+    """Gradients of queries, keys and values; each is laid out twice again, then all three become one."""
+    steps = [*(Do("make", i, size) for i in range(3)), DONE]
+    for round_ in (3, 6):
+        for i in range(3):
+            steps += [Do("make", round_ + i, size), Do("drop", round_ - 1 - i if round_ == 3 else i + 3)]
+    steps += [Do("make", 9, 3 * size), Do("drop", 6), Do("make", 10, 3 * size), Do("drop", 7), Do("drop", 10)]
+    steps += [Do("make", 11, 3 * size), Do("drop", 8), Do("drop", 11), Do("grad", 0, 3 * size), Do("drop", 9)]
+    return steps
+
+
+def cross_entropy(tape: Tape, logits: Tensor) -> Tensor:
+    """The loss, by log-softmax and negative log-likelihood."""
+    size = logits.bytes
+    logs = tape.make(size)
+    tape.result(logs, [logits], [Do("grad", 0, size)], [logs])
+    loss, weight = tape.make(F32), tape.make(F32)
+    tape.result(loss, [logs], [Do("grad", 0, size)], [weight])
+    tape.drop(logs)
+    tape.drop(weight)
+    return loss

@@ -1,0 +1,1 @@
+"""Models fitted to tables, judged, and written as weights."""

@@ -1,0 +1,260 @@
+"""The paper's two ensembles of small neural networks, in torch.
+
+Source: GPUMemNet, arXiv 2602.17817. Seven classifiers of 1 to 7 hidden layers (8, 4, 4, ... wide, batch norm, ReLU)
+whose logits are averaged: with its features these have its 1495, 1646 and 1590 parameters for MLPs, CNNs and
+Transformers. The second kind reads the layers one by one, through two encoders whose sum goes to such an ensemble.
+
+What differs: features are scaled (logarithm, then mean and deviation of the training part); attention runs across
+layers, not across the batch; the best weights of a validation part are kept, which is taken from the training rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from cotenant.estimators.layers import KINDS
+from cotenant.learn.models.metrics import Prediction
+from cotenant.learn.tables.features import Matrix, Table
+
+DEPTHS = (1, 2, 3, 4, 5, 6, 7)
+FIRST_WIDTH, WIDTH = 8, 4
+ENCODERS = ((6, 3), (4, 2))
+"""Width and layers of each encoder."""
+FEEDFORWARD = 4
+POOLED_BY = 10.0
+"""Divides the sum over layers, which may be hundreds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How a network is trained; stops when the validation loss was no better for `patience` epochs."""
+
+    epochs: int = 600
+    patience: int = 60
+    batch: int = 128
+    rate: float = 1e-2
+    validation: float = 0.15
+
+
+class Perceptrons(nn.Module):
+    """All members of an ensemble at once: `E` members side by side, those that are less deep waiting."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        members = len(DEPTHS)
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        self.scales = nn.ParameterList()
+        self.shifts = nn.ParameterList()
+        widths = [inputs, FIRST_WIDTH, *[WIDTH] * (max(DEPTHS) - 1)]
+        for level in range(max(DEPTHS)):
+            bound = 1 / math.sqrt(widths[level])
+            fan_in = FIRST_WIDTH if level else inputs
+            weight = torch.empty(members, fan_in, FIRST_WIDTH).uniform_(-bound, bound)
+            bias = torch.empty(members, FIRST_WIDTH).uniform_(-bound, bound)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(bias))
+            self.scales.append(nn.Parameter(torch.ones(members, FIRST_WIDTH)))
+            self.shifts.append(nn.Parameter(torch.zeros(members, FIRST_WIDTH)))
+            self.register_buffer(f"mean{level}", torch.zeros(members, FIRST_WIDTH))
+            self.register_buffer(f"variance{level}", torch.ones(members, FIRST_WIDTH))
+            used = torch.zeros(members, 1, FIRST_WIDTH)
+            used[..., : widths[level + 1]] = 1
+            self.register_buffer(f"used{level}", used)
+            self.register_buffer(f"active{level}", torch.tensor([depth > level for depth in DEPTHS])[:, None, None])
+        last = [FIRST_WIDTH if depth == 1 else WIDTH for depth in DEPTHS]
+        bounds = torch.tensor([1 / math.sqrt(each) for each in last])[:, None, None]
+        self.head = nn.Parameter((torch.rand(members, FIRST_WIDTH, classes) * 2 - 1) * bounds)
+        self.head_bias = nn.Parameter((torch.rand(members, 1, classes) * 2 - 1) * bounds)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = x.expand(len(DEPTHS), *x.shape)
+        for level in range(max(DEPTHS)):
+            made = torch.bmm(hidden, self.weights[level]) + self.biases[level][:, None]
+            made = torch.relu(self._normalized(made, level)) * getattr(self, f"used{level}")
+            hidden = made if level == 0 else torch.where(getattr(self, f"active{level}"), made, hidden)
+        logits: torch.Tensor = (torch.bmm(hidden, self.head) + self.head_bias).mean(dim=0)
+        return logits
+
+    def _normalized(self, x: torch.Tensor, level: int) -> torch.Tensor:
+        mean, variance = getattr(self, f"mean{level}"), getattr(self, f"variance{level}")
+        if self.training:
+            now, spread = x.mean(dim=1), x.var(dim=1, unbiased=False)
+            with torch.no_grad():
+                mean.lerp_(now, 0.1)
+                variance.lerp_(spread, 0.1)
+            mean, variance = now, spread
+        scaled = (x - mean[:, None]) * torch.rsqrt(variance[:, None] + 1e-5)
+        return scaled * self.scales[level][:, None] + self.shifts[level][:, None]
+
+
+class Encoder(nn.Module):
+    """Attention across the layers of a network, one head, post-norm; the sum over layers is the answer."""
+
+    def __init__(self, inputs: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(inputs, width)
+        block = nn.TransformerEncoderLayer(width, 1, FEEDFORWARD, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+
+    def forward(self, layers: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
+        found = self.blocks(self.embed(layers), src_key_padding_mask=absent)
+        pooled: torch.Tensor = found.masked_fill(absent[..., None], 0.0).sum(dim=1) / POOLED_BY
+        return pooled
+
+
+class Sequences(nn.Module):
+    """Two encoders over the layers; their sums and the totals go to the perceptrons."""
+
+    def __init__(self, inputs: int, totals: int, classes: int) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(Encoder(inputs, width, layers) for width, layers in ENCODERS)
+        self.perceptrons = Perceptrons(totals + sum(width for width, _ in ENCODERS), classes)
+
+    def forward(self, totals: torch.Tensor, layers: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
+        pooled = [encoder(layers, absent) for encoder in self.encoders]
+        logits: torch.Tensor = self.perceptrons(torch.cat([totals, *pooled], dim=1))
+        return logits
+
+
+class MlpEnsemble:
+    """The MLP ensemble over the paper's features."""
+
+    name = "gpumemnet-mlp"
+
+    def __init__(self, schedule: Schedule | None = None) -> None:
+        self.schedule = schedule or Schedule()
+
+    def fit(self, table: Table, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.scale = Scale.of(table.features["paper"])
+        self.classes = np.unique(table.classes())
+        self.net = self._network(table)
+        self.losses = _train(self.net, self._inputs(table), _targets(table, self.classes), self.schedule, seed)
+
+    def predict(self, table: Table) -> Prediction:
+        self.net.eval()
+        with torch.no_grad():
+            logits = self.net(*self._inputs(table))
+        return Prediction(classes=self.classes[logits.argmax(dim=1).numpy()])
+
+    def _network(self, table: Table) -> nn.Module:
+        return Perceptrons(table.features["paper"].shape[1], len(self.classes))
+
+    def _inputs(self, table: Table) -> tuple[torch.Tensor, ...]:
+        return (torch.tensor(self.scale(table.features["paper"]), dtype=torch.float32),)
+
+
+class SequenceEnsemble(MlpEnsemble):
+    """The sequence ensemble over (kind, outputs, parameters) of every layer, with the same totals beside them."""
+
+    name = "gpumemnet-sequence"
+
+    def __init__(self, schedule: Schedule | None = None) -> None:
+        super().__init__(schedule or Schedule(epochs=60, patience=20, batch=256, rate=2e-2))
+
+    def fit(self, table: Table, seed: int) -> None:
+        self.layer_scale = LayerScale.of(table.sequences)
+        super().fit(table, seed)
+
+    def _network(self, table: Table) -> nn.Module:
+        return Sequences(len(KINDS) + 2, table.features["paper"].shape[1], len(self.classes))
+
+    def _inputs(self, table: Table) -> tuple[torch.Tensor, ...]:
+        layers, absent = self.layer_scale.padded(table.sequences)
+        return (*super()._inputs(table), torch.tensor(layers, dtype=torch.float32), torch.tensor(absent))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Signed logarithm, then mean 0 and deviation 1 over the rows it was made of."""
+
+    mean: Matrix
+    deviation: Matrix
+
+    @classmethod
+    def of(cls, matrix: Matrix) -> Scale:
+        """The scale of these rows."""
+        logs = np.sign(matrix) * np.log1p(np.abs(matrix))
+        deviation = logs.std(axis=0)
+        return cls(logs.mean(axis=0), np.where(deviation < 1e-9, 1.0, deviation))
+
+    def __call__(self, matrix: Matrix) -> Matrix:
+        return (np.sign(matrix) * np.log1p(np.abs(matrix)) - self.mean) / self.deviation
+
+
+@dataclass(frozen=True, slots=True)
+class LayerScale:
+    """Layers as vectors: the kind as one of `KINDS`, and the two sizes scaled."""
+
+    scale: Scale
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[tuple[int, float, float]]]) -> LayerScale:
+        """The scale of all layers of these rows."""
+        return cls(Scale.of(np.array([layer[1:] for each in sequences for layer in each])))
+
+    def padded(self, sequences: Sequence[Sequence[tuple[int, float, float]]]) -> tuple[Any, NDArray[np.bool_]]:
+        """Rows x layers x features, and where there is no layer."""
+        longest = max(len(each) for each in sequences)
+        layers: Matrix = np.zeros((len(sequences), longest, len(KINDS) + 2))
+        absent: NDArray[np.bool_] = np.ones((len(sequences), longest), dtype=bool)
+        for row, each in enumerate(sequences):
+            told = np.array(each)
+            layers[row, np.arange(len(each)), told[:, 0].astype(int)] = 1
+            layers[row, : len(each), len(KINDS) :] = self.scale(told[:, 1:])
+            absent[row, : len(each)] = False
+        return layers, absent
+
+
+def _targets(table: Table, classes: NDArray[np.intp]) -> torch.Tensor:
+    return torch.tensor(np.searchsorted(classes, table.classes()))
+
+
+def split_off(count: int, how: Schedule, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of rows that only say when to stop, and of those to learn from."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held = max(1, round(how.validation * count))
+    return order[:held], order[held:]
+
+
+def _train(
+    net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, how: Schedule, seed: int
+) -> list[float]:
+    """Adam with a falling rate; keeps the weights that were best on the validation part, whose losses it gives."""
+    chance = torch.Generator().manual_seed(seed)
+    validation, training = split_off(len(targets), how, seed)
+    losses: list[float] = []
+    optimizer = torch.optim.Adam(net.parameters(), lr=how.rate)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.epochs, eta_min=how.rate / 50)
+    loss_of = nn.CrossEntropyLoss()
+    best_state, waited = copy.deepcopy(net.state_dict()), 0
+    for _ in range(how.epochs):
+        net.train()
+        for part in training[torch.randperm(len(training), generator=chance)].split(how.batch):
+            if len(part) < 2:
+                continue
+            optimizer.zero_grad()
+            loss_of(net(*(each[part] for each in inputs)), targets[part]).backward()
+            optimizer.step()
+        rates.step()
+        net.eval()
+        with torch.no_grad():
+            loss = float(loss_of(net(*(each[validation] for each in inputs)), targets[validation]))
+        waited += 1
+        if loss < min(losses, default=math.inf):
+            best_state, waited = copy.deepcopy(net.state_dict()), 0
+        losses.append(loss)
+        if waited > how.patience:
+            break
+    net.load_state_dict(best_state)
+    return losses

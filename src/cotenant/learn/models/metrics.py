@@ -1,0 +1,97 @@
+"""How good predictions are: by class, as published, and by bytes, as it matters. Needs numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.learn.tables.features import Matrix, Table, classes_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a model says of each row: MiB, or a class; `oom`: that it will not fit.
+
+    A model of classes leaves `mib` None.
+    """
+
+    classes: NDArray[np.intp]
+    mib: Matrix | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Of one model on one set of rows. Shares are ratios.
+
+    Attributes:
+        majority: accuracy of naming the most frequent class of these rows.
+        macro_f1: mean over the classes that occur or are predicted.
+        below: predicted a lower class than the true one.
+        confusion: true class by line, predicted by column.
+        mae_mib, p95_mib, mape, under, under_5: errors in bytes of rows whose peak is known (`known` of them): mean,
+            95th percentile, mean relative; share predicted too low, and too low by more than 5 %. None for classes.
+    """
+
+    rows: int
+    accuracy: float
+    majority: float
+    macro_f1: float
+    below: float
+    confusion: NDArray[np.intp]
+    known: int = 0
+    mae_mib: float | None = None
+    p95_mib: float | None = None
+    mape: float | None = None
+    under: float | None = None
+    under_5: float | None = None
+
+
+def score(table: Table, prediction: Prediction) -> Scores:
+    """Scores of a prediction for all rows of a table."""
+    true, told = table.classes(), prediction.classes
+    size = int(max(true.max(), told.max())) + 1
+    confusion: NDArray[np.intp] = np.zeros((size, size), dtype=np.intp)
+    np.add.at(confusion, (true, told), 1)
+    by_class = {
+        "rows": len(table),
+        "accuracy": float((true == told).mean()),
+        "majority": float(np.bincount(true).max() / len(true)),
+        "macro_f1": macro_f1(confusion),
+        "below": float((told < true).mean()),
+    }
+    if prediction.mib is None:
+        return Scores(confusion=confusion, **by_class)  # type: ignore[arg-type]
+    known = table.known
+    peak = table.peak_mib[known]
+    error = prediction.mib[known] - peak
+    return Scores(
+        confusion=confusion,
+        known=len(known),
+        mae_mib=float(np.abs(error).mean()),
+        p95_mib=float(np.percentile(np.abs(error), 95)),
+        mape=float((np.abs(error) / peak).mean()),
+        under=float((error < 0).mean()),
+        under_5=float((error < -0.05 * peak).mean()),
+        **by_class,  # type: ignore[arg-type]
+    )
+
+
+def macro_f1(confusion: NDArray[np.intp]) -> float:
+    """Mean F1 over the classes that occur or are predicted."""
+    hits = np.diag(confusion).astype(float)
+    total = confusion.sum(axis=0) + confusion.sum(axis=1)
+    seen = total > 0
+    return float((2 * hits[seen] / total[seen]).mean())
+
+
+def by_bytes(table: Table, mib: Matrix, oom: NDArray[np.bool_] | None = None) -> Prediction:
+    """A prediction of bytes, with the classes that follow from it."""
+    none = np.zeros(len(table), dtype=bool) if oom is None else oom
+    return Prediction(classes=classes_of(mib, none, table.family), mib=mib)
+
+
+def r2(true: Matrix, told: Matrix) -> float:
+    """Share of the variance that is explained."""
+    return float(1 - ((true - told) ** 2).sum() / ((true - true.mean()) ** 2).sum())

@@ -1,0 +1,1 @@
+"""Networks made from a configuration. Need torch."""

@@ -1,0 +1,1 @@
+"""Summaries of models, as text or of a module, as layers."""

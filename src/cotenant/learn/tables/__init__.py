@@ -1,0 +1,1 @@
+"""Rows of training jobs: read, tidied, checked, and turned to features."""

@@ -1,0 +1,319 @@
+"""`torch.cuda` as a script sees it: one GPU of the wanted model, whose driver is never called."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cotenant.tracing.device.memory_queries import NAMES, memory_queries
+from cotenant.tracing.recorder import Recorder
+
+_NCCL_VERSION = (2, 27, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """The GPU that the script believes in.
+
+    Attributes:
+        total_bytes: what `torch.cuda.get_device_properties(0).total_memory` says.
+        capability: compute capability, e.g. (8, 0).
+        count: how many of them.
+        allocator_bytes: what of it is left beside the context; None: all.
+    """
+
+    name: str
+    total_bytes: int
+    capability: tuple[int, int]
+    sm_count: int
+    count: int = 1
+    allocator_bytes: int | None = None
+
+
+class _Properties:
+    """Stands in for `torch._C._CudaDeviceProperties`."""
+
+    def __init__(self, card: Card) -> None:
+        self.name = card.name
+        self.major, self.minor = card.capability
+        self.total_memory = card.total_bytes
+        self.multi_processor_count = card.sm_count
+        self.is_integrated = False
+        self.is_multi_gpu_board = False
+        self.max_threads_per_multi_processor = 2048
+        self.max_threads_per_block = 1024
+        self.warp_size = 32
+        self.regs_per_multiprocessor = 65536
+        self.shared_memory_per_block = 49152
+        self.shared_memory_per_block_optin = 101376
+        self.shared_memory_per_multiprocessor = 102400
+        self.L2_cache_size = 40 * 2**20
+        self.gcnArchName = ""
+        self.uuid = "00000000-0000-0000-0000-000000000000"
+        self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
+
+
+class Stream:
+    """A CUDA stream that orders nothing; `number` tells the allocator's pools apart."""
+
+    _next = 1
+
+    def __init__(self, device: object = None, priority: int = 0, *, number: int | None = None, **_: object) -> None:
+        if number is None:
+            number, Stream._next = Stream._next, Stream._next + 1
+        self.number = number
+        self.priority = priority
+        self.device = torch.device("cuda", _index(device))
+        self.device_index = self.device.index
+        self.device_type = 1
+        self.stream_id = number
+        self.cuda_stream = number
+
+    def synchronize(self) -> None:
+        """Nothing runs, so nothing is waited for."""
+
+    def wait_stream(self, stream: object) -> None:
+        """Nothing runs, so nothing is waited for."""
+
+    def wait_event(self, event: object) -> None:
+        """Nothing runs, so nothing is waited for."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event, as given or new."""
+        return event if event is not None else Event()
+
+    def query(self) -> bool:
+        """All is done."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """No CUDA graph is being captured."""
+        return False
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+
+class Event:
+    """A CUDA event that has always happened."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.cuda_event = 0
+
+    def record(self, stream: object = None) -> None:
+        """Nothing to record."""
+
+    def wait(self, stream: object = None) -> None:
+        """Nothing to wait for."""
+
+    def query(self) -> bool:
+        """It has happened."""
+        return True
+
+    def synchronize(self) -> None:
+        """It has happened."""
+
+    def elapsed_time(self, end: object) -> float:
+        """Milliseconds to `end`; 1.0, since scripts divide by it."""
+        return 1.0
+
+
+class Graph:
+    """A CUDA graph whose capture is an ordinary run and whose replay does nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.number = 0
+
+    def capture_begin(self, *_: object, **__: object) -> None:
+        """Begin."""
+
+    def capture_end(self) -> None:
+        """End."""
+
+    def replay(self) -> None:
+        """Memory stays as the capture left it."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def pool(self) -> tuple[int, int]:
+        """An identity for the pool of memory."""
+        return (0, 0)
+
+
+def install(card: Card, recorder: Recorder) -> None:
+    """Replace what scripts and libraries call in `torch.cuda`."""
+    cuda = torch.cuda
+    properties = _Properties(card)
+    current = Stream(number=0)
+    state: dict[str, Any] = {"stream": current, "device": 0}
+
+    @contextlib.contextmanager
+    def use_stream(stream: Stream | None) -> Iterator[None]:
+        before = state["stream"]
+        chosen = stream if isinstance(stream, Stream) else before
+        state["stream"], recorder.stream = chosen, chosen.number
+        try:
+            yield
+        finally:
+            state["stream"], recorder.stream = before, before.number
+
+    def set_stream(stream: Stream) -> None:
+        state["stream"], recorder.stream = stream, stream.number
+
+    class DeviceContext:
+        """`torch.cuda.device(i)`."""
+
+        def __init__(self, device: object) -> None:
+            self.idx = _index(device)
+
+        def __enter__(self) -> None:
+            self.before, state["device"] = state["device"], self.idx
+
+        def __exit__(self, *_: object) -> None:
+            state["device"] = self.before
+
+    replaced: dict[str, Any] = {
+        "is_available": lambda: True,
+        "_is_compiled": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "device_count": lambda: card.count,
+        "_device_count_nvml": lambda: card.count,
+        "_raw_device_count_nvml": lambda: card.count,
+        "current_device": lambda: state["device"],
+        "set_device": lambda device: state.__setitem__("device", _index(device)),
+        "device": DeviceContext,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: card.capability,
+        "get_device_name": lambda device=None: card.name,
+        "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
+        "is_bf16_supported": lambda including_emulation=True: card.capability >= (8, 0) or including_emulation,
+        "synchronize": lambda device=None: None,
+        **memory_queries(card, recorder, state),
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
+        "seed": lambda: None,
+        "seed_all": lambda: None,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(card.count)],
+        "set_rng_state": lambda state, device="cuda": None,
+        "set_rng_state_all": lambda states: None,
+        "Stream": Stream,
+        "Event": Event,
+        "stream": use_stream,
+        "set_stream": set_stream,
+        "current_stream": lambda device=None: state["stream"],
+        "default_stream": lambda device=None: current,
+        "is_current_stream_capturing": lambda: False,
+    }
+    for name, value in replaced.items():
+        if hasattr(cuda, name):
+            setattr(cuda, name, _own(value))
+    _install_graphs(recorder)
+    for name in NAMES:
+        if hasattr(cuda.memory, name):
+            setattr(cuda.memory, name, getattr(cuda, name, replaced[name]))
+    cuda.random.get_rng_state = replaced["get_rng_state"]
+    cuda.random.set_rng_state = replaced["set_rng_state"]
+    cuda.graphs.is_current_stream_capturing = replaced["is_current_stream_capturing"]
+    if hasattr(torch, "accelerator"):
+        _install_accelerator(card, state, replaced)
+    # Half of the libraries ask the C module directly.
+    for name, value in {
+        "_cuda_getDeviceCount": replaced["device_count"],
+        "_cuda_getDevice": replaced["current_device"],
+        "_cuda_setDevice": replaced["set_device"],
+        "_cuda_exchangeDevice": lambda index: state["device"],
+        "_cuda_maybeExchangeDevice": lambda index: state["device"],
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_clearCublasWorkspaces": lambda: None,
+        "_cuda_resetPeakMemoryStats": lambda device: None,
+        "_cuda_emptyCache": recorder.empty_cache,
+        "_cuda_getCurrentRawStream": lambda device: 0,
+        "_get_accelerator": lambda check=None: torch.device("cuda"),
+    }.items():
+        setattr(torch._C, name, _own(value))
+    cuda._exchange_device = lambda index: state["device"]
+    cuda._maybe_exchange_device = lambda index: state["device"]
+    torch.backends.cuda.is_built = lambda: True
+    cuda.nccl.version = lambda: _NCCL_VERSION
+
+
+def _install_graphs(recorder: Recorder) -> None:
+    cuda = torch.cuda
+
+    @contextlib.contextmanager
+    def graph(*_: object, **__: object) -> Iterator[None]:
+        recorder.warn("a CUDA graph was run without being captured; its private pool of memory is not modeled")
+        yield
+
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = Graph
+    cuda.graph = cuda.graphs.graph = graph
+    cuda.graph_pool_handle = lambda: (0, 0)
+    cuda.make_graphed_callables = cuda.graphs.make_graphed_callables = lambda callables, *_, **__: callables
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, lambda *_, **__: 0)
+
+
+def _install_accelerator(card: Card, state: dict[str, Any], replaced: dict[str, Any]) -> None:
+    accelerator = torch.accelerator
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: card.count,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": lambda: state["device"],
+        "current_device_idx": lambda: state["device"],
+        "set_device_index": replaced["set_device"],
+        "set_device_idx": replaced["set_device"],
+        "current_stream": replaced["current_stream"],
+        "set_stream": replaced["set_stream"],
+        "synchronize": lambda device=None: None,
+        "empty_cache": replaced["empty_cache"],
+        "get_memory_info": replaced["mem_get_info"],
+        "memory_stats": replaced["memory_stats"],
+        "memory_allocated": replaced["memory_allocated"],
+        "max_memory_allocated": replaced["max_memory_allocated"],
+        "memory_reserved": replaced["memory_reserved"],
+        "max_memory_reserved": replaced["max_memory_reserved"],
+        "reset_peak_memory_stats": lambda device_index=None: None,
+        "reset_accumulated_memory_stats": lambda device_index=None: None,
+    }.items():
+        if hasattr(accelerator, name):
+            setattr(accelerator, name, _own(value))
+
+
+def _own(value: Any) -> Any:
+    """A function object that stands under one name only; the compiler's tables refuse one under two."""
+    if isinstance(value, type):
+        return value
+
+    @functools.wraps(value)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return value(*args, **kwargs)
+
+    return call
+
+
+def _index(device: object) -> int:
+    if device is None:
+        return 0
+    if isinstance(device, int):
+        return device if device >= 0 else 0
+    return torch.device(device).index or 0

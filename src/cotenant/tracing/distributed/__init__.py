@@ -1,0 +1,1 @@
+"""Several GPUs, of which a traced process plays its part."""

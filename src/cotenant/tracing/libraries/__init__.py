@@ -1,0 +1,1 @@
+"""Mends of libraries around torch, applied as a script imports them."""

@@ -1,0 +1,135 @@
+"""Small mends of libraries around torch, so that ordinary scripts import and run while traced."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.libraries import pretrained
+from cotenant.tracing.libraries.after_import import when_imported
+from cotenant.tracing.operators import vision
+
+_ASK_FOR_OVERFLOW = (
+    ("zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
+    ("zero.stage3", "DeepSpeedZeroOptimizer_Stage3"),
+    ("utils", "CheckOverflow"),
+)
+"""Modules of DeepSpeed and their classes that skip a step where a gradient overflowed."""
+
+
+def install(recorder: Any) -> None:
+    """Apply them; none imports a library that the script does not."""
+    sys.meta_path.insert(0, _BeforeImport("torchvision", _prepare_torchvision))
+    when_imported("transformers.utils.import_utils", _believe_tensors)
+    when_imported("safetensors.torch", _save_nothing)
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        when_imported(f"{name}.loops.training_epoch_loop", _validate_after_short_epochs)
+    when_imported("transformers.modeling_utils", pretrained.install(recorder))
+    for name, kind in _ASK_FOR_OVERFLOW:
+        when_imported(f"deepspeed.runtime.{name}", functools.partial(_never_overflow, kind))
+    _let_scaler_step()
+    _believe_samples()
+    _leave_compiler_out()
+
+
+class _BeforeImport(importlib.abc.MetaPathFinder):
+    """Calls a function when a module is about to be imported for the first time."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == self._name:
+            sys.meta_path.remove(self)
+            self._call()
+
+
+def _believe_tensors(module: Any) -> None:
+    """Transformers does not look at the values of a mask that is fake; here they are known (see `values`)."""
+    module.is_fake_tensor = lambda x: False
+
+
+def _save_nothing(module: Any) -> None:
+    """A checkpoint of fake tensors has nothing to write."""
+    for name in ("save_file", "save_model"):
+        setattr(module, name, lambda *args, **kwargs: None)
+
+
+def _validate_after_short_epochs(module: Any) -> None:
+    """Lightning counts batches to know when to validate; here an epoch ends when its loader does."""
+    kind = module._TrainingEpochLoop
+    original = kind.run
+
+    def run(self: Any, data_fetcher: Any) -> None:
+        original(self, data_fetcher)
+        if self.batch_progress.current.ready < self.trainer.num_training_batches and self._should_check_val_epoch():
+            self.trainer.validating = True
+            self.val_loop.run()
+            self.trainer.training = True
+
+    if hasattr(kind, "_should_check_val_epoch"):
+        kind.run = run
+
+
+def _prepare_torchvision() -> None:
+    """See `vision`."""
+    spec = importlib.util.find_spec("torchvision")
+    if vision.load_or_declare(Path(spec.origin).parent if spec is not None and spec.origin else None):
+        when_imported("torchvision.extension", vision.believe_operators)
+
+
+def _let_scaler_step() -> None:
+    """A GradScaler asks the GPU whether a gradient overflowed: none did."""
+
+    def step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    torch.amp.grad_scaler.GradScaler._maybe_opt_step = step
+
+
+def _never_overflow(name: str, module: Any) -> None:
+    """The same for DeepSpeed, which looks with tensors of its own."""
+    kind = getattr(module, name, None)
+    original = getattr(kind, "has_overflow", None)
+    if kind is None or original is None:
+        return
+
+    def has_overflow(self: Any, *args: Any, **kwargs: Any) -> bool:
+        original(self, *args, **kwargs)
+        return False
+
+    kind.has_overflow = has_overflow
+
+
+def _believe_samples() -> None:
+    """A distribution checks whether a sample could be its own, which a fake one cannot show."""
+    kind: Any = torch.distributions.Distribution
+    check = kind._validate_sample
+
+    def check_as_far_as_known(self: Any, value: Any) -> None:
+        try:
+            check(self, value)
+        except ValueError as error:
+            if not isinstance(value, FakeTensor) or "within the support" not in str(error):
+                raise
+
+    kind._validate_sample = check_as_far_as_known
+
+
+def _leave_compiler_out() -> None:
+    """Keep optimizers and checkpoints from importing the compiler only to tell it to stay away (0.8 s)."""
+    holders = [sys.modules["torch.optim.optimizer"].Optimizer, sys.modules.get("torch.utils.checkpoint")]
+    for holder in holders:
+        for value in list(vars(holder).values()) if holder is not None else ():
+            plain = getattr(value, "__wrapped__", None)
+            if plain is not None and getattr(value, "__code__", None) and "_compile.py" in value.__code__.co_filename:
+                plain.__dynamo_disable = plain

@@ -1,0 +1,1 @@
+"""Data of a traced script: a few samples stand for all."""

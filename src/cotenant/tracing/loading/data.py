@@ -1,0 +1,156 @@
+"""Data loaders without workers and without a data set's worth of reading: a few real samples stand for all.
+
+They go through the script's own transforms and collation, so shapes and types are the true ones; and where lengths
+differ a batch has padding, and a mask that says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from cotenant.tracing.loading import lengths
+from cotenant.tracing.training.loop import Loop
+
+_AFTER = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
+_ENDLESS = 100_000
+_SAMPLES = 4  # different ones in a batch; the rest are these again
+
+
+def install(loop: Loop, which_length: str = "") -> None:
+    """Replace how data loaders make batches, for all of the process; `which_length` as of `lengths.shares_of`."""
+    shares = lengths.shares_of(which_length)
+
+    def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
+        loop.loaders += 1
+        return _Batches(self, loop, shares)
+
+    DataLoader._get_iterator = get_iterator
+    DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
+    torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.Tensor.is_pinned = lambda self, device=None: False
+    torch.Tensor.record_stream = lambda self, stream: None
+
+
+class _Batches:
+    """Iterates as a loader does, over its first few samples again and again."""
+
+    def __init__(self, loader: DataLoader[Any], loop: Loop, shares: Sequence[float]) -> None:
+        self._loader = loader
+        self._loop = loop
+        self._shares = shares
+        self._given = 0
+        self._made = 0
+        self._cache: dict[tuple[int, int], Any] = {}
+        self._samples: list[list[Any]] = []
+        self._sizes = self._batch_sizes()
+        self._partial = self._last_size()
+        self._source: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        loop = self._loop
+        if loop.hurrying and self._given >= _AFTER:
+            raise StopIteration
+        if self._sizes is None:
+            batch = self._as_is()
+        else:
+            size, indices = next(self._sizes)
+            if self._partial and self._given and (loop.hurrying or loop.last_step):
+                loop.hurrying = True
+                size, self._given = self._partial, _AFTER
+            batch = self._batch(size, indices)
+        self._given += 1
+        return batch
+
+    def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
+        if not self._samples:
+            self._samples = self._of_lengths() if self._shares else [self._as_they_come(indices)]
+        which = min(self._made, len(self._samples) - 1)
+        self._made += 1
+        if (size, which) not in self._cache:
+            again = itertools.islice(itertools.cycle(self._samples[which]), size)
+            self._cache[size, which] = self._loader.collate_fn(list(again))
+        return _fresh(self._cache[size, which])
+
+    def _as_they_come(self, indices: Sequence[Any] | None) -> list[Any]:
+        samples = self._fetch(indices)
+        if lengths.varies(samples):
+            self._loop.recorder.warn(
+                f"samples vary in length, and batches are made of {len(samples)} of them: `--lengths longest` takes "
+                f"the longest of {lengths.LOOKED_AT}, `--lengths p95` one that few exceed"
+            )
+        return samples
+
+    def _of_lengths(self) -> list[list[Any]]:
+        """The samples of the wanted lengths, one for a batch, of some spread over the data set."""
+        dataset = self._loader.dataset
+        if lengths.is_stream(dataset):
+            samples = list(itertools.islice(dataset, lengths.LOOKED_AT))
+        else:
+            samples = self._fetch(lengths.spread_to_look_at(len(dataset)), most=lengths.LOOKED_AT)
+        found, told = lengths.chosen(samples, self._shares)
+        if lengths.varies(samples):
+            self._loop.recorder.warn(told)
+        return [[each] for each in found]
+
+    def _as_is(self) -> Any:
+        """A data set that makes its own batches: take them as they come."""
+        loader = self._loader
+        if self._source is None:
+            if isinstance(loader.dataset, IterableDataset):
+                self._source = iter(loader.dataset)
+            else:
+                self._source = (loader.dataset[index] for index in loader.sampler)
+        return loader.collate_fn(next(self._source))
+
+    def _fetch(self, indices: Sequence[Any] | None, most: int = _SAMPLES) -> list[Any]:
+        dataset = self._loader.dataset
+        if indices is None:
+            return list(itertools.islice(dataset, _SAMPLES))
+        wanted = list(indices[:most])
+        fetch_many = getattr(dataset, "__getitems__", None)
+        return list(fetch_many(wanted)) if fetch_many else [dataset[index] for index in wanted]
+
+    def _batch_sizes(self) -> Iterator[tuple[int, Sequence[Any] | None]] | None:
+        """(size, indices) of each batch; no indices for a stream; None where the data set batches by itself."""
+        loader = self._loader
+        if not loader._auto_collation:
+            return None
+        if isinstance(loader.dataset, IterableDataset):
+            return iter((loader.batch_size or 1, None) for _ in range(_ENDLESS))
+        return ((len(batch), batch) for batch in map(list, loader.batch_sampler or ()))
+
+    def _last_size(self) -> int:
+        """Size of the last batch of an epoch if it is smaller than the others, else 0."""
+        sampler = self._loader.batch_sampler
+        size = getattr(sampler, "batch_size", None)
+        if not isinstance(size, int) or size < 1 or getattr(sampler, "drop_last", True):
+            return 0
+        try:
+            return len(sampler.sampler) % size
+        except (TypeError, AttributeError):
+            return 0
+
+
+def _fresh(batch: Any) -> Any:
+    """The same tensors in new containers: scripts pop from and add to what a loader gave them."""
+    if isinstance(batch, dict):
+        if type(batch) is dict:
+            return {key: _fresh(value) for key, value in batch.items()}
+        try:
+            return type(batch)({key: _fresh(value) for key, value in batch.items()})
+        except TypeError:
+            return batch
+    if type(batch) in (list, tuple):
+        return type(batch)(_fresh(value) for value in batch)
+    return batch

@@ -1,0 +1,1 @@
+"""What operators give and take on fake CUDA tensors."""

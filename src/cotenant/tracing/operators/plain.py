@@ -1,0 +1,137 @@
+"""Operators so common that their general way would cost most of the time: factories, views, products, elementwise.
+
+Each answers only for the ordinary case and leaves the rest, errors included, to the general way.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+from cotenant.tracing.operators.layout import contiguous_strides
+
+_aten = torch.ops.aten
+
+FACTORIES = frozenset(
+    (
+        *("arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "logspace"),
+        *(
+            "new_empty",
+            "new_empty_strided",
+            "new_full",
+            "new_ones",
+            "new_zeros",
+            "ones",
+            "ones_like",
+            "rand",
+            "rand_like",
+        ),
+        *(
+            "randint",
+            "randint_like",
+            "randn",
+            "randn_like",
+            "randperm",
+            "scalar_tensor",
+            "tril_indices",
+            "triu_indices",
+        ),
+        *("zeros", "zeros_like"),
+    )
+)
+_ON_META = {"device": torch.device("meta"), "pin_memory": None, "generator": None}
+
+
+def factory(mode: Any, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+    """A new tensor on `device`, made by the meta kernel."""
+    kwargs = {**kwargs, **{key: value for key, value in _ON_META.items() if key in kwargs}}
+    with in_kernel_invocation_manager(mode.fake):
+        return FakeTensor(mode.fake, func(*args, **kwargs), device)
+
+
+def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    source, shape = args
+    if not isinstance(source, FakeTensor) or not source.is_contiguous() or not source.numel():
+        return NotImplemented
+    shape = list(shape)
+    if -1 in shape:
+        rest = -math.prod(shape)
+        if rest <= 0 or source.numel() % rest:
+            return NotImplemented
+        shape[shape.index(-1)] = source.numel() // rest
+    if math.prod(shape) != source.numel() or min(shape, default=1) < 0:
+        return NotImplemented
+    with in_kernel_invocation_manager(mode.fake):
+        meta = _aten.as_strided.default(source, shape, contiguous_strides(shape), source.storage_offset())
+    return FakeTensor(mode.fake, meta, source.fake_device)
+
+
+def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Elementwise over tensors of one shape, type and layout, and numbers that do not change the type."""
+    first = args[0]
+    if not isinstance(first, FakeTensor) or first.layout is not torch.strided or not first.dtype.is_floating_point:
+        return NotImplemented
+    if any(value is not None for key, value in kwargs.items() if key not in ("alpha", "approximate")):
+        return NotImplemented
+    for each in args[1:]:
+        if isinstance(each, torch.Tensor):
+            if not isinstance(each, FakeTensor) or each.fake_device != first.fake_device:
+                return NotImplemented
+            if each.dtype != first.dtype or each.shape != first.shape or each.stride() != first.stride():
+                return NotImplemented
+        elif isinstance(each, complex):
+            return NotImplemented
+    return mode.empty_like(first)
+
+
+def _dropout_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    grad, mask = args[0], args[1]
+    return mode.empty_like(grad) if grad.shape == mask.shape and grad.stride() == mask.stride() else NotImplemented
+
+
+def _product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`mm`, `bmm`, and `addmm`, whose result is always new and row-major."""
+    first, second = args[-2], args[-1]
+    if kwargs and any(value != 1 for key, value in kwargs.items() if key in ("beta", "alpha", "out_dtype", "out")):
+        return NotImplemented
+    if not all(isinstance(each, FakeTensor) and each.fake_device == first.fake_device for each in args):
+        return NotImplemented
+    if any(each.dtype != first.dtype or each.layout is not torch.strided for each in args):
+        return NotImplemented
+    if first.dim() != second.dim() or first.shape[-1] != second.shape[-2] or first.shape[:-2] != second.shape[:-2]:
+        return NotImplemented
+    shape = (*first.shape[:-1], second.shape[-1])
+    if len(args) == 3 and tuple(args[0].shape) not in (shape, shape[-1:]):
+        return NotImplemented
+    return mode.empty_strided(shape, contiguous_strides(shape), first.dtype, first.fake_device)
+
+
+_ELEMENTWISE = (
+    _aten.add.Tensor,
+    _aten.sub.Tensor,
+    _aten.mul.Tensor,
+    _aten.div.Tensor,
+    _aten.neg.default,
+    _aten.gelu.default,
+    _aten.gelu_backward.default,
+    _aten.relu.default,
+    _aten.threshold_backward.default,
+    _aten.sigmoid.default,
+    _aten.sigmoid_backward.default,
+    _aten.silu.default,
+    _aten.tanh.default,
+    _aten.tanh_backward.default,
+    _aten.pow.Tensor_Scalar,
+)
+HANDLERS: dict[Any, Any] = {
+    _aten.view.default: _view,
+    _aten._unsafe_view.default: _view,
+    _aten.mm.default: _product,
+    _aten.bmm.default: _product,
+    _aten.addmm.default: _product,
+    _aten.native_dropout_backward.default: _dropout_backward,
+    **dict.fromkeys(_ELEMENTWISE, _like),
+}

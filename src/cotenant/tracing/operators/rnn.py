@@ -1,0 +1,206 @@
+"""Recurrent layers as cuDNN computes them: one call for all layers and steps, weights in one block.
+
+Without cuDNN, `aten::lstm` and its kin fall apart into a cell for each step, with very different memory. Here they
+become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
+cuDNN does not publish the size of what it keeps for backward; `_KEPT` is an assumption, told as a warning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.layout import contiguous_strides
+
+_aten = torch.ops.aten
+_keep: list[Any] = []
+
+_RELU, _TANH, _LSTM, _GRU = 0, 1, 2, 3
+_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
+_KEPT = {_RELU: 1, _TANH: 1, _LSTM: 6, _GRU: 5}
+"""Values that cuDNN keeps for each hidden unit, step, layer and direction: gates, state, candidate."""
+_ASSUMED = "cuDNN's memory for recurrent layers is assumed: it is not published"
+
+
+def install(recorder: Any) -> dict[Any, Any]:
+    """Route recurrent layers of CUDA tensors to cuDNN's operator; gives operators and their routes."""
+    library = torch.library.Library("aten", "IMPL")
+    routes: dict[Any, Any] = {}
+    for name, number in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
+        for kind, route in (("input", _padded), ("data", _packed)):
+            call = route(name, number, recorder)
+            library.impl(f"{name}.{kind}", call, "AutogradCUDA")
+            routes[getattr(getattr(_aten, name), kind)] = call
+    _keep.append(library)
+    torch.nn.RNNBase.flatten_parameters = _flatten
+    return routes
+
+
+def _padded(name: str, number: int, recorder: Any) -> Any:
+    original = getattr(_aten, name).input
+
+    def call(
+        x: Any,
+        hx: Any,
+        params: Any,
+        has_biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        both: bool,
+        first: bool,
+    ) -> Any:
+        if not torch.backends.cudnn.enabled:
+            return original.decompose(x, hx, params, has_biases, layers, dropout, train, both, first)
+        recorder.warn(_ASSUMED)
+        return _cudnn(number, x, hx, params, has_biases, layers, dropout, train, both, first, [])
+
+    return call
+
+
+def _packed(name: str, number: int, recorder: Any) -> Any:
+    original = getattr(_aten, name).data
+
+    def call(
+        x: Any, sizes: Any, hx: Any, params: Any, has_biases: bool, layers: int, dropout: float, train: bool, both: bool
+    ) -> Any:
+        if not torch.backends.cudnn.enabled:
+            return original.decompose(x, sizes, hx, params, has_biases, layers, dropout, train, both)
+        recorder.warn(_ASSUMED)
+        return _cudnn(number, x, hx, params, has_biases, layers, dropout, train, both, False, sizes.tolist())
+
+    return call
+
+
+def _cudnn(
+    number: int,
+    x: Any,
+    hx: Any,
+    params: Sequence[Any],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    both: bool,
+    batch_first: bool,
+    batch_sizes: list[int],
+) -> Any:
+    h, c = (hx[0], hx[1]) if number == _LSTM else (hx, None)
+    hidden = c.shape[2] if c is not None else h.shape[2]
+    projected = h.shape[2] if h.shape[2] != hidden else 0
+    if torch.is_autocast_enabled("cuda"):
+        low = torch.get_autocast_dtype("cuda")
+        x, h = x.to(low), h.to(low)
+        c = c.to(low) if c is not None else None
+        params = [each.to(low) for each in params]
+    for_each_layer = (4 if has_biases else 2) + bool(projected)
+    with torch.autocast("cuda", enabled=False):
+        out, hy, cy, _, _ = torch._cudnn_rnn(
+            x, params, for_each_layer, _flat(params), h, c, number, hidden, projected, layers,
+            batch_first, dropout, train, both, batch_sizes, None,
+        )  # fmt: skip
+    return (out, hy, cy) if number == _LSTM else (out, hy)
+
+
+def _flat(params: Sequence[Any]) -> Any:
+    """The block that holds all weights, if one does."""
+    first = params[0].untyped_storage()
+    numel = sum(each.numel() for each in params)
+    if any(each.untyped_storage()._cdata != first._cdata for each in params):
+        return None
+    if first.nbytes() != numel * params[0].element_size():
+        return None
+    with torch.no_grad():
+        return params[0].detach().as_strided((numel,), (1,), 0)
+
+
+def _flatten(self: Any) -> None:
+    """Move all weights into one block, as on a GPU. Source: torch/nn/modules/rnn.py, `flatten_parameters`."""
+    weights = self._flat_weights
+    if len(weights) != len(self._flat_weights_names) or not all(isinstance(each, FakeTensor) for each in weights):
+        return
+    if any(each.device.type != "cuda" or each.dtype != weights[0].dtype for each in weights):
+        return
+    if len({id(each) for each in weights}) != len(weights) or not torch.backends.cudnn.enabled:
+        return
+    if _flat(weights) is not None:
+        return
+    with torch.no_grad():
+        block = torch.zeros(sum(each.numel() for each in weights), dtype=weights[0].dtype, device=weights[0].device)
+        start = 0
+        for each in weights:
+            each.data = block[start : start + each.numel()].view(each.shape)
+            start += each.numel()
+
+
+# -- the operator itself, on fake tensors ---------------------------------------------------------------------------
+
+
+def _sizes(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> tuple[int, int, int]:
+    """(steps times batch, batch, steps)."""
+    if batch_sizes:
+        return x.shape[0], batch_sizes[0], len(batch_sizes)
+    batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
+    return batch * steps, batch, steps
+
+
+def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`_cudnn_rnn`: (output, last hidden, last cell, kept for backward, weights in one block)."""
+    (x, weights, _, block, _, cx, number, hidden, projected, layers, batch_first, _, train, both, batch_sizes, _) = args
+    rows, batch, steps = _sizes(x, batch_first, batch_sizes)
+    directions, width = (2 if both else 1), projected or hidden
+
+    def new(shape: Sequence[int], dtype: torch.dtype | None = None) -> FakeTensor:
+        made = mode.empty_strided(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
+        mode.note(made)
+        return made
+
+    copies = [new(x.shape)] if not (x.transpose(0, 1) if batch_first else x).is_contiguous() else []
+    if batch_sizes:
+        out = new((rows, width * directions))
+    else:
+        out = new((steps, batch, width * directions))
+        out = out.transpose(0, 1) if batch_first else out
+    hy = new((layers * directions, batch, width))
+    cy = new((layers * directions, batch, hidden)) if cx is not None else new((0,))
+    if block is None:
+        block = new((sum(each.numel() for each in weights),))
+    copies.append(new((rows * directions * _GATES[number] * hidden,)))  # input times weights, for all steps at once
+    kept = rows * directions * layers * hidden * _KEPT[number] * x.element_size() if train else 0
+    return out, hy, cy, new((kept,), torch.uint8), block
+
+
+def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`_cudnn_rnn_backward`: gradients of input, hidden, cell and each weight; the last are pieces of one block."""
+    x, weights, _, block, hx, cx, _, grad_out, _, _, number, hidden, _, _, batch_first, *rest = args
+    both, batch_sizes, mask = rest[2], rest[3], rest[6]
+    rows, _, _ = _sizes(x, batch_first, batch_sizes)
+    kept_alive = []
+
+    def new(shape: Sequence[int]) -> FakeTensor:
+        made = mode.empty_strided(shape, contiguous_strides(shape), x.dtype, x.device)
+        mode.note(made)
+        kept_alive.append(made)
+        return made
+
+    for each in (x, grad_out):
+        if each is not None and not (each.transpose(0, 1) if batch_first else each).is_contiguous():
+            new(each.shape)
+    grad_x = new((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1) if batch_first else new(x.shape)
+    grad_h = new(hx.shape)
+    grad_c = new(cx.shape) if cx is not None else None
+    new((rows * (2 if both else 1) * _GATES[number] * hidden,))
+    grads = []
+    if mask[3]:
+        flat, start = new((math.prod(block.shape),)), 0
+        for each in weights:
+            grads.append(flat[start : start + each.numel()].view(each.shape))
+            start += each.numel()
+    return grad_x, grad_h, grad_c, grads
+
+
+HANDLERS: dict[Any, Any] = {_aten._cudnn_rnn.default: forward, _aten._cudnn_rnn_backward.default: backward}

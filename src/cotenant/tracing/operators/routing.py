@@ -1,0 +1,61 @@
+"""Which expert gets which token: believed to be shared out evenly, where a mixture of experts asks its router.
+
+Nobody computes the scores, but what the choices add up to is sure: every token goes to `k` of the experts. Even shares
+keep that sum; taking every expert to get every token, as for other unknown sizes, would multiply it. A real router is
+uneven, which moves bytes between experts and leaves their sum as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.values import Values
+
+ASSUMED = "what a router chooses depends on the data; assumed: every expert gets the same number of tokens"
+_MOST_EXPERTS = 1024
+_aten = torch.ops.aten
+
+
+def install(values: Values) -> None:
+    """Follow `one_hot`, which takes its steps on tensors of sizes that are not followed otherwise."""
+    original: Any = torch.nn.functional.one_hot
+
+    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+        made = original(tensor, num_classes)
+        if not (isinstance(tensor, FakeTensor) and isinstance(made, FakeTensor) and 1 < num_classes <= _MOST_EXPERTS):
+            return made
+        if values.of(tensor) is None and tensor.numel():
+            values.believe(tensor, _even(tensor.shape, num_classes))
+        known = values.of(tensor)
+        if known is not None and values.of(made) is None and made.numel() <= values.most_believed:
+            values.believe(made, original(known, num_classes))
+        return made
+
+    torch.nn.functional.one_hot = torch._C._nn.one_hot = one_hot
+
+
+def _topk(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`topk` over the last dimension of many rows, of which each chooses the next `k`, beginning again at the end."""
+    source, k = args[0], args[1]
+    device = source.device
+    out = mode.by_shape(func, args, kwargs, device)
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    choices = source.shape[-1] if source.dim() else 0
+    few = 1 < choices <= _MOST_EXPERTS and k < choices
+    if few and source.dim() > 1 and source.numel() > choices and dim % source.dim() == source.dim() - 1:
+        indices = out[1]
+        if indices.numel() <= mode.values.most_believed:
+            mode.values.believe(indices, _even(indices.shape, choices))
+    return out
+
+
+def _even(shape: Any, choices: int) -> torch.Tensor:
+    """Numbers below `choices`, in turn: all equally often, and different ones in a row that is shorter."""
+    return (torch.arange(math.prod(shape)) % choices).reshape(shape)
+
+
+HANDLERS: dict[Any, Any] = {_aten.topk.default: _topk}

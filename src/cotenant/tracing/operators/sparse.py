@@ -1,0 +1,188 @@
+"""Sparse (COO) tensors on the fake GPU: gradients of `Embedding(sparse=True)` and what optimizers do with them.
+
+A sparse meta tensor forgets its indices and values, so a fake one carries them along. Not modeled: the scratch memory
+of sorting in `coalesce`; products of two sparse matrices; compressed layouts (CSR and the like).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.layout import contiguous_strides
+
+_aten = torch.ops.aten
+_PARTS = "_cotenant_parts"
+
+
+def parts(tensor: Any) -> tuple[Any, Any]:
+    """(indices, values) of a fake sparse tensor."""
+    return getattr(tensor, _PARTS)
+
+
+def _make(mode: Any, size: Any, indices: Any, values: Any, sparse_dims: int) -> FakeTensor:
+    shell = torch.sparse_coo_tensor(size=tuple(size), dtype=values.dtype, device="meta", check_invariants=False)
+    shell.sparse_resize_(tuple(size), sparse_dims, len(size) - sparse_dims)
+    made = FakeTensor(mode.fake, shell, values.device)
+    setattr(made, _PARTS, (indices, values))
+    return made
+
+
+def _again(mode: Any, like: Any, indices: Any, values: Any) -> FakeTensor:
+    return _make(mode, like.shape, indices, values, indices.shape[0])
+
+
+def _new(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    sparse_dims, _dense_dims, size, indices, values = args[:5]
+    return _make(mode, size, indices, values, sparse_dims)
+
+
+def _indices(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return parts(args[0])[0]
+
+
+def _values(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return parts(args[0])[1]
+
+
+def _count(mode: Any, func: Any, args: Any, kwargs: Any) -> int:
+    return int(parts(args[0])[0].shape[1])
+
+
+def _no(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    return False
+
+
+def _self(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _shallow(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    return _again(mode, args[0], *parts(args[0]))
+
+
+def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    with mode:
+        indices, values = (each.clone() for each in parts(args[0]))
+    return _again(mode, args[0], indices, values)
+
+
+def _coalesce(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Equal indices summed: as many rows as there are different ones, if they are known."""
+    indices, values = parts(args[0])
+    known = mode.values.of(indices)
+    if known is None:
+        mode.recorder.warn("the size that `coalesce` gives depends on the data; assumed: all indices are different")
+        count = indices.shape[1]
+    else:
+        count = torch.unique(known, dim=1).shape[1]
+    fewer = indices.new_empty((indices.shape[0], count))
+    return _again(mode, args[0], fewer, values.new_empty((count, *values.shape[1:])))
+
+
+def _bag_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Gradient of `EmbeddingBag(sparse=True)`: a row for each index. Source: ATen/native/EmbeddingBag.cpp."""
+    grad, indices, num_weights, is_sparse = args[0], args[1], args[6], args[9]
+    if not is_sparse:
+        return NotImplemented
+    values = mode.empty_strided((indices.numel(), grad.shape[1]), (grad.shape[1], 1), grad.dtype, grad.device)
+    with mode:
+        rows = indices.reshape(1, -1)
+    return _make(mode, (num_weights, grad.shape[1]), rows, values, 1)
+
+
+def _mask(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Elements of a dense tensor where the sparse one has some."""
+    dense, sparse = args[0], args[1]
+    indices, values = parts(sparse)
+    return _again(mode, sparse, indices, values.new_empty(values.shape, dtype=dense.dtype))
+
+
+def _sum(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Sparse plus sparse: all rows of both, one after the other. Dense plus sparse: dense."""
+    first, second = args[0], args[1]
+    if first.layout is torch.strided:
+        return first if func._opname.endswith("_") else mode.empty_like(first)
+    (indices, values), (more_indices, more_values) = parts(first), parts(second)
+    with mode:
+        indices, values = torch.cat((indices, more_indices), 1), torch.cat((values, more_values))
+    return _again(mode, first, indices, values)
+
+
+def _transposed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Rows of indices change places; values are shared."""
+    indices, values = parts(args[0])
+    with mode:
+        indices = indices.flip(0)
+    return _make(mode, tuple(args[0].shape)[::-1], indices, values, 2)
+
+
+def _product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Sparse times dense: rows compressed, column indices in 32 bits, a dense result. cuSPARSE's buffer is left out.
+
+    Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`.
+    """
+    sparse, dense = args[-2:]
+    if dense.layout is not torch.strided or not _is_sparse(sparse):
+        return NotImplemented
+    indices, values = parts(sparse)
+    count = indices.shape[1]
+    scratch = [
+        mode.empty_strided((size,), (1,), torch.int32, sparse.device) for size in (sparse.shape[0] + 1, count, count)
+    ]
+    for each in scratch:
+        mode.note(each)
+    mode.hold(scratch)
+    shape = (sparse.shape[0], dense.shape[1])
+    return mode.empty_strided(shape, contiguous_strides(shape), values.dtype, sparse.device)
+
+
+def _of_sum(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Sum of all values."""
+    values = parts(args[0])[1]
+    return mode.empty_strided((), (), kwargs.get("dtype") or values.dtype, values.device)
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo
+
+
+def _dense(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    values = parts(args[0])[1]
+    return values.new_empty(args[0].shape)
+
+
+HANDLERS: dict[Any, Any] = {
+    _aten._sparse_coo_tensor_with_dims_and_tensors.default: _new,
+    _aten._indices.default: _indices,
+    _aten.indices.default: _indices,
+    _aten._values.default: _values,
+    _aten.values.default: _values,
+    _aten._nnz.default: _count,
+    _aten.is_coalesced.default: _no,
+    _aten._coalesced_.default: _self,
+    _aten._coalesce.default: _coalesce,
+    _aten._embedding_bag_backward.default: _bag_backward,
+    _aten.sparse_mask.default: _mask,
+    _aten._to_dense.default: _dense,
+}
+FOR_SPARSE: dict[Any, Any] = {
+    _aten.detach.default: _shallow,
+    _aten.alias.default: _shallow,
+    _aten.clone.default: _clone,
+    _aten.add.Tensor: _sum,
+    _aten.add_.Tensor: _sum,
+    _aten.zero_.default: _self,
+    _aten.mul_.Tensor: _self,
+    _aten.div_.Tensor: _self,
+    _aten.mul_.Scalar: _self,
+    _aten.t.default: _transposed,
+    _aten.transpose.int: _transposed,
+    _aten.mm.default: _product,
+    _aten.addmm.default: _product,
+    _aten._sparse_addmm.default: _product,
+    _aten.sum.default: _of_sum,
+}
+"""Handlers of operators that dense tensors have, too; used where an argument is sparse."""

@@ -1,0 +1,97 @@
+"""What a script is likely to find when it checks values that are not known: that they are sound.
+
+`isfinite`, `isnan`, `x == x` and range checks guard against accidents, which a trace does not have; taken as unknown,
+and so as False, the first would end or skip the training. A mere comparison says nothing about its outcome: two
+losses may lie either way, and a sequence may have ended or not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.training import quasi_newton
+
+_aten = torch.ops.aten
+_ATTRIBUTE = "_cotenant_truth"
+Truth = Literal[True, False, "in range"] | None
+"""Of every element. `in range`: a comparison of sizes, believed only if asked for all of a tensor."""
+
+_NEVER = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
+_ORDER = frozenset({"ge", "gt", "le", "lt"})
+_KEEP = frozenset(
+    (
+        *("view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "select", "slice", "alias", "detach"),
+        *(
+            "clone",
+            "permute",
+            "transpose",
+            "t",
+            "contiguous",
+            "any",
+            "_is_any_true",
+            "max",
+            "min",
+            "amax",
+            "amin",
+            "_to_copy",
+        ),
+    )
+)
+_BOTH = frozenset({"mul", "bitwise_and", "logical_and", "__and__"})
+_NOT = frozenset({"logical_not", "bitwise_not"})
+
+
+def of(tensor: Any) -> Truth:
+    """What is believed of the elements of a tensor of truth values; None: nothing."""
+    return getattr(tensor, _ATTRIBUTE, None)
+
+
+def follow(func: Any, args: Any, out: FakeTensor) -> None:
+    """Note what `out`, truth values that `func` gave, are believed to be."""
+    found = _judge(func._opname, args)
+    if found is not None:
+        setattr(out, _ATTRIBUTE, found)
+
+
+def _judge(name: str, args: Any) -> Truth:
+    if name in ("eq", "ne"):
+        return _compared(name, args)
+    if name in _NEVER:
+        return False
+    if name == "isfinite":
+        return True
+    if name == "gt" and isinstance(args[1], float) and args[1] == quasi_newton.CURVATURE:
+        return True
+    if name in _ORDER:
+        return "in range"
+    first = of(args[0])
+    if name in ("all", "_is_all_true"):
+        return True if first == "in range" else first
+    if name in _KEEP:
+        return first
+    if name in _NOT:
+        return None if first in (None, "in range") else not first
+    if name in _BOTH and len(args) > 1:
+        return _both(first, of(args[1]))
+    return None
+
+
+def _compared(name: str, args: Any) -> Truth:
+    first, second = args[0], args[1]
+    if first is second:  # not a number is what differs from itself
+        return name == "eq"
+    if isinstance(second, float) and math.isinf(second):
+        return name == "ne"
+    return None
+
+
+def _both(first: Truth, second: Truth) -> Truth:
+    if first is False or second is False:
+        return False
+    if first is None or second is None:
+        return None
+    return True if first is True and second is True else "in range"

@@ -1,0 +1,1 @@
+"""The process that traces: started, kept warm, asked and answered."""

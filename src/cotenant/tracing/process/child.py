@@ -1,0 +1,314 @@
+"""The tracing process: runs a script unchanged, on a GPU that is not there, and writes down its memory.
+
+Ends by `os._exit`: autograd's device thread cannot be joined, and nothing of the script should run after the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.units import format_duration
+from cotenant.tracing import places
+from cotenant.tracing.files import fence, redirect
+from cotenant.tracing.files.overlay import Overlay, cache_folders, scratch_below
+from cotenant.tracing.process import deadline, launched, wire
+from cotenant.tracing.process.sources import provenance
+from cotenant.tracing.untraceable import Untraceable
+
+if TYPE_CHECKING:
+    from cotenant.tracing.recorder import Recorder
+
+_LATER = "raise the limit with `--timeout`, or shorten what the script does before it trains"
+_last_word = threading.Lock()  # of the script's end and the deadline, one answers
+
+
+def main(request_path: str, answer_path: str) -> NoReturn:
+    """Trace what the request file asks for; the answer file holds a trace or an error."""
+    answer = Path(answer_path)
+    try:
+        request = json.loads(Path(request_path).read_text())
+        session = Session(request, answer)
+    except TraceError as error:
+        answer_error(answer, error)
+    except UsageError as error:
+        answer_error(answer, refused(error))
+    session.run(session.script)
+
+
+def refused(error: UsageError) -> TraceError:
+    """An option that only the tracing process can read, and could not."""
+    return TraceError("unsupported", error.message, hint=error.hint)
+
+
+def answer_error(answer: Path, error: TraceError) -> NoReturn:
+    """Answer with an error; the process ends here."""
+    _last_word.acquire()
+    wire.save(answer, {"error": wire.error_to_dict(error)})
+    _leave()
+
+
+def _leave() -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _usable_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise TraceError(
+            "missing-torch",
+            f"`{sys.executable}` cannot import torch: {error}",
+            hint="name the Python that runs the job with `--python`, or `pip install cotenant[torch]`",
+        ) from error
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < (2, 4):
+        raise TraceError(
+            "unsupported", f"torch {torch.__version__} is too old to be traced", hint="torch 2.4 or newer is needed"
+        )
+    return torch
+
+
+class Session:
+    """One script, from the patched start to the answer."""
+
+    def __init__(
+        self, request: dict[str, Any], answer: Path, *, recorder: Callable[[], Recorder] | None = None
+    ) -> None:
+        self.request = request
+        self.answer = answer
+        deadline.watch(request.get("deadline"), self._too_late)
+        self.overlay = _enclosed(request, answer)
+        torch = _usable_torch()
+        from cotenant.tracing.device import addresses, cuda_api, generators, legacy, native, profilers
+        from cotenant.tracing.device.limit import Limit
+        from cotenant.tracing.distributed import parallel
+        from cotenant.tracing.files import saving
+        from cotenant.tracing.libraries import mends
+        from cotenant.tracing.loading import data, standins
+        from cotenant.tracing.mode import TraceMode
+        from cotenant.tracing.operators import attention, flex, jagged, kernels, losses, rnn, routing
+        from cotenant.tracing.recorder import Recorder
+        from cotenant.tracing.training import compiled, copies
+        from cotenant.tracing.training.loop import Loop
+
+        program = request.get("program", {})
+        launch = launched.enter(request.get("launcher", ()), program, request["card"]["count"])
+        if launch.more_args:
+            program["args"] = [*program["args"], *launch.more_args]
+        wanted = {**request["card"], "capability": tuple(request["card"]["capability"]), "count": launch.local}
+        card = cuda_api.Card(**wanted)
+        native.install(card.count)
+        self.recorder = (recorder or Recorder)()
+        self.recorder.header.update({**_header(torch, card), "processes": launch.total})
+        cuda_api.install(card, self.recorder)
+        self.recorder.limit = Limit(
+            self.recorder, card.allocator_bytes or card.total_bytes, card.count, card.total_bytes
+        )
+        kernels.install()
+        routes = attention.install(card.capability, cudnn_version=request["cudnn_version"])
+        addresses.install(self.recorder)
+        mends.install(self.recorder)
+        generators.install(card.count)
+        compiled.install(self.recorder)
+        flex.install(self.recorder)
+        jagged.install(card.capability)
+        copies.install()
+        groups = parallel.install(self.recorder)
+        routes |= rnn.install(self.recorder) | losses.install()
+        self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
+        self.loop.install()
+        data.install(self.loop, request.get("lengths", ""))
+        self.mode = TraceMode(self.recorder)
+        self.mode.composites.update(routes)
+        self.mode.cover_threads()
+        routing.install(self.mode.values)
+        self.mode.groups = groups
+        saving.install(self.overlay)
+        legacy.install()
+        standins.install(request.get("stand_ins", ()), self.recorder)
+        profilers.install()
+
+    def script(self) -> None:
+        """Run the program of the request as Python itself would."""
+        program = self.request["program"]
+        sys.argv = [program["target"], *program["args"]]
+        if program["kind"] == "module":
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(program["target"], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program["target"]).resolve().parent))
+            runpy.run_path(program["target"], run_name="__main__")
+
+    def run(self, body: Callable[[], object]) -> NoReturn:
+        """Call `body` and answer with its trace; the process ends here."""
+        header = self.recorder.header
+        try:
+            with self.mode:
+                self.mode.learn_engine()
+                self.recorder.restart(header)
+                body()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                self._failed(f"the script ended itself: {_exit_text(stop.code)}")
+            self._ended()
+        except BaseException as error:  # noqa: BLE001 - whatever a script raises is told, not handled
+            self._raised(error)
+        self._ended()
+
+    def finish(self) -> NoReturn:
+        """The trace is complete: answer and end the process, wherever the script is."""
+        self._answer(partial=False)
+
+    def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
+        """Answer in time, from a thread of its own, while the script goes on."""
+        recorder: Recorder | None = getattr(self, "recorder", None)  # importing torch may be what takes so long
+        limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
+        if recorder is not None and recorder.steps:
+            if self.loop.draining:
+                recorder.warn(f"not all that comes after training was seen in {limit}{at}")
+                self._answer(partial=False)
+            self._failed(f"the script was stopped {limit} after it started{at}")
+        why = ", without an optimizer step" if recorder is not None and recorder.cuda_used else ""
+        told = TraceError("timeout", f"the script had not finished {limit} after it started{why}{at}", hint=_LATER)
+        answer_error(self.answer, told)
+
+    def _ended(self) -> NoReturn:
+        if self.recorder.steps:
+            self._answer(partial=False)
+        if not self.recorder.cuda_used:
+            raise_as = TraceError(
+                "no-cuda",
+                "the script ended without putting anything on a GPU",
+                hint="does it choose its device by an option, such as `-- --device cuda`?",
+            )
+        else:
+            raise_as = TraceError(
+                "no-step",
+                "the script ended without an optimizer step",
+                hint="only training is estimated; does the script need options to train, after `--`?",
+            )
+        answer_error(self.answer, raise_as)
+
+    def _raised(self, error: BaseException) -> NoReturn:
+        traceback.print_exception(type(error), error, _own_frames(error.__traceback__))
+        if self.loop.draining and isinstance(error, StopIteration):
+            self._answer(partial=False)  # of a loader that was made to run dry
+        if self.loop.draining:
+            # What came after the training that was asked for: a validation, a checkpoint, a report.
+            self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {_told(error)}")
+            self._answer(partial=False)
+        if "device_ready_queues_" in str(error):
+            # Of a function, traced in a fork: autograd counted the GPUs before there were any, and counts only once.
+            self._failed(
+                "the process that asks has run a backward pass before, so its functions cannot be traced",
+                "unsupported",
+                "estimate the function before anything is trained, or a script",
+            )
+        if isinstance(error, Untraceable):
+            self._failed(_told(error), "unsupported", "say so to the authors of cotenant; `--estimator` names others")
+        from cotenant.tracing.loading.standins import missing_hint
+
+        hint = _hint(error) or missing_hint(error, self.request.get("stand_ins", ()))
+        self._failed(f"the script raised {type(error).__name__}: {_told(error)}", hint=hint)
+
+    def _failed(self, sentence: str, kind: str = "raised", hint: str | None = None) -> NoReturn:
+        if self.recorder.steps:
+            self.recorder.warn(f"{sentence}, after {self.recorder.steps} optimizer steps")
+            self._answer(partial=True)
+        answer_error(
+            self.answer,
+            TraceError(kind, sentence, hint=hint or "run it with `--show-output` to see all that it prints"),
+        )
+
+    def _answer(self, *, partial: bool) -> NoReturn:
+        self.recorder.header.update(_libraries())
+        trace = self.recorder.trace(partial=partial)
+        _last_word.acquire()
+        wire.save(self.answer, {"trace": wire.trace_to_dict(trace)})
+        _leave()
+
+
+def _enclosed(request: dict[str, Any], answer: Path) -> Overlay:
+    """Keep this process from changing anything that is not its own, and from the network, as the request says.
+
+    What it writes goes below the request's `scratch`, by default beside the answer.
+    """
+    writes = not request.get("real_writes")
+    scratch = Path(request.get("scratch") or answer.parent / "scratch")
+    made = Overlay(str(scratch), takes_all=writes, free=wire.files_of(answer))
+    if writes:
+        scratch_below(scratch)
+        sys.dont_write_bytecode = True
+        fenced = fence.guard_files([str(answer.parent), "/dev", "/proc", *cache_folders(os.environ)])
+        fence.guard_calls(programs=not fenced, network=not request.get("online"))
+    elif not request.get("online"):
+        fence.guard_calls(programs=False, network=True)
+    redirect.install(made)
+    return made
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first frame on; all of it if the script has none."""
+    first = frames
+    while first is not None and (
+        first.tb_frame.f_code.co_filename == __file__ or "runpy" in first.tb_frame.f_code.co_filename
+    ):
+        first = first.tb_next
+    return first or frames
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, and where in the user's files it came from."""
+    place = places.of_error(error)
+    return f"{_first_line(error)} ({place})" if place else _first_line(error)
+
+
+def _hint(error: BaseException) -> str | None:
+    """What to do about an error whose cause is the place it was run at."""
+    if isinstance(error, ModuleNotFoundError):
+        return "the script runs in the Python that estimates it: name the job's own with `--python PATH`"
+    return None
+
+
+def _exit_text(code: object) -> str:
+    return f"exit code {code}" if isinstance(code, int) else str(code)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "(no message)"
+
+
+def _header(torch: Any, card: Any) -> dict[str, object]:
+    return {
+        "torch": torch.__version__,
+        "torch_folder": str(Path(torch.__file__).parent),
+        "cuda": torch.version.cuda,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "capability": list(card.capability),
+        "card": card.name,
+        "devices": card.count,
+        "alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
+        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+    }
+
+
+def _libraries() -> dict[str, object]:
+    versions = {}
+    for name in ("transformers", "timm", "torchvision", "lightning", "accelerate", "peft", "deepspeed"):
+        module = sys.modules.get(name)
+        if module is not None:
+            versions[name] = str(getattr(module, "__version__", "?"))
+    return {"libraries": versions, **provenance()}

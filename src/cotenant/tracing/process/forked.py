@@ -1,0 +1,77 @@
+"""Traces a function of this process in a forked copy of it, so that nothing of the patching stays behind."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.trace import MemoryTrace
+from cotenant.core.units import format_duration
+from cotenant.tracing.process import wire
+
+_CALLS_PER_STEP = 1024
+
+
+def trace_function(
+    step: Callable[[], object],
+    *,
+    card: Mapping[str, Any],
+    steps: int = 3,
+    timeout_s: float = 120.0,
+    cudnn_version: int = 91900,
+) -> MemoryTrace:
+    """Call `step` until `steps` optimizer steps were seen, on a GPU that is not there.
+
+    Raises:
+        TraceError: see its kinds.
+    """
+    with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
+        answer = Path(folder, "answer")
+        request = {"card": dict(card), "steps": steps, "cudnn_version": cudnn_version}
+        process = multiprocessing.get_context("fork").Process(target=_child, args=(step, request, answer))
+        process.start()
+        try:
+            process.join(timeout_s)
+            if process.is_alive():
+                raise TraceError(
+                    "timeout",
+                    f"the function had not made {steps} optimizer steps after {format_duration(timeout_s)}",
+                    hint="does it call `optimizer.step()`? if it is only slow, raise `timeout_s`",
+                )
+        finally:
+            process.kill()
+            process.join()
+        if not answer.exists():
+            raise TraceError("crashed", f"the tracing process ended with code {process.exitcode} without an answer")
+        told = json.loads(answer.read_text())
+    if "error" in told:
+        error = told["error"]
+        raise TraceError(error["kind"], error["message"], hint=error["hint"])
+    return wire.trace_from_dict(told["trace"])
+
+
+def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) -> NoReturn:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from cotenant.tracing.process import child
+
+    try:
+        import torch
+
+        torch.set_num_threads(1)  # a thread pool does not survive a fork
+        session = child.Session(request, answer)
+    except TraceError as error:
+        child.answer_error(answer, error)
+    except UsageError as error:
+        child.answer_error(answer, child.refused(error))
+
+    def body() -> None:
+        for _ in range(request["steps"] * _CALLS_PER_STEP):
+            step()
+
+    session.run(body)

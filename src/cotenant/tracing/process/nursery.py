@@ -1,0 +1,122 @@
+"""A tracing process that has torch loaded already and forks one copy of itself for every script.
+
+Over the socket comes the path of an errand, a JSON file: `request`, `answer`, `log`, `workdir`, `env`. Back go, one
+message each, `{"ready": [path, mtime_ns]}` once, or `{"unfit": reason}`; then `{"pid": N}` and `{"code": N}` for every
+errand, the code negative for a signal. When the other end closes, this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+MOST_BYTES = 4096
+_PARTS = (
+    "process.child",
+    "device.cuda_api",
+    "device.native",
+    "distributed.parallel",
+    "files.saving",
+    "mode",
+    "operators.attention",
+    "operators.kernels",
+)
+"""Our modules that import most of what the others need."""
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+"""Source: prctl(2)."""
+
+
+def serve(number: int) -> NoReturn:
+    """Run errands until the other end of the socket `number` closes."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that nothing a script started outlives its errand
+    with socket.socket(fileno=number) as link:
+        found = _load()
+        _tell(link, found)
+        if "unfit" in found:
+            os._exit(0)
+        gc.collect()
+        gc.freeze()  # so that the collector of a copy does not copy pages that it shares with us
+        while errand := link.recv(MOST_BYTES):
+            pid = os.fork()
+            if pid == 0:
+                link.close()
+                _run(Path(os.fsdecode(errand)), libc)
+            _tell(link, {"pid": pid})
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            _end_rest(pid)
+            _tell(link, {"code": code})
+    os._exit(0)
+
+
+def _load() -> dict[str, Any]:
+    """Import what every trace imports; which torch that is, or why this process is of no use."""
+    try:
+        import torch
+
+        for each in _PARTS:
+            importlib.import_module(f"cotenant.tracing.{each}")
+    except Exception as error:  # noqa: BLE001 - a trace in a process of its own tells it better
+        return {"unfit": f"{type(error).__name__}: {error}"}
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        return {"unfit": f"{threads} threads run after the import of torch, and a fork keeps one"}
+    path = Path(torch.__file__).with_name("version.py")
+    return {"ready": [str(path), path.stat().st_mtime_ns]}
+
+
+def _run(errand: Path, libc: ctypes.CDLL) -> NoReturn:
+    try:
+        told = json.loads(errand.read_text())
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        log = os.open(told["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        for target in (1, 2):
+            os.dup2(log, target)
+        os.close(log)
+        os.chdir(told["workdir"])
+        os.environ.clear()
+        os.environ.update(told["env"])
+        random.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+
+        from cotenant.tracing.process.child import main
+
+        main(told["request"], told["answer"])
+    except BaseException:  # noqa: BLE001 - whatever it was, this must not go on as a nursery
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(1)
+
+
+def _end_rest(pid: int) -> None:
+    """Kill what an errand left: its group, and then children until there are none."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    listing = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for child in listing.read_text().split() if listing.exists() else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _tell(link: socket.socket, message: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the other end may have gone, which the next read says
+        link.send(json.dumps(message).encode())

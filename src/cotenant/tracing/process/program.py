@@ -1,0 +1,120 @@
+"""Which Python program a command line runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from cotenant.core.errors import UsageError
+from cotenant.tracing.process import launchers
+
+_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A script or module, its arguments, and the interpreter that runs it.
+
+    `launcher`: name and options of what starts it as several processes, e.g. `("torchrun", "--nproc-per-node", "4")`.
+    """
+
+    python: str
+    kind: Literal["script", "module"]
+    target: str
+    args: tuple[str, ...]
+    launcher: tuple[str, ...] = ()
+
+
+def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str], python: str) -> Program:
+    """The Python program of `command`: `train.py --epochs 3`, `python -u train.py`, `python -m package.train`.
+
+    Or one of these behind a launcher of several processes, as in `torchrun --nproc-per-node 4 train.py`.
+
+    A script without an interpreter is run by `python`.
+
+    Raises:
+        UsageError: the command runs no Python program that can be seen, or its script does not exist.
+    """
+    if not command:
+        raise UsageError("no command to estimate", hint="give a script: `cotenant estimate train.py`")
+    first, rest = command[0], list(command[1:])
+    if first.endswith(".py") and not _is_python(first):
+        return _script(python, first, rest, workdir)
+    if _is_python(first):
+        return _of_python(_resolve(first, workdir, env), rest, workdir)
+    launcher = Path(first).name
+    if launcher in launchers.NAMES:
+        return _launched(launcher, rest, _beside(first, env) or python, workdir)
+    raise UsageError(
+        f"`{Path(first).name}` is no Python script, and only Python scripts can be traced",
+        hint="give the script itself: `cotenant estimate train.py -- ARGS`",
+    )
+
+
+def _launched(launcher: str, words: list[str], python: str, workdir: str) -> Program:
+    if launcher == "accelerate":
+        if words[:1] != ["launch"]:
+            raise UsageError(
+                f"`{shlex.join([launcher, *words])}` starts no script", hint="write `accelerate launch ...`"
+            )
+        words = words[1:]
+    options, is_module, (target, *args) = launchers.split(launcher, words)
+    if is_module:
+        found = Program(python=python, kind="module", target=target, args=tuple(args))
+    else:
+        found = _script(python, target, args, workdir)
+    return replace(found, launcher=(launcher, *options))
+
+
+def _beside(word: str, env: Mapping[str, str]) -> str | None:
+    """The interpreter of the environment that a launcher belongs to."""
+    path = shutil.which(word, path=env.get("PATH", os.defpath))
+    beside = Path(path).with_name("python") if path else None
+    return str(beside) if beside is not None and beside.exists() else None
+
+
+def _is_python(word: str) -> bool:
+    name = Path(word).name
+    return name in {"python", "python3"} or (name.startswith("python3.") and name[8:].isdigit())
+
+
+def _resolve(word: str, workdir: str, env: Mapping[str, str]) -> str:
+    if os.sep in word:
+        found = Path(workdir, word)
+        if found.exists():
+            return str(found)
+    else:
+        on_path = shutil.which(word, path=env.get("PATH", os.defpath))
+        if on_path:
+            return on_path
+    raise UsageError(f"no interpreter `{word}`", hint="is the environment activated?")
+
+
+def _of_python(python: str, words: list[str], workdir: str) -> Program:
+    while words:
+        word = words.pop(0)
+        if word == "-m" and words and words[0] in launchers.MODULES:
+            return _launched(launchers.MODULES[words[0]], words[1:], python, workdir)
+        if word == "-m" and words:
+            return Program(python=python, kind="module", target=words[0], args=tuple(words[1:]))
+        if word in {"-c", "-"}:
+            break
+        if word in _WITH_VALUE and words:
+            words.pop(0)
+        elif not word.startswith("-"):
+            return _script(python, word, words, workdir)
+    raise UsageError("the command names no script to trace", hint="write e.g. `python train.py`, not `python -c ...`")
+
+
+def _script(python: str, script: str, args: list[str], workdir: str) -> Program:
+    path = Path(workdir, script)
+    if path.is_dir():
+        raise UsageError(f"`{script}` is a folder", hint="give the script in it")
+    if not path.exists():
+        raise UsageError(f"no script `{script}` in `{workdir}`", hint="check the path")
+    return Program(python=python, kind="script", target=script, args=tuple(args))

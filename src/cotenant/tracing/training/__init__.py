@@ -1,0 +1,1 @@
+"""Models, optimizers and the loop around them, as a trace follows them."""

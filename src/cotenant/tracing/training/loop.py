@@ -1,0 +1,106 @@
+"""The training loop, seen from outside: phases, modules, optimizers, and when enough was seen.
+
+The last of `steps` optimizer steps (more if there are several optimizers: see `turns`) gets the last batch of the
+epoch, which may be smaller; then the data loaders run dry, so that the epoch ends and a validation pass is seen, too.
+The trace is complete when the script begins to train again, or ends; or at once, if it has no data loader.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.recorder import Recorder
+from cotenant.tracing.training import moving, quasi_newton
+from cotenant.tracing.training.layers import LayerNotes
+from cotenant.tracing.training.turns import Turns
+
+
+class Loop:
+    """Watches one script. `finish` is called once, from the main thread, and does not return."""
+
+    def __init__(self, recorder: Recorder, *, steps: int, finish: Callable[[], None]) -> None:
+        self.recorder = recorder
+        self.layer_notes = LayerNotes(recorder)
+        self.turns = Turns(steps)
+        self.finish = finish
+        self.draining = False
+        self.hurrying = False  # data loaders end their epoch as soon as they can
+        self.loaders = 0
+        self._around_step = "forward"
+
+    @property
+    def last_step(self) -> bool:
+        """Whether the next optimizer step is the last one wanted: the place for the last batch of an epoch."""
+        return self.recorder.steps >= self.turns.enough - 1
+
+    def install(self) -> None:
+        """Hook into modules, autograd and optimizers, for all of the process."""
+        modules = torch.nn.modules.module
+        modules.register_module_forward_pre_hook(self._enter)
+        modules.register_module_forward_hook(self._leave, always_call=True)
+        optimizers = importlib.import_module("torch.optim.optimizer")  # the package hides the name
+        optimizers.register_optimizer_step_pre_hook(self._before_step)
+        optimizers.register_optimizer_step_post_hook(self._after_step)
+        for name in ("backward", "grad"):
+            setattr(torch.autograd, name, self._as_backward(getattr(torch.autograd, name)))
+        types = optimizers._foreach_supported_types
+        if FakeTensor not in types:
+            types.append(FakeTensor)
+        self.turns.install()
+        quasi_newton.install()
+        moving.install(self.recorder)
+
+    # -- modules ----------------------------------------------------------------------------------------------
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        if self.recorder.phase == "load" and self.recorder.cuda_used:
+            self.recorder.enter_phase("forward")
+        self.recorder.enter_module(module)
+
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self.recorder.leave_module()
+        self.layer_notes.note(module, output)
+
+    # -- backward ---------------------------------------------------------------------------------------------
+
+    def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.layer_notes.close()
+            before = self.recorder.enter_phase("backward")
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.recorder.enter_phase("forward" if before == "load" else before)
+
+        return call
+
+    # -- optimizers -------------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.draining:
+            self.finish()
+        before = self.recorder.enter_phase("step")
+        self._around_step = "backward" if before == "backward" else "forward"
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.recorder.classify(parameter, "parameter")
+                self.recorder.classify(parameter.grad, "gradient")
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for state in optimizer.state.values():
+            values = state.values() if isinstance(state, dict) else ()
+            for value in values:
+                for each in value if isinstance(value, list) else (value,):
+                    self.recorder.classify(each, "optimizer state", again=False)
+        self.recorder.steps += 1
+        self.turns.stepped(optimizer, self.recorder.steps)
+        self.recorder.enter_phase(self._around_step)
+        if self.recorder.steps >= self.turns.enough and not self.draining:
+            if not self.loaders:
+                self.finish()
+            self.draining = self.hurrying = True

@@ -1,0 +1,56 @@
+"""How many optimizer steps are enough where a script has several optimizers, which need not step equally often.
+
+A critic may step five times before its generator does once, and a script that steps within backward has an optimizer
+for each parameter. The states of all and the gradients of all are there together only after each has had a turn.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+
+from cotenant.tracing.training import quasi_newton
+
+_PATIENCE = 5  # further steps, for each optimizer, that one which has not stepped yet is waited for
+
+
+class Turns:
+    """The optimizers of one script, and the number of steps to see."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._last_first = 0  # steps, of all optimizers, when the last one took its first
+
+    def install(self) -> None:
+        """Learn of each optimizer that is made."""
+        original = torch.optim.Optimizer.__init__
+
+        @functools.wraps(original)
+        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._known.add(optimizer)
+            if isinstance(optimizer, torch.optim.LBFGS):
+                self._steps = max(self._steps, quasi_newton.steps_to_fill(optimizer))
+
+        torch.optim.Optimizer.__init__ = init
+
+    def stepped(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
+        """Note that `optimizer` took the last of `steps` steps."""
+        if optimizer not in self._stepped:
+            self._stepped.add(optimizer)
+            self._last_first = steps
+
+    @property
+    def enough(self) -> int:
+        """Steps after which enough was seen, as it looks now."""
+        others = len(self._known) - 1
+        if others < 1:
+            return self._steps
+        if len(self._stepped) <= others:
+            return self._steps + _PATIENCE * len(self._known)
+        return max(self._steps, self._last_first + others)

@@ -1,0 +1,303 @@
+"""The daemon's TCP side, over real sockets: who gets in, and what slow, many or bad clients can do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import socket
+import ssl
+import subprocess
+
+import pytest
+from starlette.responses import JSONResponse
+
+from cotenant.core.errors import BackendError, UsageError
+from cotenant.daemon.access import network
+from cotenant.daemon.access.network import Gate, Listener, address_of
+from cotenant.daemon.access.rights import Access
+from cotenant.daemon.access.tokens import BAD_BEFORE_REFUSAL, BadTokens, Tokens
+from cotenant.daemon.settings.sections import TcpSection
+
+
+async def who(scope, receive, send):
+    """Says whom the gate took the caller for, after reading the body."""
+    size, more = 0, True
+    while more:
+        told = await receive()
+        size += len(told.get("body", b""))
+        more = told.get("more_body", False)
+    peer = scope["state"]["peer"]
+    answer = JSONResponse({"uid": peer.uid, "token": peer.token, "admin": peer.admin, "size": size})
+    await answer(scope, receive, send)
+
+
+class Place:
+    """A listener in this event loop, with a token of our own user."""
+
+    def __init__(self, listener, tokens):
+        self.listener = listener
+        self.token, self.text = tokens.create(os.getuid(), "x")
+        self.port = listener.socket.getsockname()[1]
+
+    async def connect(self, context=None):
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=context, server_hostname="localhost" if context else None
+        )
+
+    async def ask(self, token, *, body=b"", extra="", context=None):
+        """Status line, headers and body of one answer."""
+        reader, writer = await self.connect(context)
+        shown = "" if token is None else f"authorization: Bearer {token}\r\n"
+        head = (
+            f"POST /v1/x HTTP/1.1\r\nhost: d\r\n{shown}{extra}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        with contextlib.suppress(ConnectionError):  # an answer may come before the body has gone
+            writer.write(head.encode() + body)
+            await writer.drain()
+        told = b""
+        with contextlib.suppress(ConnectionError):
+            told = await reader.read()
+        writer.close()
+        return told.decode()
+
+
+def at_place(test, tmp_path, *, bad=None, many=False, **settings):
+    """Run the coroutine `test(place)` beside a listener."""
+
+    async def run():
+        closing = asyncio.Event()
+        listener = Listener(TcpSection(**{"listen": "127.0.0.1:0", **settings}))
+        tokens = Tokens(tmp_path / "tokens.json")
+        gate = Gate(who, tokens, Access(own_uid=os.getuid(), many=many), bad)
+        serving = asyncio.create_task(listener.serve(gate, closing))
+        try:
+            place = Place(listener, tokens)
+            place.tokens = tokens
+            await asyncio.wait_for(test(place), 60)
+        finally:
+            closing.set()
+            await serving
+
+    asyncio.run(run())
+
+
+def test_a_good_token_is_its_user(tmp_path):
+    async def test(place):
+        told = await place.ask(place.text, body=b"x" * 300_000)
+        assert told.startswith("HTTP/1.1 200")
+        assert f'{{"uid":{os.getuid()},"token":"{place.token.id}","admin":false,"size":300000}}' in told
+
+    at_place(test, tmp_path)
+
+
+@pytest.mark.parametrize("extra", ["", "x-forwarded-for: 127.0.0.1\r\n", "authorization: Basic cm9vdDo=\r\n"])
+def test_without_a_token_nobody_is_anybody(tmp_path, extra):
+    async def test(place):
+        told = await place.ask(None, extra=extra)
+        assert told.startswith("HTTP/1.1 401")
+        assert "www-authenticate: Bearer" in told
+        assert "NotPermitted" in told
+
+    at_place(test, tmp_path)
+
+
+def test_a_token_of_root_is_none_where_jobs_run_as_their_users(tmp_path):
+    async def test(place):
+        _, text = place.tokens.create(0, "root")
+        assert (await place.ask(text)).startswith("HTTP/1.1 401")
+
+    at_place(test, tmp_path, many=True)
+
+
+def test_a_user_who_is_gone_has_no_token(tmp_path):
+    async def test(place):
+        _, text = place.tokens.create(2**31 - 7, "gone")
+        assert (await place.ask(text)).startswith("HTTP/1.1 401")
+
+    at_place(test, tmp_path)
+
+
+def test_revoked_tokens_open_nothing(tmp_path):
+    async def test(place):
+        place.tokens.revoke(place.token.id)
+        assert (await place.ask(place.text)).startswith("HTTP/1.1 401")
+
+    at_place(test, tmp_path)
+
+
+def test_guessing_is_refused_after_a_while_and_harms_nobody_else(tmp_path):
+    now_s = [0.0]
+
+    async def test(place):
+        wrong = place.text[:-4] + "0000"
+        other, other_text = place.tokens.create(os.getuid(), "y")
+        statuses = [(await place.ask(wrong)).split()[1] for _ in range(BAD_BEFORE_REFUSAL + 2)]
+        assert statuses == ["401"] * BAD_BEFORE_REFUSAL + ["429"] * 2
+        told = await place.ask(place.text)  # the right one, from where it was guessed at
+        assert (told.split()[1], "retry-after: 60" in told) == ("429", True)
+        assert other.id in await place.ask(other_text)
+        now_s[0] = 61.0
+        assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
+
+    at_place(test, tmp_path, bad=BadTokens(now=lambda: now_s[0]))
+
+
+def test_a_long_body_without_a_token_is_not_read(tmp_path):
+    async def test(place):
+        told = await place.ask("cot_00000000_" + "x" * 40, body=b"x" * 30_000_000)
+        assert told == "" or told.startswith("HTTP/1.1 401")
+        assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
+
+    at_place(test, tmp_path)
+
+
+def test_a_head_without_end_is_refused(tmp_path):
+    async def test(place):
+        told = await place.ask(place.text, extra=f"x: {'y' * 40 * network.MOST_HEAD_BYTES}\r\n")
+        assert told == "" or told.startswith("HTTP/1.1 400")
+        assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
+
+    at_place(test, tmp_path)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nx: ", b"\x16\x03\x01\x00"])
+def test_who_says_nothing_whole_is_shown_out(tmp_path, monkeypatch, said):
+    monkeypatch.setattr(network, "HEAD_S", 0.05)
+
+    async def test(place):
+        reader, writer = await place.connect()
+        writer.write(said)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()  # returns: the other side has closed
+        writer.close()
+
+    at_place(test, tmp_path)
+
+
+def test_a_second_request_has_no_more_time_than_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(network, "HEAD_S", 0.05)
+
+    async def test(place):
+        reader, writer = await place.connect()
+        head = f"GET / HTTP/1.1\r\nhost: d\r\nauthorization: Bearer {place.text}\r\n\r\n".encode()
+        writer.write(head + head[:20])
+        with contextlib.suppress(ConnectionError):
+            told = await reader.read()
+            assert told.count(b"HTTP/1.1 200") == 1
+        writer.close()
+
+    at_place(test, tmp_path)
+
+
+def test_too_many_connections_are_closed_and_room_comes_back(tmp_path):
+    async def test(place):
+        held = [await place.connect() for _ in range(3)]
+        with contextlib.suppress(ConnectionError):
+            assert await place.ask(place.text) == ""
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        while not (told := await place.ask(place.text)):
+            await asyncio.sleep(0)
+        assert told.startswith("HTTP/1.1 200")
+
+    at_place(test, tmp_path, connections=3)
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of `localhost` and its key, made by openssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl, to make a certificate")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    files = ("-keyout", str(key), "-out", str(cert))
+    subprocess.run(["openssl", *shlex.split(words), *names, *files], check=True, capture_output=True)
+    return cert, key
+
+
+def test_tls(tmp_path, certificate):
+    cert, key = certificate
+
+    async def test(place):
+        assert place.listener.url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        assert (await place.ask(place.text, context=trusting)).startswith("HTTP/1.1 200")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await place.ask(place.text, context=ssl.create_default_context())
+        assert "200" not in await place.ask(place.text)  # in the clear nobody is answered
+
+    at_place(test, tmp_path, tls_cert=str(cert), tls_key=str(key))
+
+
+def test_a_handshake_that_does_not_come_is_given_up(tmp_path, certificate, monkeypatch):
+    monkeypatch.setattr(network, "HANDSHAKE_S", 0.05)
+    cert, key = certificate
+
+    async def test(place):
+        reader, writer = await place.connect()
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+    at_place(test, tmp_path, tls_cert=str(cert), tls_key=str(key))
+
+
+def test_files_that_are_no_certificate(tmp_path, certificate):
+    cert, key = certificate
+    for settings, error in (
+        ({"tls_cert": str(cert)}, UsageError),
+        ({"tls_cert": str(cert), "tls_key": str(cert)}, BackendError),
+        ({"tls_cert": str(key), "tls_key": str(tmp_path / "none")}, BackendError),
+    ):
+        with pytest.raises(error):
+            Listener(TcpSection(listen="127.0.0.1:0", **settings))
+
+
+def test_where_others_reach_it_plain_text_must_be_asked_for(caplog):
+    with pytest.raises(UsageError, match="without TLS"):
+        Listener(TcpSection(listen="0.0.0.0:0"))
+    listener = Listener(TcpSection(listen="0.0.0.0:0", plaintext=True))
+    listener.socket.close()
+    assert "unencrypted" in caplog.text
+
+
+def test_an_address_that_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BackendError, match=f"cannot listen on `{where}`"):
+            Listener(TcpSection(listen=where))
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "port"),
+    [("127.0.0.1:7411", "127.0.0.1", 7411), ("[::1]:1", "::1", 1), ("localhost:0", "127.0.0.1", 0)],
+)
+def test_address(text, address, port):
+    assert (str(address_of(text)[0]), address_of(text)[1]) == (address, port)
+
+
+@pytest.mark.parametrize("text", ["7411", "gpu1:7411", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "", "[::1]"])
+def test_no_address(text):
+    with pytest.raises(UsageError, match="no address to listen on"):
+        address_of(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "network_of"),
+    [
+        ("1.2.3.4", "1.2.3.4"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("::ffff:1.2.3.4", "1.2.3.4"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_who_is_the_same_guesser(address, network_of):
+    assert network._network_of(address) == network_of

@@ -1,0 +1,132 @@
+"""The HTTP API at its edge: who may call, and what a wrong call is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from cotenant.daemon.access.rights import Access
+from cotenant.daemon.access.sockets import Peer
+from cotenant.daemon.calls import api, requests
+from cotenant.daemon.calls.requests import json_answer
+
+
+def answer(method, path, *, uid=None, **request):
+    """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
+    server = api.Server(
+        loop=SimpleNamespace(),
+        policy=None,
+        estimates=None,
+        journal=None,
+        access=Access(own_uid=os.getuid()),
+        tokens=None,
+        log_paths=None,
+        now=None,
+        info={"notifications": False},
+        metrics=None,
+        past=None,
+        refusals=dict,
+        stop=None,
+        closing=None,
+    )
+    application = api.application(server)
+    peer = Peer(pid=1, uid=os.getuid() if uid is None else uid, gid=0)
+
+    async def with_peer(scope, receive, send):
+        await application({**scope, "state": {"peer": peer}}, receive, send)
+
+    async def call():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(with_peer), base_url="http://d") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(call())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/jobs"),
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/jobs/1"),
+        ("GET", "/v1/jobs/1/logs"),
+        ("GET", "/v1/jobs/1/wait"),
+        ("GET", "/v1/jobs/1/explain"),
+        ("POST", "/v1/jobs/1/cancel"),
+        ("POST", "/v1/jobs/1/hold"),
+        ("POST", "/v1/jobs/1/release"),
+        ("POST", "/v1/jobs/1/requeue"),
+        ("POST", "/v1/jobs/1/update"),
+        ("GET", "/v1/jobs/1/story"),
+        ("GET", "/v1/ids?refs=1"),
+        ("GET", "/v1/gpus"),
+        ("GET", "/v1/status"),
+        ("GET", "/v1/gpus/past"),
+        ("GET", "/v1/usage"),
+        ("GET", "/metrics"),
+        ("POST", "/v1/shutdown"),
+        ("POST", "/v1/tokens"),
+        ("GET", "/v1/tokens"),
+        ("POST", "/v1/tokens/0123abcd/revoke"),
+    ],
+)
+def test_another_user_is_refused_everywhere(method, path):
+    told = answer(method, path, uid=os.getuid() + 4242)
+    assert told.status_code == 403
+    assert told.json()["error"]["kind"] == "NotPermitted"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param(b"{", "the request is not JSON", id="no JSON"),
+        pytest.param(b"[]", "the request is not a JSON object", id="no object"),
+        pytest.param(b"{}", "`jobs` must be an array", id="no jobs"),
+        pytest.param(b'{"jobs": []}', "`jobs` must be an array of 1 to", id="none"),
+        pytest.param(b'{"jobs": [3]}', "a job must be a JSON object", id="no job"),
+    ],
+)
+def test_a_request_that_is_wrong(body, message):
+    told = answer("POST", "/v1/jobs", content=body)
+    assert (told.status_code, told.json()["error"]["kind"]) == (400, "UsageError")
+    assert message in told.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v2/jobs"), ("DELETE", "/v1/jobs"), ("GET", "/v1/jobs/x"), ("GET", "/")]
+)
+def test_a_call_that_does_not_exist_is_json_too(method, path):
+    told = answer(method, path)
+    assert told.status_code == 400
+    assert told.json()["error"]["message"] == f"no such call: {method} {path}"
+
+
+@pytest.mark.parametrize("query", ["timeout_s=soon", "timeout_s=-1", "timeout_s=nan", "until=never"])
+def test_wait_with_a_wrong_query(query):
+    assert answer("GET", f"/v1/jobs/1/wait?{query}").status_code == 400
+
+
+def test_a_bug_is_an_answer_that_tells_no_details():
+    told = answer("GET", "/v1/gpus")  # the loop behind it is none
+    assert told.status_code == 500
+    assert told.json()["error"]["message"] == "the daemon failed on this request (AttributeError)"
+
+
+def test_what_is_no_number_is_told_as_unknown():
+    told = json_answer({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
+    assert json.loads(told.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
+
+
+def test_a_request_longer_than_it_says_is_cut_off(monkeypatch):
+    monkeypatch.setattr(requests, "MOST_BODY_BYTES", 2**20)
+
+    async def pieces():
+        for _ in range(64):
+            yield b"x" * 2**16
+
+    told = answer("POST", "/v1/jobs", content=pieces())
+    assert (told.status_code, told.json()["error"]["message"]) == (400, "a request may have 1 MiB")

@@ -1,0 +1,42 @@
+"""Which ways to share a GPU a server offers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_gpu, a_spec
+from cotenant.core.errors import UsageError
+from cotenant.daemon.calls.offers import check_offered, offered, refusals
+from cotenant.scheduling.policies import create
+
+PLAIN = [a_gpu(0)]
+CUT = [a_gpu(0), replace(a_gpu(1), mig_profile="3g.20gb")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "gpus", "no_mps", "ways"),
+    [
+        ("most-memory", {}, PLAIN, None, ["auto", "none", "time", "mps"]),
+        ("most-memory", {}, PLAIN, "it is not there", ["auto", "none", "time"]),
+        ("most-memory", {"sharing": "mps"}, PLAIN, "simulated", ["auto", "none", "time", "mps"]),
+        ("marginal-gain", {}, CUT, "x", ["auto", "none", "time", "mig"]),
+        ("exclusive", {}, CUT, None, ["auto", "none", "mig"]),
+        ("exclusive", {}, [], None, ["auto", "none"]),
+    ],
+)
+def test_offered(policy, options, gpus, no_mps, ways):
+    assert offered(refusals(create(policy, options), gpus, no_mps=no_mps)) == ways
+
+
+def test_what_is_not_offered_is_refused_with_the_reason():
+    refused = refusals(create("most-memory", {}), PLAIN, no_mps="there is no `nvidia-cuda-mps-control`")
+    check_offered([a_spec(), a_spec(share="time")], refused)
+    with pytest.raises(
+        UsageError, match="does not offer `--share mps`: there is no `nvidia-cuda-mps-control`"
+    ) as found:
+        check_offered([a_spec(), a_spec(share="mps")], refused)
+    assert found.value.hint == "it offers auto, none, time"
+    with pytest.raises(UsageError, match="none of its GPUs has MIG instances"):
+        check_offered([a_spec(share="mig")], refused)

@@ -1,0 +1,157 @@
+"""What a client may ask for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from builders import a_spec
+from cotenant.core.errors import UsageError
+from cotenant.core.job import ArrayTask
+from cotenant.daemon.access.sockets import Peer
+from cotenant.daemon.calls import specs
+
+PEER = Peer(pid=1, uid=os.getuid(), gid=0)
+JOB = {"command": ["true"], "workdir": "/tmp", "env": {"A": "1"}, "name": "n"}
+
+
+def test_owner_is_the_peer_whatever_the_client_says():
+    spec = specs.spec_of({**JOB, "user": "somebody", "uid": 4242}, PEER)
+    assert (spec.user, spec.uid) == (specs.user_name(os.getuid()), os.getuid())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param({"command": []}, "no command", id="no command"),
+        pytest.param({"command": [""]}, "no command", id="empty command"),
+        pytest.param({"command": "true"}, "wanted an array", id="command as text"),
+        pytest.param({"command": ["a\0b"]}, "NUL byte", id="NUL"),
+        pytest.param({"env": {"A": "\0"}}, "NUL byte", id="NUL in environment"),
+        pytest.param({"env": {"A=B": "1"}}, "with `=` in it", id="name of variable"),
+        pytest.param({"workdir": "here"}, "`here` is not an absolute path", id="relative folder"),
+        pytest.param({"stdout_path": "out"}, "`out` is not an absolute path", id="relative output"),
+        pytest.param({"gpus": 0}, "wanted 1 to 1024", id="no GPU"),
+        pytest.param({"max_attempts": 0}, "wanted 1 to 100", id="no attempt"),
+        pytest.param({"retries": -1}, "retried -1 times, wanted 0 to 100", id="fewer retries than none"),
+        pytest.param({"slot_s": 0}, "`slot_s` is 0.0, wanted a number above zero", id="no time slot"),
+        pytest.param({"declared_bytes": 0}, "`declared_bytes` is 0", id="no memory"),
+        pytest.param({"time_limit_s": float("nan")}, "`time_limit_s` is nan", id="no number"),
+        pytest.param({"time_limit_s": 6e12}, "a time limit of 6e+12 s is beyond ten years", id="too long"),
+        pytest.param({"slot_s": 6e12}, "a time slot of 6e+12 s is beyond ten years", id="slot too long"),
+        pytest.param({"slowdown_bound": -1.0}, "`slowdown_bound` is -1.0", id="negative bound"),
+        pytest.param({"estimator": "traecd"}, "no estimator named `traecd`", id="estimator"),
+        pytest.param({"share": "mbs"}, "`value.share` is 'mbs'", id="no way to share"),
+        pytest.param({"share": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
+        pytest.param({"share": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
+        pytest.param({"share": "mps", "exclusive": True}, "to be alone, and to share by mps", id="alone and together"),
+        pytest.param({"colour": "red"}, "unknown fields: colour", id="unknown field"),
+    ],
+)
+def test_refused(change, reason):
+    with pytest.raises(UsageError) as caught:
+        specs.spec_of({**JOB, **change}, PEER)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("told", [None, [], "true", 3])
+def test_no_object_is_no_job(told):
+    with pytest.raises(UsageError, match="must be a JSON object"):
+        specs.spec_of(told, PEER)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        pytest.param("/o/%j.txt", "/o/17.txt", id="id"),
+        pytest.param("/o/%x-%j", "/o/a_b-17", id="name, made safe for a path"),
+        pytest.param("/o/100%%j", "/o/100%j", id="percent"),
+        pytest.param("/o/%%%j", "/o/%17", id="percent, then id"),
+        pytest.param("/o/%q%", "/o/%q%", id="others stay"),
+    ],
+)
+def test_output_path(pattern, path):
+    spec = specs.numbered(a_spec(name="a/b", stdout_path=pattern), 17)
+    assert (spec.stdout_path, spec.stderr_path) == (path, None)
+
+
+def test_output_path_of_a_task_of_an_array():
+    array = ArrayTask(array_id=17, index=3)
+    spec = specs.numbered(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x"), 19)
+    assert spec.stdout_path == "/o/17_3-19-0003-ann-job"
+    assert specs.numbered(a_spec(stdout_path="/o/%A_%a"), 19).stdout_path == "/o/19_0"
+
+
+def test_an_array_becomes_a_spec_for_each_task():
+    told = [JOB, {**JOB, "array": {"tasks": [3, 5], "limit": 1}}, {**JOB, "array": {"tasks": [0]}}]
+    found = specs.with_array_ids(specs.specs_of(told, PEER), 10)
+    assert [each.array and (each.array.array_id, each.array.index, each.array.limit) for each in found] == [
+        None,
+        (11, 3, 1),
+        (11, 5, 1),
+        (13, 0, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        3,
+        {},
+        {"tasks": []},
+        {"tasks": ["1"]},
+        {"tasks": [True]},
+        {"tasks": [1, 1]},
+        {"tasks": [-1]},
+        {"tasks": [1], "limit": 0},
+        {"tasks": [1], "limit": 1.5},
+        {"tasks": [1], "more": 1},
+        {"tasks": list(range(10_001))},
+    ],
+)
+def test_array_that_cannot_be(array):
+    with pytest.raises(UsageError, match="`array"):
+        specs.specs_of([{**JOB, "array": array}], PEER)
+
+
+def test_a_client_cannot_put_its_job_into_an_array_of_others():
+    with pytest.raises(UsageError, match="`array` must be"):
+        specs.specs_of([{**JOB, "array": {"type": "ArrayTask", "array_id": 3, "index": 1}}], PEER)
+
+
+def test_update_changes_what_may_be_changed():
+    new = specs.updated(a_spec(), {"priority": 3, "after": [4], "stdout_path": "/o/%j"}, 17)
+    assert (new.priority, new.after, new.stdout_path) == (3, (4,), "/o/17")
+
+
+def test_a_path_that_an_update_leaves_alone_is_no_pattern():
+    spec = a_spec(stdout_path="/o/%j", stderr_path="/e/100%j")
+    new = specs.updated(spec, {"priority": 3, "stderr_path": "/e/%j"}, 17)
+    assert (new.stdout_path, new.stderr_path) == ("/o/%j", "/e/17")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"command": ["rm"]}, "`command` of a job cannot be updated"),
+        ({"uid": 0}, "`uid` of a job cannot be updated"),
+        ({"workdir": "/"}, "`workdir` of a job cannot be updated"),
+        ({"env": {}}, "`env` of a job cannot be updated"),
+        ({"gpus": 0}, "asks for 0 GPUs"),
+        ({"gpus": "two"}, "job 17 cannot become that"),
+        ({"priority": 10**7}, "is beyond"),
+        ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
+        ({"stderr_path": "here"}, "not an absolute path"),
+    ],
+)
+def test_update_refuses(fields, reason):
+    with pytest.raises(UsageError, match=reason):
+        specs.updated(a_spec(), fields, 17)
+
+
+def test_client_needs_no_server_library():
+    code = "import sys, cotenant.daemon.client; print(*{'starlette', 'uvicorn', 'typer', 'sqlite3'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

@@ -1,0 +1,100 @@
+"""A job's story from its events alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import a_job, a_spec, an_estimate
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    EstimateReady,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobSubmitted,
+    JobUpdated,
+)
+from cotenant.core.job import AttemptExit, Done, OomEvidence, ProcessId, Spell, Usage
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.daemon.calls.story import story
+
+PLACE = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=8 * GiB)
+OOM = AttemptExit(
+    exit_code=1,
+    signal=None,
+    reason="exited",
+    oom=OomEvidence(exception=True, tried_bytes=GiB, in_use_bytes=8 * GiB),
+)
+ASKED = a_spec(after=(9,), declared_bytes=None)
+EVENTS = (
+    JobSubmitted(at_s=0.0, cause="submit", job_id=1, spec=ASKED),
+    EstimateReady(at_s=1.0, cause="estimator traced", job_id=1, estimate=an_estimate(8, partial=True)),
+    JobHeld(at_s=2.0, cause="hold by ann: lunch", job_id=1),
+    JobUpdated(at_s=3.0, cause="update by ann", job_id=1, spec=a_spec(after=(9,), declared_bytes=None, priority=2)),
+    JobReleased(at_s=4.0, cause="release by ann", job_id=1),
+    AttemptPlaced(at_s=5.0, cause="policy best-fit", job_id=1, attempt=1, placement=PLACE),
+    AttemptStarted(at_s=6.0, cause="e", job_id=1, attempt=1, process=ProcessId(pid=44, start_ticks=1, boot_id="b")),
+    AttemptExited(at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={"GPU-0": 7 * GiB}),
+    JobCancelled(at_s=8.0, cause="cancel by root", job_id=1),
+)
+
+
+def test_every_event_has_its_sentence_and_the_state_after_it():
+    assert [(each["state"], each["text"]) for each in story(EVENTS)] == [
+        ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
+        ("queued", "estimated: 8.0 GiB per GPU by declared, a lower bound"),
+        ("held", "hold by ann: lunch"),
+        ("held", "updated: priority 0 to 2"),
+        ("queued", "release by ann"),
+        ("starting", "attempt 1 placed by policy best-fit on GPU-0 (time-sliced), 8.0 GiB promised"),
+        ("running", "attempt 1 started, runner 44"),
+        ("queued", "attempt 1 ended: exit code 1, out of GPU memory, 7.0 GiB seen at most"),
+        ("done", "cancel by root"),
+    ]
+    assert story(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
+
+
+def test_a_change_of_the_environment_is_not_told():
+    new = a_spec(env={"TOKEN": "hunter2"})
+    (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    assert "hunter2" not in str(told)
+
+
+def test_what_changed_is_told_in_words():
+    new = a_spec(after=(), declared_bytes=8 * GiB, time_limit_s=7200.0, begin_at_s=60.0)
+    (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    assert told["text"] == (
+        "updated: memory none to 8.0 GiB, time limit none to 2h00m, afterok 9 to none,"
+        " begin none to 1970-01-01T00:01:00.000Z"
+    )
+
+
+def test_an_end_that_is_not_its_own_doing_is_told_too():
+    over = replace(a_job(), state=Done(outcome="cancelled", at_s=5.0, reason="dependency 9 failed"))
+    assert [(each["state"], each["text"]) for each in story(EVENTS[:1], job=over)] == [
+        ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
+        ("done", "cancelled: dependency 9 failed"),
+    ]
+    assert len(story(EVENTS, job=over)) == len(EVENTS), "it ended by an event of its own"
+
+
+def test_of_nothing_there_is_no_story():
+    assert story([]) == []
+
+
+def test_the_end_tells_what_was_used_and_what_company_did():
+    spells = (
+        Spell(mates=(), seconds=60.0, steps_hz=3.0),
+        Spell(mates=(4,), seconds=60.0, steps_hz=2.0, slowdown=1.5),
+        Spell(mates=(4, 5), seconds=60.0, slowdown=2.25),
+    )
+    usage = Usage(gpu_s=7200.0, energy_j=9e5, metered_s=3600.0)
+    end = AttemptExited(
+        at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={}, spells=spells, usage=usage
+    )
+    text = story((*EVENTS[:-2], end))[-1]["text"]
+    told = ", 1.50 times as long a step beside job 4, 2.25 times as long a step beside jobs 4, 5"
+    assert text.endswith(f", 250.0 Wh over 1.00 GPU hours{told}")

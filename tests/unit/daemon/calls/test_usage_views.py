@@ -1,0 +1,103 @@
+"""What was used, in sums: by job, by user, by kind of work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from builders import a_gpu, a_job
+from cotenant.core.job import Attempt, AttemptExit, Spell, Usage
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.daemon.calls.usage_views import by_user, by_work, ended_by_user, past_view, usage_of, usage_view
+from cotenant.gpus.history import Point
+from cotenant.scheduling.history import History
+
+OK = AttemptExit(exit_code=0, signal=None, reason="exited")
+HOUR = Usage(gpu_s=3600.0, part_s=1800.0, byte_s=3600.0 * GiB, energy_j=3.6e5, idle_energy_j=1e5, metered_s=3600.0)
+UNMETERED = Usage(gpu_s=60.0, part_s=60.0, byte_s=60.0 * GiB)
+
+
+def ran(job_id, *usages, user="ann", spells=()):
+    place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
+    attempts = tuple(
+        Attempt(
+            number=number,
+            placement=place,
+            placed_at_s=0.0,
+            started_at_s=0.0,
+            ended_at_s=600.0,
+            exit=OK,
+            usage=usage,
+            spells=tuple(spells),
+        )
+        for number, usage in enumerate(usages, start=1)
+    )
+    return replace(a_job(job_id, user=user, command=("python", f"{job_id}.py")), attempts=attempts)
+
+
+class Told:
+    """A manager that knows `live` of attempts that are not over."""
+
+    def __init__(self, live=None, history=None):
+        self.live = live or {}
+        self.history = history or History()
+
+    def usage(self, job, number):
+        return job.attempts[number - 1].usage or self.live.get((job.id, number))
+
+
+def test_a_job_has_used_what_its_attempts_have_used():
+    job = ran(1, HOUR, None, UNMETERED)
+    assert usage_of(job, Told()).gpu_s == 3660.0
+    assert usage_of(job, Told({(1, 2): HOUR})).gpu_s == 7260.0, "the one that runs among them"
+    assert usage_of(ran(2, None), Told()) is None
+
+
+def test_what_was_not_measured_is_null():
+    assert usage_view(None) is None
+    view = usage_view(UNMETERED)
+    assert (view["energy_j"], view["power_w"], view["smact"], view["mean_bytes"]) == (None, None, None, GiB)
+    assert usage_view(HOUR)["power_w"] == pytest.approx(100.0)
+
+
+def test_sums_by_user():
+    jobs = [ran(1, HOUR), ran(2, HOUR, HOUR, user="bob"), ran(3, UNMETERED), ran(4, None, user="cat")]
+    found = {each["user"]: each for each in by_user(jobs, Told())}
+    assert list(found) == ["ann", "bob"]
+    assert (found["ann"]["jobs"], found["ann"]["gpu_s"], found["ann"]["energy_j"]) == (2, 3660.0, 3.6e5)
+    assert (found["bob"]["jobs"], found["bob"]["part_s"]) == (1, 3600.0)
+    assert found["ann"]["power_w"] == pytest.approx(100.0), "over the time for which energy is known"
+
+
+def test_sums_of_what_is_over_leave_out_what_runs():
+    jobs = [ran(1, HOUR, None), ran(2, HOUR, user="bob")]
+    assert {name: each.gpu_s for name, each in ended_by_user(jobs).items()} == {"ann": 3600.0, "bob": 3600.0}
+
+
+def test_kinds_of_work_and_what_they_do_to_each_other():
+    history = History()
+    first = ran(1, HOUR, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
+    second = ran(2, HOUR, spells=[Spell(mates=(), seconds=60.0, smact=0.4)])
+    third = replace(ran(3, HOUR, spells=[Spell(mates=(2,), seconds=60.0, smact=0.8, steps_hz=5.0)]), spec=first.spec)
+    jobs = {1: first, 2: second, 3: third}
+    for each in jobs.values():
+        history.learn(each, jobs)
+    found = {each["work"]: each for each in by_work([*jobs.values(), ran(9)], Told(history=history))}
+    assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
+    victim = found["python /tmp/1.py"]
+    assert (victim["runs"], victim["steps_hz"]) == (2, 10.0)
+    assert victim["beside"] == [{"works": ["python /tmp/2.py"], "seconds": 60.0, "steps_hz": 5.0, "slowdown": 2.0}]
+    assert victim["suffers"] > 1
+    assert victim["inflicts"] is None
+    assert found["python /tmp/2.py"]["inflicts"] > 1
+
+
+def test_the_past_is_that_of_the_gpus_there_are():
+    point = Point(10.0, 1.0, 5.0, 0.5, None, None, None, 60.0, 5.0, None)
+    gone = SimpleNamespace()
+    found = past_view({"GPU-0": [point], "GPU-9": [gone]}, [a_gpu(0), a_gpu(1)])
+    assert [(each["index"], len(each["points"])) for each in found] == [(0, 1), (1, 0)]
+    assert found[0]["points"][0]["smact"] == 0.5

@@ -1,0 +1,286 @@
+"""Estimates in processes of their own; the estimator is a small program at the edge."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from builders import a_spec, an_estimate
+from cotenant.core.codec import encode
+from cotenant.daemon.estimating.estimates import EstimatePool
+from cotenant.daemon.estimating.estimator import LEASH, EstimatorProcess
+from cotenant.daemon.settings.sections import EstimatesSection
+
+TIMEOUT_S = 60
+HANGS = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(1000)"
+
+
+def spec_of(**changes):
+    """A job of whoever runs the tests: an estimate runs as the job's user."""
+    return a_spec(uid=os.geteuid(), **changes)
+
+
+@contextlib.contextmanager
+def a_pool(tmp_path, code, *argv, **settings):
+    answers = queue.SimpleQueue()
+    pool = EstimatePool(
+        EstimatesSection(**settings),
+        gpu="A100-40GB",
+        folder=tmp_path / "estimates",
+        now=lambda: 5.0,
+        emit=answers.put,
+        command=(sys.executable, "-c", code, *argv),
+    )
+    try:
+        yield pool, answers
+    finally:
+        pool.close()
+
+
+def answering(value):
+    return f"import sys; sys.stdin.readline(); print({json.dumps(json.dumps(value))})"
+
+
+def test_answer_becomes_an_event(tmp_path):
+    estimate = an_estimate(3, estimator="traced")
+    with a_pool(tmp_path, answering({"estimate": encode(estimate)})) as (pool, answers):
+        pool.request(7, spec_of())
+        event = answers.get(timeout=TIMEOUT_S)
+    assert (event.job_id, event.at_s, event.estimate, event.error) == (7, 5.0, estimate, None)
+
+
+def test_request_tells_the_job_and_the_estimator(tmp_path):
+    code = 'import sys; open(sys.argv[1], \'w\').write(sys.stdin.readline()); print(\'{"error": {"message": "no"}}\')'
+    with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=9.0) as (pool, answers):
+        pool.request(1, spec_of(command=("python", "t.py"), env={"A": "1"}))
+        assert answers.get(timeout=TIMEOUT_S).error == "no"
+    asked = json.loads((tmp_path / "asked").read_text())
+    assert (asked["estimator"], asked["command"], asked["gpu"]) == ("traced", ["python", "t.py"], "A100-40GB")
+    assert (asked["env"], asked["timeout_s"], asked["workdir"]) == ({"A": "1"}, 9.0, "/tmp")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        pytest.param(answering({"error": {"message": "no step seen"}}), "no step seen", id="an error"),
+        pytest.param("import sys; sys.exit('it broke')", "ended with exit code 1: it broke", id="a failure"),
+        pytest.param("print('hello')", "cannot be understood", id="no JSON"),
+        pytest.param("print('{}')", "cannot be understood", id="neither"),
+        pytest.param("print('[]')", "cannot be understood", id="an array"),
+        pytest.param(answering({"estimate": {"type": "Estimate", "version": 1}}), "cannot be understood", id="half"),
+        pytest.param("import os; os.kill(os.getpid(), 9)", "ended with exit code 137", id="killed"),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence(tmp_path, code, error):
+    with a_pool(tmp_path, code) as (pool, answers):
+        pool.request(1, spec_of())
+        event = answers.get(timeout=TIMEOUT_S)
+    assert event.estimate is None
+    assert error in event.error
+
+
+def test_stderr_is_kept(tmp_path):
+    with a_pool(tmp_path, "import sys; print('a warning', file=sys.stderr); print('{}')") as (pool, answers):
+        pool.request(4, spec_of())
+        answers.get(timeout=TIMEOUT_S)
+        assert pool.log_path(4).read_text() == "a warning\n"
+
+
+def test_declared_needs_no_process(tmp_path):
+    with a_pool(tmp_path, "raise SystemExit('never run')") as (pool, answers):
+        pool.request(1, spec_of(declared_bytes=2**30))
+        estimate = answers.get(timeout=TIMEOUT_S).estimate
+        assert (estimate.estimator, estimate.bound_bytes) == ("declared", 2**30)
+        pool.request(2, spec_of(declared_bytes=2**30, estimator="traced"))
+        assert "never run" in answers.get(timeout=TIMEOUT_S).error
+        pool.request(3, spec_of(estimator="declared"))
+        assert answers.get(timeout=TIMEOUT_S).error == "no memory was declared"
+
+
+def pid_in(path):
+    """The pid that a program writes to a fifo."""
+    return int(path.read_text())
+
+
+def ends(pid):
+    """Wait for the end of a process; True unless it takes too long."""
+    try:
+        with os.fdopen(os.pidfd_open(pid), "rb") as process:
+            return bool(select.select([process], [], [], TIMEOUT_S)[0])
+    except ProcessLookupError:
+        return True
+
+
+def test_cancelled_estimate_ends_and_is_not_told(tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
+        pool.request(1, spec_of())
+        pid = pid_in(tmp_path / "pid")
+        pool.cancel(1)
+        assert ends(pid)
+        pool.request(2, spec_of(declared_bytes=5))
+        assert answers.get(timeout=TIMEOUT_S).job_id == 2
+    assert answers.empty()
+
+
+def test_close_ends_estimators(tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
+        pool.request(1, spec_of())
+        pool.request(2, spec_of())
+        pid = pid_in(tmp_path / "pid")
+    assert ends(pid)
+    assert answers.empty()
+
+
+def test_time_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("cotenant.daemon.estimating.estimates.STARTUP_S", 0.0)
+    with a_pool(tmp_path, "import time; time.sleep(1000)", timeout_s=0.3) as (pool, answers):
+        pool.request(1, spec_of())
+        assert answers.get(timeout=TIMEOUT_S).error == "the estimator did not answer within 0.3 s"
+
+
+def test_concurrency_is_bounded(tmp_path):
+    """Two at once: both reach the barrier; the third starts when one of them is through."""
+    for name in ("in", "out"):
+        os.mkfifo(tmp_path / name)
+    code = "import sys; open(sys.argv[1], 'w').write('x'); open(sys.argv[2]).read(); print('{}')"
+    with a_pool(tmp_path, code, str(tmp_path / "in"), str(tmp_path / "out"), concurrency=2) as (pool, answers):
+        for job_id in (1, 2, 3):
+            pool.request(job_id, spec_of())
+        arrived = os.open(tmp_path / "in", os.O_RDWR)
+        read = b""
+        while len(read) < 2:
+            read += os.read(arrived, 8)
+        assert len(pool._running) == 2
+        stop = threading.Event()
+        opener = threading.Thread(target=open_until, args=(tmp_path / "out", stop))
+        opener.start()
+        done = {answers.get(timeout=TIMEOUT_S).job_id for _ in range(3)}
+        stop.set()
+        opener.join()
+        os.close(arrived)
+    assert done == {1, 2, 3}
+
+
+def open_until(path, stop):
+    """Let every reader of a fifo through, until told to stop."""
+    while not stop.is_set():
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_leash_ends_a_tree_when_its_owner_is_killed(tmp_path):
+    """The owner dies without a word; a grandchild that left its session and its parent dies too."""
+    os.mkfifo(tmp_path / "pid")
+    script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
+    escapee = f"import os\nif os.fork() == 0:\n  os.setsid()\n  os.execl('/bin/sh', 'sh', '-c', {script!r})"
+    owner_code = (
+        "import os, subprocess, sys\n"
+        "read_end, write_end = os.pipe()\n"
+        "argv = [sys.executable, '-I', '-S', sys.argv[1], str(read_end), sys.executable, '-c', sys.argv[2]]\n"
+        "subprocess.Popen(argv, pass_fds=(read_end,)).wait()\n"
+    )
+    code = escapee + "\nimport time; time.sleep(1000)"
+    owner = subprocess.Popen([sys.executable, "-c", owner_code, str(LEASH), code])
+    pid = pid_in(tmp_path / "pid")
+    owner.kill()
+    owner.wait()
+    assert ends(pid)
+
+
+ECHO = (
+    "import os, sys\n"
+    "for line in sys.stdin:\n"
+    '    print(\'{"error": {"message": "\' + str(os.getpid()) + \'"}}\', flush=True)\n'
+)
+"""Answers every request with its pid, until there are no more."""
+
+
+def told_by(pool, answers, job_id):
+    pool.request(job_id, spec_of())
+    return answers.get(timeout=TIMEOUT_S).error
+
+
+def test_an_estimator_stays_for_the_next_request(tmp_path):
+    with a_pool(tmp_path, ECHO) as (pool, answers):
+        first = told_by(pool, answers, 1)
+        assert told_by(pool, answers, 2) == first
+    assert ends(int(first))
+
+
+def test_an_idle_estimator_ends(tmp_path):
+    with a_pool(tmp_path, ECHO, keep_s=0.01) as (pool, answers):
+        first = told_by(pool, answers, 1)
+        assert ends(int(first))
+        assert told_by(pool, answers, 2) != first
+
+
+def test_an_estimator_that_died_meanwhile_is_started_again(tmp_path):
+    with a_pool(tmp_path, ECHO) as (pool, answers):
+        first = int(told_by(pool, answers, 1))
+        os.kill(first, signal.SIGKILL)
+        second = told_by(pool, answers, 2)
+        assert second.isdecimal()
+        assert int(second) != first
+
+
+def test_a_cancelled_estimate_leaves_the_next_one_alone(tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    code = (
+        "import os, sys, time\n"
+        "for line in sys.stdin:\n"
+        "    if 'hang' in line:\n"
+        "        print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)\n"
+        "        time.sleep(1000)\n"
+        '    print(\'{"error": {"message": "through"}}\', flush=True)\n'
+    )
+    with a_pool(tmp_path, code, str(tmp_path / "pid")) as (pool, answers):
+        pool.request(1, spec_of(command=("hang",)))
+        pool.request(2, spec_of())
+        pid_in(tmp_path / "pid")
+        pool.cancel(1)
+        event = answers.get(timeout=TIMEOUT_S)
+    assert (event.job_id, event.error) == (2, "through")
+
+
+def test_the_log_of_a_request_is_its_own(tmp_path):
+    code = (
+        "import sys\n"
+        "for n, line in enumerate(sys.stdin):\n"
+        "    print('warning', n, file=sys.stderr, flush=True)\n"
+        "    print('{}', flush=True)\n"
+    )
+    with a_pool(tmp_path, code) as (pool, answers):
+        for job_id in (1, 2):
+            told_by(pool, answers, job_id)
+        assert pool.log_path(1).read_text() == "warning 0\n"
+        assert pool.log_path(2).read_text() == "warning 1\n"
+
+
+def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(tmp_path, monkeypatch):
+    """Its pipes are closed already, and nobody knows of its end yet."""
+    lifeline, life = os.pipe()
+    kept = EstimatorProcess((sys.executable, "-c", ECHO), lifeline=lifeline, log=tmp_path / "log")
+    try:
+        first = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
+        process = kept._process
+        os.kill(int(json.loads(first)["error"]["message"]), signal.SIGKILL)
+        process.wait()
+        monkeypatch.setattr(process, "poll", lambda: None)
+        second = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
+    finally:
+        kept.close()
+        os.close(life)
+        os.close(lifeline)
+    assert b"message" in second
+    assert second != first

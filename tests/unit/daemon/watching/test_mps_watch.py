@@ -1,0 +1,126 @@
+"""MPS under watch: whose failure it was, and control daemons that end."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import BackendError
+from cotenant.daemon.watching.mps_watch import RECENT_S, MpsWatch
+from cotenant.gpus.mps import MpsState
+
+ANN, BOB = ("GPU-a", 1), ("GPU-a", 2)
+
+
+class Mps:
+    """Control daemons in the states that a test gives them."""
+
+    def __init__(self):
+        self.states = {ANN: "ACTIVE", BOB: "ACTIVE"}
+        self.started = []
+        self.broken = False
+
+    def known(self):
+        return set(self.states)
+
+    def state(self, uuid, uid):
+        status = self.states[uuid, uid]
+        return MpsState(answers=status is not None, servers={} if status is None else {7: status})
+
+    def client_env(self, uuid, uid, **_):
+        if self.broken:
+            raise BackendError("MPS does not start")
+        self.started.append((uuid, uid))
+        self.states[uuid, uid] = "ACTIVE"
+        return {}
+
+    def stop_all_but(self, in_use):
+        for owner in self.states.keys() - in_use:
+            self.states[owner] = None  # asked to quit; its folder is still there
+
+
+class Bench:
+    def __init__(self):
+        self.mps = Mps()
+        self.now_s = 100.0
+        self.watch = MpsWatch(self.mps, now=lambda: self.now_s)
+
+    def failed(self, owner=ANN, *, ran_s=50.0, mates=True):
+        return self.watch.failed_under(owner, ran_s=ran_s, mates=mates)
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+def test_a_failure_under_a_server_that_works_is_its_own(bench):
+    assert not bench.failed()
+
+
+def test_all_clients_of_a_failed_server_fall_and_the_last_one_too(bench):
+    bench.mps.states[ANN] = "FAULT"
+    assert bench.failed()
+    bench.mps.states[ANN] = "ACTIVE"  # all have gone, or nearly
+    bench.now_s += 3.0
+    assert bench.failed(mates=False)
+    assert not bench.failed(BOB)
+
+
+def test_alone_with_a_failed_server_it_was_its_own_doing(bench):
+    bench.mps.states[ANN] = "FAULT"
+    assert not bench.failed(mates=False)
+
+
+def test_who_came_after_the_fault_has_nothing_to_do_with_it(bench):
+    bench.mps.states[ANN] = "FAULT"
+    bench.watch.look()
+    bench.mps.states[ANN] = "ACTIVE"
+    bench.now_s += 10.0
+    assert not bench.failed(ran_s=9.9)
+    assert bench.failed(ran_s=10.0)
+
+
+def test_nor_who_fails_long_after_it(bench):
+    bench.mps.states[ANN] = "FAULT"
+    bench.watch.look()
+    bench.mps.states[ANN] = "ACTIVE"
+    bench.now_s += RECENT_S + 0.1
+    assert not bench.failed(ran_s=1e6)
+
+
+def test_a_control_daemon_that_has_ended_is_started_again(bench, caplog):
+    bench.mps.states[ANN] = None
+    bench.watch.look()
+    assert bench.mps.started == [ANN]
+    assert "control daemon has ended" in caplog.text
+    assert bench.failed(mates=False)
+    bench.watch.look()
+    assert bench.mps.started == [ANN]
+
+
+def test_one_that_was_told_to_end_is_not(bench):
+    bench.watch.stop_all_but({BOB})
+    bench.watch.look()
+    assert bench.mps.started == []
+    bench.watch.client_env(*ANN)  # somebody needs it again
+    bench.mps.states[ANN] = None
+    bench.watch.look()
+    assert bench.mps.started == [ANN, ANN]
+
+
+def test_one_that_cannot_be_started_is_tried_again_and_said(bench, caplog):
+    bench.mps.states[ANN] = None
+    bench.mps.broken = True
+    bench.watch.look()
+    assert "MPS cannot be started again" in caplog.text
+    bench.mps.broken = False
+    bench.watch.look()
+    assert bench.mps.started == [ANN]
+
+
+def test_a_fault_is_said_once(bench, caplog):
+    bench.mps.states[ANN] = "FAULT"
+    for _ in range(3):
+        bench.watch.look()
+        bench.now_s += 5.0
+    assert caplog.text.count("taken the MPS server down") == 1

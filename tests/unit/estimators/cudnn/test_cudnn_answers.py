@@ -1,0 +1,162 @@
+"""The cuDNN of a job's environment is found, asked in a process of its own, and may fail there in any way."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.estimators.cudnn.answers import Installed, ask, installed_cudnn, question_of, version_text
+from cotenant.estimators.cudnn.worker import strides_of
+from traces import conv_call
+
+REAL = os.environ.get("COTENANT_CUDNN_SITE", "")
+"""Folder of installed packages with nvidia-cudnn-cu12 or -cu13, 9.8 or later, and its cuBLAS."""
+
+ECHO = """
+import json, os, sys
+asked = json.load(sys.stdin)
+assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+json.dump({"version": 91002, "bytes": [each["x"][0] for each in asked["calls"]]}, sys.stdout)
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """An environment with torch and a cuDNN that is an empty file; its torch folder."""
+    lib = tmp_path / "nvidia" / "cudnn" / "lib"
+    for each in (lib, tmp_path / "torch", tmp_path / "nvidia" / "cublas" / "lib", lib.parent / "include"):
+        each.mkdir(parents=True)
+    (lib / "libcudnn_graph.so.9").touch()
+    (tmp_path / "nvidia" / "cublas" / "lib" / "libcublasLt.so.12").touch()
+    return tmp_path / "torch"
+
+
+def worker(tmp_path, text):
+    path = tmp_path / "worker.py"
+    path.write_text(text)
+    return (sys.executable, str(path))
+
+
+def test_a_cudnn_beside_torch_is_found_with_what_it_needs(site):
+    found = installed_cudnn(str(site))
+    assert found.graph == site.parent / "nvidia/cudnn/lib/libcudnn_graph.so.9"
+    assert [each.name for each in found.preload] == ["libcublasLt.so.12"]
+
+
+@pytest.mark.parametrize(("minor", "is_asked"), [(1, False), (7, False), (8, True), (20, True)])
+def test_only_cudnn_9_8_and_later_can_be_asked(site, minor, is_asked):
+    text = f"#define CUDNN_MAJOR 9\n#define CUDNN_MINOR {minor}\n"
+    (site.parent / "nvidia/cudnn/include/cudnn_version.h").write_text(text)
+    assert (installed_cudnn(str(site)) is not None) == is_asked
+
+
+def test_no_cudnn_is_none(tmp_path):
+    assert installed_cudnn(str(tmp_path / "torch")) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "changes"),
+    [
+        pytest.param(conv_call(), {"kind": "conv_forward", "x": [32, 64, 224, 224], "tf32": True}, id="as it is"),
+        pytest.param(
+            conv_call(
+                x=(8, 4, 100), w=(6, 4, 3), y=(8, 6, 98), stride=(1,), padding=(0,), dilation=(2,)
+            ),
+            {"x": [8, 4, 1, 100], "w": [6, 4, 1, 3], "stride": [1, 1], "padding": [0, 0], "dilation": [1, 2]},
+            id="one dimension has a height of 1",
+        ),
+        pytest.param(
+            conv_call(x=(8, 4, 9, 9), w=(4, 6, 3, 3), y=(8, 6, 11, 11), transposed=True),
+            {"kind": "conv_dgrad", "x": [8, 6, 11, 11], "y": [8, 4, 9, 9]},
+            id="a transposed one is the gradient of its reverse",
+        ),
+    ],
+)  # fmt: skip
+def test_question(call, changes):
+    assert question_of(call).items() >= changes.items()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"groups": 2}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}], ids=str
+)
+def test_what_cudnn_is_not_asked(changes):
+    assert question_of(conv_call(**changes)) is None
+
+
+def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
+    library, kept = installed_cudnn(str(site)), tmp_path / "kept"
+    first = ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
+    assert first(conv_call(batch=3)) == 3
+    assert version_text(first.version) == "cuDNN 9.10.2"
+    dead = worker(tmp_path, "raise SystemExit(1)")
+    again = ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=dead)
+    assert again(conv_call(batch=3)) == 3
+    assert again(conv_call(batch=4)) is None
+    assert ask(library, (8, 0), [conv_call(batch=4)], folder=kept, worker=dead) is None
+    assert ask(library, (8, 6), [conv_call(batch=3)], folder=kept, worker=dead) is None
+    more = ask(library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=kept, worker=worker(tmp_path, ECHO))
+    assert (more(conv_call(batch=3)), more(conv_call(batch=4))) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("import os; os.abort()", id="aborts, as cuDNN does without cuBLAS"),
+        pytest.param("print('no JSON')", id="says something else"),
+        pytest.param('print(\'{"version": 91002, "bytes": []}\')', id="answers less than asked"),
+        pytest.param("import threading; threading.Event().wait()", id="hangs"),
+    ],
+)
+def test_whatever_fails_there_is_no_answer(site, tmp_path, text):
+    found = ask(installed_cudnn(str(site)), (8, 0), [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
+    assert found is None
+
+
+def test_a_file_that_is_no_library_is_no_answer(site):
+    assert ask(installed_cudnn(str(site)), (8, 0), [conv_call()]) is None
+
+
+def test_a_broken_file_of_answers_is_asked_again(site, tmp_path):
+    library, kept = installed_cudnn(str(site)), tmp_path / "kept"
+    ask(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
+    [file] = kept.iterdir()
+    file.write_text(json.dumps({"bytes": 3}))
+    found = ask(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
+    assert found(conv_call()) == 32
+
+
+def test_a_file_that_has_grown_large_is_begun_anew(site, tmp_path, monkeypatch):
+    library, kept, live = installed_cudnn(str(site)), tmp_path / "kept", worker(tmp_path, ECHO)
+    ask(library, (8, 0), [conv_call(batch=1)], folder=kept, worker=live)
+    [file] = kept.iterdir()
+    monkeypatch.setattr("cotenant.estimators.cudnn.answers._KEPT_BYTES", file.stat().st_size + 9)
+    ask(library, (8, 0), [conv_call(batch=2)], folder=kept, worker=live)
+    assert list(json.loads(file.read_text())["bytes"].values()) == [2]
+    monkeypatch.setattr("cotenant.estimators.cudnn.answers._KEPT_BYTES", 9)
+    ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=live)
+    assert list(json.loads(file.read_text())["bytes"].values()) == [2]
+
+
+def test_nothing_to_ask_starts_nothing(tmp_path):
+    nowhere = Installed(graph=Path("/nowhere"), preload=())
+    assert ask(nowhere, (8, 0), [conv_call(groups=2)], worker=("/nowhere",)) is None
+
+
+@pytest.mark.parametrize(("channels_last", "strides"), [(False, [60, 20, 5, 1]), (True, [60, 1, 15, 3])])
+def test_strides(channels_last, strides):
+    assert strides_of((2, 3, 4, 5), channels_last=channels_last) == strides
+
+
+@pytest.mark.skipif(not REAL, reason="COTENANT_CUDNN_SITE names no folder with cuDNN 9.8 or later")
+def test_a_real_cudnn_copies_operands_in_float32_and_not_in_half_precision_channels_last():
+    operand = 4 * 32 * 64 * 224 * 224
+    calls = [conv_call(), conv_call("conv_dgrad"), conv_call("conv_wgrad"), conv_call(allow_tf32=False)]
+    half = conv_call(dtype="bfloat16", channels_last=True)
+    found = ask(installed_cudnn(f"{REAL}/torch"), (8, 0), [*calls, half])
+    copies = [round(found(each) / operand) for each in calls]
+    assert copies == [1, 2, 2, 0]
+    assert found(half) < operand / 100

@@ -1,0 +1,77 @@
+"""cuDNN's answers, as shipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.estimators.cudnn.table import CudnnTable, cudnn_table
+from cotenant.estimators.cudnn.workspaces import ConvRule
+from traces import conv_call
+
+MiB = 2**20
+
+
+def test_answers_as_cudnn_did():
+    # Asked directly, cuDNN 9.10.2 said 411,188,000 bytes for an A100: the input and the weight.
+    table = cudnn_table((8, 0))
+    assert table is not None
+    assert table(conv_call()) == pytest.approx(392.14 * MiB, rel=1e-3)
+    assert table.version == 91002
+
+
+def test_other_batches_scale():
+    table = cudnn_table((8, 0))
+    assert table(conv_call(batch=40)) == pytest.approx(392.14 * 40 / 32 * MiB, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"dtype": "bfloat16"}, id="another type"),
+        pytest.param({"channels_last": True}, id="another layout"),
+        pytest.param({"groups": 2}, id="grouped"),
+        pytest.param({"transposed": True}, id="transposed"),
+        pytest.param({"padding": (7, 7)}, id="a geometry nobody asked about"),
+        pytest.param({"x": (32, 64, 224), "w": (64, 64, 3), "y": (32, 64, 224)}, id="one dimension"),
+    ],
+)
+def test_says_nothing_of_what_it_does_not_know(changes):
+    assert cudnn_table((8, 0))(conv_call(**changes)) is None
+
+
+def test_no_table_for_other_capabilities():
+    assert cudnn_table((7, 5)) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "batch", "elements"),
+    [
+        pytest.param("xy3", 8, 2 * 8 * 64 * 224 * 224 + 3 * 64 * 64 * 9, id="input, output and three weights"),
+        pytest.param("x", 8, 8 * 64 * 224 * 224, id="input alone"),
+        pytest.param("w2", 8, 2 * 64 * 64 * 9, id="weights alone"),
+        pytest.param("400", 8, 100, id="bytes"),
+        pytest.param("400", 16, 200, id="bytes, for twice the batch"),
+        pytest.param("0", 8, 0, id="nothing"),
+    ],
+)
+def test_cells(cell, batch, elements):
+    key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
+    table = CudnnTable(91002, (8,), {key: (cell, "?", "?")})
+    assert table(conv_call(batch=batch)) == 4 * elements
+
+
+def test_the_nearest_batch_answers():
+    key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
+    table = CudnnTable(91002, (8, 32), {key: ("100 900", "? 0", "0 0")})
+    assert [table(conv_call(batch=n)) for n in (8, 15, 17, 64)] == [100, 188, 478, 1800]
+    assert table(conv_call("conv_dgrad", batch=8)) is None
+
+
+def test_the_rule_asks_the_table_first():
+    rule = ConvRule(capability=(8, 0), sm_count=108)
+    assert rule(conv_call("conv_wgrad")) == cudnn_table((8, 0))(conv_call("conv_wgrad"))
+
+
+def test_what_was_measured_overrules_the_table():
+    narrow = conv_call(w=(64, 64, 1, 1), padding=(0, 0))
+    assert ConvRule(capability=(8, 0), sm_count=108)(narrow) == 0

@@ -1,0 +1,195 @@
+"""What a convolution takes, by the rule read off cuDNN's heuristics."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from cotenant.core.trace import MemoryTrace, OpCall
+from cotenant.estimators.cudnn.answers import CudnnAnswers, question_of
+from cotenant.estimators.cudnn.workspaces import ConvRule, none, told_of_convolutions
+from cotenant.estimators.profiles import profile
+
+A100 = ConvRule(capability=(8, 0), sm_count=108)
+H100 = ConvRule(capability=(9, 0), sm_count=132)
+T4 = ConvRule(capability=(7, 5), sm_count=40)
+
+X, W, Y = 2 * 256 * 64, 512 * 256 * 9, 2 * 512 * 64  # elements
+
+
+def conv(kind="conv_forward", **changes):
+    params = {
+        "x": (2, 256, 8, 8),
+        "w": (512, 256, 3, 3),
+        "y": (2, 512, 8, 8),
+        "stride": (1, 1),
+        "padding": (9, 9),  # which no table knows: the rule must answer
+        "dilation": (1, 1),
+        "groups": 1,
+        "dtype": "float32",
+        "channels_last": False,
+        "transposed": False,
+        "enabled": True,
+        "allow_tf32": True,
+        **changes,
+    }
+    return OpCall(kind=kind, thread="main", params=params)
+
+
+def large(kind, **changes):
+    """100 times as many images."""
+    return conv(kind, **{"x": (200, 256, 8, 8), "y": (200, 512, 8, 8), **changes})
+
+
+@pytest.mark.parametrize(
+    ("rule", "call", "elements"),
+    [
+        pytest.param(A100, conv(), X + W, id="TF32 forward rounds its operands"),
+        pytest.param(A100, conv("conv_dgrad"), X + W + Y, id="TF32 input gradient copies its result, too"),
+        pytest.param(A100, conv("conv_dgrad", channels_last=True), W + Y, id="unless it lies as the kernel writes"),
+        pytest.param(
+            A100,
+            large("conv_wgrad"),
+            100 * (X + Y) + 2 * W,
+            id="4 x 18 tiles on 108 SMs: 1.5 parts, rounded to 2",
+        ),
+        pytest.param(A100, conv("conv_wgrad"), 0, id="a weight gradient over 128 pixels copies nothing"),
+        pytest.param(
+            A100,
+            large("conv_wgrad", w=(1024, 256, 3, 3), y=(200, 1024, 8, 8)),
+            100 * (X + 2 * Y) + 4 * 2 * W,
+            id="8 x 18 tiles on 108 SMs: one part, but the second wave is a third full",
+        ),
+        pytest.param(
+            A100,
+            large("conv_wgrad", w=(1536, 256, 3, 3), y=(200, 1536, 8, 8)),
+            100 * (X + 3 * Y) + 3 * W,
+            id="12 x 18 tiles on 108 SMs: two full waves",
+        ),
+        pytest.param(
+            A100,
+            conv("conv_wgrad", x=(2, 3, 8, 8), w=(128, 3, 3, 3), y=(2, 128, 8, 8)),
+            2 * 64 * (4 + 128) + 9 * 4 * 128,
+            id="a wide first layer's weight gradient",
+        ),
+        pytest.param(
+            A100, conv("conv_wgrad", x=(2, 3, 8, 8), w=(96, 3, 3, 3), y=(2, 96, 8, 8)), 0, id="a narrow first layer"
+        ),
+        pytest.param(
+            A100, conv(x=(2, 32, 8, 8), w=(512, 32, 3, 3)), 0, id="few channels to sum over are read as they are"
+        ),
+        pytest.param(
+            A100, conv("conv_dgrad", w=(42, 256, 3, 3), y=(2, 42, 8, 8)), 0, id="so are the output's in its gradient"
+        ),
+        pytest.param(H100, conv("conv_wgrad"), X + Y + 2 * W, id="72 tiles on 132 SMs: 2 parts"),
+        pytest.param(H100, conv(), X + W + Y, id="Hopper copies the result as well"),
+        pytest.param(H100, conv(channels_last=True), 0, id="Hopper takes channels-last as it is"),
+        pytest.param(T4, conv(), 0, id="no TF32 before Ampere"),
+        pytest.param(A100, conv(allow_tf32=False), 0, id="TF32 switched off"),
+        pytest.param(A100, conv(groups=2), 0, id="grouped"),
+        pytest.param(A100, conv(enabled=False), 0, id="cuDNN switched off"),
+        pytest.param(A100, conv(dtype="float64"), 0, id="no tensor cores for double"),
+        pytest.param(A100, conv(w=(512, 3, 3, 3)), 0, id="the first layer reads images itself"),
+        pytest.param(A100, conv(w=(128, 256, 1, 1)), 0, id="narrow pointwise"),
+        pytest.param(A100, conv(w=(132, 256, 1, 1)), X + 132 * 256, id="wide pointwise"),
+        pytest.param(A100, conv(transposed=True), X + W + Y, id="a transposed forward is an input gradient"),
+        pytest.param(A100, conv(x=(2, 253, 8, 8), w=(512, 253, 3, 3)), X + W, id="input channels are padded to four"),
+        pytest.param(A100, conv(w=(509, 256, 3, 3), y=(2, 509, 8, 8)), X + W + Y, id="so is the result, then copied"),
+    ],
+)
+def test_float32(rule, call, elements):
+    assert rule(call) == 4 * elements
+
+
+@pytest.mark.parametrize(
+    ("rule", "call", "elements"),
+    [
+        pytest.param(A100, conv(), X + W + Y, id="all are copied"),
+        pytest.param(T4, conv(), X + W + Y, id="on Turing, too"),
+        pytest.param(A100, conv(channels_last=True), 0, id="nothing in channels-last"),
+        pytest.param(
+            A100,
+            conv(channels_last=True, x=(2, 249, 8, 8), w=(512, 249, 3, 3)),
+            X + W,
+            id="but what must be padded to eight channels, and the weight",
+        ),
+        pytest.param(A100, conv(channels_last=True, w=(505, 256, 3, 3), y=(2, 505, 8, 8)), W + Y, id="on either side"),
+        pytest.param(
+            A100,
+            conv("conv_wgrad", x=(2, 3, 8, 8), w=(512, 3, 3, 3), channels_last=True),
+            2 * 8 * 64 + Y,
+            id="a first layer's images are padded for its weight gradient",
+        ),
+        pytest.param(A100, conv(x=(2, 3, 8, 8), w=(512, 3, 3, 3)), 0, id="and read as they are going forward"),
+        pytest.param(A100, conv(x=(2, 249, 8, 8), w=(512, 249, 3, 3)), X + W + Y, id="channels are padded to eight"),
+        pytest.param(A100, conv(w=(512, 256, 1, 1)), X + Y, id="a pointwise weight is the same in both layouts"),
+        pytest.param(A100, conv(x=(2, 256, 1, 1), y=(2, 512, 1, 1)), W, id="so is an image of one pixel"),
+    ],
+)
+def test_half_precision(rule, call, elements):
+    call = OpCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "bfloat16"})
+    assert rule(call) == 2 * elements
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        pytest.param(large("conv_wgrad", w=(1536, 256, 3, 3), y=(200, 1536, 8, 8)), 3, id="one more than four"),
+        pytest.param(large("conv_wgrad", w=(1024, 256, 3, 3), y=(200, 1024, 8, 8)), -3, id="four become one"),
+        pytest.param(large("conv_forward"), 0, id="no weight gradient"),
+        pytest.param(conv("conv_wgrad"), 0, id="nothing is no workspace either way"),
+    ],
+)
+def test_second_guess_weight_gradients(call, parts):
+    weight = 4 * math.prod(call.params["w"])
+    assert replace(A100, second_guess=True)(call) - A100(call) == parts * weight
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (8, 9)])
+def test_float32_on_small_ampere_and_ada_copies_nothing_or_at_second_guess_as_on_8_0(capability):
+    rule = replace(A100, capability=capability)
+    assert rule(conv()) == 0
+    assert replace(rule, second_guess=True)(conv()) == A100(conv()) == 4 * (X + W)
+    assert rule.guesses(conv())
+    assert rule(conv(channels_last=True)) == 4 * (X + W)
+
+
+def answers(call, nbytes, capability=(8, 0)):
+    key = json.dumps(question_of(call), sort_keys=True, separators=(",", ":"))
+    return CudnnAnswers(version=91002, capability=capability, found={key: nbytes})
+
+
+@pytest.mark.parametrize(
+    ("call", "capability", "nbytes", "source"),
+    [
+        pytest.param(conv(), (8, 0), 77, "asked", id="the job's own cuDNN is right"),
+        pytest.param(conv(allow_tf32=False), (8, 0), 77, "asked", id="also where the rule knows of nothing"),
+        pytest.param(conv(), (8, 6), 4 * (X + W), "rule", id="but not about another GPU"),
+        pytest.param(
+            conv(x=(2, 64, 8, 8), w=(512, 64, 1, 1)), (8, 0), 0, "rule", id="nor where narrow 1x1 were measured"
+        ),
+    ],
+)
+def test_answers_of_the_jobs_own_cudnn(call, capability, nbytes, source):
+    rule = replace(A100, answers=answers(call, 77, capability))
+    assert (rule(call), rule.source_of(call)) == (nbytes, source)
+
+
+def test_an_asked_call_is_not_guessed():
+    assert A100.guesses(conv())
+    assert not replace(A100, answers=answers(conv(), 0)).guesses(conv())
+
+
+def test_told_of_convolutions():
+    calls = (conv(), conv("conv_dgrad"), conv(groups=2), OpCall(kind="gemm", thread="main", params={}))
+    trace = MemoryTrace(events=(), ops=calls, header={})
+    told = told_of_convolutions(trace, profile("A100-40GB"), answers(conv(), 5))
+    assert told == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
+    assert told_of_convolutions(replace(trace, ops=calls[2:]), profile("A100-40GB"), None) is None
+
+
+def test_none_takes_nothing():
+    assert none(conv()) == 0

@@ -1,0 +1,158 @@
+"""Draws are seeded, different, spread evenly, and possible."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.learn.campaign.configs import config_id, fields_of, parse_id
+from cotenant.learn.campaign.generate import generate, read_configs, write_configs
+from cotenant.learn.campaign.ranges import Span, load_ranges, parse_ranges, shipped
+
+TINY = """
+family = "mlp"
+shape = ["pyramid", "uniform"]
+inputs = { from = 8, to = 64, by = "log" }
+classes = { from = 2, of = "inputs", share = 0.5 }
+depth = [1, 2, 3]
+batch = { from = 1, to = 32 }
+activation = ["relu"]
+norm = ["nonorm", "batchnorm"]
+dropout = { from = 100, to = 500, none = 0.25 }
+optimizer = ["adam"]
+precision = ["fp32"]
+"""
+
+
+def test_the_same_seed_gives_the_same_and_another_seed_others():
+    ranges = parse_ranges(TINY, "tiny")
+    assert generate(ranges, 20, 0) == generate(ranges, 20, 0)
+    assert not set(generate(ranges, 20, 0)) & set(generate(ranges, 20, 1))
+
+
+def test_every_setting_is_spread_evenly():
+    found = generate(parse_ranges(TINY, "tiny"), 240, 7)
+    assert Counter(each.shape for each in found) == {"pyramid": 120, "uniform": 120}
+    assert Counter(each.depth for each in found) == {1: 80, 2: 80, 3: 80}
+    assert sum(each.dropout == 0 for each in found) == 60
+    assert {0} | set(range(100, 501)) >= {each.dropout for each in found}
+    # Each of the three doublings of 8..64 has as many draws (64 itself is the end of the range).
+    doublings = Counter(min(each.inputs.bit_length(), 6) for each in found)
+    assert all(75 <= count <= 85 for count in doublings.values())
+    quarters = Counter((each.batch - 1) // 8 for each in found)
+    assert all(58 <= count <= 62 for count in quarters.values())
+
+
+@pytest.mark.parametrize("by", ["even", "log"])
+def test_both_ends_of_a_range_are_drawn(by):
+    ranges = parse_ranges(TINY.replace("from = 1, to = 32", f'from = 3, to = 5, by = "{by}"'), "tiny")
+    assert {each.batch for each in generate(ranges, 60, 0)} == {3, 4, 5}
+
+
+def test_a_bound_follows_what_it_is_bound_to():
+    found = generate(parse_ranges(TINY, "tiny"), 200, 3)
+    assert all(2 <= each.classes <= max(2, each.inputs // 2) for each in found)
+    assert max(each.classes for each in found) > 25
+
+
+def test_no_batch_statistics_of_a_single_sample():
+    found = generate(parse_ranges(TINY.replace("to = 32 }", "to = 2 }"), "tiny"), 60, 0)
+    assert {(each.norm, each.batch) for each in found} == {("nonorm", 1), ("nonorm", 2), ("batchnorm", 2)}
+
+
+def test_ranges_that_do_not_hold_as_many():
+    few = TINY.replace('{ from = 8, to = 64, by = "log" }', "[8]").replace("{ from = 1, to = 32 }", "[4]")
+    few = few.replace("{ from = 100, to = 500, none = 0.25 }", "[0]").replace('of = "inputs", share = 0.5', "to = 2")
+    ranges = parse_ranges(few, "few")
+    assert len(generate(ranges, 12, 0)) == 12
+    with pytest.raises(UsageError, match="only 12 different configurations were found in `few`, wanted 13"):
+        generate(ranges, 13, 0)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_ranges_give_networks_of_every_word(name):
+    ranges = load_ranges(name)
+    found = generate(ranges, 150, 0)
+    assert len({config_id(each) for each in found}) == 150
+    for each in found:
+        assert parse_id(config_id(each)) == each
+    for setting, words in fields_of(ranges.family).items():
+        allowed = getattr(ranges.ranges[setting], "values", ())
+        seen = {getattr(each, setting) for each in found}
+        if words:
+            assert seen == set(allowed)
+    assert {each.shape for each in found} == set(fields_of(ranges.family)["shape"])
+
+
+def test_unused_settings_make_no_second_id():
+    found = generate(load_ranges("transformer"), 100, 0)
+    assert {each.heads for each in found if each.shape == "conv1d"} == {1}
+    assert all(each.classes == each.vocabulary for each in found if each.shape == "gpt")
+    assert all(each.width % each.heads == 0 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        pytest.param('family = "mlp"', 'family = "gnn"', "`family` is 'gnn', wanted one of mlp", id="family"),
+        pytest.param("depth = [1, 2, 3]", "", "`depth` is missing for `mlp`", id="missing"),
+        pytest.param("depth = [1, 2, 3]", "depth = [1]\nwidth = [3]", "`width` is not known for `mlp`", id="unknown"),
+        pytest.param("[1, 2, 3]", "3", "`depth` is 3, wanted a list, or a table", id="number"),
+        pytest.param("[1, 2, 3]", "[1, 1]", "each once", id="twice"),
+        pytest.param("[1, 2, 3]", "[]", "wanted one or more values", id="none"),
+        pytest.param("[1, 2, 3]", '["deep"]', "`depth` holds 'deep', wanted only whole numbers", id="text"),
+        pytest.param('["relu"]', '["sine"]', "`activation` holds 'sine', wanted only relu", id="word"),
+        pytest.param(
+            '["relu"]', "{ from = 1, to = 2 }", "`activation` is {'from': 1, 'to': 2}, wanted a list", id="span"
+        ),
+        pytest.param("from = 1, to = 32", "from = 32, to = 1", "from 32 to 1", id="order"),
+        pytest.param("from = 1, to = 32", "from = 1", "wanted either `to` or `of`", id="no end"),
+        pytest.param("from = 1, to = 32", "from = 1, to = 2, step = 2", "`step` is not known", id="key"),
+        pytest.param("from = 1, to = 32", 'from = 0, to = 2, by = "log"', "`by` is 'log'", id="log of 0"),
+        pytest.param('of = "inputs"', 'of = "classes"', "bound to `classes`", id="bound to itself"),
+        pytest.param("share = 0.5", "share = 0", "`share` is 0", id="share"),
+        pytest.param("none = 0.25", "none = 2", "`none` 2", id="none share"),
+        pytest.param('family = "mlp"', "family = ", "no TOML", id="toml"),
+    ],
+)
+def test_wrong_ranges_are_refused_with_the_key(old, new, told):
+    assert old in TINY
+    with pytest.raises(UsageError, match=r"^tiny: ") as error:
+        parse_ranges(TINY.replace(old, new), "tiny")
+    assert told in error.value.message
+
+
+def test_ranges_by_name_or_path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(TINY)
+    assert load_ranges(str(path)).ranges["batch"] == Span(low=1, high=32)
+    with pytest.raises(UnknownName, match="no file of ranges named `mpl`"):
+        load_ranges("mpl")
+    with pytest.raises(UsageError, match=r"cannot read `.*none\.toml`: no such file"):
+        load_ranges(str(tmp_path / "none.toml"))
+
+
+def test_a_file_of_configurations(tmp_path):
+    ranges = parse_ranges(TINY, "tiny")
+    configs = generate(ranges, 5, 0)
+    path = tmp_path / "deep" / "configs.txt"
+    write_configs(path, configs, ranges, 0)
+    assert path.read_text().startswith("# 5 configurations from `tiny`, seed 0\nmlp_")
+    assert read_configs(path) == configs
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("# nothing\n", "holds no configuration"),
+        ("\nmlp_x\n", r":2: `mlp_x` names no configuration"),
+        ("{0}\n{0}\n", r":2: `mlp_.*` is there twice"),
+    ],
+)
+def test_a_wrong_file_of_configurations(tmp_path, text, told):
+    path = tmp_path / "configs.txt"
+    path.write_text(text.format(config_id(generate(parse_ranges(TINY, "tiny"), 1, 0)[0])))
+    with pytest.raises(UsageError, match=told):
+        read_configs(path)

@@ -1,0 +1,162 @@
+"""Splits, scores, and models over tables."""
+# ruff: noqa: E402 - what is imported last needs what may not be installed
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import pytest
+
+from cotenant.core.errors import DatasetError, UnknownName, UsageError
+from learn_rows import mlp_row
+
+np = pytest.importorskip("numpy")
+if importlib.util.find_spec("sklearn") is None:
+    pytest.skip("scikit-learn is not installed", allow_module_level=True)
+
+from cotenant.learn.described.simulation import simulate
+from cotenant.learn.models.fitted import MODELS, make_model
+from cotenant.learn.models.kfold import configuration_key, cross_validate, splits
+from cotenant.learn.models.metrics import Prediction, macro_f1, r2, score
+from cotenant.learn.tables.features import classes_of, table_of
+
+OUTSIDE_MIB = 1400.0
+
+
+def simulated_peak(row, error_mib: float = 0.0):
+    reserved = simulate(row).replays.reserved_bytes
+    return dataclasses.replace(row, peak_bytes=int(reserved + (OUTSIDE_MIB + error_mib) * 2**20))
+
+
+ROWS = [
+    dataclasses.replace(simulated_peak(mlp_row((width, width, 10), batch=batch)), group=group)
+    for width, group in ((256, "pyramid"), (1500, "uniform"), (2600, "bottleneck"), (4300, "gradual"))
+    for batch in (32, 64, 128, 256, 512)
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return table_of(ROWS)
+
+
+def test_no_configuration_is_on_both_sides():
+    rows = [*ROWS, dataclasses.replace(ROWS[0], config_id="the same job again")]
+    keys = [configuration_key(row) for row in rows]
+    seen: list[int] = []
+    for train, test in splits(rows, folds=4, seed=1):
+        assert not {keys[i] for i in train} & {keys[i] for i in test}
+        seen += list(test)
+    assert sorted(seen) == list(range(len(rows)))
+
+
+def test_by_shape_each_fold_tests_one_shape():
+    for train, test in splits(ROWS, folds=99, seed=0, by="shape"):
+        assert len({ROWS[i].group for i in test}) == 1
+        assert not {ROWS[i].group for i in train} & {ROWS[i].group for i in test}
+
+
+def test_splits_are_seeded():
+    assert [list(test) for _, test in splits(ROWS, folds=4, seed=1)] == [
+        list(test) for _, test in splits(ROWS, folds=4, seed=1)
+    ]
+    assert [list(test) for _, test in splits(ROWS, folds=4, seed=1)] != [
+        list(test) for _, test in splits(ROWS, folds=4, seed=2)
+    ]
+
+
+def test_too_few_configurations_cannot_be_split():
+    with pytest.raises(UsageError, match="1 different by config, wanted 3 or more"):
+        splits(ROWS[:1], folds=3, seed=0)
+
+
+def test_a_fresh_model_for_every_fold_learns_from_its_training_part_only(table):
+    fitted = []
+
+    class Spy:
+        name = "spy"
+
+        def fit(self, part, seed):
+            assert not hasattr(self, "ids")
+            self.ids = {row.config_id for row in part.rows}
+            fitted.append(self.ids)
+
+        def predict(self, part):
+            assert not self.ids & {row.config_id for row in part.rows}
+            return Prediction(classes=np.zeros(len(part), dtype=int))
+
+    (*_, found) = cross_validate(table, ["spy"], folds=4, make=lambda _: Spy())
+    assert found.model == "spy"
+    assert [len(each) for each in fitted[-4:]] == [15, 15, 15, 15]
+    assert found.overall.mae_mib is None
+
+
+def test_baselines_stand_beside_every_result_and_the_simulation_is_exact_here(table):
+    majority, line, simulation = cross_validate(table, ["simulation"], folds=4)
+    assert (majority.model, line.model) == ("majority", "line")
+    assert majority.overall.accuracy == majority.overall.majority
+    assert simulation.overall.mae_mib == pytest.approx(0.0, abs=1e-6)
+    assert simulation.overall.accuracy == 1.0
+    assert line.overall.mae_mib > 1
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"gpumemnet-mlp", "gpumemnet-sequence"}))
+def test_every_model_says_something_of_every_row(table, name):
+    model = make_model(name)
+    model.fit(table, seed=0)
+    found = model.predict(table)
+    assert found.classes.shape == (len(table),)
+    if found.mib is not None:
+        assert (found.mib > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("mib", "oom", "family", "expected"),
+    [
+        pytest.param(1443.0, False, "mlp", 1, id="from 1000"),
+        pytest.param(2000.0, False, "mlp", 2, id="the edge belongs to the class above"),
+        pytest.param(7999.0, False, "cnn", 0, id="below 8000"),
+        pytest.param(39999.0, False, "cnn", 4, id="the last of the card"),
+        pytest.param(40100.0, False, "cnn", 5, id="above it"),
+        pytest.param(float("nan"), True, "cnn", 5, id="out of memory"),
+        pytest.param(-5.0, False, "cnn", 0, id="a line may say less than nothing"),
+    ],
+)
+def test_classes(mib, oom, family, expected):
+    assert classes_of(np.array([mib]), np.array([oom]), family).tolist() == [expected]
+
+
+def test_scores(table):
+    true = table.classes()
+    told = true.copy()
+    told[0] = true[0] - 1
+    mib = table.peak_mib + 10
+    mib[1] = table.peak_mib[1] * 0.9
+    found = score(table, Prediction(classes=told, mib=mib))
+    assert found.accuracy == 19 / 20
+    assert found.below == 1 / 20
+    assert found.confusion.sum() == 20
+    assert found.confusion[true[0], told[0]] == 1
+    assert (found.under, found.under_5) == (1 / 20, 1 / 20)
+
+
+def test_macro_f1_counts_rare_classes_like_others():
+    assert macro_f1(np.array([[8, 0, 0], [2, 0, 0], [0, 0, 0]])) == pytest.approx((16 / 18 + 0) / 2)
+
+
+def test_r2():
+    true = np.array([1.0, 2.0, 3.0])
+    assert r2(true, true) == 1
+    assert r2(true, np.full(3, 2.0)) == 0
+
+
+def test_a_table_is_of_one_family():
+    other = dataclasses.replace(ROWS[1], family="cnn")
+    with pytest.raises(DatasetError, match="a table is of one family, here are cnn, mlp"):
+        table_of([ROWS[0], other])
+
+
+def test_an_unknown_model_is_told():
+    with pytest.raises(UnknownName, match="no model named `boost`"):
+        make_model("boost")

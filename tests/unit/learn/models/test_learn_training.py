@@ -1,0 +1,280 @@
+"""Models written as weights and read again, margins, pages, and the commands on small data."""
+# ruff: noqa: E402 - what is imported last needs what may not be installed
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+
+import pytest
+
+from cotenant.core.errors import DatasetError, UnknownName, UsageError
+from cotenant.core.units import MiB
+from learn_rows import cnn_row, mlp_row
+
+np = pytest.importorskip("numpy")
+if importlib.util.find_spec("sklearn") is None:
+    pytest.skip("scikit-learn is not installed", allow_module_level=True)
+
+from cotenant.estimators.learned import weights as learned_weights
+from cotenant.learn.described.simulation import simulate
+from cotenant.learn.models import export
+from cotenant.learn.models.conformal import upper_quantile
+from cotenant.learn.models.kfold import kfold_command
+from cotenant.learn.models.training import test_command as try_command
+from cotenant.learn.models.training import train, train_command
+from cotenant.learn.models.utilization import utilization_command
+from cotenant.learn.pages import analysis
+from cotenant.learn.tables.dataset import write_dataset
+from cotenant.learn.tables.features import table_of
+
+OUTSIDE_MIB = 1400
+
+
+def labeled(row, **changes):
+    reserved = simulate(row).replays.reserved_bytes
+    return dataclasses.replace(row, peak_bytes=reserved + OUTSIDE_MIB * MiB, **changes)
+
+
+ROWS = [
+    labeled(mlp_row((width, width, 10), batch=batch, activation=activation), group=activation, smact=width / 6000)
+    for width in (100, 900, 1800, 2700, 3600, 4500)
+    for batch in (16, 64, 256)
+    for activation in ("relu", "gelu")
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return table_of(ROWS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_dataset(folder, "mlp", ROWS, {}, {})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["forest", "boosting"])
+def test_trees_say_the_same_without_scikit_learn(tmp_path, kind):
+    from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+
+    chance = np.random.default_rng(0)
+    matrix = chance.normal(size=(300, 3)).astype(np.float32)
+    true = matrix[:, 0] ** 2 + 5 * (matrix[:, 1] > 0.3)
+    made = ExtraTreesRegressor(10) if kind == "forest" else HistGradientBoostingRegressor(max_iter=20)
+    fitted = made.fit(matrix, true)
+    meta = export.range_of(("a", "b", "c"), matrix)
+    path = learned_weights.write_weights(tmp_path / "model", export.forest(fitted, meta))
+    weights = learned_weights.read_weights(path)
+    ours = [learned_weights.forest_says(weights, line) for line in matrix]
+    assert ours == pytest.approx(list(fitted.predict(matrix)), rel=1e-5, abs=1e-5)
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_nothing_in_a_file_of_weights_can_run(tmp_path):
+    path = tmp_path / "evil.npz"
+    np.savez(path, meta=np.array([Evil(str(tmp_path / "made"))], dtype=object))
+    with pytest.raises(UsageError, match="holds no trained model"):
+        learned_weights.read_weights(path)
+    assert not (tmp_path / "made").exists()
+
+
+def test_weights_of_another_version_are_refused(tmp_path):
+    path = tmp_path / "old.npz"
+    np.savez(path, meta=np.frombuffer(json.dumps({"version": 0}).encode(), dtype=np.uint8))
+    with pytest.raises(UsageError, match="is of version 0, wanted 1"):
+        learned_weights.read_weights(path)
+
+
+def test_beyond_the_range_of_training_is_told():
+    weights = learned_weights.Weights({"features": ["a", "b"], "low": [0.0, 5.0], "high": [10.0, 5.0]}, {})
+    assert weights.beyond({"a": 10.9, "b": 5.0}) == ()
+    assert weights.beyond({"a": 11.1, "b": 5.0}) == ("a 11.1 (trained with 0 to 10)",)
+    assert weights.beyond({"a": 0.0, "b": 4.9})[0].startswith("b 4.9")
+
+
+@pytest.mark.parametrize(
+    ("count", "coverage", "expected"),
+    [
+        pytest.param(99, 0.95, (95.0, 0.95), id="the 95th of 99"),
+        pytest.param(100, 0.95, (96.0, 0.95), id="rounded up, for the new one counts"),
+        pytest.param(10, 0.95, (10.0, 10 / 11), id="too few: the largest, and what they support"),
+    ],
+)
+def test_margin_is_the_quantile_that_a_new_error_keeps(count, coverage, expected):
+    assert upper_quantile(np.arange(1.0, count + 1), coverage) == expected
+
+
+def test_margin_is_never_negative():
+    assert upper_quantile(np.full(50, -3.0), 0.9)[0] == 0
+
+
+def test_train_then_test_on_the_same_rows(table, folder, tmp_path):
+    trained = train_command([folder / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
+    assert trained.weights.name == "extra-trees-mlp.npz"
+    assert trained.weights.stat().st_size < 200 * 1024
+    found = try_command(trained.weights, [folder / "mlp.csv"])
+    assert (found.model, found.family, found.scores.rows) == ("extra-trees", "mlp", len(ROWS))
+    assert found.scores.mape < 0.02
+    card = trained.card.read_text()
+    for word in (
+        "| majority |",
+        "| line |",
+        "| extra-trees |",
+        "## Limits",
+        "| weights_mib |",
+        "36 rows of family mlp",
+    ):
+        assert word in card
+    assert [each.model for each in trained.validated] == ["majority", "line", "extra-trees"]
+
+
+def test_hybrid_wants_all_families(table, tmp_path):
+    with pytest.raises(UsageError, match="one data set of CNNs"):
+        train([table], model="hybrid", out=tmp_path)
+
+
+def test_an_unknown_model_is_not_trained(folder, tmp_path):
+    with pytest.raises(UnknownName, match="no model named `lstm`"):
+        train_command([folder / "mlp.csv"], model="lstm", out=tmp_path)
+
+
+def test_no_rows_is_told(tmp_path):
+    with pytest.raises(DatasetError, match="no rows in no files"):
+        kfold_command([], models=["line"])
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        pytest.param(["mlp.csv", "mlp.csv"], "36 configurations are there more than once", id="a table twice"),
+        pytest.param(["missing.csv"], "missing.csv`: it is not there", id="no file"),
+        pytest.param(["."], "it is a folder", id="a folder"),
+        pytest.param(["notes.txt"], "no `notes.schema.json` is beside it", id="no table"),
+    ],
+)
+def test_data_that_are_not_what_they_should_be_are_refused(folder, names, told):
+    (folder / "notes.txt").write_text("hello\n")
+    with pytest.raises((DatasetError, UsageError)) as error:
+        kfold_command([folder / name for name in names], models=["line"])
+    assert told in error.value.message
+    assert error.value.hint
+
+
+def test_what_cannot_be_simulated_is_skipped_and_told(tmp_path):
+    rows = [dataclasses.replace(row, extras={**row.extras, "optimizer": "sgd"}) for row in ROWS]
+    write_dataset(tmp_path, "mlp", rows, {}, {})
+    (found,) = kfold_command([tmp_path / "mlp.csv"], models=["extra-trees", "simulation"], folds=3)
+    assert [each.model for each in found.results] == ["majority", "line", "extra-trees"]
+    assert found.skipped == ("simulation: some of these networks cannot be simulated",)
+
+
+def trained_in_ways(rows):
+    """Each row once for each optimizer, with a peak that its states add to, and a context that is told."""
+    copies = {"sgd": 0, "momentum": 1, "adam": 2}
+    return [
+        dataclasses.replace(
+            row,
+            config_id=f"{row.config_id}-{name}",
+            source="traced",
+            extras={**row.extras, "optimizer": name, "precision": "bf16", "gpu": "A100-40GB"},
+            peak_bytes=600 * MiB + (4 + 4 * copies[name]) * row.parameters,
+            context_bytes=500 * MiB,
+        )
+        for row in rows
+        for name in copies
+    ]
+
+
+def test_models_of_ones_own_runs_know_the_optimizer(tmp_path):
+    write_dataset(tmp_path, "mlp", trained_in_ways(ROWS), {}, {})
+    trained = train_command([tmp_path / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
+    weights = learned_weights.read_weights(trained.weights)
+    assert weights.meta["outside_mib"] == 500
+    assert weights.meta["features"][-2:] == ["state_copies", "half"]
+    assert try_command(trained.weights, [tmp_path / "mlp.csv"]).scores.mape < 0.02
+    card = trained.card.read_text()
+    assert "gpu: A100-40GB; optimizer: adam, momentum, sgd; precision: bf16." in card
+    assert "it has learned to repeat an estimate" in card
+    assert "A100-SXM4" not in card
+
+
+def test_without_a_simulation_and_a_told_context_there_are_no_weights(tmp_path):
+    rows = [dataclasses.replace(row, context_bytes=None) for row in trained_in_ways(ROWS)]
+    rows = [row for row in rows if row.extras["optimizer"] != "adam"]
+    write_dataset(tmp_path, "mlp", rows, {}, {})
+    with pytest.raises(UsageError, match="can be simulated") as error:
+        train_command([tmp_path / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
+    assert "cotenant learn run" in error.value.hint
+    assert not list(tmp_path.glob("*.npz"))
+
+
+def test_rows_out_of_memory_are_no_peaks_to_learn_from():
+    rows = [dataclasses.replace(row, status="oom") if i == 3 else row for i, row in enumerate(ROWS)]
+    assert 3 not in table_of(rows).known
+
+
+def test_utilization_needs_enough_rows(folder):
+    with pytest.raises(DatasetError, match="no measure of utilization in 100 rows"):
+        utilization_command([folder / "mlp.csv"])
+
+
+def test_utilization_is_learned_and_written(tmp_path):
+    rows = [
+        dataclasses.replace(row, config_id=f"{row.config_id}-{i}", batch=row.batch + i)
+        for row in ROWS
+        for i in range(3)
+    ]
+    write_dataset(tmp_path, "mlp", rows, {}, {})
+    (found,) = utilization_command([tmp_path / "mlp.csv"], out=tmp_path / "weights", folds=3)
+    assert (found.measure, found.rows) == ("smact", 108)
+    assert found.r2 > 0.95
+    assert found.mae < found.constant_mae / 3
+    assert found.weights.with_suffix(".md").is_file()
+
+
+def test_equal_values_share_a_rank_and_batches_are_grouped():
+    assert analysis.ranks(np.array([5.0, 1.0, 5.0, 0.0, 5.0])).tolist() == [4.0, 2.0, 4.0, 1.0, 4.0]
+    few = analysis._groups(np.array([8, 1, 8, 1, 2]))
+    assert [each.tolist() for each in few] == [[1, 3], [4], [0, 2]]
+    many = analysis._groups(np.arange(1000)[::-1])
+    assert len(many) == analysis.MOST_GROUPS
+    assert sum(map(len, many)) == 1000
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_pages_of_a_data_set(folder, tmp_path):
+    from cotenant.learn.pages.analysis import analyse_command
+    from cotenant.learn.pages.report import report_command
+
+    shown = analyse_command([folder / "mlp.csv"], tmp_path)
+    page = shown.pages[0].read_text()
+    assert page.count("data:image/png;base64,") == 7
+    assert "36 jobs: 36 ok" in page
+    report = report_command([folder / "mlp.csv"], tmp_path, models=["simulation", "extra-trees"], folds=3)
+    page = report.pages[0].read_text()
+    assert "No learned model beats the simulation" in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "98.4%" in page
+
+
+def test_a_convolutional_row_has_its_own_features():
+    found = simulate(cnn_row())
+    assert found.conv is not None
+    assert found.conv["widest_channels"] == 24
+    assert found.conv["largest_in_channels"] == 16
+    assert found.conv["convolutions"] == 2
+    assert found.conv["largest_mib"] == pytest.approx(8 * (16 + 24) * 32 * 32 * 4 / MiB)

@@ -1,0 +1,144 @@
+"""Tables on disk say what was written, and refuse what cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.core.errors import DatasetError, UsageError
+from cotenant.learn.tables.dataset import COLUMNS, read_dataset, write_dataset
+from cotenant.learn.tables.kinds import KINDS
+from cotenant.learn.tables.layer_text import layers_from_text, layers_to_text
+from cotenant.learn.tables.rows import Layer, Row
+
+ROWS = (
+    Row(
+        family="cnn",
+        config_id="cnn-1",
+        status="ok",
+        source="measured",
+        batch=8,
+        layers=(
+            Layer(kind="conv", output_shape=(4, 6, 6), parameters=40, name="Conv2d"),
+            Layer(kind="other", output_shape=(), parameters=0, name="(not shown)"),
+            Layer(kind="linear", output_shape=(3,), parameters=15),
+        ),
+        group="residual",
+        peak_bytes=2**40 + 1,
+        capacity_bytes=2**41,
+        smact=0.25,
+        smocc=0.1,
+        drama=0.0,
+        extras={"optimizer": "adam", "image": 6, "share": 0.5, "saturated": False},
+    ),
+    Row(
+        family="cnn",
+        config_id='cnn "2", twice',
+        status="oom",
+        source="published:x",
+        batch=1,
+        layers=(),
+        group="",
+        extras={"image": 7, "saturated": True},
+    ),
+)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_what_is_written_is_read(tmp_path, suffix):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow", reason="without it no Parquet is written")
+    write_dataset(tmp_path, "cnn", ROWS, {})
+    assert read_dataset(tmp_path / f"cnn.{suffix}") == ROWS
+
+
+def test_the_schema_names_every_column(tmp_path):
+    table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {"from": "a test"}, {"image": ("pixels", "its height")})
+    told = json.loads(schema.read_text())
+    names = [each["name"] for each in told["columns"]]
+    assert table.read_text().splitlines()[0].split(",") == names
+    assert names == [*COLUMNS, "optimizer", "image", "share", "saturated"]
+    assert (told["rows"], told["statuses"], told["provenance"]) == (2, {"oom": 1, "ok": 1}, {"from": "a test"})
+    image = next(each for each in told["columns"] if each["name"] == "image")
+    assert image == {"name": "image", "type": "int", "unit": "pixels", "meaning": "its height"}
+    assert all(each["unit"] or each["type"] in ("str", "bool") or each["name"] == "share" for each in told["columns"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"family": "mlp"}, "is of family `mlp`, wanted `cnn`"),
+        ({"batch": 0}, "batch is 0"),
+        ({"extras": {"layers": 3}}, "the extra `layers` has the name of a column"),
+        ({"extras": {"image": "seven"}}, "the extra `image` is a str, elsewhere a int"),
+    ],
+)
+def test_rows_that_do_not_fit_are_not_written(tmp_path, change, told):
+    with pytest.raises(DatasetError) as error:
+        write_dataset(tmp_path, "cnn", (ROWS[0], dataclasses.replace(ROWS[0], **change)), {})
+    assert told in error.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        pytest.param(",55,", ",56,", ":2: `parameters` or `activations` do not follow", id="parameters"),
+        pytest.param(",147,", ",148,", ":2: `parameters` or `activations` do not follow", id="activations"),
+        pytest.param("conv:4x6x6:40", "conv:4x6:40", "do not follow", id="shape"),
+        pytest.param("conv:", "convolution:", "is no layer, wanted `KIND:SHAPE", id="kind"),
+        pytest.param(",ok,", ",fine,", ":2: row `cnn-1`: status is `fine`", id="status"),
+        pytest.param("measured,8,", "measured,eight,", ":2: invalid literal", id="number"),
+        pytest.param(",False", ",no", "`no` is neither `True` nor `False`", id="truth"),
+        pytest.param("batch,", "samples,", "no column `batch`", id="column"),
+    ],
+)
+def test_a_changed_table_is_refused(tmp_path, old, new, told):
+    table, *_ = write_dataset(tmp_path, "cnn", ROWS, {})
+    text = table.read_text()
+    assert old in text
+    table.write_text(text.replace(old, new, 1))
+    with pytest.raises(DatasetError) as error:
+        read_dataset(table)
+    assert told in error.value.message
+    assert str(table) in error.value.message
+
+
+def test_another_version_or_no_schema_is_refused(tmp_path):
+    table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {})
+    schema.write_text(schema.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(DatasetError, match="of version 1, wanted 2"):
+        read_dataset(table)
+    schema.write_text("{")
+    with pytest.raises(DatasetError, match="is no schema"):
+        read_dataset(table)
+    schema.unlink()
+    with pytest.raises(UsageError, match=r"cannot read `.*cnn\.schema\.json`: no such file"):
+        read_dataset(table)
+
+
+LAYERS = st.builds(
+    Layer,
+    kind=st.sampled_from(KINDS),
+    output_shape=st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
+    parameters=st.integers(0, 2**50),
+    name=st.from_regex(r"[^:;]{0,20}", fullmatch=True),
+)
+
+
+@given(st.lists(LAYERS, max_size=8))
+def test_layers_as_text_come_back(layers):
+    assert layers_from_text(layers_to_text(layers)) == tuple(layers)
+
+
+@given(st.text(alphabet="conv:x;012-lier ", max_size=40))
+def test_any_text_is_layers_or_an_error(text):
+    try:
+        found = layers_from_text(text)
+    except DatasetError:
+        return
+    assert layers_from_text(layers_to_text(found)) == found

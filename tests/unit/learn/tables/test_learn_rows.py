@@ -1,0 +1,68 @@
+"""What a row of a dataset may be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cotenant.core.errors import DatasetError
+from cotenant.core.units import MiB
+from cotenant.learn.tables.rows import Layer, Row, check
+
+ROW = Row(
+    family="mlp",
+    config_id="mlp-1",
+    status="ok",
+    source="measured",
+    batch=8,
+    layers=(
+        Layer(kind="linear", output_shape=(16,), parameters=80),
+        Layer(kind="attention", output_shape=(), parameters=5),
+        Layer(kind="conv", output_shape=(3, 4, 4), parameters=10),
+    ),
+    group="uniform",
+    peak_bytes=700 * MiB,
+    capacity_bytes=800 * MiB,
+    smact=0.5,
+)
+
+
+def test_sums_over_layers_and_a_shape_that_is_not_told_counts_nothing():
+    assert (ROW.parameters, ROW.activations) == (95, 16 + 48)
+    assert [each.outputs for each in ROW.layers] == [16, 0, 48]
+
+
+def test_a_possible_row_is_given_back():
+    assert check(ROW) is ROW
+    failed = dataclasses.replace(ROW, status="oom", peak_bytes=None)
+    assert check(failed) is failed
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param({"config_id": ""}, "has no id", id="no id"),
+        pytest.param({"family": "gnn"}, "family is `gnn`, wanted one of mlp, cnn, transformer", id="family"),
+        pytest.param({"status": "fine"}, "status is `fine`", id="status"),
+        pytest.param({"source": "guessed"}, "source is `guessed`", id="source"),
+        pytest.param({"batch": 0}, "batch is 0", id="batch"),
+        pytest.param({"peak_bytes": None}, "is ok, but its peak is None bytes", id="no peak"),
+        pytest.param({"peak_bytes": 0}, "is ok, but its peak is 0 bytes", id="peak of nothing"),
+        pytest.param({"peak_bytes": 801 * MiB}, "is above the GPU's", id="more than the GPU has"),
+        pytest.param({"smact": 1.01}, "smact is 1.01, wanted a ratio", id="percent"),
+        pytest.param({"drama": -0.1}, "drama is -0.1, wanted a ratio", id="below zero"),
+        pytest.param({"layers": (Layer(kind="linear", output_shape=(-1,), parameters=0),)}, "layer 0", id="extent"),
+        pytest.param({"layers": (Layer(kind="linear", output_shape=(1,), parameters=-1),)}, "layer 0", id="count"),
+        pytest.param({"layers": (Layer(kind="Linear", output_shape=(1,), parameters=1),)}, "layer 0", id="kind"),
+    ],
+)
+def test_an_impossible_row_is_refused(change, told):
+    with pytest.raises(DatasetError, match=r"row `.*`: ") as error:
+        check(dataclasses.replace(ROW, **change))
+    assert told in error.value.message
+
+
+def test_what_is_traced_may_be_more_than_the_gpu_has():
+    check(dataclasses.replace(ROW, source="traced", peak_bytes=900 * MiB))
+    check(dataclasses.replace(ROW, source="published:gpumemnet"))

@@ -1,0 +1,61 @@
+"""Which Python program a command line runs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.tracing.process.program import find_program
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "sub").mkdir()
+    return tmp_path
+
+
+def find(folder, *command):
+    return find_program(command, workdir=str(folder), env={"PATH": "/usr/bin:/bin"}, python="/the/python")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "target", "args"),
+    [
+        pytest.param(["train.py"], "script", "train.py", (), id="bare script"),
+        pytest.param(["train.py", "--lr", "1"], "script", "train.py", ("--lr", "1"), id="script with arguments"),
+        pytest.param([sys.executable, "-u", "train.py", "-v"], "script", "train.py", ("-v",), id="interpreter flags"),
+        pytest.param([sys.executable, "-W", "error", "train.py"], "script", "train.py", (), id="flag with a value"),
+        pytest.param([sys.executable, "-m", "pkg.train", "-e", "2"], "module", "pkg.train", ("-e", "2"), id="module"),
+    ],
+)
+def test_finds_the_program(folder, command, kind, target, args):
+    found = find(folder, *command)
+    assert (found.kind, found.target, found.args) == (kind, target, args)
+
+
+def test_a_bare_script_runs_with_the_given_python(folder):
+    assert find(folder, "train.py").python == "/the/python"
+
+
+def test_an_interpreter_in_the_command_is_kept(folder):
+    assert find(folder, sys.executable, "train.py").python == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        pytest.param([], "no command", id="empty"),
+        pytest.param(["nope.py"], "no script `nope.py`", id="no such script"),
+        pytest.param(["sub"], "no Python script", id="a folder is no script"),
+        pytest.param(["bash", "-lc", "python train.py"], "`bash` is no Python script", id="a shell"),
+        pytest.param([sys.executable, "-c", "print(1)"], "names no script", id="code in the command"),
+        pytest.param([sys.executable, "sub"], "is a folder", id="a package folder"),
+        pytest.param(["/no/such/python3", "train.py"], "no interpreter", id="no such interpreter"),
+    ],
+)
+def test_says_what_cannot_be_traced(folder, command, words):
+    with pytest.raises(UsageError, match=words):
+        find(folder, *command)

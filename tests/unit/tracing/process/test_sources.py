@@ -1,0 +1,69 @@
+"""What a trace says of its origin."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+
+import pytest
+
+import cotenant.core.units
+from cotenant.tracing.process.sources import digest_of, provenance, site_folders
+
+
+@pytest.fixture
+def local_module(tmp_path, monkeypatch):
+    (tmp_path / "my_local_model.py").write_text("WIDTH = 8\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("my_local_model")
+    yield tmp_path / "my_local_model.py"
+    del sys.modules["my_local_model"]
+
+
+def test_a_module_of_the_job_is_a_source(local_module):
+    told = dict(provenance()["sources"])
+    assert told[str(local_module)] == hashlib.sha256(b"WIDTH = 8\n").hexdigest()
+
+
+def test_python_installed_packages_and_cotenant_are_not():
+    paths = [path for path, _ in provenance()["sources"]]
+    assert hashlib.__file__ not in paths
+    assert pytest.__file__ not in paths
+    assert cotenant.core.units.__file__ not in paths
+
+
+def test_a_module_of_an_installed_package_is_not(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "my_installed_model.py").write_text("")
+    monkeypatch.syspath_prepend(str(site))
+    importlib.import_module("my_installed_model")
+    told = provenance()
+    del sys.modules["my_installed_model"]
+    assert str(site / "my_installed_model.py") not in dict(told["sources"])
+    assert str(site) in told["site_folders"]
+
+
+def test_settings_that_are_set(monkeypatch):
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    assert provenance()["settings"] == {}
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "x")
+    assert provenance()["settings"] == {"PYTORCH_ALLOC_CONF": "x"}
+
+
+def test_site_folders_exist_and_are_named_so(tmp_path):
+    for name in ("site-packages", "dist-packages", "other"):
+        (tmp_path / name).mkdir()
+    path = [str(tmp_path / name) for name in ("site-packages", "dist-packages", "other")]
+    assert site_folders([*path, "/nowhere/site-packages", ""]) == sorted(path[:2])
+
+
+def test_digest_of(tmp_path):
+    library = tmp_path / "x.so"
+    library.write_bytes(b"1")
+    before = digest_of(library)
+    library.write_bytes(b"22")
+    assert digest_of(library) not in {before, None}
+    assert digest_of(tmp_path / "nowhere.py") is None
