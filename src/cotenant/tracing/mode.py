@@ -30,6 +30,7 @@ from cotenant.tracing.operators import (
     counts,
     dynamic,
     layout,
+    loops,
     losses,
     plain,
     rnn,
@@ -38,6 +39,7 @@ from cotenant.tracing.operators import (
     sparse,
     truth,
 )
+from cotenant.tracing.operators.remembered import Remembered
 from cotenant.tracing.operators.values import Values
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.untraceable import Untraceable
@@ -58,6 +60,7 @@ _RANDOM = {
     _aten.geometric_.default,
 }
 _RANDOM_NUMEL = 1 << 16
+_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class TraceMode(TorchDispatchMode):
@@ -72,6 +75,9 @@ class TraceMode(TorchDispatchMode):
         self.recorder = recorder
         self.fake = _fake_mode()
         self.values = Values()
+        self.remembered = Remembered()
+        self._templates: dict[torch.device, dict[str, Any]] = {}
+        self.loops = loops.Loops(recorder)
         self._main = threading.get_ident()
         self._lock = threading.RLock()  # autograd has a thread for each GPU, and fake tensors are for one at a time
         self._has_meta: dict[Any, bool] = {}
@@ -126,12 +132,23 @@ class TraceMode(TorchDispatchMode):
     # -- making tensors ---------------------------------------------------------------------------------------
 
     def wrap(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-        """A fake tensor on `device` over a meta tensor."""
-        return FakeTensor(self.fake, meta, device)
+        """A fake tensor on `device` over a meta tensor: as its class makes it, but for what is the same in all."""
+        template = self._templates.get(device)
+        if template is None:
+            first = FakeTensor(self.fake, meta, device)
+            if device.index is not None:
+                self._templates[device] = dict(vars(first))
+            return first
+        made: FakeTensor = torch.Tensor._make_subclass(
+            FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(made)
+        vars(made).update(template)
+        return made
 
     def empty_strided(self, size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> FakeTensor:
         """A new fake tensor."""
-        return FakeTensor(self.fake, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+        return self.wrap(torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
 
     def empty_like(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> FakeTensor:
         """A new fake tensor of the shape of `tensor`, laid out as CUDA kernels lay out their results."""
@@ -224,20 +241,36 @@ class TraceMode(TorchDispatchMode):
         if self.groups is not None and func.namespace in ("c10d", "_c10d_functional"):
             self.groups.used_by_operator(func.namespace, args)
         if "device" not in kwargs and self._meta_will_do(func):
-            try:
-                with in_kernel_invocation_manager(self.fake):
-                    out = func(*args, **kwargs)
-            except (RuntimeError, NotImplementedError, TypeError):
-                # A mixture of devices, usually; FakeTensorMode knows the rules, and raises the proper error.
-                pass
-            else:
-                return self._wrap_all(out, device)
+            out = self._by_meta(func, args, kwargs, device)
+            if out is not NotImplemented:
+                return out
         if device.index is None or "device" in kwargs:
             kwargs = {**kwargs, "device": device} if "device" in kwargs else kwargs
         try:
             return self.fake.dispatch(func, (FakeTensor,), args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException, NotImplementedError) as error:
+            if _is_written_in_operators(func):
+                with self:
+                    return func._op_dk(_COMPOSITE, *args, **kwargs)
             raise Untraceable(f"`{func.name()}` cannot be traced: its result is not known from shapes alone") from error
+
+    def _by_meta(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """What the meta kernel gives, or gave before; NotImplemented where it refuses."""
+        key = self.remembered.key_of(func, args, kwargs, device)
+        if key is not None:
+            out = self.remembered.find(self, key, args, device)
+            if out is not NotImplemented:
+                return out
+        try:
+            with in_kernel_invocation_manager(self.fake):
+                out = func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError, TypeError):
+            # A mixture of devices, usually; FakeTensorMode knows the rules, and raises the proper error.
+            return NotImplemented
+        out = self._wrap_all(out, device)
+        if key is not None:
+            self.remembered.keep(key, args, out)
+        return out
 
     def _meta_will_do(self, func: Any) -> bool:
         known = self._has_meta.get(func)
@@ -253,7 +286,7 @@ class TraceMode(TorchDispatchMode):
 
     def _wrap_all(self, out: Any, device: torch.device) -> Any:
         if isinstance(out, torch.Tensor):
-            return out if isinstance(out, FakeTensor) else FakeTensor(self.fake, out, device)
+            return out if isinstance(out, FakeTensor) else self.wrap(out, device)
         if isinstance(out, (list, tuple)):
             return type(out)([self._wrap_all(each, device) for each in out])
         return out
@@ -285,6 +318,11 @@ class TraceMode(TorchDispatchMode):
         """Record a library call."""
         thread = "main" if threading.get_ident() == self._main else "autograd"
         self.recorder.op(kind, thread, params, device.index or 0)
+
+
+def _is_written_in_operators(func: Any) -> bool:
+    """Whether a library's operator has one implementation for every device, which calls others."""
+    return func.namespace != "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE.name)
 
 
 def _called_from_python() -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+"""The folder of our own files."""
 
 
 def of_error(error: BaseException) -> str | None:
@@ -50,4 +51,4 @@ def is_own(path: str) -> bool:
         return False
     full = os.path.abspath(path)  # noqa: PTH100 - links are not followed, as Python did not
     python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-    return not full.startswith((_PACKAGE, *(each + os.sep for each in python)))
+    return not full.startswith((PACKAGE, *(each + os.sep for each in python)))

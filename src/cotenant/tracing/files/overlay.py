@@ -47,7 +47,8 @@ class Overlay:
         self.takes_all = takes_all
         self.removed: set[str] = set()
         self.cwd = real_getcwd()
-        self._free = (*_UNTOUCHED, *free, self.root, *cache_folders(os.environ))
+        self._free = frozenset((*_UNTOUCHED, *free, self.root, *cache_folders(os.environ)))
+        self._below_free = tuple(each + "/" for each in self._free)
 
     # -- where things are -------------------------------------------------------------------------------------
 
@@ -61,7 +62,7 @@ class Overlay:
 
     def is_free(self, full: str) -> bool:
         """Whether a path is left alone."""
-        return any(full == each or full.startswith(each + "/") for each in self._free)
+        return full in self._free or full.startswith(self._below_free)
 
     def above(self, full: str) -> str:
         """Where `full` would lie in the scratch folder."""
@@ -78,7 +79,7 @@ class Overlay:
         return full
 
     def _is_removed(self, full: str) -> bool:
-        return any(each == full or full.startswith(each + "/") for each in self.removed)
+        return bool(self.removed) and any(each == full or full.startswith(each + "/") for each in self.removed)
 
     def holds(self, full: str) -> bool:
         """Whether the script sees something at `full`."""

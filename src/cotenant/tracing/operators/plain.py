@@ -47,9 +47,17 @@ _ON_META = {"device": torch.device("meta"), "pin_memory": None, "generator": Non
 
 def factory(mode: Any, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
     """A new tensor on `device`, made by the meta kernel."""
+    known = mode.remembered.key_of(func, args, kwargs, device)
+    if known is not None:
+        out = mode.remembered.find(mode, known, args, device)
+        if out is not NotImplemented:
+            return out
     kwargs = {**kwargs, **{key: value for key, value in _ON_META.items() if key in kwargs}}
     with in_kernel_invocation_manager(mode.fake):
-        return FakeTensor(mode.fake, func(*args, **kwargs), device)
+        out = mode.wrap(func(*args, **kwargs), device)
+    if known is not None:
+        mode.remembered.keep(known, args, out)
+    return out
 
 
 def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -64,9 +72,64 @@ def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         shape[shape.index(-1)] = source.numel() // rest
     if math.prod(shape) != source.numel() or min(shape, default=1) < 0:
         return NotImplemented
+    return _piece(mode, source, shape, contiguous_strides(shape), source.storage_offset())
+
+
+def _piece(mode: Any, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
+    """A view of `source`."""
     with in_kernel_invocation_manager(mode.fake):
-        meta = _aten.as_strided.default(source, shape, contiguous_strides(shape), source.storage_offset())
-    return FakeTensor(mode.fake, meta, source.fake_device)
+        meta = _aten.as_strided.default(source, shape, strides, offset)
+    return mode.wrap(meta, source.fake_device)
+
+
+def _slice(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """A range of a dimension. Source: aten/src/ATen/native/TensorShape.cpp, `slice`."""
+    defaults: tuple[Any, ...] = (0, None, None, 1)
+    source, dim, start, end, step = tuple(args) + defaults[len(args) - 1 :]
+    if kwargs or not _is_plain(source) or not -source.dim() <= dim < source.dim() or step < 1:
+        return NotImplemented
+    shape, strides = list(source.shape), list(source.stride())
+    size = shape[dim]
+    start = _within(0 if start is None else start, 0, size)
+    end = _within(size if end is None else end, start, size)
+    offset = source.storage_offset() + start * strides[dim]
+    shape[dim] = -(-(end - start) // step)
+    strides[dim] *= step
+    return _piece(mode, source, shape, strides, offset)
+
+
+def _within(place: int, least: int, size: int) -> int:
+    """A place in a dimension, counted from the end if negative, moved into least..size."""
+    return min(max(place + size if place < 0 else place, least), size)
+
+
+def _select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """One place of a dimension, which goes. Source: aten/src/ATen/native/TensorShape.cpp, `select`."""
+    source, dim, index = args
+    if not _is_plain(source) or not -source.dim() <= dim < source.dim():
+        return NotImplemented
+    dim %= source.dim()
+    shape, strides = source.shape, source.stride()
+    if not -shape[dim] <= index < shape[dim]:
+        return NotImplemented
+    offset = source.storage_offset() + index % shape[dim] * strides[dim]
+    rest = [each for each in range(source.dim()) if each != dim]
+    return _piece(mode, source, [shape[each] for each in rest], [strides[each] for each in rest], offset)
+
+
+def _embedding(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Rows of a table, by number."""
+    table, numbers = args[:2]
+    if not (_is_plain(table) and _is_plain(numbers)) or table.dim() != 2 or table.fake_device != numbers.fake_device:
+        return NotImplemented
+    if numbers.dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    shape = (*numbers.shape, table.shape[1])
+    return mode.empty_strided(shape, contiguous_strides(shape), table.dtype, table.fake_device)
+
+
+def _is_plain(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.layout is torch.strided and tensor.fake_device.type == "cuda"
 
 
 def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -129,6 +192,9 @@ _ELEMENTWISE = (
 HANDLERS: dict[Any, Any] = {
     _aten.view.default: _view,
     _aten._unsafe_view.default: _view,
+    _aten.slice.Tensor: _slice,
+    _aten.select.int: _select,
+    _aten.embedding.default: _embedding,
     _aten.mm.default: _product,
     _aten.bmm.default: _product,
     _aten.addmm.default: _product,

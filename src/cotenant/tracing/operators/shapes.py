@@ -22,16 +22,17 @@ def _is_cuda(tensor: Any) -> bool:
 
 
 def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """A value read from the GPU, if it is known; else one, or False. Scripts divide by losses and branch on flags."""
+    """A value read from the GPU, if it is known; else one, or False, but see `loops`. Scripts divide by losses."""
     value = mode.values.of(args[0])
     if value is not None:
         return value.item()
     dtype = args[0].dtype
     if dtype is torch.bool:
-        return truth.of(args[0]) is True
+        known = truth.of(args[0])
+        return known if isinstance(known, bool) else mode.loops.truth(likely=known == "likely")
     if dtype.is_complex:
         return complex(1.0)
-    return 1.0 if dtype.is_floating_point else 1
+    return mode.loops.number() if dtype.is_floating_point else 1
 
 
 def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -61,7 +62,7 @@ def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
     value = mode.values.of(source)
     if value is not None:
         return target.copy_(value)
-    if target.dtype is torch.bool and truth.of(source) is True:
+    if target.dtype is torch.bool and truth.of(source) in (True, "likely"):
         return target.fill_(1)
     if target.numel() > _ZEROED_NUMEL:
         return target  # fresh pages are zero, and cost nothing while nobody looks

@@ -1,24 +1,27 @@
 """What a script is likely to find when it checks values that are not known: that they are sound.
 
 `isfinite`, `isnan`, `x == x` and range checks guard against accidents, which a trace does not have; taken as unknown,
-and so as False, the first would end or skip the training. A mere comparison says nothing about its outcome: two
-losses may lie either way, and a sequence may have ended or not.
+and so as False, the first would end or skip the training. A number compared with one of Python's is what the script
+would read of it. A mere comparison of tensors says nothing about its outcome: a sequence may have ended or not.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.operators import loops
 from cotenant.tracing.training import quasi_newton
 
 _aten = torch.ops.aten
 _ATTRIBUTE = "_cotenant_truth"
-Truth = Literal[True, False, "in range"] | None
-"""Of every element. `in range`: a comparison of sizes, believed only if asked for all of a tensor."""
+Truth = Literal[True, False, "in range", "likely", "unlikely"] | None
+"""Of every element. `in range`: a comparison of sizes, believed only if asked for all of a tensor; `likely` and
+`unlikely`: one of a number that was guessed, which ends no loop (see `loops`)."""
 
 _NEVER = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
 _ORDER = frozenset({"ge", "gt", "le", "lt"})
@@ -43,6 +46,7 @@ _KEEP = frozenset(
 )
 _BOTH = frozenset({"mul", "bitwise_and", "logical_and", "__and__"})
 _NOT = frozenset({"logical_not", "bitwise_not"})
+_OPPOSITE: dict[Truth, Truth] = {True: False, False: True, "likely": "unlikely", "unlikely": "likely"}
 
 
 def of(tensor: Any) -> Truth:
@@ -66,18 +70,30 @@ def _judge(name: str, args: Any) -> Truth:
         return True
     if name == "gt" and isinstance(args[1], float) and args[1] == quasi_newton.CURVATURE:
         return True
+    if name == "any" and getattr(args[0], "_is_param", False):  # optimizers ask whether it starts with zeros
+        return True
     if name in _ORDER:
-        return "in range"
+        return _ordered(name, args[1]) if _is_number(args) else "in range"
     first = of(args[0])
     if name in ("all", "_is_all_true"):
         return True if first == "in range" else first
     if name in _KEEP:
         return first
     if name in _NOT:
-        return None if first in (None, "in range") else not first
+        return _OPPOSITE.get(first)
     if name in _BOTH and len(args) > 1:
         return _both(first, of(args[1]))
     return None
+
+
+def _is_number(args: Any) -> bool:
+    first, second = args[0], args[1]
+    return isinstance(second, (int, float)) and first.numel() == 1 and first.dtype.is_floating_point
+
+
+def _ordered(name: str, limit: float) -> Truth:
+    """How an unknown number compares, by what a script would read of it."""
+    return "likely" if getattr(operator, name)(loops.believed_number(), limit) else "unlikely"
 
 
 def _compared(name: str, args: Any) -> Truth:
@@ -94,4 +110,7 @@ def _both(first: Truth, second: Truth) -> Truth:
         return False
     if first is None or second is None:
         return None
-    return True if first is True and second is True else "in range"
+    for each in ("unlikely", "in range", "likely"):
+        if each in (first, second):
+            return each
+    return True

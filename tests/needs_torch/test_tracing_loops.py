@@ -1,0 +1,72 @@
+"""Loops that wait for values that nobody computes, and what a script reads of such values."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = "import torch\nfrom torch import nn\n"
+WAITS = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+limit, loss = 1e-3, float("inf")
+{loop}
+print("rounds", rounds)
+"""
+TRAINS = "model(torch.ones(4, 64, device='cuda')).sum().backward(); optimizer.step()"
+
+
+@pytest.mark.parametrize(
+    ("loop", "rounds", "told"),
+    [
+        pytest.param("while error > limit: x = step(x)", 20, True, id="until it is small"),
+        pytest.param("while not error < limit: x = step(x)", 20, True, id="until it is small, said otherwise"),
+        pytest.param("while error.item() > limit: x = step(x)", 20, True, id="a number"),
+        pytest.param("while error > other: x = step(x)", 20, True, id="of two tensors"),
+        pytest.param("while rounds < 50 and (error > limit): x = step(x)", 20, True, id="with a limit beside"),
+        pytest.param("while True:\n  x = step(x)\n  if error < limit: break", 20, True, id="left by break"),
+        pytest.param("for _ in range(30):\n  x = step(x)\n  if error < limit: break", 30, False, id="a loop that ends"),
+        pytest.param("while rounds < 7:\n  x = step(x)\n  if error <= 1.0: x = x + 1", 7, True, id="a step accepted"),
+    ],
+)
+def test_loops_that_wait_for_values(tmp_path, loop, rounds, told):
+    setup = """
+rounds = 0
+def step(x):
+    global rounds, error
+    rounds += 1
+    y = torch.tanh(model(x))
+    error = (y - x).norm()
+    return y
+x = torch.ones(4, 64, device="cuda")
+error, other = x.sum(), x.mean()
+"""
+    trace = traced(tmp_path, HEAD + WAITS.format(loop=setup + loop) + f"for _ in range(3): {TRAINS}")
+    found = (tmp_path / "log").read_text().split()[-1]
+    assert abs(int(found) - rounds) <= 1
+    assert [("values that are not known" in each) for each in trace.warnings] == [True] * told
+
+
+def test_training_until_a_loss_is_small_goes_on(tmp_path):
+    loop = "rounds = 0\nwhile loss > limit:\n  loss = model(torch.ones(4, 64, device='cuda')).sum()\n"
+    loop += "  loss.backward(); optimizer.step(); optimizer.zero_grad()"
+    trace = traced(tmp_path, HEAD + WAITS.format(loop=loop))
+    assert (trace.header["steps"], trace.warnings, trace.partial) == (3, (), False)
+
+
+def test_numbers_compare_as_they_are_read(tmp_path):
+    source = (
+        HEAD
+        + f"""
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(torch.ones(4, 64, device="cuda")).mean()
+assert loss.item() == 1 and loss > 0.5 and not loss > 2 and loss < float("inf") and not loss.detach() < 0
+assert ((loss > 0) & (loss < 2)).cpu() and not (loss > 2).cpu() and not (~(loss > 0)).any()
+for _ in range(3): {TRAINS}
+"""
+    )
+    assert not traced(tmp_path, source).partial
