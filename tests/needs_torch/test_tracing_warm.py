@@ -81,6 +81,20 @@ def test_a_variable_that_torch_reads_at_its_import_needs_another_process(tmp_pat
     assert gone(process)
 
 
+def test_a_package_that_comes_needs_another_process(tmp_path, warm):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    env = {**os.environ, "PYTHONPATH": str(packages)}
+    run(tmp_path, TRAIN, "4", warm=warm, env=env)
+    process = warm.pid
+    run(tmp_path, TRAIN, "4", warm=warm, env=env)
+    assert warm.pid == process
+    (packages / "new.py").touch()
+    run(tmp_path, TRAIN, "4", warm=warm, env=env)
+    assert warm.pid not in {None, process}
+    assert gone(process)
+
+
 def test_errors_are_the_scripts_own(tmp_path, warm):
     with pytest.raises(TraceError, match="ValueError: not today") as failed:
         run(tmp_path, "print('last words'); raise ValueError('not today')", warm=warm)

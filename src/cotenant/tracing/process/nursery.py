@@ -1,8 +1,9 @@
 """A tracing process that has torch loaded already and forks one copy of itself for every script.
 
 Over the socket comes the path of an errand, a JSON file: `request`, `answer`, `log`, `workdir`, `env`. Back go, one
-message each, `{"ready": [path, mtime_ns]}` once, or `{"unfit": reason}`; then `{"pid": N}` and `{"code": N}` for every
-errand, the code negative for a signal. When the other end closes, this process ends.
+message each, `{"ready": [[path, mtime_ns], ...]}` once, which must stay as they are, or `{"unfit": reason}`; then
+`{"pid": N}` and `{"code": N}` for every errand, the code negative for a signal. When the other end closes, this process
+ends.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import inspect
 import json
 import os
 import random
+import select
 import signal
 import socket
 import sys
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
+
+from cotenant.tracing.process.sources import site_folders
 
 MOST_BYTES = 4096
 _PARTS = (
@@ -33,6 +38,10 @@ _PARTS = (
     "operators.kernels",
 )
 """Our modules that import most of what the others need."""
+
+_LATER = ("torch._dynamo", "torch.distributed.tensor", "numpy", "scipy.stats", "scipy.optimize")
+"""What most scripts import by way of their libraries, torchvision and transformers above all, and what keeps nothing
+that a trace replaces: no function of `os` or `torch.cuda` under a name of its own. A test looks."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 """Source: prctl(2)."""
@@ -47,8 +56,8 @@ def serve(number: int) -> NoReturn:
         _tell(link, found)
         if "unfit" in found:
             os._exit(0)
-        gc.collect()
-        gc.freeze()  # so that the collector of a copy does not copy pages that it shares with us
+        _freeze()
+        later = list(_LATER)
         while errand := link.recv(MOST_BYTES):
             pid = os.fork()
             if pid == 0:
@@ -58,7 +67,31 @@ def serve(number: int) -> NoReturn:
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             _end_rest(pid)
             _tell(link, {"code": code})
+            while later and not select.select([link], [], [], 0)[0]:
+                _load_one(later)
     os._exit(0)
+
+
+def _freeze() -> None:
+    """Keep the collector of a copy from copying pages that it shares with us."""
+    gc.collect()
+    gc.freeze()
+
+
+def _load_one(later: list[str]) -> None:
+    """Import the first of `later`, if it is installed. This process ends if that starts a thread: a fork keeps one."""
+    with contextlib.suppress(Exception):
+        importlib.import_module(later.pop(0))
+    if not later:
+        with contextlib.suppress(Exception):
+            inspect.getmodule(compile("", "a file that no module has", "exec"))  # lists those of all modules, once
+        _freeze()
+    if _threads() != 1:
+        os._exit(0)
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _load() -> dict[str, Any]:
@@ -70,11 +103,12 @@ def _load() -> dict[str, Any]:
             importlib.import_module(f"cotenant.tracing.{each}")
     except Exception as error:  # noqa: BLE001 - a trace in a process of its own tells it better
         return {"unfit": f"{type(error).__name__}: {error}"}
-    threads = len(list(Path("/proc/self/task").iterdir()))
+    threads = _threads()
     if threads != 1:
         return {"unfit": f"{threads} threads run after the import of torch, and a fork keeps one"}
     path = Path(torch.__file__).with_name("version.py")
-    return {"ready": [str(path), path.stat().st_mtime_ns]}
+    folders = [Path(each) for each in site_folders(sys.path)]  # which change when a package comes, goes or is renewed
+    return {"ready": [[str(each), each.stat().st_mtime_ns] for each in (path, *folders)]}
 
 
 def _run(errand: Path, libc: ctypes.CDLL) -> NoReturn:

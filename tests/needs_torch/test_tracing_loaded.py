@@ -1,0 +1,69 @@
+"""What a loaded process imports beforehand keeps nothing that a trace replaces: else a fork would trace otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.tracing.process.warm import _ONE_THREAD
+from traced_scripts import A100
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+LOOK = """
+import importlib, json, sys, types, warnings
+from pathlib import Path
+import torch
+from cotenant.tracing.process import nursery
+
+warnings.simplefilter("ignore")
+nursery._load()
+before, later = set(sys.modules), [*nursery._LATER, *sys.argv[2:]]
+while later:
+    nursery._load_one(later)
+modules = {name: each for name, each in list(sys.modules.items()) if isinstance(each, types.ModuleType)}
+held = {name: dict(vars(each)) for name, each in modules.items()}
+
+from cotenant.tracing.process.child import Session
+request = {"card": json.loads(sys.argv[1]), "steps": 3, "cudnn_version": 91900, "real_writes": True, "online": True,
+           "program": {"kind": "script", "target": "train.py", "args": []}}
+Session(request, Path("answer"))
+replaced = {
+    id(value): f"{name}.{key}"
+    for name, values in held.items()
+    for key, value in values.items()
+    if callable(value) and vars(modules[name]).get(key) is not value
+}
+stale = [
+    f"{name}.{key} is {replaced[id(value)]}"
+    for name in modules.keys() - before
+    for key, value in vars(modules[name]).items()
+    if id(value) in replaced
+]
+print(json.dumps({"replaced": len(replaced), "stale": stale}))
+"""
+COMPILER = ("torch._dynamo", "torch.distributed._functional_collectives.legacy_")
+"""Where the compiler looks up what it shall translate; nothing is compiled in a trace."""
+
+
+def look(folder, *more):
+    (folder / "look.py").write_text(LOOK)
+    words = [sys.executable, "look.py", json.dumps(A100), *more]
+    env = {**os.environ, **_ONE_THREAD}
+    done = subprocess.run(words, cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=120)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["replaced"], [each for each in found["stale"] if not each.startswith(COMPILER)]
+
+
+def test_nothing_loaded_beforehand_keeps_what_is_replaced(tmp_path):
+    replaced, stale = look(tmp_path)
+    assert (replaced > 100, stale) == (True, [])
+
+
+def test_what_keeps_something_is_found(tmp_path):
+    (tmp_path / "keeper.py").write_text("from torch.cuda import is_available\n")
+    assert look(tmp_path, "keeper")[1] == ["keeper.is_available is torch.cuda.is_available"]
