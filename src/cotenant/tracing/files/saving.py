@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.files import compiled_paths
 from cotenant.tracing.files.overlay import Overlay
 
 _targets: list[Any] = []
 
 
 def install(overlay: Overlay) -> None:
-    """Replace saving and loading, and how fake tensors are pickled."""
+    """Replace saving and loading, of other libraries too, and how fake tensors are pickled."""
     save, load = torch.save, torch.load
 
     def save_(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
@@ -47,6 +48,7 @@ def install(overlay: Overlay) -> None:
             _targets.pop()
 
     torch.save, torch.load = save_, load_
+    compiled_paths.install(overlay)
     FakeTensor.__reduce_ex__ = _reduce
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals([_rebuild])

@@ -10,17 +10,21 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Waits for one module; goes when it came."""
+    """Waits for one module; goes when it came. Being asked whether the module could be imported changes nothing."""
 
     def __init__(self, name: str, call: Callable[[Any], None]) -> None:
         self._name = name
         self._call = call
+        self._is_asking = False
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
-        if fullname != self._name:
+        if fullname != self._name or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
         loader: Any = spec.loader if spec is not None else None
         if loader is None:
             return spec
@@ -28,7 +32,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             execute(module)
-            self._call(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._call(module)
 
         loader.exec_module = exec_module
         return spec

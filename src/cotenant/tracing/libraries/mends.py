@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.libraries import pretrained
+from cotenant.tracing.libraries import pretrained, quantized
 from cotenant.tracing.libraries.after_import import when_imported
 from cotenant.tracing.operators import vision
 
@@ -23,6 +23,8 @@ _ASK_FOR_OVERFLOW = (
     ("utils", "CheckOverflow"),
 )
 """Modules of DeepSpeed and their classes that skip a step where a gradient overflowed."""
+_INNER = ("cotenant.tracing.", "torch._")
+"""Beginnings of the names of modules that do what CUDA kernels would."""
 
 
 def install(recorder: Any) -> None:
@@ -35,6 +37,9 @@ def install(recorder: Any) -> None:
     when_imported("transformers.modeling_utils", pretrained.install(recorder))
     for name, kind in _ASK_FOR_OVERFLOW:
         when_imported(f"deepspeed.runtime.{name}", functools.partial(_never_overflow, kind))
+    when_imported("deepspeed.runtime.zero.partition_parameters", _build_for_scripts_only)
+    when_imported("evaluate.loading", functools.partial(_measure_nothing, recorder))
+    quantized.install(recorder)
     _let_scaler_step()
     _believe_samples()
     _leave_compiler_out()
@@ -54,8 +59,12 @@ class _BeforeImport(importlib.abc.MetaPathFinder):
 
 
 def _believe_tensors(module: Any) -> None:
-    """Transformers does not look at the values of a mask that is fake; here they are known (see `values`)."""
+    """Transformers does not look at the values of a mask that is fake; here they are known (see `values`).
+
+    It also wants a build of CUDA for TF32, which is the GPU's to have.
+    """
     module.is_fake_tensor = lambda x: False
+    module.is_torch_tf32_available = lambda: torch.cuda.get_device_properties(0).major >= 8
 
 
 def _save_nothing(module: Any) -> None:
@@ -108,6 +117,52 @@ def _never_overflow(name: str, module: Any) -> None:
         return False
 
     kind.has_overflow = has_overflow
+
+
+def _build_for_scripts_only(module: Any) -> None:
+    """ZeRO-3 puts what `torch.empty` and its kin give on the GPU while a model is built: not what the tracer makes."""
+    original = module.zero_wrapper_for_fp_tensor_constructor
+
+    def wrapper(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        for_scripts = original(function, *args, **kwargs)
+
+        def construct(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            return (function if caller.startswith(_INNER) else for_scripts)(*args, **kwargs)
+
+        return construct
+
+    module.zero_wrapper_for_fp_tensor_constructor = wrapper
+
+
+def _measure_nothing(recorder: Any, module: Any) -> None:
+    """A metric of `evaluate` is a script of the hub; where that is not on this machine, every result is 0."""
+    load = module.load
+
+    class Metric:
+        """Takes what a metric takes, and gives its name with a 0."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def compute(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+            return {self.name: 0.0}
+
+        def add(self, *args: Any, **kwargs: Any) -> None:
+            return None
+
+        add_batch = add
+
+    def load_(path: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(path, *args, **kwargs)
+        except (OSError, ImportError):
+            if Path(path).suffix == ".py":
+                raise
+        recorder.warn(f"the metric `{path}` is not on this machine: it gives 0")
+        return Metric(path)
+
+    module.load = load_
 
 
 def _believe_samples() -> None:

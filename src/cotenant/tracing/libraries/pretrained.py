@@ -58,6 +58,7 @@ def _from_config(cls: Any, name: Any, args: Any, config: Any, kwargs: dict[str, 
         options["attn_implementation"] = kwargs["attn_implementation"]
     known = inspect.signature(cls.__init__).parameters
     own = {key: value for key, value in own.items() if key in known and key != "config"}
+    config.name_or_path = str(name)
     made = cls._from_config(config, *args, **options, **own).eval()
     device = _device(kwargs.get("device_map"))
     return made if device is None else made.to(device)

@@ -66,7 +66,7 @@ def missing_hint(error: BaseException, given: Sequence[str]) -> str | None:
         each in words
         for each in ("not found", "offline", "couldn't find", "couldn't reach", "no such file", "doesn't exist")
     )
-    if not looks or given:
+    if not looks or given or isinstance(error, NotImplementedError):
         return None
     return (
         "are these data that are not on this machine? make some up with `--stand-in SHAPE`, e.g. 3x224x224:uint8:1000"

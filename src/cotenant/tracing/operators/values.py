@@ -25,6 +25,11 @@ _EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 _ATTRIBUTE = "_cotenant_values"
 _BELIEVED = "_cotenant_believed"
 _OVERWRITES = frozenset((_aten.copy_.default, _aten.fill_.Scalar, _aten.zero_.default, _aten.random_.default))
+_ABSORBING = {
+    **dict.fromkeys(("__or__", "bitwise_or", "logical_or"), True),
+    **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), False),
+}
+"""What an operand must be for the other not to matter."""
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
@@ -73,12 +78,25 @@ class Values:
         try:
             values = func(*self._known(args), **self._known(_on_cpu(kwargs)))
         except _Unknown:
-            return
+            values = self._decided(func, args, out)
+            if values is None:
+                return
         except _ERRORS:
             return
         for fake, value in zip(_leaves(out), _leaves(values), strict=True):
             if _is_kept(fake, most) and fake.shape == value.shape:
                 (self.believe if believed else self._give)(fake, value)
+
+    def _decided(self, func: Any, args: Any, out: Any) -> torch.Tensor | None:
+        """What one operand decides alone: a truth value or-ed with true, or and-ed with false."""
+        absorbing = _ABSORBING.get(func._opname)
+        if absorbing is None or (out.dtype is not torch.bool and absorbing):
+            return None
+        for each in args:
+            known = self.of(each) if isinstance(each, torch.Tensor) and each.numel() <= _MOST_ELEMENTS else None
+            if known is not None and not is_believed(each) and bool((known == absorbing).all()):
+                return torch.full(out.shape, absorbing, dtype=out.dtype)
+        return None
 
     def _write(self, func: Any, args: Any, kwargs: Any, writes: tuple[int, ...]) -> None:
         targets = [each for index in writes if index < len(args) for each in _leaves(args[index])]

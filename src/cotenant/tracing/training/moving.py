@@ -17,6 +17,7 @@ from cotenant.tracing.training import lazy
 
 _recorders: list[Recorder] = []  # who is told that a tensor is a module's parameter or buffer
 _data: Any = torch.Tensor.data
+_subclass: Any = torch.Tensor._make_subclass
 _fakes: dict[type, type] = {}  # by a class of tensors, the same for fake ones
 _plain: dict[type, type] = {}  # the other way round
 _NO_DISPATCH = (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
@@ -27,6 +28,7 @@ def install(recorder: Recorder) -> None:
     """Replace how modules and tensors move, for all of the process."""
     torch.nn.Module._apply = _apply
     torch.Tensor.data = property(_data.__get__, _set_data)
+    torch.Tensor._make_subclass = staticmethod(_make_subclass)
     lazy.install(_become)
     _recorders.append(recorder)
 
@@ -131,9 +133,25 @@ def _faked(kind: type) -> type:
     return made
 
 
+def _make_subclass(*args: Any, **kwargs: Any) -> Any:
+    """`Tensor._make_subclass`; of fake data, a fake tensor of that class, as libraries make of quantized weights."""
+    kind, data, *rest = args
+    if not isinstance(data, FakeTensor):
+        return _subclass(_plain.get(kind, kind), data, *rest, **kwargs)
+    wanted = rest[0] if rest else kwargs.get("require_grad", False)
+    made = data.detach().requires_grad_(wanted)
+    if issubclass(kind, torch.nn.Parameter):
+        made._is_param = True
+    made.__class__ = _faked(kind)
+    return made
+
+
 def _set_data(tensor: Any, value: torch.Tensor) -> None:
     """`tensor.data = value`, also between the CPU and the fake GPU; the general way keeps the old kind of tensor."""
     if isinstance(value, FakeTensor) != isinstance(tensor, FakeTensor):
         _become(tensor, value)
     else:
         _data.__set__(tensor, value)
+        if getattr(tensor, "_is_param", False):
+            for recorder in _recorders:
+                recorder.classify(tensor, "parameter")
