@@ -82,6 +82,81 @@ for _ in range(4):
     assert traced(tmp_path, source).header["steps"] == 3
 
 
+@pytest.mark.parametrize(("cell", "kept"), [("GRUCell", 3 + 3 + 5 + 1), ("LSTMCell", 4 + 4 + 4 + 1 + 1)])
+def test_a_cell_is_one_call(tmp_path, cell, kept):
+    """Both gates, for a second backward pass; what the first needs; and the states. Source: ATen/native/cuda/RNN.cu."""
+    source = (
+        HEAD
+        + f"""
+model = nn.{cell}(16, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    h = torch.zeros(128, 64, device="cuda")
+    state = (h, h) if "{cell}" == "LSTMCell" else h
+    for _ in range(10):
+        state = model(torch.empty(128, 16, device="cuda"), state)
+    (state[0] if "{cell}" == "LSTMCell" else state).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    del state
+"""
+    )
+    inputs = 10 * 128 * 16 * 4
+    assert peak(traced(tmp_path, source), "forward") == pytest.approx(10 * kept * 128 * 64 * 4 + inputs, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(
+            "found = torch.linalg.lstsq(x, x.detach()[:, :2])\n"
+            "assert found.solution.shape == (16, 2) and found.residuals.shape == (2,) and found.rank.shape == (0,)\n"
+            "assert torch.linalg.lstsq(x[:16], x[:16, 0]).solution.shape == (16,)\n"
+            "loss = found.solution.sum()",
+            id="least squares",
+        ),
+        pytest.param("loss = nn.MultiMarginLoss()(x, torch.zeros(64, dtype=torch.long, device='cuda'))", id="margins"),
+        pytest.param(
+            "loss = nn.MultiLabelMarginLoss()(x, torch.zeros(64, 16, dtype=torch.long, device='cuda'))", id="labels"
+        ),
+        pytest.param(
+            "s = x.to_sparse()\nassert s.indices().shape == (2, 64 * 16)\nloss = torch.sparse.mm(s, x.t()).sum()",
+            id="made sparse",
+        ),
+        pytest.param(
+            "covariance = x.t() @ x\n"
+            "loss = torch.distributions.MultivariateNormal(x, covariance).log_prob(x.detach()).sum()\n"
+            "try: torch.distributions.MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]]))\n"
+            "except ValueError: pass\nelse: raise AssertionError('on the CPU, values are known')",
+            id="a checked matrix",
+        ),
+        pytest.param(
+            "layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)\n"
+            "encoder = nn.TransformerEncoder(layer, 2).cuda().eval()\n"
+            "with torch.no_grad(): found = encoder(x[None], src_key_padding_mask=x[None, :, 0] > 0)\n"
+            "assert found.shape == (1, 64, 16)\n"
+            "loss = x.sum()",
+            id="padding in evaluation",
+        ),
+        pytest.param("loss = torch.func.hessian(lambda x: (x**3).sum())(x[0]).sum()", id="forward over reverse"),
+    ],
+)
+def test_what_kernels_give_that_meta_kernels_do_not_know(tmp_path, lines):
+    source = (
+        HEAD
+        + "model = nn.Linear(16, 16).cuda()\n"
+        + SGD
+        + f"""
+for _ in range(3):
+    x = model(torch.ones(64, 16, device="cuda"))
+    exec({lines!r})
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    assert not traced(tmp_path, source).partial
+
+
 HALVES = """
 model = nn.Sequential(nn.Linear(1024, 8192), nn.Linear(8192, 1024)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -11,7 +11,7 @@ from traced_scripts import allocations, failing, traced
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
-from cotenant.tracing.loading import lengths, standins  # noqa: E402
+from cotenant.tracing.loading import histogram, lengths, standins  # noqa: E402
 
 TRAIN = """
 import torch
@@ -164,3 +164,51 @@ def test_lengths_of_samples():
     assert [lengths.shares_of(each) for each in ("", "longest", "p95")] == [(), (1.0,), (0.95,)]
     with pytest.raises(UsageError, match="names no length"):
         lengths.shares_of("short")
+
+
+def test_batches_by_a_histogram(tmp_path):
+    (tmp_path / "lengths.csv").write_text("length,count\n# tokens\n20,6\n40, 3\n200\t1\n40\n")
+    which = histogram.spelled("lengths.csv", str(tmp_path))
+    assert which == "histogram:20x6,40x4,200x1"
+    data = """
+from torch.nn.utils.rnn import pad_sequence
+data = [{"ids": torch.arange(10), "mask": torch.ones(10, 2), "label": 1} for index in range(100)]
+def collate(rows):
+    assert all(row["mask"].shape == (len(row["ids"]), 2) and row["label"] == 1 for row in rows)
+    return pad_sequence([row["ids"].float() for row in rows])
+"""
+    source = TRAIN.format(data=data, more=", collate_fn=collate").replace("LazyLinear(3)", "Linear(1, 3)")
+    trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), lengths=which)
+    sizes = [each for each in allocations(trace, category="input") if each in {16 * n for n in (40, 200)}]
+    assert sizes[:3] == [16 * 40, 16 * 200, 16 * 200]
+    (told,) = trace.warnings
+    assert told.endswith("the shortest has 20, half have up to 20, 95 % up to 200, the longest has 200")
+
+
+def test_a_histogram_of_samples_without_a_length_is_told(tmp_path):
+    source = TRAIN.format(data="data = [torch.ones(3, 4, 4)] * 8\n", more="")
+    (told,) = traced(tmp_path, source, lengths="histogram:5x1").warnings
+    assert "no part that varies in length" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("", "has no lengths", id="empty"),
+        pytest.param("a\nb\n", "line 2: `b` is no length", id="words"),
+        pytest.param("10,-3\n", "line 1: `10,-3` is no length", id="negative"),
+        pytest.param("0,3\n", "line 1: `0,3` is no length", id="nothing"),
+        pytest.param("1 2 3\n", "line 1", id="too many"),
+    ],
+)
+def test_a_wrong_histogram_is_refused(tmp_path, text, words):
+    (tmp_path / "lengths.txt").write_text(text)
+    with pytest.raises(UsageError, match=words):
+        histogram.spelled("lengths.txt", str(tmp_path))
+
+
+def test_what_names_no_file_of_lengths_stays_as_it_is(tmp_path):
+    assert histogram.spelled("p95", str(tmp_path)) == "p95"
+    assert histogram.parse("p95") is None
+    with pytest.raises(UsageError, match="cannot read lengths"):
+        histogram.spelled("none.csv", str(tmp_path))

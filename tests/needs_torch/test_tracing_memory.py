@@ -335,3 +335,13 @@ def test_streams_are_told_apart(tmp_path):
     assert len(streams) == 1
     assert 0 not in streams
     assert [event.action for event in trace.events].count("empty_cache") == 1
+
+
+@pytest.mark.parametrize("around", ["torch.enable_grad()", "torch.no_grad()", "torch.inference_mode()"])
+@pytest.mark.parametrize("lead", ["", ".transpose(0, 1)"], ids=["contiguous", "transposed"])
+def test_a_bias_takes_no_second_product(tmp_path, around, lead):
+    lines = (
+        f"\nwith {around}:\n    sequence = torch.randn(7, 3, 32).cuda(){lead}\n    nn.Linear(32, 1000).cuda()(sequence)"
+    )
+    trace = traced(tmp_path, mlp(after_model=lines))
+    assert allocations(trace).count(4 * 7 * 3 * 1000) == 1

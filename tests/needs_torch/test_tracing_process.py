@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import cotenant
+from apart import apart
 from cotenant.core.errors import TraceError
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.run import trace
@@ -234,6 +235,15 @@ def test_the_function_form_leaves_this_process_as_it_was():
     assert model.weight.device.type == "cpu"
     assert torch.cuda.is_available() == before
     assert not torch.cuda.is_initialized()
+
+
+@apart
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_function_is_traced_after_training_in_the_same_process():
+    torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward()  # autograd counts GPUs now, and none is there
+    _, step = a_model()
+    assert cotenant.estimate(step).peak_allocated_bytes >= 4 * 4 * (16 * 16 + 16)
+    assert cotenant.estimate(step).warnings == ()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -119,6 +119,29 @@ def test_memory_is_told_for_each_gpu(tmp_path):
     )
 
 
+def test_a_gpu_without_a_number_is_the_current_one(tmp_path):
+    traced(
+        tmp_path,
+        """
+        import torch
+        from torch import nn
+        torch.cuda.set_device(1)
+        model = nn.Linear(4, 4).cuda()
+        found = [torch.ones(2).cuda(), torch.ones(2).to("cuda"), torch.ones(2, device="cuda"), model.weight]
+        assert [each.device.index for each in found] == [1, 1, 1, 1]
+        with torch.cuda.device(2):
+            assert torch.ones(2).cuda().device.index == nn.Linear(2, 2).to("cuda").weight.device.index == 2
+            assert torch.ones(2).cuda(0).device.index == torch.ones(2).to("cuda:0").device.index == 0
+        assert torch.ones(2).cuda().device.index == 1
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 4).cuda()).sum().backward()
+        assert model.weight.grad.device.index == 1
+        optimizer.step()
+        """,
+        gpus=3,
+    )
+
+
 def test_ddp_keeps_buckets_beside_the_gradients(tmp_path):
     plain = layers(tmp_path, setup="")
     wrapped = layers(tmp_path, wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])")
@@ -162,6 +185,57 @@ def test_zero_1_shards_the_states_only(tmp_path):
         optimizer="Zero(model.parameters(), optimizer_class=torch.optim.AdamW)",
     )
     assert by_category(trace)["optimizer state"] == 2 * (4 * MiB // 2)
+
+
+BY_HAND = """
+import os, sys, torch, torch.multiprocessing as mp
+from torch import nn
+{head}
+def produce(queue):
+    queue.put(os.getpid())
+def place():
+    return {device}
+def train(rank, queue):
+    model = nn.Linear(8, 8).to(place())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert rank == 0 and queue.get() == "filled"
+    model(torch.ones(2, 8).to(place())).sum().backward()
+    optimizer.step()
+class Worker(mp.get_context("fork").Process):
+    def __init__(self, rank, queue):
+        super().__init__()
+        self.rank, self.queue = rank, queue
+    def run(self):
+        train(self.rank, self.queue)
+if __name__ == "__main__":
+    context = mp.get_context("fork")
+    real = context.SimpleQueue()
+    producer = context.Process(target=produce, args=(real,))
+    producer.start()
+    assert real.get() == producer.pid != os.getpid()
+    producer.join()
+    queue = context.Queue()
+    workers = [{worker} for rank in range(2)]
+    for each in workers:
+        each.start()
+    queue.put("filled")
+    for each in workers:
+        each.join()
+        assert each.exitcode == 0 and not each.is_alive()
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "device", "worker"),
+    [
+        pytest.param("", "'cuda'", "context.Process(target=train, args=(rank, queue))", id="named"),
+        pytest.param("chosen = torch.device('cuda')", "chosen", "Worker(rank, queue)", id="a class"),
+    ],
+)
+def test_processes_started_by_hand_are_one(tmp_path, head, device, worker):
+    trace = traced(tmp_path, BY_HAND.format(head=head, device=device, worker=worker))
+    assert (trace.header["steps"], trace.partial) == (1, False)
+    assert trace.warnings == ("of the processes that the script starts for the GPU, the first was traced",)
 
 
 def test_spawned_processes_are_one(tmp_path):

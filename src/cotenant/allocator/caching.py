@@ -186,12 +186,16 @@ class CachingAllocator:
             self._cache(block)
 
     def empty_cache(self) -> None:
-        """Give back all cached memory that no block in use shares (`torch.cuda.empty_cache`)."""
+        """Give back all cached memory that no block in use shares (`torch.cuda.empty_cache`).
+
+        A negative stream stands for the private pool of a CUDA graph, which keeps its memory.
+        """
         self.finish_streams()
         give_back = expandable.unmap_free_pages if self.options.expandable_segments else release.release_unsplit
         for homes in (self._large, self._small):
             for home in homes.values():
-                give_back(home, self.driver)
+                if home.stream >= 0:
+                    give_back(home, self.driver)
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Allow at most this share of the GPU's memory (`torch.cuda.set_per_process_memory_fraction`).
@@ -278,7 +282,8 @@ class CachingAllocator:
             threshold = int(self.options.garbage_collection_threshold * self._allowed_bytes)
             wanted = self.driver.reserved_bytes - threshold
             if not self.options.expandable_segments:
-                release.collect_garbage(self._large.values(), self._searches, wanted, self.driver)
+                shared = [each for each in self._large.values() if each.stream >= 0]
+                release.collect_garbage(shared, self._searches, wanted, self.driver)
         block = self._ask_driver(home, size, asked)
         if block is None and not self._rejects(asked):
             if self._max_split_bytes < NO_LIMIT and not self.options.expandable_segments:

@@ -72,7 +72,8 @@ def command(
         str,
         typer.Option(
             metavar="WHICH",
-            help="Samples to make batches of, where they vary in length: longest, growing, or e.g. p95.",
+            help="Samples to make batches of, where they vary in length: longest, growing, e.g. p95, or a file of "
+            "lengths and counts, e.g. lengths.csv.",
         ),
     ] = "",
     real_writes: Annotated[

@@ -70,7 +70,7 @@ def _print_gpus(estimate: Estimate) -> None:
         )
         print(f"  GPU {each.index:<4}{told}")
     if estimate.processes > 1:
-        print(f"\n  of one of {estimate.processes} processes, rank 0; each needs as much on a GPU of its own")
+        print(f"\n  of one of {estimate.processes} processes, rank 0; each that does the same needs a GPU with as much")
 
 
 def _print_breakdown(estimate: Estimate) -> None:

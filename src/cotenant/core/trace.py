@@ -31,7 +31,7 @@ class MemoryEvent(NamedTuple):
         category: one of `CATEGORIES` for `alloc`; otherwise empty.
         phase: `load`, `forward`, `backward`, `step`, ...
         module: dotted name of the innermost module, or empty.
-        stream: CUDA stream; 0 is the default stream.
+        stream: CUDA stream; 0 is the default stream, a negative one the private pool of CUDA graphs.
         device: index of the GPU, 0 for the first.
     """
 

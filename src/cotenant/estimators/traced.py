@@ -23,6 +23,7 @@ from cotenant.estimators.nccl import told as told_of_nccl
 from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.profiles import DeviceProfile, profile
 from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
+from cotenant.tracing.loading import histogram
 from cotenant.tracing.process.program import find_program
 from cotenant.tracing.process.run import trace as trace_program
 from cotenant.tracing.process.sources import SETTINGS
@@ -210,7 +211,7 @@ def options_of(request: EstimateRequest) -> dict[str, object]:
     """How a script is to be traced, beside what it is and where."""
     return {
         "stand_ins": list(request.stand_ins),
-        "lengths": request.lengths,
+        "lengths": histogram.spelled(request.lengths, request.workdir),
         "online": request.online,
         "real_writes": request.real_writes,
     }

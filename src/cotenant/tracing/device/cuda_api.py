@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.device import graphs, native
 from cotenant.tracing.device.memory_queries import NAMES, memory_queries
 from cotenant.tracing.recorder import Recorder
 
@@ -132,27 +133,13 @@ class Event:
         return 1.0
 
 
-class Graph:
-    """A CUDA graph whose capture is an ordinary run and whose replay does nothing."""
+class _State(dict[str, Any]):
+    """The current `stream` and `device`, which libtorch is told of as well."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        self.number = 0
-
-    def capture_begin(self, *_: object, **__: object) -> None:
-        """Begin."""
-
-    def capture_end(self) -> None:
-        """End."""
-
-    def replay(self) -> None:
-        """Memory stays as the capture left it."""
-
-    def reset(self) -> None:
-        """Nothing to forget."""
-
-    def pool(self) -> tuple[int, int]:
-        """An identity for the pool of memory."""
-        return (0, 0)
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if name == "device":
+            native.set_current(value)
 
 
 def install(card: Card, recorder: Recorder) -> None:
@@ -160,7 +147,7 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda = torch.cuda
     properties = _Properties(card)
     current = Stream(number=0)
-    state: dict[str, Any] = {"stream": current, "device": 0}
+    state = _State(stream=current, device=0)
 
     @contextlib.contextmanager
     def use_stream(stream: Stream | None) -> Iterator[None]:
@@ -226,7 +213,9 @@ def install(card: Card, recorder: Recorder) -> None:
     for name, value in replaced.items():
         if hasattr(cuda, name):
             setattr(cuda, name, _own(value))
-    _install_graphs(recorder)
+    graphs.install(recorder, lambda number: Stream(number=number))
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, lambda *_, **__: 0)
     for name in NAMES:
         if hasattr(cuda.memory, name):
             setattr(cuda.memory, name, getattr(cuda, name, replaced[name]))
@@ -254,22 +243,6 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda._maybe_exchange_device = lambda index: state["device"]
     torch.backends.cuda.is_built = lambda: True
     cuda.nccl.version = lambda: _NCCL_VERSION
-
-
-def _install_graphs(recorder: Recorder) -> None:
-    cuda = torch.cuda
-
-    @contextlib.contextmanager
-    def graph(*_: object, **__: object) -> Iterator[None]:
-        recorder.warn("a CUDA graph was run without being captured; its private pool of memory is not modeled")
-        yield
-
-    cuda.CUDAGraph = cuda.graphs.CUDAGraph = Graph
-    cuda.graph = cuda.graphs.graph = graph
-    cuda.graph_pool_handle = lambda: (0, 0)
-    cuda.make_graphed_callables = cuda.graphs.make_graphed_callables = lambda callables, *_, **__: callables
-    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        setattr(cuda.nvtx, name, lambda *_, **__: 0)
 
 
 def _install_accelerator(card: Card, state: dict[str, Any], replaced: dict[str, Any]) -> None:

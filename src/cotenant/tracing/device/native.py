@@ -27,6 +27,7 @@ _GUARD_SLOTS = 64
 _CUDA = 1  # c10::DeviceType::CUDA
 
 _ROOM = 64  # bytes for each function
+_CELL = 32  # of them, where `current` finds what it answers
 
 _GIVE_BACK = frozenset(
     (
@@ -36,6 +37,7 @@ _GIVE_BACK = frozenset(
 )
 """Functions that answer with the device they are asked about, or with its stream number 0."""
 
+_cells: list[ctypes.c_uint32] = []  # the one that `set_current` writes to
 _keep: list[object] = []  # what C++ points to must live as long as the process
 
 
@@ -53,8 +55,34 @@ def install(count: int = 1) -> None:
     _patch_hooks(include, functions["one"])
 
 
+def set_current(index: int) -> None:
+    """Let `cuda`, without a number, mean GPU `index`."""
+    for cell in _cells:
+        cell.value = _CUDA | index << 8
+
+
+def wake_engine() -> None:
+    """Give autograd its threads for the GPUs, if it ran in this process before they were there. Call inside the mode.
+
+    It counts GPUs once, at its first backward pass. Source: torch/csrc/autograd/engine.cpp, `start_device_threads`.
+    """
+    x = torch.zeros((), device="cuda", requires_grad=True)
+    try:
+        (x * 1).backward()
+    except RuntimeError as error:
+        library = _library("libtorch_cpu.so")
+        engine = getattr(library, "_ZN5torch8autograd6Engine18get_default_engineEv", None)
+        start = getattr(library, "_ZN5torch8autograd6Engine20start_device_threadsEv", None)
+        if "device_ready_queues_" not in str(error) or engine is None or start is None:
+            raise
+        engine.restype = ctypes.c_void_p
+        start.argtypes = [ctypes.c_void_p]
+        start(engine())
+
+
 def _machine_code(count: int) -> dict[str, bytes]:
-    """By name: `one`, `zero` and `count` return that; `same` the first argument's low 16 bits, a c10::Device.
+    """By name: `one`, `zero` and `count` return that; `same` the first argument's low 16 bits, a c10::Device; `current`
+    what its cell holds, one as well.
 
     All clear the second result register, the number of a returned c10::Stream.
     """
@@ -67,6 +95,7 @@ def _machine_code(count: int) -> dict[str, bytes]:
             "zero": number(0xB8, 0) + back,
             "count": number(0xB8, count) + back,
             "same": bytes.fromhex("0fb7c6") + back,  # movzx eax, si
+            "current": bytes.fromhex("8b05") + struct.pack("<i", _CELL - 6) + back,  # mov eax, [rip + ...]
         }
     if machine == "aarch64":
         word = struct.Struct("<I").pack
@@ -76,6 +105,7 @@ def _machine_code(count: int) -> dict[str, bytes]:
             "zero": word(0x52800000) + back,
             "count": word(0x52800000 | count << 5) + back,
             "same": word(0x12003C20) + back,  # and w0, w1, #0xffff
+            "current": word(0x18000000 | _CELL // 4 << 5) + back,  # ldr w0, [pc + ...]
         }
     raise TraceError("unsupported", f"tracing is not possible on a `{machine}` processor (known: aarch64, x86_64)")
 
@@ -94,7 +124,10 @@ def _functions(count: int) -> dict[str, int]:
     page.write(b"".join(code.ljust(_ROOM, b"\0") for code in codes.values()))
     start = ctypes.addressof(ctypes.c_char.from_buffer(page))
     _keep.append(page)
-    return {name: start + _ROOM * index for index, name in enumerate(codes)}
+    functions = {name: start + _ROOM * index for index, name in enumerate(codes)}
+    _cells.append(ctypes.c_uint32.from_address(functions["current"] + _CELL))
+    set_current(0)
+    return functions
 
 
 def _virtual_names(header: Path, known: list[str]) -> list[str]:
@@ -147,6 +180,8 @@ def _answer(name: str) -> str:
         return "zero"
     if name == "deviceCount":
         return "count"
+    if name == "getDevice":
+        return "current"
     return "same" if name in _GIVE_BACK else "one"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.distributed import data_parallel
+from cotenant.tracing.distributed import data_parallel, pipelines, processes
 from cotenant.tracing.distributed.groups import Groups
 
 _FIRST_BUCKET_BYTES = 1 << 20
@@ -49,10 +49,12 @@ def install(recorder: Any) -> Groups:
     """Replace what talks to other GPUs and processes; gives the groups of them, of which some will be used."""
     groups = Groups(recorder)
     data_parallel.install(groups.used_in_one_process)
+    processes.install(recorder)
     if not torch.distributed.is_available():
         return groups
     _install_groups(recorder, groups)
     _install_spawn(recorder)
+    pipelines.install(recorder)
     ddp: Any = torch.nn.parallel.DistributedDataParallel
     ddp.__init__, ddp.forward, ddp.no_sync = _ddp_init, _ddp_forward, _ddp_no_sync
     for name in ("register_comm_hook", "_set_static_graph", "_register_fused_optim", "join"):
@@ -97,6 +99,17 @@ def _install_groups(recorder: Any, groups: Groups) -> None:
         groups.used(*args, *kwargs.values())
         return _Done()
 
+    sent: list[Any] = []
+
+    def send_objects(objects: list[Any], *_: Any, **__: Any) -> None:
+        sent[:] = objects
+
+    def receive_objects(objects: list[Any], *_: Any, **__: Any) -> int:
+        """Of another member, which is taken to send what this one sent."""
+        if len(sent) == len(objects):
+            objects[:] = sent
+        return 0
+
     def gather_objects(objects: list[Any], value: Any, group: Any = None) -> None:
         objects[:] = [value] * len(objects)
 
@@ -108,6 +121,8 @@ def _install_groups(recorder: Any, groups: Groups) -> None:
         monitored_barrier=collective,
         all_gather_object=gather_objects,
         broadcast_object_list=collective,
+        send_object_list=send_objects,
+        recv_object_list=receive_objects,
         is_nccl_available=lambda: True,
     )
     originals = {name: getattr(c10d, name) for name in replaced if hasattr(c10d, name)}

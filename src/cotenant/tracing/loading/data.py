@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from cotenant.tracing.loading import lengths
+from cotenant.tracing.loading import histogram, lengths
 from cotenant.tracing.training.loop import Loop
 
 _AFTER = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
@@ -22,12 +22,16 @@ _SAMPLES = 4  # different ones in a batch; the rest are these again
 
 
 def install(loop: Loop, which_length: str = "") -> None:
-    """Replace how data loaders make batches, for all of the process; `which_length` as of `lengths.shares_of`."""
-    shares = lengths.shares_of(which_length)
+    """Replace how data loaders make batches, for all of the process.
+
+    `which_length`: as of `lengths.shares_of` or `histogram.parse`.
+    """
+    spread = histogram.parse(which_length)
+    shares = lengths.shares_of(which_length) if spread is None else (1.0,)
 
     def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
         loop.loaders += 1
-        return _Batches(self, loop, shares)
+        return _Batches(self, loop, shares, spread)
 
     DataLoader._get_iterator = get_iterator
     DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
@@ -39,10 +43,13 @@ def install(loop: Loop, which_length: str = "") -> None:
 class _Batches:
     """Iterates as a loader does, over its first few samples again and again."""
 
-    def __init__(self, loader: DataLoader[Any], loop: Loop, shares: Sequence[float]) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], loop: Loop, shares: Sequence[float], spread: histogram.Histogram | None
+    ) -> None:
         self._loader = loader
         self._loop = loop
         self._shares = shares
+        self._spread = spread
         self._given = 0
         self._made = 0
         self._cache: dict[tuple[int, int], Any] = {}
@@ -75,12 +82,24 @@ class _Batches:
     def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
         if not self._samples:
             self._samples = self._of_lengths() if self._shares else [self._as_they_come(indices)]
-        which = min(self._made, len(self._samples) - 1)
+        kinds = len(self._samples) if self._spread is None else 2  # of lengths that are usual, then with the longest
+        which = min(self._made, kinds - 1)
         self._made += 1
         if (size, which) not in self._cache:
-            again = itertools.islice(itertools.cycle(self._samples[which]), size)
-            self._cache[size, which] = self._loader.collate_fn(list(again))
+            self._cache[size, which] = self._loader.collate_fn(self._members(size, which))
         return _fresh(self._cache[size, which])
+
+    def _members(self, size: int, which: int) -> list[Any]:
+        if self._spread is None:
+            return list(itertools.islice(itertools.cycle(self._samples[which]), size))
+        (sample,) = self._samples[0]
+        own = lengths.length_of(sample)
+        if not own:
+            self._loop.recorder.warn("the histogram of lengths is not used: samples have no part that varies in length")
+            return [sample] * size
+        self._loop.recorder.warn(self._spread.told())
+        wanted = self._spread.batch(size, longest=which > 0)
+        return [histogram.stretched(sample, own, each) for each in wanted]
 
     def _as_they_come(self, indices: Sequence[Any] | None) -> list[Any]:
         samples = self._fetch(indices)
@@ -99,7 +118,7 @@ class _Batches:
         else:
             samples = self._fetch(lengths.spread_to_look_at(len(dataset)), most=lengths.LOOKED_AT)
         found, told = lengths.chosen(samples, self._shares)
-        if lengths.varies(samples):
+        if self._spread is None and lengths.varies(samples):
             self._loop.recorder.warn(told)
         return [[each] for each in found]
 

@@ -16,6 +16,7 @@ from cotenant.core.errors import UsageError
 LOOKED_AT = 256
 _GROWING = (0.8, 0.9, 1.0)
 """Shares of the first batches and all later ones where lengths grow."""
+_HINT = "write `longest`, `growing`, a percentile such as `p95`, or a file of lengths, e.g. `lengths.csv`"
 _FORM = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?)")
 
 
@@ -34,7 +35,7 @@ def shares_of(which: str) -> tuple[float, ...]:
         return _GROWING
     match = _FORM.fullmatch(which)
     if match is None:
-        raise UsageError(f"`{which}` names no length", hint="write `longest`, `growing`, or a percentile such as `p95`")
+        raise UsageError(f"`{which}` names no length", hint=_HINT)
     return (float(match.group(1)) / 100 if match.group(1) else 1.0,)
 
 

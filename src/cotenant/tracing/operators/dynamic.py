@@ -188,7 +188,33 @@ def nms(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return _ints(mode, (count,), boxes)
 
 
+def _least_squares(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """(solution, residuals, rank, singular values) by `gels`, the one method of CUDA, beside copies of both matrices.
+
+    Source: ATen/native/BatchLinearAlgebra.cpp, `linalg_lstsq`.
+    """
+    matrix, right = args[:2]
+    rows, columns = matrix.shape[-2:]
+    is_vector = matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1]
+    lead, beside = matrix.shape[:-2], (() if is_vector else right.shape[-1:])
+    mode.hold(copies := [mode.empty_like(matrix), mode.empty_like(right)])
+    mode.note(copies)
+    shapes = [(*lead, columns, *beside), (*lead, *beside) if rows > columns else (0,)]
+    made = [mode.empty_strided(each, contiguous_strides(each), matrix.dtype, matrix.device) for each in shapes]
+    return (*made, _ints(mode, (0,), matrix), mode.empty_strided((0,), (1,), matrix.dtype, matrix.device))
+
+
+def _not_aligned(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether padding is at the end of all rows: then `TransformerEncoder` leaves it out, by nested tensors.
+
+    They are not modeled, so padding is kept, as where it is not at the end: an upper bound.
+    """
+    return False
+
+
 HANDLERS: dict[Any, Any] = {
+    _aten.linalg_lstsq.default: _least_squares,
+    _aten._nested_tensor_from_mask_left_aligned.default: _not_aligned,
     _aten.nonzero.default: _nonzero,
     _aten.index.Tensor: _index,
     _aten.index_put_.default: _index_put,

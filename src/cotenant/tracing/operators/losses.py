@@ -78,7 +78,14 @@ def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> FakeTensor:
     return mode.empty_strided(shape, strides, dtype, first.device)
 
 
+def _margin_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Of the input's shape. Source: ATen/native/cuda/Multi{Margin,LabelMargin}Loss.cu."""
+    return mode.empty_like(args[1])
+
+
 HANDLERS: dict[Any, Any] = {
+    _aten.multi_margin_loss_backward.default: _margin_backward,
+    _aten.multilabel_margin_loss_backward.default: _margin_backward,
     _aten._ctc_loss.default: _ctc,
     _aten._ctc_loss.Tensor: _ctc,
     _aten._ctc_loss_backward.default: _ctc_backward,

@@ -1,4 +1,4 @@
-"""Recurrent layers as cuDNN computes them: one call for all layers and steps, weights in one block.
+"""Recurrent layers as cuDNN computes them: one call for all layers and steps, weights in one block. Cells as fused.
 
 Without cuDNN, `aten::lstm` and its kin fall apart into a cell for each step, with very different memory. Here they
 become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
@@ -203,4 +203,36 @@ def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return grad_x, grad_h, grad_c, grads
 
 
-HANDLERS: dict[Any, Any] = {_aten._cudnn_rnn.default: forward, _aten._cudnn_rnn_backward.default: backward}
+# -- cells, one step at a time --------------------------------------------------------------------------------------
+
+_GRU_KEPT = 5
+
+
+def _gru_cell(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """(next hidden, kept for backward). Source: ATen/native/cuda/RNN.cu, `_thnn_fused_gru_cell_cuda`."""
+    hidden = args[2]
+    kept = _plain(mode, (hidden.shape[0], hidden.shape[1] * _GRU_KEPT), hidden)
+    mode.note(kept)
+    return _plain(mode, hidden.shape, hidden), kept
+
+
+def _gru_cell_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Gradients of both gates, the hidden state and both biases."""
+    grad, kept, has_bias = args
+    gates = 3 * (kept.shape[1] // _GRU_KEPT)
+    shapes = [(kept.shape[0], gates)] * 2 + [grad.shape] + ([(gates,)] * 2 if has_bias else [])
+    made = [_plain(mode, each, kept) for each in shapes]
+    return (*made, *[None] * (5 - len(made)))
+
+
+def _plain(mode: Any, shape: Sequence[int], like: Any) -> FakeTensor:
+    made: FakeTensor = mode.empty_strided(shape, contiguous_strides(shape), like.dtype, like.fake_device)
+    return made
+
+
+HANDLERS: dict[Any, Any] = {
+    _aten._cudnn_rnn.default: forward,
+    _aten._cudnn_rnn_backward.default: backward,
+    _aten._thnn_fused_gru_cell.default: _gru_cell,
+    _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+}

@@ -69,6 +69,23 @@ def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return _again(mode, args[0], indices, values)
 
 
+def _from_dense(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Every element is taken for one that is not zero. Source: ATen/native/TensorConversions.cpp, `dense_to_sparse`."""
+    source = args[0]
+    if (
+        kwargs.get("layout") not in (None, torch.sparse_coo)
+        or kwargs.get("dense_dim")
+        or source.layout != torch.strided
+    ):
+        return NotImplemented
+    sparse_dims = args[1] if len(args) > 1 else source.dim()
+    mode.recorder.warn("the size that `to_sparse` gives depends on the data; assumed: no element is zero")
+    with mode:
+        values = source.reshape(-1, *source.shape[sparse_dims:]).clone()
+        indices = torch.empty((sparse_dims, values.shape[0]), dtype=torch.int64, device=source.device)
+    return _make(mode, source.shape, indices, values, sparse_dims)
+
+
 def _coalesce(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Equal indices summed: as many rows as there are different ones, if they are known."""
     indices, values = parts(args[0])
@@ -167,6 +184,8 @@ HANDLERS: dict[Any, Any] = {
     _aten._embedding_bag_backward.default: _bag_backward,
     _aten.sparse_mask.default: _mask,
     _aten._to_dense.default: _dense,
+    _aten._to_sparse.default: _from_dense,
+    _aten._to_sparse.sparse_dim: _from_dense,
 }
 FOR_SPARSE: dict[Any, Any] = {
     _aten.detach.default: _shallow,

@@ -95,12 +95,12 @@ class Session:
         from cotenant.tracing.device.limit import Limit
         from cotenant.tracing.distributed import parallel
         from cotenant.tracing.files import saving
-        from cotenant.tracing.libraries import mends
+        from cotenant.tracing.libraries import distributions, mends
         from cotenant.tracing.loading import data, standins
         from cotenant.tracing.mode import TraceMode
-        from cotenant.tracing.operators import attention, flex, jagged, kernels, losses, rnn, routing
+        from cotenant.tracing.operators import attention, flex, jagged, kernels, linear, losses, rnn, routing
         from cotenant.tracing.recorder import Recorder
-        from cotenant.tracing.training import compiled, copies
+        from cotenant.tracing.training import compiled, copies, scripted
         from cotenant.tracing.training.loop import Loop
 
         program = request.get("program", {})
@@ -121,12 +121,13 @@ class Session:
         addresses.install(self.recorder)
         mends.install(self.recorder)
         generators.install(card.count)
-        compiled.install(self.recorder)
+        for each in (compiled, scripted, distributions):
+            each.install(self.recorder)
         flex.install(self.recorder)
         jagged.install(card.capability)
         copies.install()
         groups = parallel.install(self.recorder)
-        routes |= rnn.install(self.recorder) | losses.install()
+        routes |= rnn.install(self.recorder) | losses.install() | linear.install()
         self.loop = Loop(self.recorder, steps=request["steps"], finish=self.finish)
         self.loop.install()
         data.install(self.loop, request.get("lengths", ""))
@@ -153,9 +154,12 @@ class Session:
 
     def run(self, body: Callable[[], object]) -> NoReturn:
         """Call `body` and answer with its trace; the process ends here."""
+        from cotenant.tracing.device import native
+
         header = self.recorder.header
         try:
             with self.mode:
+                native.wake_engine()
                 self.mode.learn_engine()
                 self.recorder.restart(header)
                 body()
@@ -209,12 +213,12 @@ class Session:
             # What came after the training that was asked for: a validation, a checkpoint, a report.
             self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {_told(error)}")
             self._answer(partial=False)
-        if "device_ready_queues_" in str(error):
-            # Of a function, traced in a fork: autograd counted the GPUs before there were any, and counts only once.
+        if "fork-based multiprocessing" in str(error):
+            # Of a function, traced in a fork: autograd's threads for a GPU are in the process that asks only.
             self._failed(
-                "the process that asks has run a backward pass before, so its functions cannot be traced",
+                "the process that asks has trained on a GPU before, so its functions cannot be traced",
                 "unsupported",
-                "estimate the function before anything is trained, or a script",
+                "estimate the function before anything is trained on a GPU, or a script",
             )
         if isinstance(error, Untraceable):
             self._failed(_told(error), "unsupported", "say so to the authors of cotenant; `--estimator` names others")

@@ -2,7 +2,8 @@
 
 The last of `steps` optimizer steps (more if there are several optimizers: see `turns`) gets the last batch of the
 epoch, which may be smaller; then the data loaders run dry, so that the epoch ends and a validation pass is seen, too.
-The trace is complete when the script begins to train again, or ends; or at once, if it has no data loader.
+The trace is complete when the script begins to train again, or ends; or at once, if it has no data loader. Where a new
+optimizer of another size begins, such as a student's after its teacher's, as many of its steps are seen, too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.recorder import Recorder
-from cotenant.tracing.training import moving, quasi_newton
+from cotenant.tracing.training import later, moving, quasi_newton
 from cotenant.tracing.training.layers import LayerNotes
 from cotenant.tracing.training.turns import Turns
+
+_WARM_UP = 11  # steps before a capture, as PyTorch's notes on CUDA graphs ask of DDP; 3 of others
 
 
 class Loop:
@@ -66,6 +69,10 @@ class Loop:
         self.recorder.leave_module()
         self.layer_notes.note(module, output)
 
+    def _enough(self) -> int:
+        """Steps to see; those on a stream of their own warm up for a CUDA graph, which is yet to come."""
+        return self.turns.enough + (_WARM_UP if self.recorder.stream > 0 else 0)
+
     # -- backward ---------------------------------------------------------------------------------------------
 
     def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +90,11 @@ class Loop:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.draining:
-            self.finish()
+            if not self.turns.is_other_work(optimizer):
+                later.warn_of_training(self.recorder)
+                self.finish()
+            self.draining = self.hurrying = False
+            self.turns.begin_again(self.recorder.steps)
         before = self.recorder.enter_phase("step")
         self._around_step = "backward" if before == "backward" else "forward"
         for group in optimizer.param_groups:
@@ -100,7 +111,8 @@ class Loop:
         self.recorder.steps += 1
         self.turns.stepped(optimizer, self.recorder.steps)
         self.recorder.enter_phase(self._around_step)
-        if self.recorder.steps >= self.turns.enough and not self.draining:
+        if self.recorder.steps >= self._enough() and not self.draining:
             if not self.loaders:
+                later.warn_of_training(self.recorder)
                 self.finish()
             self.draining = self.hurrying = True

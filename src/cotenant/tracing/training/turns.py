@@ -24,6 +24,7 @@ class Turns:
         self._steps = steps
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._sizes: set[int] = set()  # of what those that stepped train
         self._last_first = 0  # steps, of all optimizers, when the last one took its first
 
     def install(self) -> None:
@@ -43,7 +44,16 @@ class Turns:
         """Note that `optimizer` took the last of `steps` steps."""
         if optimizer not in self._stepped:
             self._stepped.add(optimizer)
+            self._sizes.add(_size(optimizer))
             self._last_first = steps
+
+    def is_other_work(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether `optimizer` never stepped, and trains another number of parameters than those that did."""
+        return optimizer not in self._stepped and _size(optimizer) not in self._sizes
+
+    def begin_again(self, steps: int) -> None:
+        """See as many steps as before once more: after `steps`, another training begins."""
+        self._steps += steps
 
     @property
     def enough(self) -> int:
@@ -54,3 +64,7 @@ class Turns:
         if len(self._stepped) <= others:
             return self._steps + _PATIENCE * len(self._known)
         return max(self._steps, self._last_first + others)
+
+
+def _size(optimizer: torch.optim.Optimizer) -> int:
+    return sum(each.numel() for group in optimizer.param_groups for each in group["params"])

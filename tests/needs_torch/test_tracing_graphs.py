@@ -1,0 +1,227 @@
+"""CUDA graphs, TorchScript, pipelines, and training in several parts: what a script runs that is not run here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.allocator import parse_options, replay, rules_for
+from traced_scripts import allocations, by_category, failing, peak, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+HEAD = "import torch\nfrom torch import nn\n"
+KNOWN = {"options": parse_options("", "2.9.0"), "rules": rules_for("2.9.0")}
+
+
+def streams(trace, words="alloc"):
+    return [event.stream for event in trace.events if event.action == words]
+
+
+def test_a_captured_step_keeps_its_memory_in_a_pool_of_its_own(tmp_path):
+    small = ("--width", "64", "--batch-size", "32")
+    trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
+    assert trace.header["steps"] == 4  # three to warm up, one in the capture
+    assert "private pool is modeled" in trace.warnings[0]
+    found = streams(trace)
+    captured = [event for event in trace.events if event.stream < 0 and event.action == "alloc"]
+    assert found.index(captured[0].stream) > 0
+    assert max(found) > 0
+    assert {event.bytes for event in captured} >= {32 * 256 * 4, 64 * 256 * 4}
+    assert [event.action for event in trace.events].count("empty_cache") == 1
+
+
+def test_graphed_callables_share_a_pool_and_go_on_training(tmp_path):
+    small = ("--what", "model", "--width", "64", "--batch-size", "32")
+    trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
+    assert trace.header["steps"] == 3
+    private = {each for each in streams(trace) if each < 0}
+    assert len(private) == 1
+    after = [each for each in streams(trace) if each >= 0]
+    assert after[-1] == 0
+    assert allocations(trace, category="optimizer state")
+
+
+@pytest.mark.parametrize(("leave", "steps"), [("break", 5), ("pass", 14)])
+def test_steps_on_a_stream_of_its_own_are_waited_for_but_not_for_ever(tmp_path, leave, steps):
+    source = (
+        HEAD
+        + f"""
+model = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.cuda.stream(torch.cuda.Stream()):
+    for step in range(1000):
+        model(torch.ones(2, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        if step == 4:
+            {leave}
+"""
+    )
+    assert traced(tmp_path, source).header["steps"] == steps
+
+
+def test_functions_for_torchscript_run_as_written(tmp_path):
+    source = (
+        HEAD
+        + """
+@torch.jit.script
+def squared(x):
+    return x * x
+class Cell(torch.jit.ScriptModule):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16, 16))
+    @torch.jit.script_method
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.tanh(x @ self.weight)
+        return x
+model = nn.Sequential(Cell(), torch.jit.script(nn.Linear(16, 16)), nn.Dropout(0.5)).cuda()
+traced = torch.jit.trace(nn.Linear(16, 16).cuda(), torch.ones(1, 16).cuda())
+optimizer = torch.optim.SGD([*model.parameters(), *traced.parameters()], lr=0.1, momentum=0.9)
+for _ in range(3):
+    squared(traced(model(torch.ones(4, 16, device="cuda")))).sum().backward()
+    optimizer.step()
+torch.jit.save(torch.jit.freeze(model), "model.pt")
+model[0].save("cell.pt")
+squared.save("squared.pt")
+"""
+    )
+    trace = traced(tmp_path, source)
+    assert not trace.partial
+    assert by_category(trace)["optimizer state"] == 4 * (16 * 16 + 2 * (16 * 16 + 16))
+    assert trace.warnings == (
+        "TorchScript was left out: the estimate is for the model as written, scripted code can need more or less",
+    )
+
+
+# -- pipelines ------------------------------------------------------------------------------------------------------
+
+PIPELINE = """
+import os, sys
+import torch.distributed as dist
+pipelining = __import__("torch.distributed.pipelining", fromlist=["*"])
+dist.init_process_group("nccl")
+rank, stages, rows = dist.get_rank(), dist.get_world_size(), 4096
+torch.cuda.set_device(rank)
+layers = [each for _ in range(8) for each in (nn.Linear(16, 16, bias=False), nn.Tanh())]
+model = nn.Sequential(*layers).cuda()
+given = {"input_args": (torch.zeros(rows, 16, device="cuda"),)} if "shapes" in sys.argv else {}
+stage = pipelining.PipelineStage(model, rank, stages, torch.device("cuda", rank), **given)
+schedule = getattr(pipelining, sys.argv[1])(stage, 8, loss_fn=nn.functional.mse_loss)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    x = torch.zeros(8 * rows, 16, device="cuda")
+    schedule.step(*([x] if rank == 0 else []), **({"target": x} if rank == stages - 1 else {}))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def stage(folder, monkeypatch, schedule, rank, *args):
+    pytest.importorskip("torch.distributed.pipelining", reason="needs a torch with pipelines")
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", 4)):
+        monkeypatch.setenv(name, str(value))
+    return traced(folder, HEAD + PIPELINE, schedule, *args, gpus=4)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_stage_keeps_what_its_schedule_has_in_flight(tmp_path, monkeypatch, rank):
+    """GPipe has all 8 microbatches between forward and backward, 1F1B as many as there are stages from here on."""
+    whole = peak(stage(tmp_path, monkeypatch, "ScheduleGPipe", rank, "shapes"))
+    taking_turns = peak(stage(tmp_path, monkeypatch, "Schedule1F1B", rank, "shapes"))
+    for_one = 8 * 4096 * 16 * 4  # what eight layers keep of a microbatch
+    assert whole - taking_turns == pytest.approx((8 - (4 - rank)) * for_one, rel=0.15)
+
+
+def test_the_first_stage_needs_no_shapes_and_later_ones_do(tmp_path, monkeypatch):
+    trace = stage(tmp_path, monkeypatch, "Schedule1F1B", 0)
+    assert (trace.partial, trace.header["steps"]) == (False, 3)
+    assert any("stage 0 of 4 of a pipeline is traced" in each for each in trace.warnings)
+    with failing("unsupported", "stage 2 of a pipeline learns the shapes of its inputs from stage 1"):
+        stage(tmp_path, monkeypatch, "Schedule1F1B", 2)
+
+
+def test_a_pipeline_of_decoders(tmp_path):
+    small = ("--width", "64", "--layers", "1", "--length", "16", "--batch-size", "8", "--microbatches", "4")
+    launcher = ["torchrun", "--nproc-per-node", "2"]
+    trace = traced(tmp_path, (EXAMPLES / "pipeline.py").read_text(), *small, launcher=launcher)
+    assert (trace.partial, trace.header["steps"], trace.header["processes"]) == (False, 3, 2)
+
+
+# -- training in several parts ---------------------------------------------------------------------------------------
+
+TWICE = """
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        model(torch.ones(2, 8, device="cuda")).sum().backward()
+        optimizer.step()
+train(nn.Linear(8, 8).cuda())
+{more}
+"""
+UNSEEN = "the training at train.py, line 10, comes after the part that was traced, and was not seen"
+
+
+@pytest.mark.parametrize(
+    ("more", "warnings"),
+    [
+        pytest.param("", (), id="once"),
+        pytest.param("train(nn.Linear(8, 800).cuda())", (UNSEEN,), id="twice"),
+        pytest.param("if True:\n    loss = nn.Linear(8, 8).cuda()(x).sum(); loss.backward()", (UNSEEN,), id="by hand"),
+        pytest.param("def test(model):\n    train(model)", (), id="never called"),
+        pytest.param("nn.Linear(8, 8).train()", (), id="a mode of modules"),
+    ],
+)
+def test_training_that_comes_later_is_told(tmp_path, more, warnings):
+    assert traced(tmp_path, HEAD + TWICE.format(more=more)).warnings == warnings
+
+
+def test_a_students_training_after_its_teachers_is_seen(tmp_path):
+    source = (
+        HEAD
+        + """
+from torch.utils.data import DataLoader
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x in DataLoader(torch.ones(100, 8), 4):
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+train(nn.Linear(8, 8).cuda())
+train(nn.Linear(8, 8000).cuda())
+for fold in range(3):
+    train(nn.Linear(8, 8000).cuda())
+print("all folds")
+"""
+    )
+    trace = traced(tmp_path, source)
+    assert by_category(trace)["optimizer state"] == 4 * (9 * 8 + 9 * 8000)
+    assert "all folds" not in (tmp_path / "log").read_text()
+
+
+# -- the private pool in the allocator ------------------------------------------------------------------------------
+
+
+def test_a_private_pool_is_kept_when_the_cache_is_given_back(tmp_path):
+    source = (
+        HEAD
+        + """
+model = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    torch.ones(30 * 2**20, dtype=torch.uint8, device="cuda").sum()
+torch.cuda.empty_cache()
+held = torch.ones(30 * 2**20, dtype=torch.uint8, device="cuda")
+for _ in range(3):
+    model(torch.ones(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    )
+    trace = traced(tmp_path, source)
+    events = [event for event in trace.events if event.action != "op"]
+    assert replay(events, **KNOWN).peak_reserved_bytes >= 60 * 2**20
+    shared = [event._replace(stream=0) for event in events]
+    assert replay(shared, **KNOWN).peak_reserved_bytes < 60 * 2**20
