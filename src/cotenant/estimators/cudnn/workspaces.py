@@ -10,8 +10,9 @@ of 16 bytes on the way. The gradient of the weights is summed in parts, one for 
 otherwise leave multiprocessors idle.
 
 What is said of float32 on compute capability 8.0 was then corrected by 1,029 networks of 3x3 convolutions, measured on
-an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decision 0010), and of 8.6 and 8.9 by 35 runs of eight
-networks on two cards (decision 0012). What the cuDNN of the job's own environment says goes before all of this.
+an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decisions 0010 and 0023), and of 8.6 and 8.9 by 35 runs
+of eight networks on two cards (decision 0012). What the cuDNN of the job's own environment says goes before all of
+this.
 """
 
 from __future__ import annotations
@@ -38,9 +39,17 @@ _COPY_NOTHING = {(8, 6), (8, 9)}
 """Compute capabilities whose kernels for float32 are taken to read and write the usual layout."""
 _WIDE_STEM = 112
 """Channels above which the weight gradient of a first layer is left to tensor cores, too."""
-_WAVE_FILL = 0.9
 _SPLIT_PARTS = 4
-"""Parts of a weight gradient whose thread blocks fill less than that of their waves over the multiprocessors."""
+_LARGE_SPLIT_PARTS = 3
+"""Parts of a weight gradient that is split; the second where its tiles are many waves over the multiprocessors."""
+_LARGE_WAVES = 8
+_FILLED = 0.75
+"""Share of the multiprocessors that a weight gradient's tiles fill without being split."""
+_SPLIT_ABOVE_CHANNELS = 448
+_SPLIT_UP_TO_CHANNELS = 576
+"""With more output and at most so many input channels a weight gradient is split all the same."""
+_MANY_IMAGES = 44
+"""Images from which on it is split with more input channels, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +74,9 @@ class ConvRule:
     Not modeled: `benchmark=True`, which tries plans of all sizes; 1-D and 3-D convolutions are treated alike.
 
     Attributes:
-        second_guess: what else it may be, where the rule knows least. Weight gradients are summed in three parts more,
-            or in three fewer where that leaves any: where the block of the call before is just too small for the
-            parts, another one as large is reserved. On 8.6 and 8.9, float32 is copied for as on 8.0.
+        second_guess: what else it may be, where the rule knows least. Weight gradients of one or two parts are summed
+            in three parts more, others in three fewer, or in one: where the block of the call before is just too small
+            for the parts, another one as large is reserved. On 8.6 and 8.9, float32 is copied for as on 8.0.
         answers: of the job's own cuDNN; None: it could not be asked.
     """
 
@@ -92,7 +101,8 @@ class ConvRule:
             nbytes = self._by_rule(kind, sizes, p)
         if self.second_guess and nbytes and kind == "conv_wgrad":
             parts = (nbytes - sizes.x - sizes.y) // sizes.weight
-            nbytes += (1 - _SPLIT_PARTS if parts >= _SPLIT_PARTS else _SPLIT_PARTS - 1) * sizes.weight
+            fewer = min(parts, _SPLIT_PARTS) - 1
+            nbytes += (-fewer if parts >= _LARGE_SPLIT_PARTS else _SPLIT_PARTS - 1) * sizes.weight
         return nbytes
 
     def source_of(self, call: OpCall) -> str:
@@ -157,7 +167,7 @@ class ConvRule:
 
     def _tf32(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
         """Ampere's kernels for float32: they round operands into the workspace and write the result themselves."""
-        out_channels, in_channels, *kernel = p["w"]
+        out_channels, in_channels = p["w"][:2]
         summed = {"conv_forward": in_channels, "conv_dgrad": out_channels}.get(kind)
         if summed is not None and summed <= _READ_AS_THEY_ARE[kind] and not p.get("transposed"):
             return 0
@@ -168,11 +178,19 @@ class ConvRule:
             return sizes.y + sizes.weight + (0 if p["channels_last"] else sizes.x)
         if p["y"][0] * math.prod(p["y"][2:]) <= _FEW_PIXELS:
             return 0
-        parts = self._parts(p)
+        return sizes.x + sizes.y + self._tf32_parts(p) * sizes.weight
+
+    def _tf32_parts(self, p: dict[str, Any]) -> int:
+        """Parts that Ampere sums a weight gradient of float32 in, read off an A100 (decision 0023)."""
+        out_channels, in_channels, *kernel = p["w"]
         tiles = math.ceil(out_channels / _TILE) * math.ceil(in_channels / _TILE) * math.prod(kernel)
-        if parts == 1 and tiles < _WAVE_FILL * self.sm_count * math.ceil(tiles / self.sm_count):
-            parts = _SPLIT_PARTS
-        return sizes.x + sizes.y + parts * sizes.weight
+        if tiles < _FILLED * self.sm_count:
+            return self._parts(p)
+        if out_channels <= _SPLIT_ABOVE_CHANNELS:
+            return 1
+        if p["y"][0] < _MANY_IMAGES:
+            return _SPLIT_PARTS if in_channels <= _SPLIT_UP_TO_CHANNELS else 1
+        return _SPLIT_PARTS if tiles < _LARGE_WAVES * self.sm_count else _LARGE_SPLIT_PARTS
 
     def _parts(self, p: dict[str, Any]) -> int:
         """Parts that a weight gradient is summed in: enough tiles for every multiprocessor."""

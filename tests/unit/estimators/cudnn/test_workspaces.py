@@ -59,18 +59,6 @@ def large(kind, **changes):
         pytest.param(A100, conv("conv_wgrad"), 0, id="a weight gradient over 128 pixels copies nothing"),
         pytest.param(
             A100,
-            large("conv_wgrad", w=(1024, 256, 3, 3), y=(200, 1024, 8, 8)),
-            100 * (X + 2 * Y) + 4 * 2 * W,
-            id="8 x 18 tiles on 108 SMs: one part, but the second wave is a third full",
-        ),
-        pytest.param(
-            A100,
-            large("conv_wgrad", w=(1536, 256, 3, 3), y=(200, 1536, 8, 8)),
-            100 * (X + 3 * Y) + 3 * W,
-            id="12 x 18 tiles on 108 SMs: two full waves",
-        ),
-        pytest.param(
-            A100,
             conv("conv_wgrad", x=(2, 3, 8, 8), w=(128, 3, 3, 3), y=(2, 128, 8, 8)),
             2 * 64 * (4 + 128) + 9 * 4 * 128,
             id="a wide first layer's weight gradient",
@@ -102,6 +90,35 @@ def large(kind, **changes):
 )
 def test_float32(rule, call, elements):
     assert rule(call) == 4 * elements
+
+
+def wgrad(out_channels, in_channels, images, kernel=3):
+    """The gradient of a weight over so many pixels that it is left to tensor cores."""
+    w = (out_channels, in_channels, kernel, kernel)
+    return conv("conv_wgrad", x=(images, in_channels, 80, 80), w=w, y=(images, out_channels, 80, 80))
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        pytest.param(wgrad(128, 1024, 2), 2, id="72 tiles of 108 SMs: enough parts for all"),
+        pytest.param(wgrad(352, 300, 2), 1, id="81 tiles fill three quarters"),
+        pytest.param(wgrad(448, 384, 2), 1, id="448 output channels"),
+        pytest.param(wgrad(452, 384, 2), 4, id="more output and few input channels: split"),
+        pytest.param(wgrad(1024, 576, 42), 4, id="576 input channels are few"),
+        pytest.param(wgrad(1024, 580, 42), 1, id="more of them: one part for 42 images"),
+        pytest.param(wgrad(1024, 580, 44), 4, id="and split for 44"),
+        pytest.param(wgrad(448, 580, 44), 1, id="not with few output channels"),
+        pytest.param(wgrad(1408, 1024, 44), 4, id="7.3 waves of tiles"),
+        pytest.param(wgrad(1536, 1024, 44), 3, id="8 waves: three parts"),
+        pytest.param(wgrad(1024, 1024, 2, kernel=1), 2, id="64 tiles of a pointwise weight"),
+        pytest.param(wgrad(2048, 1024, 2, kernel=1), 1, id="128 tiles of a pointwise weight: 1024 are not few"),
+    ],
+)
+def test_parts_that_ampere_sums_a_weight_gradient_in(call, parts):
+    """Channels are multiples of four, so that operands are copied as they are."""
+    operands = math.prod(call.params["x"]) + math.prod(call.params["y"])
+    assert A100(call) == 4 * (operands + parts * math.prod(call.params["w"]))
 
 
 @pytest.mark.parametrize(
@@ -137,8 +154,11 @@ def test_half_precision(rule, call, elements):
 @pytest.mark.parametrize(
     ("call", "parts"),
     [
-        pytest.param(large("conv_wgrad", w=(1536, 256, 3, 3), y=(200, 1536, 8, 8)), 3, id="one more than four"),
-        pytest.param(large("conv_wgrad", w=(1024, 256, 3, 3), y=(200, 1024, 8, 8)), -3, id="four become one"),
+        pytest.param(wgrad(384, 384, 2), 3, id="one part becomes four"),
+        pytest.param(wgrad(128, 1024, 2), 3, id="two become five"),
+        pytest.param(wgrad(1536, 1024, 44), -2, id="three become one"),
+        pytest.param(wgrad(1024, 256, 2), -3, id="four become one"),
+        pytest.param(wgrad(128, 256, 2), -3, id="six become three"),
         pytest.param(large("conv_forward"), 0, id="no weight gradient"),
         pytest.param(conv("conv_wgrad"), 0, id="nothing is no workspace either way"),
     ],
