@@ -27,7 +27,7 @@ import argparse
 import datetime
 import functools
 import hashlib
-import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -184,6 +184,10 @@ def main() -> int:
     if not (args.data / group.file).is_file():
         print(f"skipped: no published measurements at `{args.data / group.file}`; say --data FOLDER")
         return 0
+    absent = [name for name in group.imports if importlib.util.find_spec(name) is None]
+    if absent:
+        print(f"skipped: this set needs {', '.join(absent)}, not installed here")
+        return 0
     rows, left_out = read(group, args.data)
     rows = [each for each in rows if args.only in each.title]
     fitted_rows = QUICK_FITTED_ROWS if args.quick else FITTED_ROWS
@@ -243,7 +247,7 @@ def write(group: Group, report: str, args: argparse.Namespace) -> None:
         *(["--quick"] if args.quick else []),
         *(["--pythonpath FOLDER"] if args.pythonpath else []),
     ]
-    libraries = ("torch", "torchvision", "timm", "transformers")
+    libraries = dict.fromkeys(("torch", "torchvision", "timm", "transformers", *group.imports))
     head = [
         f"# Estimates against `{group.file}`, {today}",
         "",

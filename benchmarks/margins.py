@@ -165,8 +165,11 @@ def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]
     return scored
 
 
-def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[bool, float]]:
-    """(Covered, margin as a share of the estimate) of each row, by the quantile of the other folds of its family."""
+def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, bool, float]]:
+    """(Row, covered, margin as a share of the estimate), by the quantile of the other folds of the row's family.
+
+    Without the only row of a family, of which no other could tell.
+    """
     found = []
     for family in FAMILIES:
         mixed = [each for each in rows if each.family == family]
@@ -177,7 +180,7 @@ def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[bool, flo
                 continue
             score, _ = quantile(scores, coverage)
             for each in mixed[fold::FOLDS]:
-                found.append((each.is_covered(score), each.margin_bytes(score) / each.device_bytes))
+                found.append((each, each.is_covered(score), each.margin_bytes(score) / each.device_bytes))
     return found
 
 
@@ -202,25 +205,15 @@ def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
 
 def _cells(rows: Sequence[Scored], title: str, part: str) -> Iterator[str]:
     key: Callable[[Scored], str] = (lambda each: each.family) if title == "family" else (lambda each: each.group)
-    wanted = [part == "all" or key(each) == part for each in _in_order(rows)]
-    if not any(wanted):
-        return
-    yield str(sum(wanted))
     for coverage in COVERAGES:
-        told = [each for each, is_wanted in zip(out_of_fold(rows, coverage), wanted, strict=True) if is_wanted]
-        missed = sum(not covered for covered, _ in told)
+        told = [judged for judged in out_of_fold(rows, coverage) if part in ("all", key(judged[0]))]
+        if not told:
+            return
+        if coverage == COVERAGES[0]:
+            yield str(len(told))
+        missed = sum(not covered for _, covered, _ in told)
         yield f"{missed} ({missed / len(told):.1%})"
-        yield f"{statistics.fmean(margin for _, margin in told):.1%}"
-
-
-def _in_order(rows: Sequence[Scored]) -> list[Scored]:
-    """The rows as `out_of_fold` gives them."""
-    found = []
-    for family in FAMILIES:
-        mixed = [each for each in rows if each.family == family]
-        random.Random(0).shuffle(mixed)
-        found += [each for fold in range(FOLDS) for each in mixed[fold::FOLDS]]
-    return found
+        yield f"{statistics.fmean(margin for _, _, margin in told):.1%}"
 
 
 def shipped(rows: Sequence[Scored]) -> dict[str, object]:

@@ -80,15 +80,15 @@ def test_a_row_is_judged_by_the_other_folds(margins):
     rows = [scored(margins, 0.1) for _ in range(9)] + [scored(margins, 5.0)]
     told = margins.out_of_fold(rows, 0.9)
     assert len(told) == 10
-    assert sum(not covered for covered, _ in told) == 1
-    assert sorted({round(margin, 3) for _, margin in told}) == [0.01, 0.5]
+    assert sum(not covered for _, covered, _ in told) == 1
+    assert sorted({round(margin, 3) for _, _, margin in told}) == [0.01, 0.5]
 
 
 def test_folds_cover_as_often_as_they_say(margins):
     chance = random.Random(1)
     rows = [scored(margins, chance.gauss(0, 1)) for _ in range(2000)]
     told = margins.out_of_fold(rows, 0.9)
-    assert 0.88 < sum(covered for covered, _ in told) / len(told) < 0.92
+    assert 0.88 < sum(covered for _, covered, _ in told) / len(told) < 0.92
 
 
 def test_report_counts_each_set_and_each_family(margins):
@@ -98,6 +98,13 @@ def test_report_counts_each_set_and_each_family(margins):
     assert any(line.startswith(f"| {FAMILIES[3]} | 10 |") for line in lines)
     assert any(line.startswith("| mlp | 10 |") for line in lines)
     assert any(line.startswith("| all | 20 |") for line in lines)
+
+
+def test_the_only_row_of_a_family_is_judged_by_none(margins):
+    rows = [scored(margins, 0.1) for _ in range(10)] + [scored(margins, 5.0, FAMILIES[3], "cnn")]
+    lines = margins.report_lines(rows, margins.Counter())
+    assert any(line.startswith("| all | 10 |") for line in lines)
+    assert not any(line.startswith(f"| {FAMILIES[3]} |") for line in lines)
 
 
 def test_shipped_scores_name_their_rows(margins):
