@@ -4,8 +4,9 @@
 
 Each script of `examples/` that trains something different is estimated as a user would, from the outside: `new`, by
 `cotenant estimate --no-cache`, all interpreters started for it; `loaded`, by an estimator as the daemon keeps it, after
-its first request; `kept`, by the same once more, when the trace is a file. Seconds are least of several, since other
-work on the machine only adds; CPU seconds are of all processes. Memory is the most resident bytes of any process.
+other requests and some idle seconds; `kept`, by the same once more, when the trace is a file. Seconds are least of
+several, since other work on the machine only adds; CPU seconds are of all processes. Memory is the most resident bytes
+of any process.
 """
 
 from __future__ import annotations
@@ -53,18 +54,23 @@ class Waited:
     cpu_seconds: float
 
 
-def timed(work: Callable[[], object], repeats: int) -> Waited:
-    """The least of several runs, by the clock; CPU of this process and of those it waited for."""
+def timed(work: Callable[[], object], repeats: int, beside: int | None = None) -> Waited:
+    """The least of several runs, by the clock; CPU of this process, of those it waited for, and of process `beside`."""
     found = []
     for _ in range(repeats):
-        began, began_s = _cpu_seconds(), time.perf_counter()
+        began, began_s = _cpu_seconds(beside), time.perf_counter()
         work()
-        found.append((time.perf_counter() - began_s, _cpu_seconds() - began))
+        found.append((time.perf_counter() - began_s, _cpu_seconds(beside) - began))
     return Waited(seconds=min(each for each, _ in found), cpu_seconds=min(each for _, each in found))
 
 
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
+def _cpu_seconds(beside: int | None) -> float:
+    """Children that ended included, of `beside` as well. Source: proc(5), `/proc/PID/stat`."""
+    seconds = sum(os.times()[:4])
+    if beside is not None:
+        fields = Path(f"/proc/{beside}/stat").read_text().rpartition(")")[2].split()
+        seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
@@ -82,20 +88,22 @@ def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
             kept.estimate(request)
             rows[name] = (
                 timed(lambda words=words: subprocess.run(words, check=True, stdout=subprocess.DEVNULL), repeats),  # type: ignore[misc]
-                timed(lambda request=request: loaded.estimate(request), repeats),  # type: ignore[misc]
+                timed(lambda request=request: loaded.estimate(request), repeats, warm.pid),  # type: ignore[misc]
                 timed(lambda request=request: kept.estimate(request), repeats),  # type: ignore[misc]
             )
             print(name, *(f"{each.seconds:.2f}" for each in rows[name]), file=sys.stderr, flush=True)
     lines = [
-        "| script | new, s | CPU s | loaded, s | kept trace, s |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| script | new, s | CPU s | loaded, s | CPU s | kept trace, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
         *(
-            f"| {name} | {new.seconds:.2f} | {new.cpu_seconds:.2f} | {warmed.seconds:.2f} | {again.seconds:.2f} |"
+            f"| {name} | {new.seconds:.2f} | {new.cpu_seconds:.2f} | {warmed.seconds:.2f} | {warmed.cpu_seconds:.2f} "
+            f"| {again.seconds:.2f} |"
             for name, (new, warmed, again) in rows.items()
         ),
     ]
-    middle = [statistics.median(each[i].seconds for each in rows.values()) for i in range(3)]
-    lines.append(f"| **median** | {middle[0]:.2f} | | {middle[1]:.2f} | {middle[2]:.2f} |")
+    waits = [statistics.median(each[i].seconds for each in rows.values()) for i in range(3)]
+    cpu = [statistics.median(each[i].cpu_seconds for each in rows.values()) for i in range(2)]
+    lines.append(f"| **median** | {waits[0]:.2f} | {cpu[0]:.2f} | {waits[1]:.2f} | {cpu[1]:.2f} | {waits[2]:.2f} |")
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     return [*lines, "", f"Most resident bytes of a process: {most / MiB:.0f} MiB."]
 
