@@ -13,6 +13,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cotenant.core.making import maker
+
 Decoder = Callable[[Any], Any]
 
 
@@ -60,9 +62,17 @@ def _of_dataclass(kind: Any) -> Decoder:
         found = {name: decode_field(value[name]) for name, decode_field in fields if name in value}
         if len(found) + ("type" in value) != len(value):
             raise Stumbled
-        return kind(**found)
+        return _make(kind)(**found)
 
     return decode
+
+
+@functools.cache
+def _make(kind: Any) -> Callable[..., Any]:
+    try:
+        return maker(kind)
+    except TypeError:
+        return typing.cast("Callable[..., Any]", kind)
 
 
 def _of_float(value: Any) -> float:

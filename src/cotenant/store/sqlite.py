@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from cotenant.core.codec import CodecError, decode, encode
+from cotenant.core.codec import CodecError, decode, to_json
 from cotenant.core.errors import CotenantError, DaemonRunning, JournalError
 from cotenant.core.events import Journaled
 from cotenant.core.folded import Folded
@@ -115,7 +115,7 @@ class SqliteJournal:
         try:
             log = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.fsync(log)
+                os.fdatasync(log)
             finally:
                 os.close(log)
         except OSError as error:
@@ -261,7 +261,7 @@ _RESTORE = "restore the file from a backup, or move it away to start with an emp
 
 
 def _row(event: Journaled) -> tuple[float, str, int, str, int]:
-    body = json.dumps(encode(event), separators=(",", ":"), allow_nan=False)
+    body = to_json(event)
     return event.at_s, type(event).__name__, event.job_id, body, zlib.crc32(body.encode())
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
 
 from builders import a_job, a_spec
 from cotenant.core import codec, quick
-from cotenant.core.codec import CodecError, decode, encode
+from cotenant.core.codec import CodecError, decode, encode, to_json
 from cotenant.core.events import JobHeld, Journaled
 from cotenant.core.job import Done, Job
 
@@ -107,3 +109,25 @@ def test_lean_leaves_out_what_decoding_knows():
     for each in (job, Job(id=1, spec=a_spec(), submitted_at_s=0.0, state=Done(outcome="failed", at_s=1.0, code=0))):
         assert decode(Job, json.loads(json.dumps(encode(each, lean=True)))) == each
     assert len(json.dumps(encode(job, lean=True))) < len(json.dumps(encode(job))) / 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Tree(count=1),
+        Tree(count=1, ratio=0.5, name="ä\ud800", sizes=(1, 2), texts={"a": "b"}, child=Tree(count=2), part=Leaf()),
+        Tree(count=1, texts=MappingProxyType({"a": "b"}), anything=[1, (2, None), {"x": Leaf()}]),
+        JobHeld(at_s=1.0, cause="x", job_id=2),
+        a_job(3, declared_bytes=5, env={"A": "b"}),
+        None,
+        {"a": (Leaf(), True)},
+    ],
+)
+def test_the_text_is_that_of_what_encode_gives(value):
+    assert to_json(value) == json.dumps(encode(value), separators=(",", ":"))
+
+
+@pytest.mark.parametrize(("value", "error"), [(Tree(count=1, anything={1}), CodecError), (math.nan, ValueError)])
+def test_what_has_no_text(value, error):
+    with pytest.raises(error):
+        to_json(value)

@@ -517,7 +517,7 @@ def test_what_need_not_be_on_disk_at_once_is_brought_there_by_the_next_that_must
             journal.append([hold(1)], durable=durable)
             levels.append(journal._db.execute("PRAGMA synchronous").fetchone()[0])
         synced = []
-        monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+        monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
         journal.sync()
     assert levels == [1, 2, 1]
     assert synced == [f"{path.name}-wal"]
@@ -527,5 +527,5 @@ def test_who_wants_no_syncs_gets_none(path, monkeypatch):
     with closing(SqliteJournal(path, synchronous="NORMAL")) as journal:
         journal.append([hold(1)])
         assert journal._db.execute("PRAGMA synchronous").fetchone() == (1,)
-        monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("no sync was wanted"))
+        monkeypatch.setattr(os, "fdatasync", lambda _: pytest.fail("no sync was wanted"))
         journal.sync()
