@@ -48,24 +48,36 @@ class Plain:
     def decide(self, at_s: float) -> list[Placement]:
         placements = []
         totals = sorted((each.total_bytes for each in self.views.values()), reverse=True)
+        stopped = False
         for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NOTHING)):
             need = self.policy.need(job, totals, None)
-            admit = [each for each in self.views.values() if self.admits(need, each, at_s)]
-            admit.sort(key=lambda each: (self.key(each), each.place))
+            if stopped and not need.at_once:
+                continue
+            admit = self.admitting(need, at_s)
             if len(admit) < need.gpus:
-                if not self.policy.backfill and not job.attempts:
-                    break
+                stopped = stopped or (not self.policy.backfill and not job.attempts)
                 continue
             placements.append(self.place(job, need, admit[: need.gpus], at_s))
         return placements
 
-    def admits(self, need, view, at_s) -> bool:
+    def admitting(self, need, at_s) -> list[GpuView]:
+        """GPUs that may take it, best first."""
+        fits = [each for each in self.views.values() if self.has_room(need, each, at_s)]
+        is_open = [each for each in fits if not any(gate.refuses(each, at_s) for gate in self.policy.gates)]
+        is_open.sort(key=lambda each: (self.key(each), each.place))
+        if len(is_open) >= need.gpus or not need.at_once:
+            return is_open
+        firm = [each for each in self.policy.gates if not each.of_activity]
+        fits = [each for each in fits if not any(gate.refuses(each, at_s) for gate in firm)]
+        return sorted(fits, key=lambda each: (each not in is_open, -each.available_bytes, each.place))
+
+    def has_room(self, need, view, at_s) -> bool:
         structural = (
             filters.fresh_telemetry(view, at_s),
             filters.honors_exclusive(need, view),
             filters.fits_memory(need, view),
         )
-        return not any(structural) and not any(each.refuses(view, at_s) for each in self.policy.gates)
+        return not any(structural)
 
     def key(self, view) -> float:
         return round(self.policy.score.key(view), 6)

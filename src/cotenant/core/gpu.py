@@ -14,6 +14,7 @@ class Gpu:
     """One GPU, or one MIG instance. `index` is for display only; `uuid` is the identity.
 
     Attributes:
+        server: name of the host that it is in; empty where there is one server only.
         mig_parent: UUID of the GPU that holds this MIG instance, or None.
         mig_profile: e.g. `3g.20gb`, or None.
     """
@@ -24,6 +25,7 @@ class Gpu:
     memory_total_bytes: int
     mig_parent: str | None = None
     mig_profile: str | None = None
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

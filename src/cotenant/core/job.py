@@ -56,6 +56,9 @@ class JobSpec:
         notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
         share: how it is to share a GPU with others, if at all; see `Share`.
         progress: how its output tells of its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
+        umask: mask of the files it makes; None for the daemon's.
+        limits: soft and hard limits of the process that submitted it, by their names in getrlimit(2), -1 for none; None
+            for the daemon's.
     """
 
     command: tuple[str, ...]
@@ -88,6 +91,8 @@ class JobSpec:
     notify: str | None = None
     progress: str | None = None
     share: Share = "auto"
+    umask: int | None = None
+    limits: Mapping[str, tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +156,7 @@ class Spell:
         smact, smocc, drama: means of the whole GPU over that time; None where not read.
         steps_hz: mean steps a second of this attempt; None where it does not tell.
         slowdown: step time as a multiple of the one alone, as far as that was known at the end; None where it was not.
+        card_bytes: memory of the GPU; None where not known.
     """
 
     mates: tuple[int, ...]
@@ -160,6 +166,7 @@ class Spell:
     drama: float | None = None
     steps_hz: float | None = None
     slowdown: float | None = None
+    card_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

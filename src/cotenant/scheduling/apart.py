@@ -21,17 +21,23 @@ Load = tuple[float, int]
 
 
 @lru_cache(maxsize=20_000)
-def told_apart(known: Sequence[Load], expected: Sequence[Load], measured: float) -> float:
+def told_apart(
+    known: Sequence[Load], expected: Sequence[Load], measured: float, card_bytes: int | None = None
+) -> float:
     """By what the SM activities that were expected are to be multiplied so that the GPU shows what was measured.
 
     The likeliest factor, given that jobs slow each other down as `ColdStart` says and that expectations are off by
     `EXPECTED_SPREAD`. A GPU all of whose SMs are active says little about who keeps them so: there expectations stand.
     """
-    return min(FACTORS, key=lambda factor: _unlikely(factor, known, expected, measured))
+    return min(FACTORS, key=lambda factor: _unlikely(factor, known, expected, measured, card_bytes))
 
 
-def _unlikely(factor: float, known: Sequence[Load], expected: Sequence[Load], measured: float) -> float:
+def _unlikely(
+    factor: float, known: Sequence[Load], expected: Sequence[Load], measured: float, card_bytes: int | None
+) -> float:
     loads = [*known, *((min(1.0, factor * smact), size) for smact, size in expected)]
-    slowdowns = ColdStart().slowdowns([Activity(None, smact, memory_bytes=size) for smact, size in loads])
+    slowdowns = ColdStart().slowdowns(
+        [Activity(None, smact, memory_bytes=size, card_bytes=card_bytes) for smact, size in loads]
+    )
     shown = sum([smact / slowdown for (smact, _), slowdown in zip(loads, slowdowns, strict=True)])
     return ((shown - measured) / READING_SPREAD) ** 2 + (math.log(factor) / EXPECTED_SPREAD) ** 2

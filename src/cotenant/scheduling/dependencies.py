@@ -11,6 +11,8 @@ _ENDS = {"after": "to complete", "after_any": "to end", "after_failed": "to fail
 
 def all_dependencies(spec: JobSpec) -> tuple[int, ...]:
     """Every job that is named, each once."""
+    if not (spec.after or spec.after_any or spec.after_failed):
+        return ()
     return tuple(dict.fromkeys((*spec.after, *spec.after_any, *spec.after_failed)))
 
 

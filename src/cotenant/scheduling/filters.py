@@ -33,12 +33,14 @@ class Gate:
     Attributes:
         opens_at_s: from when on it admits: `OPEN`, a time, or `SHUT` until something changes on the GPU.
         reason: a sentence with the numbers, for a gate that is closed at that time.
+        of_activity: it is about what the residents do, or will do; it does not hold who ran out of memory.
     """
 
     rule: str
     opens_at_s: Callable[[GpuView], float]
     reason: Callable[[GpuView, float], str]
     never_closes: bool = False
+    of_activity: bool = True
 
     def refuses(self, view: GpuView, at_s: float) -> str | None:
         """Why not now, or None."""
@@ -200,7 +202,7 @@ def at_most(residents: int) -> Gate:
     def reason(view: GpuView, _at_s: float) -> str:
         return f"{len(view.residents)} jobs on it, at most {residents} share"
 
-    return Gate("at_most", opens_at_s, reason)
+    return Gate("at_most", opens_at_s, reason, of_activity=False)
 
 
 def pressure_below(smact: float, smocc: float, drama: float, *, risk: bool = False) -> Gate:

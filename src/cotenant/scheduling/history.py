@@ -208,7 +208,7 @@ class History:
 
     def _company(self, job: Job, spell: Spell, jobs: Mapping[int, Job]) -> list[Activity] | None:
         """`job` and its mates, or None where one of them is not known any more."""
-        company = [self.activity(job)]
+        company = [self.activity(job)._replace(card_bytes=spell.card_bytes)]
         for each in spell.mates:
             mate = jobs.get(each)
             if mate is None:

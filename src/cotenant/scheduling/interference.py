@@ -1,9 +1,10 @@
 """How much jobs on one GPU slow each other down, as far as a policy can know it.
 
-At first, from what a job does alone: its slowdown is 1 plus, for each partner, 0.868 x SMACT^2.565 x (GiB / 8)^0.791
-of that partner, or 1.94 x SMACT^4.44 where its memory is not known (fitted on 218 pairs of jobs on an A100-40GB; what
-the victim does itself hardly matters there). All together need no more than all SMs, so where the speeds would, all
-are cut by the same factor. For more than two jobs the sum is an extrapolation: nobody has measured it.
+At first, from what a job does alone: its slowdown is 1 plus, for each partner, 0.868 x SMACT^2.565 x (fifths of the
+GPU's memory)^0.791 of that partner, or 1.94 x SMACT^4.44 where its memory is not known (fitted on 218 pairs of jobs on
+an A100-40GB; what the victim does itself hardly matters there). All together need no more than all SMs, so where the
+speeds would, all are cut by the same factor. For more than two jobs the sum is an extrapolation: nobody has measured
+it.
 
 Then, from what was observed: each kind of work has one number for how much more it suffers than that, and one for how
 much more it makes others suffer, both in log slowdown. On the 218 pairs two such numbers explain most of what SM
@@ -25,12 +26,15 @@ AGGRESSION = 1.94
 EXPONENT = 4.44
 
 AGGRESSION_WITH_MEMORY = (0.868, 2.565, 0.791)
-"""Factor, and powers of SM activity and of memory in 8 GiB: a large batch has long kernels, for which others wait.
+"""Factor, and powers of SM activity and of memory in fifths of the GPU's: a large batch has long kernels, for which
+others wait, longer where the GPU is small.
 
 Fitted to the same pairs. Partners of a family left out: R2 of the speed 0.65, where SM activity alone has 0.57; victims
 0.76, 0.69 (decision 0049).
 """
-AGGRESSION_UNIT_BYTES = 8 * GiB
+AGGRESSION_UNIT_SHARE = 0.2
+ASSUMED_CARD_BYTES = 40 * GiB
+"""Memory of a GPU of which nobody says how large it is: that of the law."""
 
 ASSUMED_SMACT = 0.5
 """SM activity of a job of which nothing is known, as in the replays of the CARMA traces that the policies come from."""
@@ -58,6 +62,7 @@ class Activity(NamedTuple):
         workload: the key that jobs of the same work have in common, see `history`.
         smact, smocc, drama: ratios, 0..1.
         memory_bytes: that it holds, or is expected to.
+        card_bytes: memory of the GPU in question.
     """
 
     workload: str | None = None
@@ -65,6 +70,7 @@ class Activity(NamedTuple):
     smocc: float | None = None
     drama: float | None = None
     memory_bytes: int | None = None
+    card_bytes: int | None = None
 
 
 class Predictor(Protocol):
@@ -87,17 +93,18 @@ def expected_smact(needed_bytes: int) -> float:
     return min(1.0, max(0.0, start + slope * math.log2(min(max(needed_bytes / MiB, low), high))))
 
 
-def aggression(smact: float, memory_bytes: int | None) -> float:
-    """What a partner that does this adds to anybody's slowdown, as far as that can be told before it was seen."""
+def aggression(smact: float, memory_bytes: int | None, card_bytes: int = ASSUMED_CARD_BYTES) -> float:
+    """What a partner that does this on a GPU of that size adds to anybody's slowdown, before that was ever seen."""
     if not memory_bytes:
         return float(AGGRESSION * smact**EXPONENT)
     factor, power, of_memory = AGGRESSION_WITH_MEMORY
-    return float(factor * smact**power * (memory_bytes / AGGRESSION_UNIT_BYTES) ** of_memory)
+    return float(factor * smact**power * (memory_bytes / (AGGRESSION_UNIT_SHARE * card_bytes)) ** of_memory)
 
 
 def cold_slowdowns(activities: Sequence[Activity], smacts: Sequence[float]) -> list[float]:
-    """What activity and memory alone say; not yet cut to what all SMs can do."""
-    costs = [aggression(smact, each.memory_bytes) for smact, each in zip(smacts, activities, strict=True)]
+    """What activity and memory alone say; not yet cut to what all SMs can do. All are on the GPU that one tells of."""
+    card_bytes = next((each.card_bytes for each in activities if each.card_bytes), ASSUMED_CARD_BYTES)
+    costs = [aggression(smact, each.memory_bytes, card_bytes) for smact, each in zip(smacts, activities, strict=True)]
     total = sum(costs)
     return [1.0 + total - cost for cost in costs]
 

@@ -47,6 +47,7 @@ class JobTable:
         self.last_at_s = 0.0
         self._dependents: dict[int, list[int]] = {}
         self._namesakes: dict[tuple[int, str], set[int]] = {}
+        self._singletons: dict[tuple[int, str], set[int]] = {}  # those of the namesakes that wait for the others
         self._unfinished: dict[str, int] = {}
         self._changed: dict[int, None] = {}
         self._ended: list[int] = []
@@ -326,11 +327,12 @@ class JobTable:
         if job.id not in mates:
             return
         mates.remove(job.id)
-        for each in mates:
-            if each in self.jobs and self.jobs[each].spec.singleton:
-                self._changed[each] = None
+        singletons = self._singletons.get(_names(job), set())
+        singletons.discard(job.id)
+        self._changed.update(dict.fromkeys(singletons))
         if not mates:
             self._namesakes.pop(_names(job), None)
+            self._singletons.pop(_names(job), None)
 
     def _set(self, job: Job) -> None:
         old = self.jobs.get(job.id)
@@ -355,6 +357,8 @@ class JobTable:
             self._leave_namesakes(job)
         else:
             self._namesakes.setdefault(_names(job), set()).add(job.id)
+            if job.spec.singleton:
+                self._singletons.setdefault(_names(job), set()).add(job.id)
 
 
 def _names(job: Job) -> tuple[int, str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cotenant.scheduling import filters, verdicts
+from cotenant.scheduling.gangs import in_fewest_servers
 from cotenant.scheduling.rankings import Ranking
+from cotenant.scheduling.rules import Rules
 from cotenant.scheduling.views import EMPTY, SHARED, GpuView
 from cotenant.scheduling.waiting import Entry, Kind
-
-if TYPE_CHECKING:
-    from cotenant.scheduling.ranked import Ranked
 
 
 class Kept:
@@ -25,9 +23,9 @@ class Kept:
 
     __slots__ = ("_policy", "_views", "job_id", "try_now")
 
-    def __init__(self, policy: Ranked) -> None:
+    def __init__(self, policy: Rules) -> None:
         self._policy = policy
-        self._views: list[GpuView] = []
+        self._views: Sequence[GpuView] = ()
         self.job_id: int | None = None
         self.try_now = False
 
@@ -39,7 +37,8 @@ class Kept:
         after_s = self._policy.keep_after_s
         if after_s is None or self.job_id is not None:
             return None
-        at_once = entry.needs_more and entry.kind.need.gpus < gpus
+        need = entry.kind.need
+        at_once = (entry.needs_more or need.at_once) and need.gpus < gpus
         return -math.inf if at_once else entry.since_s + after_s
 
     def begin(self, entry: Entry, views: Sequence[GpuView]) -> Sequence[GpuView]:
@@ -56,14 +55,15 @@ class Kept:
             return ()
         self.job_id = entry.job.id
         self.try_now = True
-        self._views = sorted(suitable, key=lambda each: (len(each.residents), each.place))[: need.gpus]
+        suitable.sort(key=lambda each: (len(each.residents), each.place))
+        self._views = in_fewest_servers([(len(each.residents), each) for each in suitable], need.gpus)
         for view in self._views:
             view.kept_for = entry.job.id
         return self._views
 
     def end(self) -> Sequence[GpuView]:
         """Keep them no longer; those that have changed."""
-        released, self._views = self._views, []
+        released, self._views = self._views, ()
         self.job_id = None
         for view in released:
             view.kept_for = None
@@ -80,16 +80,19 @@ class Kept:
             view
             for view in views
             # These two lines are for speed: what they leave out would be refused in words.
-            if (view.filed & wanted or view.kept_for == self.job_id) and (view.available_bytes or 0) >= least
+            if need.at_once or view.filed & wanted or view.kept_for == self.job_id
+            if (view.available_bytes or 0) >= least
             if match is None or match.cost(kind.profile, view.signature) is not None
             if verdicts.verdict(self._policy, kind, self.job_id, view, at_s) is None
         ]
         found.sort(key=lambda each: (each.kept_for is None, each.place))
-        return found[: need.gpus] if len(found) >= need.gpus else ()
+        return in_fewest_servers([(each.kept_for is None, each) for each in found], need.gpus)
 
     def _may_suffice(self, kind: Kind, others: Ranking) -> bool:
         """Whether they and those in the order do together; told without a look at each."""
         need = kind.need
+        if need.at_once:
+            return True  # others that are not in the order may do as well
         kept = sum([1 for each in self._views if (each.available_bytes or 0) >= kind.bytes_each])
         if kept >= need.gpus:
             return True

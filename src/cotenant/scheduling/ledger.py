@@ -9,7 +9,7 @@ from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.job import Job, Share
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB, format_bytes
-from cotenant.scheduling.recovery import share_of
+from cotenant.scheduling.recovery import lost_its_place, share_of
 from cotenant.scheduling.views import IDLE_BYTES
 
 PROMISE_STEP_BYTES = 16 * MiB
@@ -29,6 +29,7 @@ class Need:
         least_total_bytes: smaller GPUs will not do.
         spare_bytes: to be available besides, but not promised.
         share: how it shares, where not alone; `mig` only on a MIG instance, and alone there.
+        at_once: it ran out of memory and is tried again: no rule on the activity of a GPU holds it.
     """
 
     gpus: int
@@ -38,6 +39,7 @@ class Need:
     least_total_bytes: int = 0
     spare_bytes: int = 0
     share: Share = "auto"
+    at_once: bool = False
 
     @property
     def text(self) -> str:
@@ -120,7 +122,7 @@ def need_of(
         return Need(gpus, wanted, alone=True, why_alone=why, least_total_bytes=capacity)
     if job.spec.exclusive:
         return Need(gpus, wanted, alone=True, why_alone="it was submitted as exclusive")
-    return Need(gpus, wanted, share=share)
+    return Need(gpus, wanted, share=share, at_once=lost_its_place(job))
 
 
 def _stepped(wanted_bytes: int) -> int:

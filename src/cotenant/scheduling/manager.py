@@ -227,14 +227,15 @@ class Manager:
         job = self._table.jobs.get(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}")
+        lives = job_id in self._table.live
         return explanation(
             job,
             refusal=self._eligible.refusal(job, self._at_s) if isinstance(job.state, Queued) else None,
             wait=self._seating.explain(job_id),
             pending=lambda: self._eligible.pending(job_id),
-            indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus},
-            peak_bytes=max(self._telemetry.peaks_bytes(job_id, len(job.attempts)).values(), default=0),
-            company=self.company(job),
+            indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if lives else {},
+            peak_bytes=max(self._telemetry.peaks_bytes(job_id, len(job.attempts)).values(), default=0) if lives else 0,
+            company=self.company(job) if lives else None,
         )
 
     def _apply(self, event: Event) -> list[Command]:

@@ -71,6 +71,8 @@ class Member(NamedTuple):
         gpus: how many it has.
         guessed: `smact` is no more than assumed, or expected from an estimate, for nobody has seen such a job.
         memory_bytes: that it holds or needs on a GPU; rounded; None where not known.
+        card_bytes: memory of the GPU; told of residents only.
+        at_once: it ran out of memory and is tried again, see `Need`; told of newcomers only.
     """
 
     workload: str = ""
@@ -79,11 +81,18 @@ class Member(NamedTuple):
     gpus: int = 1
     guessed: bool = False
     memory_bytes: int | None = None
+    card_bytes: int | None = None
+    at_once: bool = False
 
     @property
     def activity(self) -> Activity:
         """As predictors want it."""
-        return Activity(workload=self.workload or None, smact=self.smact, memory_bytes=self.memory_bytes)
+        return Activity(
+            workload=self.workload or None,
+            smact=self.smact,
+            memory_bytes=self.memory_bytes,
+            card_bytes=self.card_bytes,
+        )
 
 
 Company = tuple[Member, ...]
@@ -129,7 +138,7 @@ def company_of(view: GpuView) -> Company:
     residents = view.residents
     if not residents:
         return ()
-    found = [_as_member(each) for each in residents]
+    found = [_as_member(each, view.total_bytes) for each in residents]
     unknown = [each for each in found if each.guessed]
     if unknown and all(each.seen_at_s is not None for each in residents if each.smact is None):
         measured = view.smact
@@ -138,14 +147,14 @@ def company_of(view: GpuView) -> Company:
         elif measured is not None:
             known = tuple(sorted((each.smact, each.memory_bytes or 0) for each in found if not each.guessed))
             guessed = tuple(sorted((each.smact, each.memory_bytes or 0) for each in unknown))
-            factor = told_apart(known, guessed, _rounded(measured))
+            factor = told_apart(known, guessed, _rounded(measured), view.total_bytes)
             found = [
                 each._replace(smact=_rounded(min(1.0, factor * each.smact))) if each.guessed else each for each in found
             ]
     return tuple(sorted(found, key=_in_order)) if len(found) > 1 else tuple(found)
 
 
-def _as_member(mate: Resident | Newcomer) -> Member:
+def _as_member(mate: Resident | Newcomer, card_bytes: int) -> Member:
     held = mate.held_bytes
     return Member(
         workload=mate.workload or "",
@@ -154,6 +163,7 @@ def _as_member(mate: Resident | Newcomer) -> Member:
         gpus=mate.gpus,
         guessed=mate.smact is None,
         memory_bytes=_rounded_bytes(held),
+        card_bytes=card_bytes,
     )
 
 

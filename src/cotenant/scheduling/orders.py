@@ -60,6 +60,30 @@ def shortest_first(job: Job, facts: Facts) -> tuple[float, ...]:
     return (-job.spec.priority, math.inf if duration_s is None else duration_s, queued_at_s(job), job.id)
 
 
+TYPICAL_S = 3600.0
+"""Time alone that work is taken for of which no run has completed."""
+
+
+def due_first(patience: float) -> Order:
+    """Larger priority first, then the one that is due first: `patience` times its GPU time after its submission.
+
+    GPU time is duration x GPUs by history, an hour where that is not known. Small jobs pass large ones, but only those
+    that came no later than the large one's due time, so nobody is passed for ever.
+
+    Raises:
+        UsageError: patience is below zero.
+    """
+    if not 0 <= patience < math.inf:
+        raise UsageError(f"a patience of {patience:g} is no multiple of a job's GPU time", hint="write e.g. `3`")
+
+    def order(job: Job, facts: Facts) -> tuple[float, ...]:
+        duration_s = facts.duration_s(job)
+        work_s = (TYPICAL_S if duration_s is None else duration_s) * job.spec.gpus
+        return (-job.spec.priority, queued_at_s(job) + patience * work_s, job.id)
+
+    return order
+
+
 def aged(order: Order, points_per_hour: float) -> Order:
     """`order`, with a job's priority growing by `points_per_hour` while it waits.
 

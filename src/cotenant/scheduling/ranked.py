@@ -1,74 +1,31 @@
-"""Policies as compositions: an order of the queue, gates, a score, a match."""
+"""Policies as compositions, asked over whole snapshots or put to work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement, Wait
-from cotenant.scheduling.filters import Gate
-from cotenant.scheduling.ledger import Need, need_of
-from cotenant.scheduling.matches import LearningMatch, Match
-from cotenant.scheduling.orders import Order
+from cotenant.scheduling.matches import LearningMatch
 from cotenant.scheduling.placer import Followed
 from cotenant.scheduling.policy import NOTHING, Facts
 from cotenant.scheduling.rankings import LOOP_UP_TO
-from cotenant.scheduling.recovery import ran_out_of_memory
-from cotenant.scheduling.scores import Score
+from cotenant.scheduling.rules import AfterOom, Collocation, Rules
 
-Collocation = Literal["time-sliced", "mps", "mig"]
-"""The ways to share a GPU; the remaining one of `Sharing` is not to share it."""
-
-
-AfterOom = Callable[[Job, Sequence[int], Need], Need]
+__all__ = ["AfterOom", "Collocation", "Ranked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
-    """Takes jobs in `order`; each gets the best GPU by `match` or `score` among those that may take it.
-
-    Readings that are fresh, GPUs kept for others, exclusive jobs and promises are respected by every composition,
-    see `filters`. A job of several GPUs gets all or none.
-
-    Attributes:
-        match: which others a job may join, and on which GPU best; stands before `score`.
-        backfill: a job that waits lets later ones pass. Without it the first that waits blocks all behind it,
-            except a retry, which must not stop the queue because it failed; with `retries_block` it does.
-        keep_after_s: with backfill, a job that has waited for so long gets its GPUs emptied: they take nobody
-            else until it starts. One job at a time. None: never.
-        alone: every job gets its GPUs alone.
-        sharing: how jobs that are not alone share.
-        spare_bytes: must be available besides what a job needs, but are not promised.
-        unknown_bytes: what a job of unknown need is promised. None: such a job runs alone.
-        after_oom: what the next attempt of a job asks for that ran out of memory, given the GPUs there are (largest
-            first) and what it would ask for otherwise.
-    """
-
-    name: str
-    order: Order
-    score: Score
-    gates: tuple[Gate, ...] = ()
-    match: Match | None = None
-    backfill: bool = True
-    retries_block: bool = False
-    keep_after_s: float | None = None
-    alone: bool = False
-    sharing: Collocation = "time-sliced"
-    spare_bytes: int = 0
-    unknown_bytes: int | None = None
-    after_oom: AfterOom | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gates", tuple(each for each in self.gates if not each.never_closes))
+class Ranked(Rules):
+    """A policy that is a name for a composition: see `Rules` for what it is made of."""
 
     def placer(self, facts: Facts = NOTHING, *, loop_up_to: int = LOOP_UP_TO) -> Followed:
         """The policy at work on an empty queue and no GPU."""
         match = self.match.following(facts) if isinstance(self.match, LearningMatch) else self.match
-        policy = self if match is self.match else replace(self, match=match)
-        return Followed(policy, facts, loop_up_to=loop_up_to)
+        rules = self if match is self.match else replace(self, match=match)
+        return Followed(rules, facts, loop_up_to=loop_up_to)
 
     def decide(self, queue: Sequence[Job], server: ServerSnapshot) -> list[Placement | Wait]:
         """One answer per job, in the order considered. A wait tells of the GPUs as this decision leaves them."""
@@ -80,14 +37,3 @@ class Ranked:
         placed = {each.job_id: each for each in placer.decide(server.at_s)}
         considered = sorted(queue, key=lambda job: self.order(job, NOTHING))
         return [placed.get(job.id) or placer.explain(job.id, server.at_s) for job in considered]
-
-    def need(self, job: Job, totals_bytes: Sequence[int], learned_bytes: int | None) -> Need:
-        """What a job asks of each of its GPUs under this policy."""
-        need = need_of(job, totals_bytes, learned_bytes=learned_bytes, unknown_bytes=self.unknown_bytes)
-        if self.after_oom is not None and any(each.exit and ran_out_of_memory(each.exit) for each in job.attempts):
-            need = self.after_oom(job, totals_bytes, need)
-        if need.alone:
-            return need
-        if self.alone:
-            return replace(need, alone=True, why_alone="the policy shares no GPU")
-        return replace(need, spare_bytes=self.spare_bytes) if self.spare_bytes else need

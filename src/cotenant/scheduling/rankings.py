@@ -6,11 +6,12 @@ GPUs one structure for each style of score.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
+from cotenant.scheduling.buckets import Buckets
+from cotenant.scheduling.gangs import MOST_ALIKE, Servers, in_fewest_servers, stand_together
 from cotenant.scheduling.matches import Match
 from cotenant.scheduling.scores import Score
 from cotenant.scheduling.views import GpuView
@@ -18,9 +19,6 @@ from cotenant.scheduling.views import GpuView
 LOOP_UP_TO = 16
 """So many GPUs are simply looped over; above, what keeping an order costs is less than looking at all."""
 
-PLACE_BITS = 24
-PLACE_MASK = (1 << PLACE_BITS) - 1
-BUCKET_BITS = 10
 KEY_SCALE = 1 << 20
 
 
@@ -32,7 +30,10 @@ class Ranking(Protocol):
         ...
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, profile: Hashable) -> Sequence[GpuView]:
-        """The best `count` GPUs with so much available, of at least that size; empty if there are fewer."""
+        """The best `count` GPUs with so much available, of at least that size; empty if there are fewer.
+
+        Several are in the fewest servers that equals allow, see `gangs`.
+        """
         ...
 
     def taken(self, view: GpuView) -> None:
@@ -51,6 +52,8 @@ class Loop:
         self._next = 0
         self._by_memory = match is None and score.style in ("spread", "pack")
         self._spread = score.style == "spread"
+        self._ring = match is None and score.style == "ring"
+        self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
         if eligible:
@@ -72,6 +75,8 @@ class Loop:
         if count == 1:
             return (self._views[min(found)[1]],)
         found.sort()
+        if self._servers > 1:
+            return in_fewest_servers([(0 if self._ring else key, self._views[place]) for key, place in found], count)
         return [self._views[place] for _, place in found[:count]]
 
     def _one_by_memory(self, bytes_each: int, least_total_bytes: int) -> Sequence[GpuView]:
@@ -109,76 +114,6 @@ def _key(score: Score, view: GpuView) -> int:
     return round(min(max(score.key(view), 0.0), 1.0) * KEY_SCALE)
 
 
-class Buckets:
-    """Places sorted by a key, an int from 0 to `most`; each change and each question costs about a bucket.
-
-    A bucket is a sorted list of (key, place) packed into one int; a bit mask says which buckets have any.
-    """
-
-    __slots__ = ("_lists", "_mask", "_packed", "_shift")
-
-    def __init__(self, most: int) -> None:
-        self._shift = max(0, most.bit_length() - BUCKET_BITS)
-        self._lists: list[list[int]] = [[] for _ in range((most >> self._shift) + 1)]
-        self._mask = 0
-        self._packed: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._packed)
-
-    def put(self, place: int, key: int) -> None:
-        """File `place` under `key`, wherever it was before."""
-        packed = key << PLACE_BITS | place
-        old = self._packed.get(place)
-        if old == packed:
-            return
-        if old is not None:
-            self._take_out(old)
-        self._packed[place] = packed
-        bucket = key >> self._shift
-        held = self._lists[bucket]
-        if held:
-            insort(held, packed)
-        else:
-            held.append(packed)
-            self._mask |= 1 << bucket
-
-    def drop(self, place: int) -> None:
-        """Forget `place`."""
-        old = self._packed.pop(place, None)
-        if old is not None:
-            self._take_out(old)
-
-    def _take_out(self, packed: int) -> None:
-        bucket = packed >> PLACE_BITS + self._shift
-        held = self._lists[bucket]
-        del held[bisect_left(held, packed)]
-        if not held:
-            self._mask ^= 1 << bucket
-
-    def first(self) -> int:
-        """The place with the smallest key, or -1."""
-        mask = self._mask
-        return self._lists[(mask & -mask).bit_length() - 1][0] & PLACE_MASK if mask else -1
-
-    def walk(self, start: int = 0) -> Iterator[int]:
-        """Places from key `start` on, in order. Nothing may be filed meanwhile."""
-        bucket = start >> self._shift
-        if bucket >= len(self._lists):
-            return
-        mask = self._mask >> bucket
-        if mask & 1:
-            held = self._lists[bucket]
-            for each in islice(held, bisect_left(held, start << PLACE_BITS), None):
-                yield each & PLACE_MASK
-        mask = mask >> 1 << 1
-        while mask:
-            low = mask & -mask
-            for each in self._lists[bucket + low.bit_length() - 1]:
-                yield each & PLACE_MASK
-            mask ^= low
-
-
 class ByMemory:
     """Most, or least, memory available first."""
 
@@ -187,6 +122,7 @@ class ByMemory:
         self._spread = spread
         self._most = max((each.total_bytes for each in views), default=0)
         self._buckets = Buckets(self._most)
+        self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
         if eligible:
@@ -205,16 +141,17 @@ class ByMemory:
                 return ()
             if count == 1 and view.total_bytes >= least_total_bytes:
                 return (view,)
-        found = []
+        liked = self._in_order(bytes_each, least_total_bytes)
+        return _first(liked, count) if count == 1 or self._servers == 1 else in_fewest_servers(liked, count)
+
+    def _in_order(self, bytes_each: int, least_total_bytes: int) -> Iterator[tuple[int, GpuView]]:
         for place in self._buckets.walk(0 if self._spread else bytes_each):
             view = self._views[place]
-            if (view.available_bytes or 0) < bytes_each:
+            available = view.available_bytes or 0
+            if available < bytes_each:
                 break
             if view.total_bytes >= least_total_bytes:
-                found.append(view)
-                if len(found) == count:
-                    return found
-        return ()
+                yield available, view
 
     def taken(self, view: GpuView) -> None:
         """Nothing to remember."""
@@ -227,6 +164,7 @@ class ByKey:
         self._views = views
         self._score = score
         self._buckets = Buckets(KEY_SCALE)
+        self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
         if eligible:
@@ -235,14 +173,14 @@ class ByKey:
             self._buckets.drop(view.place)
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, _profile: Hashable) -> Sequence[GpuView]:
-        found = []
+        liked = self._in_order(bytes_each, least_total_bytes)
+        return _first(liked, count) if count == 1 or self._servers == 1 else in_fewest_servers(liked, count)
+
+    def _in_order(self, bytes_each: int, least_total_bytes: int) -> Iterator[tuple[int, GpuView]]:
         for place in self._buckets.walk():
             view = self._views[place]
             if (view.available_bytes or 0) >= bytes_each and view.total_bytes >= least_total_bytes:
-                found.append(view)
-                if len(found) == count:
-                    return found
-        return ()
+                yield _key(self._score, view), view
 
     def taken(self, view: GpuView) -> None:
         """Nothing to remember."""
@@ -256,16 +194,27 @@ class Ring:
         self._rotates = rotates
         self._mask = 0
         self._next = 0
+        self._servers = _servers(views)
+        self._free = Servers(views) if self._servers > 1 and not rotates and stand_together(views) else None
 
     def file(self, view: GpuView, eligible: bool) -> None:
         bit = 1 << view.place
-        if eligible:
-            self._mask |= bit
-        elif self._mask & bit:
+        if eligible != bool(self._mask & bit):
             self._mask ^= bit
+            if self._free is not None:
+                self._free.file(view.place, is_free=eligible)
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, _profile: Hashable) -> Sequence[GpuView]:
-        found = []
+        if count > 1 and self._free is not None and not bytes_each and not least_total_bytes:
+            return self._free.best(count)
+        if count == 1 and not self._next and self._mask:
+            view = self._views[(self._mask & -self._mask).bit_length() - 1]
+            if (view.available_bytes or 0) >= bytes_each and view.total_bytes >= least_total_bytes:
+                return (view,)
+        liked = self._in_order(bytes_each, least_total_bytes)
+        return _first(liked, count) if count == 1 or self._servers == 1 else in_fewest_servers(liked, count)
+
+    def _in_order(self, bytes_each: int, least_total_bytes: int) -> Iterator[tuple[int, GpuView]]:
         behind = self._mask >> self._next << self._next
         for mask in (behind, self._mask ^ behind):
             left = mask
@@ -274,10 +223,7 @@ class Ring:
                 left ^= low
                 view = self._views[low.bit_length() - 1]
                 if (view.available_bytes or 0) >= bytes_each and view.total_bytes >= least_total_bytes:
-                    found.append(view)
-                    if len(found) == count:
-                        return found
-        return ()
+                    yield 0, view
 
     def taken(self, view: GpuView) -> None:
         if self._rotates:
@@ -294,6 +240,7 @@ class ByMatch:
         self._groups: dict[Hashable, Buckets] = {}
         self._group_of: dict[int, Hashable] = {}
         self._spare: list[Buckets] = []  # of groups that are no more
+        self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
         place = view.place
@@ -314,13 +261,15 @@ class ByMatch:
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, profile: Hashable) -> Sequence[GpuView]:
         found: list[tuple[float, int, int]] = []
+        together = count > 1 and self._servers > 1
+        most = 2 * count + MOST_ALIKE if together else count
         for signature, group in self._groups.items():
             if (self._views[group.first()].available_bytes or 0) < bytes_each:
                 continue
             cost = self._match.cost(profile, signature)
             if cost is None:
                 continue
-            left = count
+            left = most
             for place in group.walk():
                 view = self._views[place]
                 available = view.available_bytes or 0
@@ -330,10 +279,26 @@ class ByMatch:
                     found.append((cost, -available, place))
                     left -= 1
         found.sort()
+        if together:
+            return in_fewest_servers([(each[:2], self._views[each[2]]) for each in found], count)
         return [self._views[place] for _, _, place in found[:count]] if len(found) >= count else ()
 
     def taken(self, view: GpuView) -> None:
         """Nothing to remember."""
+
+
+def _servers(views: Sequence[GpuView]) -> int:
+    """In how many they are."""
+    return len({each.server for each in views})
+
+
+def _first(liked: Iterator[tuple[int, GpuView]], count: int) -> Sequence[GpuView]:
+    """So many; empty if there are fewer."""
+    if count == 1:
+        best = next(liked, None)
+        return () if best is None else (best[1],)
+    found = [view for _, view in islice(liked, count)]
+    return found if len(found) == count else ()
 
 
 def ranking(views: list[GpuView], score: Score, match: Match | None, *, loop_up_to: int = LOOP_UP_TO) -> Ranking:

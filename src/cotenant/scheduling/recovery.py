@@ -113,6 +113,11 @@ def _after_failure(job: Job, end: AttemptExit) -> Retry | Final:
     return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=f"retry as asked: {reason}")
 
 
+def lost_its_place(job: Job) -> bool:
+    """Whether it ran out of memory since it was last requeued: where there is room, it starts again at once."""
+    return any(each.exit is not None and ran_out_of_memory(each.exit) for each in job.attempts[job.attempts_forgiven :])
+
+
 def failures(job: Job) -> int:
     """Attempts that failed for a reason of their own, since the job was last requeued."""
     return sum(1 for each in job.attempts[job.attempts_forgiven :] if _failed(each))

@@ -28,9 +28,14 @@ class _Sum:
 
 
 class Spells:
-    """Of one attempt. Companies that it had for less than `least_s` are not told of."""
+    """Of one attempt. Companies that it had for less than `least_s` are not told of.
+
+    Attributes:
+        card_bytes: memory of its GPU; None before that was told.
+    """
 
     def __init__(self, *, least_s: float = LEAST_S) -> None:
+        self.card_bytes: int | None = None
         self._least_s = least_s
         self._sums: dict[tuple[int, ...], _Sum] = {}
         self._mates: tuple[int, ...] | None = None
@@ -74,14 +79,15 @@ class Spells:
     def longest(self) -> tuple[Spell, ...]:
         """The longest, longest first; short ones and the many are left out."""
         longest = sorted(self._sums.items(), key=lambda each: (-each[1].seconds, each[0]))
-        return tuple(_spell(mates, found) for mates, found in longest[:MOST_SPELLS] if found.seconds >= self._least_s)
+        kept = [each for each in longest[:MOST_SPELLS] if each[1].seconds >= self._least_s]
+        return tuple([self._spell(mates, found) for mates, found in kept])
 
     def smact_of(self, mates: tuple[int, ...]) -> float | None:
         """Mean SM activity in that company, to two digits; None where it is not known, or of too short a time."""
         found = self._sums.get(mates)
         if found is None or found.seconds < self._least_s:
             return None
-        smact = _spell(mates, found).smact
+        smact = self._spell(mates, found).smact
         return None if smact is None else round(smact, 2)
 
     def now(self) -> Spell | None:
@@ -89,7 +95,15 @@ class Spells:
         found = None if self._mates is None else self._sums.get(self._mates)
         if found is None or self._mates is None or found.seconds < self._least_s:
             return None
-        return _spell(self._mates, found)
+        return self._spell(self._mates, found)
+
+    def _spell(self, mates: tuple[int, ...], found: _Sum) -> Spell:
+        means: Mapping[str, float | None] = {
+            name: found.sums[name] / found.read_s[name] if found.read_s[name] >= LEAST_READ * found.seconds else None
+            for name in MEASURES
+        }
+        steps_hz = found.steps / found.steps_s if found.steps_s else None
+        return Spell(mates=mates, seconds=found.seconds, steps_hz=steps_hz, card_bytes=self.card_bytes, **means)
 
     def state(self) -> list[list[Any]]:
         """All of it as plain values."""
@@ -114,12 +128,3 @@ class Spells:
 
 def _floats(values: Sequence[Any]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(MEASURES, values, strict=True)}
-
-
-def _spell(mates: tuple[int, ...], found: _Sum) -> Spell:
-    means: Mapping[str, float | None] = {
-        name: found.sums[name] / found.read_s[name] if found.read_s[name] >= LEAST_READ * found.seconds else None
-        for name in MEASURES
-    }
-    steps_hz = found.steps / found.steps_s if found.steps_s else None
-    return Spell(mates=mates, seconds=found.seconds, steps_hz=steps_hz, **means)

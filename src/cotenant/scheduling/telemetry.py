@@ -102,6 +102,7 @@ class Telemetry:
             if spells is not None:
                 mates = tuple(other for other in everybody if other != each.job_id)
                 spells.note(mates, seconds, sample, each.steps_hz, each.steps_s)
+                spells.card_bytes = self._totals_bytes.get(uuid)
 
     def _see(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
         on_gpu = self._seen.get(key)

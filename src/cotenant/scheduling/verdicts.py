@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cotenant.core.placement import Verdict, Wait
 from cotenant.scheduling import filters
+from cotenant.scheduling.rules import Rules
 from cotenant.scheduling.views import GpuView
 from cotenant.scheduling.waiting import Kind
 
-if TYPE_CHECKING:
-    from cotenant.scheduling.ranked import Ranked
 
-
-def verdict(policy: Ranked, kind: Kind, job_id: int, view: GpuView, at_s: float) -> Verdict | None:
+def verdict(policy: Rules, kind: Kind, job_id: int, view: GpuView, at_s: float) -> Verdict | None:
     """The first rule by which this GPU will not take the job, or None."""
     need = kind.need
     for rule, reason in (
@@ -27,6 +24,8 @@ def verdict(policy: Ranked, kind: Kind, job_id: int, view: GpuView, at_s: float)
         if reason is not None:
             return Verdict(gpu_uuid=view.uuid, rule=rule, reason=reason)
     for gate in policy.gates:
+        if need.at_once and gate.of_activity:
+            continue
         reason = gate.refuses(view, at_s)
         if reason is not None:
             return Verdict(gpu_uuid=view.uuid, rule=gate.rule, reason=reason)
@@ -36,7 +35,7 @@ def verdict(policy: Ranked, kind: Kind, job_id: int, view: GpuView, at_s: float)
     return None
 
 
-def wait(policy: Ranked, kind: Kind, job_id: int, views: Sequence[GpuView], at_s: float) -> Wait:
+def wait(policy: Rules, kind: Kind, job_id: int, views: Sequence[GpuView], at_s: float) -> Wait:
     """What a job is told that finds no place."""
     need = kind.need
     found = [verdict(policy, kind, job_id, each, at_s) for each in views]

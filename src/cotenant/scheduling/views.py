@@ -35,7 +35,14 @@ class Newcomer:
         "workload",
     )
 
-    def __init__(self, job_id: int, promised_bytes: int, sharing: Sharing, placed_at_s: float) -> None:
+    def __init__(
+        self,
+        job_id: int,
+        promised_bytes: int,
+        sharing: Sharing,
+        placed_at_s: float,
+        slowdown_bound: float | None = None,
+    ) -> None:
         self.job_id = job_id
         self.attempt = 0
         self.promised_bytes = self.held_bytes = promised_bytes
@@ -43,7 +50,7 @@ class Newcomer:
         self.sharing: Sharing = sharing
         self.placed_at_s = placed_at_s
         self.seen_at_s: float | None = None
-        self.slowdown_bound: float | None = None
+        self.slowdown_bound = slowdown_bound
         self.gpus = 1
         self.workload: str | None = None
         self.smact: float | None = None
@@ -81,6 +88,7 @@ class GpuView:
         "opens_at_s",
         "place",
         "residents",
+        "server",
         "signature",
         "snapshot",
         "told",
@@ -91,6 +99,7 @@ class GpuView:
     def __init__(self, snapshot: GpuSnapshot, place: int = 0) -> None:
         self.place = place
         self.uuid = snapshot.gpu.uuid
+        self.server = snapshot.gpu.server
         self.kept_for: int | None = None
         self.opens_at_s = -math.inf
         self.filed = 0
@@ -193,7 +202,9 @@ class GpuView:
         newest: float | None = getattr(samples[-1], measure) if samples else None
         if newest is None or math.isnan(newest):
             return []
-        since_s = max((each.seen_at_s for each in self.residents if each.seen_at_s is not None), default=-math.inf)
+        since_s = max([each.seen_at_s for each in self.residents if each.seen_at_s is not None], default=-math.inf)
+        if samples[-1].at_s < since_s:
+            return [newest]
         found = ((each.at_s, getattr(each, measure)) for each in samples)
         since = [value for at_s, value in found if at_s >= since_s and value is not None and not math.isnan(value)]
         return since or [newest]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from cotenant.core.job import Job, Queued
+from cotenant.core.gpu import Sharing
+from cotenant.core.job import Job, Queued, Share
 from cotenant.core.placement import Wait
 from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.recovery import share_of
+from cotenant.scheduling.recovery import lost_its_place, share_of
 
 Key = tuple[float, ...]
+
+WAYS: Mapping[Share, Sharing] = {"time": "time-sliced", "mps": "mps"}
+
+ROOMS = SHARED_ROOM, EMPTY_ROOM, ANY_ROOM = range(3)
+"""Where a kind may find a place: where sharing is open, on an empty GPU, or wherever there is memory (see `Need`)."""
 
 FEW_DEAD = 64
 MOST_KINDS = 4096
@@ -59,19 +66,19 @@ class Entry:
 class Line:
     """Entries in order. Those that died stay until they come first, or until they are most of all."""
 
-    __slots__ = ("_dead", "_heap")
+    __slots__ = ("_dead", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Key, Entry]] = []
+        self.heap: list[tuple[Key, Entry]] = []
         self._dead = 0
 
     def add(self, entry: Entry) -> None:
         """One more waits."""
-        heappush(self._heap, (entry.key, entry))
+        heappush(self.heap, (entry.key, entry))
 
     def head(self) -> Entry | None:
         """The first that waits, or None."""
-        heap = self._heap
+        heap = self.heap
         while heap:
             entry = heap[0][1]
             if entry.alive:
@@ -82,17 +89,18 @@ class Line:
 
     def step_aside(self) -> Entry:
         """Take the first out; `add` brings it back."""
-        return heappop(self._heap)[1]
+        return heappop(self.heap)[1]
 
     def bury(self, entry: Entry) -> None:
         """One of them has died."""
-        if self._heap and self._heap[0][1] is entry:
-            heappop(self._heap)
+        heap = self.heap
+        if heap and heap[0][1] is entry:
+            heappop(heap)
             return
         self._dead += 1
-        if self._dead > FEW_DEAD and self._dead > len(self._heap) // 2:
-            self._heap = [each for each in self._heap if each[1].alive]
-            heapify(self._heap)
+        if self._dead > FEW_DEAD and self._dead > len(heap) // 2:
+            self.heap = [each for each in heap if each[1].alive]
+            heapify(self.heap)
             self._dead = 0
 
 
@@ -101,18 +109,38 @@ class Kind(Line):
 
     Attributes:
         bytes_each: to be available on each GPU, with what is to spare.
+        promised_bytes: what each GPU promises one of them; None: all that it has, for nobody else will be there.
+        sharing: how they share, in a policy that shares in the way given.
         profile: what the match of the policy sees in them.
+        room: which of `ROOMS` they need.
         blocked: nothing has become better for them since one found no place.
         wait: what was last said to one of them, `answered` as of which change and time.
     """
 
-    __slots__ = ("answered", "blocked", "bytes_each", "need", "profile", "wait")
+    __slots__ = (
+        "alone",
+        "answered",
+        "blocked",
+        "bytes_each",
+        "gpus",
+        "need",
+        "profile",
+        "promised_bytes",
+        "room",
+        "sharing",
+        "wait",
+    )
 
-    def __init__(self, need: Need, profile: Hashable) -> None:
+    def __init__(self, need: Need, profile: Hashable, sharing: Sharing = "time-sliced") -> None:
         super().__init__()
         self.need = need
+        self.gpus = need.gpus
+        self.alone = need.alone
         self.profile = profile
         self.bytes_each = (need.bytes or 0) + need.spare_bytes
+        self.room = EMPTY_ROOM if need.alone else ANY_ROOM if need.at_once else SHARED_ROOM
+        self.promised_bytes = None if need.alone else need.bytes
+        self.sharing: Sharing = "exclusive" if self.promised_bytes is None else WAYS.get(need.share, sharing)
         self.blocked = False
         self.answered: tuple[int, float] | None = None
         self.wait: Wait | None = None
@@ -125,15 +153,19 @@ class Queue:
         entries: by job id.
         ready: kinds that may find a place; `blocked` are the others. Both only if somebody waits.
         line: all of them in order, for a policy that lets nobody pass; else unused.
+        at_once: ids of those that ran out of memory, see `Need`.
     """
 
-    def __init__(self, *, in_line: bool) -> None:
+    def __init__(self, *, in_line: bool, sharing: Sharing) -> None:
         self.entries: dict[int, Entry] = {}
         self.ready: dict[Kind, None] = {}
         self.blocked: dict[Kind, None] = {}
         self.line = Line()
+        self.at_once: set[int] = set()
         self._in_line = in_line
+        self._sharing: Sharing = sharing
         self._kinds: dict[tuple[Need, Hashable], Kind] = {}
+        self._least = [math.inf] * len(ROOMS)  # bytes of those blocked, by room; less at most
 
     def kind(self, need: Need, profile: Hashable) -> Kind:
         """The kind of those that ask for this."""
@@ -141,14 +173,16 @@ class Queue:
         if found is None:
             if len(self._kinds) >= MOST_KINDS:
                 self._kinds = {key: each for key, each in self._kinds.items() if each.head() is not None}
-            found = self._kinds[need, profile] = Kind(need, profile)
+            found = self._kinds[need, profile] = Kind(need, profile, self._sharing)
         return found
 
     def enter(self, entry: Entry) -> None:
         """One more waits."""
         kind = entry.kind
         self.entries[entry.job.id] = entry
-        kind.add(entry)
+        heappush(kind.heap, (entry.key, entry))
+        if kind.need.at_once:
+            self.at_once.add(entry.job.id)
         if self._in_line:
             self.line.add(entry)
         if not kind.blocked:
@@ -160,31 +194,45 @@ class Queue:
         entry.alive = False
         del self.entries[entry.job.id]
         kind.bury(entry)
+        if kind.need.at_once:
+            self.at_once.discard(entry.job.id)
         if self._in_line:
             self.line.bury(entry)
-        if kind.head() is None:
+        if not kind.heap or kind.head() is None:
             self.ready.pop(kind, None)
-            self.blocked.pop(kind, None)
-            kind.blocked = False
+            if kind.blocked:
+                del self.blocked[kind]
+                kind.blocked = False
 
     def block(self, kind: Kind) -> None:
         """Somebody of this kind found no place."""
         kind.blocked = True
         self.ready.pop(kind, None)
         self.blocked[kind] = None
+        self._least[kind.room] = min(self._least[kind.room], kind.bytes_each)
 
-    def unblock(self, most_shared_bytes: int, most_empty_bytes: int) -> None:
-        """GPUs got better, of which so much is available: who may have a chance is looked at again."""
+    def unblock(self, most_bytes: Sequence[int]) -> None:
+        """GPUs got better, with so much available for each of `ROOMS`: who may have a chance is looked at again."""
+        for most, least in zip(most_bytes, self._least, strict=True):
+            if most >= least:
+                break
+        else:
+            return
+        self._least = [math.inf] * len(ROOMS)
         for kind in list(self.blocked):
-            if kind.bytes_each <= (most_empty_bytes if kind.need.alone else most_shared_bytes):
+            if kind.bytes_each <= most_bytes[kind.room]:
                 kind.blocked = False
                 del self.blocked[kind]
                 self.ready[kind] = None
+            else:
+                self._least[kind.room] = min(self._least[kind.room], kind.bytes_each)
 
 
-def asked(job: Job) -> tuple[object, ...]:
-    """What the need of `job` follows from, but for what a policy and its facts add; cheap to make and to compare."""
+def asked(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[object, ...]:
+    """What the need of `job` follows from under one policy, with what history knows; cheap to make and to compare."""
     spec, estimate = job.spec, job.estimate
+    if estimate is None and not job.attempts and not job.exclusive_retry:
+        return (spec.gpus, spec.declared_bytes, job.floor_bytes, spec.exclusive, spec.share, learned_bytes, profile)
     return (
         spec.gpus,
         spec.declared_bytes,
@@ -192,6 +240,8 @@ def asked(job: Job) -> tuple[object, ...]:
         job.floor_bytes,
         spec.exclusive,
         job.exclusive_retry,
-        bool(job.attempts),
-        share_of(job) if job.attempts else spec.share,
+        bool(job.attempts) and (share_of(job), lost_its_place(job)),
+        spec.share,
+        learned_bytes,
+        profile,
     )

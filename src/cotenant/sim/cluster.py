@@ -39,8 +39,8 @@ class Slot(NamedTuple):
 class Cluster:
     """All GPUs that jobs may get, in display order; `text` says what they are.
 
-    A job of several GPUs may get any of them; what it costs to have them in several servers is the world's
-    `spread_speed`.
+    A job of several GPUs may get any of them, of as few servers as a policy can choose; what it costs to have them in
+    several is the world's `spread_speed`.
     """
 
     text: str
@@ -152,7 +152,10 @@ def _numbered(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     from dataclasses import replace
 
     width = len(str(max(0, len(slots) - 1)))
+    names = (
+        [f"server-{each.server}" for each in slots] if len({each.server for each in slots}) > 1 else [""] * len(slots)
+    )
     return tuple(
-        slot._replace(gpu=replace(slot.gpu, uuid=f"SIM-{index:0{width}d}", index=index))
-        for index, slot in enumerate(slots)
+        slot._replace(gpu=replace(slot.gpu, uuid=f"SIM-{index:0{width}d}", index=index, server=server))
+        for index, (slot, server) in enumerate(zip(slots, names, strict=True))
     )

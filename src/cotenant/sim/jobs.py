@@ -31,6 +31,7 @@ class Profile:
         smact, smocc, drama, utilization: mean while it trains; ratios.
         measured: False where the values were drawn or derived from something else.
         told_bytes: what estimators said of its peak, by estimator; None where one could not tell.
+        told_smact: what our estimate said of its SM activity, a ratio; None where it could not tell.
     """
 
     workload: str
@@ -42,6 +43,7 @@ class Profile:
     utilization: float | None = None
     measured: bool = True
     told_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    told_smact: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

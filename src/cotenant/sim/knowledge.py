@@ -1,4 +1,7 @@
-"""What a simulated scheduler is told of a job's memory: nothing, the truth, or what users or estimators said."""
+"""What a simulated scheduler is told of a job: nothing, the truth, or what users or estimators said.
+
+All tell its memory; our own estimate tells its SM activity too, where it can.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from cotenant.core.errors import UnknownName
 from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.sim.jobs import Profile, Trace
+
+OURS = "cotenant"
 
 TellBytes = Callable[[Profile], int | None]
 
@@ -24,7 +29,7 @@ _TELLERS: Mapping[str, TellBytes] = {
     "horus": _told("horus"),
     "faketensor": _told("faketensor"),
     "gpumemnet": _told("gpumemnet"),
-    "cotenant": _told("cotenant"),
+    OURS: _told(OURS),
 }
 
 
@@ -106,15 +111,17 @@ class JobMaker:
             gpus=gpus,
             slowdown_bound=self._bound,
         )
-        told = told_bytes(trace.profiles[profile_index], self.estimator) if profile_index >= 0 else None
-        if told is None:
+        profile = trace.profiles[profile_index] if profile_index >= 0 else None
+        told = told_bytes(profile, self.estimator) if profile is not None else None
+        if profile is None or told is None:
             return _Shared(spec, None, f"`{self.estimator}` cannot tell")
         if self.estimator == "declared":
             return _Shared(replace(spec, declared_bytes=told), None, "declared")
-        return _Shared(spec, _estimate(told, self.estimator), None)
+        smact = profile.told_smact if self.estimator == OURS else None
+        return _Shared(spec, _estimate(told, self.estimator, smact), None)
 
 
-def _estimate(told: int, estimator: str) -> Estimate:
+def _estimate(told: int, estimator: str, smact: float | None) -> Estimate:
     return Estimate(
         peak_allocated_bytes=None,
         peak_reserved_bytes=told,
@@ -124,4 +131,5 @@ def _estimate(told: int, estimator: str) -> Estimate:
         estimator=estimator,
         version="published",
         gpu="A100-40GB",
+        smact=smact,
     )

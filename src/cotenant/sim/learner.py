@@ -129,6 +129,7 @@ class Learner:
                     smocc=smocc_s / -minus_s,
                     drama=drama_s / -minus_s,
                     steps_hz=steps / -minus_s if self._tells_steps else None,
+                    card_bytes=live.cards[0].total_bytes,
                 )
             )
         return tuple(spells)

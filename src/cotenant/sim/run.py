@@ -20,8 +20,8 @@ from cotenant.sim.knowledge import JobMaker
 from cotenant.sim.learner import Learner
 from cotenant.sim.power import PowerModel, power_model
 from cotenant.sim.world import COMPLETED, World
-from cotenant.sim.world_card import Moment, Totals
 from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world_totals import Moment, Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,7 @@ def simulate(
         config=config,
         power_of=power_of or power_model,
         learner=learner,
+        minds_company=getattr(chosen, "minds_company", True),
     )
     world.run()
     moments = tuple(tuple(card.moments or ()) for card in world.cards) if config.record else None

@@ -13,7 +13,7 @@ Not modeled: CPUs and disks; which GPUs of one server talk fast; how long a deci
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heappop
 from typing import Any
 
@@ -30,6 +30,7 @@ from cotenant.sim.power import PowerModel
 from cotenant.sim.world_card import Card, Live
 from cotenant.sim.world_columns import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY, OUTCOMES, Columns
 from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world_pace import Pace
 from cotenant.sim.world_plans import Plans
 from cotenant.sim.world_recovery import after_out_of_memory
 from cotenant.sim.world_shown import Shown
@@ -37,7 +38,7 @@ from cotenant.sim.world_speeds import Speeds
 
 __all__ = ["COMPLETED", "FAILED", "NEVER", "OUTCOMES", "OUT_OF_MEMORY", "World"]
 
-ACTIVE, NEXT, REQUEUE, LOOK, FAULT, REPAIRED = range(6)
+ACTIVE, NEXT, REQUEUE, WAKE, FAULT, REPAIRED = range(6)
 
 MOST_VAIN_LOOKS = 1000
 """With nothing running and nothing to come, so many looks without a launch mean that who waits will wait for ever."""
@@ -45,6 +46,8 @@ MOST_VAIN_LOOKS = 1000
 
 class World(Columns):
     """One run of a trace on a cluster under a policy. `run` once; then its columns tell what became of each job.
+
+    Unless the policy `minds_company`, `learner` is told what jobs do alone, and not what they do to each other.
 
     Attributes:
         idle_while_waiting_s: GPU seconds with nobody on the GPU though some job waited.
@@ -62,6 +65,7 @@ class World(Columns):
         config: WorldConfig,
         power_of: Callable[[str], PowerModel],
         learner: Learner | None = None,
+        minds_company: bool = True,
     ) -> None:
         super().__init__(len(trace))
         self.trace = trace
@@ -73,6 +77,7 @@ class World(Columns):
         self._job_of = job_of
         self._speeds = Speeds(interference)
         self._learner = learner
+        self._minds_company = minds_company
         self._events: EventQueue[Any] = EventQueue()
         self._waiting: dict[int, Job] = {}  # by number in the trace, as the next two
         self._oom_at_s: dict[int, float] = {}
@@ -86,7 +91,9 @@ class World(Columns):
         self.decisions = 0
         self.now_s = 0.0
         self._plans = Plans(trace, config, self._speeds, cluster)
-        self._shown = Shown(placing, self._events, LOOK, config, len(self.cards))
+        self._shown = Shown(placing, self._wake_at, config, len(self.cards))
+        self._pace = Pace(self._speeds, self._shown, self._next_at)
+        self._happens = (self._begins, self._next, self._comes_back, self._wakes, self._fault, self._repaired)
         for card in self.cards:
             placing.update(self._shown.snapshot(card, 0.0))
             if config.fault_every_s is not None:
@@ -111,7 +118,7 @@ class World(Columns):
             card.residents.append(live)
             card.active.append(live)
             card.held_bytes += live.held_bytes
-        self._rerate(cards, 0.0)
+        self._pace.rate(cards, 0.0)
         for card in cards:
             self._placing.update(self._shown.snapshot(card, 0.0))
 
@@ -119,30 +126,24 @@ class World(Columns):
 
     def run(self) -> None:
         """Let everything happen, until nothing more will."""
-        submits = self.trace.submit_s
+        submits, heap, shown = self.trace.submit_s, self._events.heap, self._shown
         count, number = len(submits), 0
-        heap = self._events.heap
-        while heap or number < count:
+        while True:
             at_s = heap[0][0] if heap else math.inf
+            if self._waiting and shown.next_look_s < at_s:
+                at_s = shown.next_look_s
             arrives = number < count and submits[number] <= at_s
             if arrives:
                 at_s = submits[number]
+            elif at_s == math.inf:
+                break
             if self._waiting:
                 self.idle_while_waiting_s += (at_s - self.now_s) * self._empty
             self.now_s = at_s
             if arrives:
-                while number < count and submits[number] == at_s:
-                    if number not in self._seated:
-                        self._queue(number, self._job_of(number))
-                    number += 1
-                    self.happened += 1
-            else:
-                anything = False
-                while heap and heap[0][0] == at_s:
-                    _, _, kind, subject, version = heappop(heap)
-                    anything = self._happens(kind, subject, version, at_s) or anything
-                if not anything and not self._shown.moving:
-                    continue
+                number = self._arrive(number, at_s)
+            elif not self._happen(at_s) and not shown.moving:
+                continue
             if self._waiting:
                 self._decide(at_s)
             if not self._live and number >= count and self._is_over():
@@ -150,33 +151,48 @@ class World(Columns):
         for card in self.cards:
             card.advance(max(self.now_s, card.since_s))
 
+    def _arrive(self, number: int, at_s: float) -> int:
+        """Jobs come, from this number on; the number of the first that comes later."""
+        if self._shown.next_look_s < at_s:  # nobody waited, so nobody looked
+            self._shown.look(math.nextafter(at_s, 0.0))
+        submits = self.trace.submit_s
+        while number < len(submits) and submits[number] == at_s:
+            if number not in self._seated:
+                self._queue(number, self._job_of(number))
+            number += 1
+            self.happened += 1
+        return number
+
+    def _happen(self, at_s: float) -> bool:
+        """What is due, in the order in which it was planned; False if all of it has been overtaken."""
+        anything = self._shown.next_look_s <= at_s and self._shown.look(at_s)
+        heap, happens = self._events.heap, self._happens
+        while heap and heap[0][0] == at_s:
+            _, _, kind, subject, version = heappop(heap)
+            if kind <= NEXT:
+                if subject.version != version:
+                    continue
+                self.happened += 1
+            happens[kind](subject, at_s)
+            anything = True
+        return anything
+
     def _is_over(self) -> bool:
         self._vain_looks += bool(self._waiting)
         return not self._away and (not self._waiting or self._vain_looks > MOST_VAIN_LOOKS)
 
-    def _happens(self, kind: int, subject: Any, version: int, at_s: float) -> bool:
-        """Whether it does: False for what has been overtaken."""
-        if kind in (NEXT, ACTIVE):
-            if subject.version != version:
-                return False
-            self.happened += 1
-            if kind == NEXT:
-                self._next(subject, at_s)
-            else:
-                self._begins(subject, at_s)
-        elif kind == LOOK:
-            return self._shown.looks(subject, version, at_s)
-        elif kind == REQUEUE:
-            number, job = subject
-            self._away -= 1
-            self._queue(number, job)
-        elif kind == FAULT:
-            self._fault(subject, at_s)
-        else:
-            subject.down = False
-            self._shown.changed(subject)
-            self._events.put(at_s + self._plans.fault_after_s(), FAULT, subject)
-        return True
+    def _wake_at(self, at_s: float) -> None:
+        self._events.put(at_s, WAKE, None)
+
+    def _wakes(self, _nobody: None, at_s: float) -> None:
+        self._shown.woke(at_s)
+
+    def _next_at(self, at_s: float, live: Live) -> None:
+        self._events.put(at_s, NEXT, live, live.version)
+
+    def _comes_back(self, who: tuple[int, Job], _at_s: float) -> None:
+        self._away -= 1
+        self._queue(*who)
 
     def _queue(self, number: int, job: Job) -> None:
         if never_fits(job, self._totals_bytes) is not None:
@@ -219,7 +235,7 @@ class World(Columns):
             self._empty -= len(cards)
             for card in cards:
                 card.residents.append(live)
-            self._events.put(at_s + live.delay_s + live.work_s / speed, NEXT, live, live.version)
+            self._next_at(at_s + live.delay_s + live.work_s / speed, live)
             return
         for card in cards:
             card.advance(at_s)
@@ -248,12 +264,12 @@ class World(Columns):
         live.grown = profile is None or profile.peak_bytes <= profile.first_peak_bytes
         if not live.grown:
             live.next_s = max(live.done_s, min(SECOND_GROWTH_S, 0.5 * live.work_s))
-        self._note_company(live.cards, at_s)
+        self._note_company(live, at_s)
         live.company_since_s = at_s
         for card in live.cards:
             card.active.append(live)
         self._placing.seen(live.job.id, live.seen_s)
-        self._rerate(live.cards, at_s)
+        self._pace.rate(live.cards, at_s)
 
     def _next(self, live: Live, at_s: float) -> None:
         """It has come to where it grows, or to its end."""
@@ -274,7 +290,7 @@ class World(Columns):
         live.grown = True
         live.next_s = live.work_s
         if self._grow(live, live.profile.peak_bytes, at_s):
-            self._push(live, at_s)
+            self._pace.go_on(live, at_s)
             for card in live.cards:
                 card.settle(at_s)
 
@@ -331,10 +347,15 @@ class World(Columns):
             self._queue_again(live.number, live.job, at_s)
         self._events.put(at_s + self.config.repair_s, REPAIRED, card)
 
+    def _repaired(self, card: Card, at_s: float) -> None:
+        card.down = False
+        self._shown.changed(card)
+        self._events.put(at_s + self._plans.fault_after_s(), FAULT, card)
+
     def _leave(self, live: Live, at_s: float) -> None:
         """Give its memory and its GPUs back, and let its company speed up."""
         live.version += 1
-        self._note_company(live.cards, at_s)
+        self._note_company(live, at_s)
         for card in live.cards:
             card.advance(at_s)
             card.residents.remove(live)
@@ -342,7 +363,7 @@ class World(Columns):
                 card.active.remove(live)
             card.held_bytes -= live.held_bytes
         self._ended(live, at_s)
-        self._rerate(live.cards, at_s)
+        self._pace.rate(live.cards, at_s)
 
     def _ended(self, live: Live, at_s: float) -> None:
         for card in live.cards:
@@ -360,41 +381,14 @@ class World(Columns):
         self.outcome[live.number] = FAILED if self.trace.failed[live.number] else COMPLETED
         self.end_s[live.number] = at_s
 
-    def _note_company(self, cards: Sequence[Card], at_s: float) -> None:
+    def _note_company(self, live: Live, at_s: float) -> None:
         """For a history: what everybody at work here was seen to do until now, before company changes."""
-        if self._learner is not None:
-            for card in cards:
+        if self._learner is None:
+            return
+        for card in live.cards:
+            if self._minds_company or len(card.active) < 2:
                 self._learner.note(card, at_s)
-
-    # Speeds.
-
-    def _rerate(self, cards: Sequence[Card], at_s: float) -> None:
-        """New speeds for everybody on these GPUs; gangs drag what they show on their other GPUs along."""
-        for card in cards:
-            card.company = self._speeds.of(card)
-        touched: Iterable[Card] = cards
-        for card in cards:
-            for each, own in zip(card.active, card.company.speeds, strict=True):
-                speed = own
-                if len(each.cards) > 1:
-                    speed = min([other.company.speeds[other.active.index(each)] for other in each.cards]) * each.links
-                    if speed != each.speed:
-                        touched = dict.fromkeys((*touched, *each.cards))
-                if speed != each.speed:
-                    self._set_speed(each, speed, at_s)
-        for card in touched:
-            card.advance(at_s)
-            card.settle(at_s)
-            if card.residents:
-                self._shown.moves(card, at_s)
-
-    def _set_speed(self, live: Live, speed: float, at_s: float) -> None:
-        live.done_s += live.speed * (at_s - live.since_s)
-        live.since_s = at_s
-        live.speed = speed
-        self._push(live, at_s)
-
-    def _push(self, live: Live, at_s: float) -> None:
-        live.version += 1
-        left_s = max(0.0, live.next_s - live.done_s)
-        self._events.put(at_s + left_s / live.speed, NEXT, live, live.version)
+                continue
+            for each in card.active:
+                if each.cards[0] is card:
+                    each.company_since_s = at_s

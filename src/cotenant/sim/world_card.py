@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
-from cotenant.core.gpu import GpuSample, GpuSnapshot, Resident
+from cotenant.core.gpu import GpuSnapshot, Resident
 from cotenant.core.job import Job
+from cotenant.core.making import maker
 from cotenant.core.placement import Placement
 from cotenant.scheduling.interference import Activity as Known
 from cotenant.sim.cluster import Slot
 from cotenant.sim.interference import Activity
 from cotenant.sim.jobs import Profile
 from cotenant.sim.power import PowerModel
-from cotenant.sim.world_speeds import NOBODY, Company, company
+from cotenant.sim.world_company import NOBODY, Company
+from cotenant.sim.world_readings import Readings, Values
+from cotenant.sim.world_totals import Moment, Totals
 
 _UNKNOWN = Known()
+
+_resident: Callable[..., Resident] = maker(Resident)
+_snapshot: Callable[..., GpuSnapshot] = maker(GpuSnapshot)
 
 LEAST_SPELL_S = 10.0
 """What an attempt did for less long says nothing, as in the daemon."""
@@ -104,18 +108,18 @@ class Live:
             known = known._replace(smact=self._seen_alone(at_s))
         if found is None or (found.seen_at_s is None and at_s >= self.seen_s) or found.smact != known.smact:
             seen = at_s >= self.seen_s
-            found = self.resident = Resident(
-                job_id=self.job.id,
-                attempt=len(self.job.attempts) + 1,
-                promised_bytes=self.placement.promised_bytes,
-                observed_bytes=self.held_bytes if seen else None,
-                sharing=self.placement.sharing,
-                placed_at_s=self.placed_s,
-                seen_at_s=self.seen_s if seen else None,
-                slowdown_bound=self.job.spec.slowdown_bound,
-                gpus=len(self.cards),
-                workload=known.workload,
-                smact=known.smact,
+            found = self.resident = _resident(
+                self.job.id,
+                len(self.job.attempts) + 1,
+                self.placement.promised_bytes,
+                self.held_bytes if seen else None,
+                self.placement.sharing,
+                self.placed_s,
+                self.seen_s if seen else None,
+                self.job.spec.slowdown_bound,
+                len(self.cards),
+                known.workload,
+                known.smact,
             )
         return found
 
@@ -129,46 +133,17 @@ class Live:
         return round(smact_s / seconds, 2) if seconds >= LEAST_SPELL_S else None
 
 
-class Totals(NamedTuple):
-    """What a GPU did from the start of a run to its end.
-
-    Attributes:
-        busy_s: with an attempt on it; `active_s`: with one at work.
-        memory_byte_s, smact_s, smocc_s, drama_s: integrals over time.
-        shared_s: with more than one attempt on it.
-    """
-
-    busy_s: float
-    active_s: float
-    shared_s: float
-    memory_byte_s: float
-    smact_s: float
-    smocc_s: float
-    drama_s: float
-    energy_j: float
-
-
-class Moment(NamedTuple):
-    """A GPU from `at_s` on, until its next moment."""
-
-    at_s: float
-    residents: int
-    held_bytes: int
-    smact: float
-    power_w: float
-
-
 class Card:
     """A GPU during a run. `advance` is called before anything of it changes, `settle` after it."""
 
     __slots__ = (
-        "_history",
         "_idle_w",
         "_power",
         "_readings",
         "_waiting_w",
         "active",
         "active_s",
+        "at_work",
         "busy_s",
         "company",
         "down",
@@ -202,7 +177,8 @@ class Card:
         self.total_bytes = slot.gpu.memory_total_bytes
         self.residents: list[Live] = []
         self.active: list[Live] = []
-        self.company: Company = NOBODY  # `active`, at the speeds of the model; a gang may be slower
+        self.company: Company = NOBODY  # `active`, at the speeds of the model
+        self.at_work: Company = NOBODY  # the same; slower where a gang waits for another of its GPUs
         self.down = False
         self.since_s = 0.0
         self.held_bytes = 0
@@ -215,8 +191,7 @@ class Card:
         self.moving_until_s = -math.inf
         self.moved_s = 0.0  # first reading that shows its newest change; `moves` counts the changes
         self.moves = 0
-        self._history: deque[tuple[float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0)])
-        self._readings: deque[GpuSample] = deque()
+        self._readings = Readings()
         self.moments: list[Moment] | None = [Moment(0.0, 0, 0, 0.0, self.power_w)] if record else None
 
     def advance(self, at_s: float) -> None:
@@ -239,19 +214,10 @@ class Card:
         self.energy_j += self.power_w * passed_s
 
     def settle(self, at_s: float) -> None:
-        """Work out activity and power from who is at work now, after `advance` and the change of `company`."""
-        now = self.company
-        for each, speed in zip(self.active, now.speeds, strict=True):
-            if each.speed != speed:  # its gang waits for it on another GPU
-                now = company([each.activity for each in self.active], tuple([each.speed for each in self.active]))
-                break
-        _, self.smact, self.smocc, self.drama, working = now
+        """Work out activity and power from who is at work now, after `advance` and the change of `at_work`."""
+        _, self.smact, self.smocc, self.drama, working = self.at_work
         self.power_w = self._power.watts(len(self.residents), working)
-        history = self._history
-        if history[-1][0] == at_s:
-            history[-1] = (at_s, self.smact, self.smocc, self.drama)
-        else:
-            history.append((at_s, self.smact, self.smocc, self.drama))
+        self._readings.note(at_s, self.smact, self.smocc, self.drama)
         if self.moments is not None:
             self.moments.append(Moment(at_s, len(self.residents), self.held_bytes, self.smact, self.power_w))
 
@@ -292,70 +258,21 @@ class Card:
 
     def snapshot(self, at_s: float, *, window_s: float, reading_s: float) -> GpuSnapshot:
         """The GPU as a policy sees it at `at_s`, with readings of the last `window_s`."""
-        return GpuSnapshot(
-            gpu=self.gpu,
-            samples=self._samples(at_s, window_s, reading_s),
-            residents=tuple([each.seen_as(at_s) for each in self.residents]),
-            strangers_bytes=None if self.down else 0,
+        return _snapshot(
+            self.gpu,
+            self._readings.of_window(at_s, window_s, reading_s, used_bytes=self.held_bytes, power_w=self.power_w),
+            tuple([each.seen_as(at_s) for each in self.residents]),
+            None if self.down else 0,
         )
 
-    def _samples(self, at_s: float, window_s: float, reading_s: float) -> tuple[GpuSample, ...]:
-        """Readings at multiples of `reading_s`, worked out from the changes and not by ticking.
-
-        A GPU that has not changed for a whole window shows its ends only: all readings between them are the same.
-        """
-        history = self._history
-        last_s = math.floor(at_s / reading_s) * reading_s
-        oldest_s = last_s - window_s
-        while len(history) > 1 and history[1][0] <= oldest_s - reading_s:
-            history.popleft()
-        readings = self._readings
-        if len(history) == 1 and history[0][0] <= oldest_s - reading_s:
-            readings.clear()
-            values = history[0][1:]
-            return (self._sample(max(0.0, oldest_s), values), self._sample(last_s, values))
-        while readings and readings[0].at_s <= oldest_s:
-            readings.popleft()
-        next_s = readings[-1].at_s + reading_s if readings else max(0.0, oldest_s + reading_s)
-        while next_s <= last_s:
-            readings.append(self._sample(next_s, self._mean(next_s - reading_s, next_s)))
-            next_s += reading_s
-        return tuple(readings)
-
-    def mean_activity(self, at_s: float, window_s: float) -> tuple[float, float, float]:
+    def mean_activity(self, at_s: float, window_s: float) -> Values:
         """Mean SMACT, SMOCC and DRAMA since its newest attempt was seen, but not further back than `window_s`."""
+        readings = self._readings
         since_s = at_s - window_s
+        readings.forget(since_s)
         for each in self.active:
             if since_s < each.seen_s <= at_s:
                 since_s = each.seen_s
-        history = self._history
-        while len(history) > 1 and history[1][0] <= at_s - window_s:
-            history.popleft()
-        if since_s >= at_s or history[-1][0] <= since_s:
+        if since_s >= at_s or readings.changed_s <= since_s:
             return self.smact, self.smocc, self.drama
-        return self._mean(since_s, at_s)
-
-    def _mean(self, from_s: float, to_s: float) -> tuple[float, float, float]:
-        """Mean activity of that interval."""
-        smact = smocc = drama = 0.0
-        end_s = to_s
-        for since_s, *values in reversed(self._history):
-            if since_s >= end_s:
-                continue
-            part_s = end_s - max(since_s, from_s)
-            smact, smocc, drama = smact + values[0] * part_s, smocc + values[1] * part_s, drama + values[2] * part_s
-            end_s = since_s
-            if since_s <= from_s:
-                break
-        width_s = to_s - from_s
-        return smact / width_s, smocc / width_s, drama / width_s
-
-    def _sample(self, at_s: float, values: tuple[float, float, float]) -> GpuSample:
-        return GpuSample(
-            at_s=at_s,
-            used_bytes=self.held_bytes,
-            smact=values[0],
-            smocc=values[1],
-            drama=values[2],
-            power_w=self.power_w,
-        )
+        return readings.mean(since_s, at_s)

@@ -26,7 +26,7 @@ class WorldConfig:
             does now. A daemon looks every second; nothing new shows between these moments.
         restart_s: from an attempt that ran out of memory to its job being queued again.
         spread_speed: what a job of several GPUs keeps of its speed where they are not all in one server, 0 to 1. Gavel
-            measured medians of 0.5 on V100s, 0.7 on P100s and 1 on K80s; no policy looks for GPUs in one server.
+            measured medians of 0.5 on V100s, 0.7 on P100s and 1 on K80s.
         times_of: the GPU type that the run times of the trace are of; None for the first of the cluster. On other types
             jobs are as much faster or slower as `gpu_speeds` knows.
         sensitivity_sd: standard deviation of the log of a factor, hidden from policies, on what company costs a job.

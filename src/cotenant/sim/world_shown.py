@@ -7,12 +7,12 @@ last window on a server, the mean since its newest attempt was seen on a cluster
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections import deque
+from collections.abc import Callable
 
 from cotenant.core.gpu import GpuSnapshot
 from cotenant.scheduling.interference import Activity
 from cotenant.scheduling.policy import Placer
-from cotenant.sim.events import EventQueue
 from cotenant.sim.world_card import Card
 from cotenant.sim.world_config import WorldConfig
 
@@ -21,19 +21,28 @@ FULL_READINGS_UP_TO = 64
 
 
 class Shown:
-    """Puts events of the kind `look` at the moments to look again; their subject is a card, or None for a timer."""
+    """Tells the policy of GPUs; `wake_at` lets the world ask it at a time at which nothing else may happen.
 
-    def __init__(self, placing: Placer, events: EventQueue[Any], look: int, config: WorldConfig, gpus: int) -> None:
+    Attributes:
+        next_look_s: when a GPU that has changed is worth another look, which matters if somebody waits then; infinite
+            for never.
+    """
+
+    def __init__(self, placing: Placer, wake_at: Callable[[float], None], config: WorldConfig, gpus: int) -> None:
         self._placing = placing
-        self._events = events
-        self._look = look
+        self._wake_at = wake_at
         self._config = config
+        self._reading_s = config.reading_s
         self._full = gpus <= FULL_READINGS_UP_TO
         self._moving: dict[str, Card] = {}  # what they show changes from reading to reading
         self._changed: dict[str, Card] = {}  # the policy does not know yet
         self._stale: dict[str, Card] = {}  # the policy knows, but not their newest activity
-        self._timers: set[float] = set()
+        self._wakes: set[float] = set()
         self._overdue = False
+        self._after_s = sorted(config.recheck_s)
+        # For each of these delays, in the order of time: when, whom, and the count of changes after which that holds.
+        self._looks: list[deque[tuple[float, Card, int]]] = [deque() for _ in self._after_s]
+        self.next_look_s = math.inf
 
     def changed(self, card: Card) -> None:
         """It is not as the policy thinks, beyond what the policy did itself."""
@@ -44,60 +53,73 @@ class Shown:
         card.moved_s = self.shown_s(at_s)
         card.moves += 1
         if self._full:
-            card.moving_until_s = card.moved_s + self._config.window_s + self._config.reading_s
+            card.moving_until_s = card.moved_s + self._config.window_s + self._reading_s
             self._moving[card.gpu.uuid] = card
-        self._look_again(card, at_s)
+        self._look_later(card, at_s)
 
-    def _look_again(self, card: Card, at_s: float) -> None:
-        moved_s = card.moved_s
-        for each in self._config.recheck_s:
-            if moved_s + each > at_s:
-                self._events.put(moved_s + each, self._look, card, card.moves)
+    def _look_later(self, card: Card, at_s: float, first: int = 0) -> None:
+        """After the first of the delays from that number on which is not over yet."""
+        moved_s, after_s = card.moved_s, self._after_s
+        for number in range(first, len(after_s)):
+            due_s = moved_s + after_s[number]
+            if due_s > at_s:
+                self._looks[number].append((due_s, card, card.moves))
+                self.next_look_s = min(self.next_look_s, due_s)
                 return
+
+    def look(self, at_s: float) -> bool:
+        """The moments to look at GPUs up to `at_s` have come; False if all those have changed again since."""
+        anything = False
+        # Those of longer delays changed earlier, and so each queue stays in the order of time.
+        for number in range(len(self._looks) - 1, -1, -1):
+            looks = self._looks[number]
+            while looks and looks[0][0] <= at_s:
+                _, card, moves = looks.popleft()
+                if card.moves == moves:
+                    anything = True
+                    self._stale[card.gpu.uuid] = card
+                    self._look_later(card, at_s, number + 1)
+        self.next_look_s = min([looks[0][0] for looks in self._looks if looks], default=math.inf)
+        return anything
 
     @property
     def moving(self) -> bool:
         """Whether the policy may see something else from one moment to the next, though nothing happens."""
         return bool(self._moving) or self._overdue
 
-    def looks(self, card: Card | None, version: int, at_s: float) -> bool:
-        """One of the moments to look at a card, or a timer of the policy; False if the card has changed again since."""
-        if card is None:
-            self._timers.discard(at_s)
-            return True
-        if card.moves != version:
-            return False
-        self._stale[card.gpu.uuid] = card
-        self._look_again(card, at_s)
-        return True
-
     def wake(self, wakes_s: float | None, at_s: float) -> None:
         """The policy wants to be asked at `wakes_s`, whatever happens; or with the next event, if that is past."""
         self._overdue = wakes_s is not None and wakes_s <= at_s
-        if wakes_s is not None and wakes_s > at_s and wakes_s not in self._timers:
-            self._timers.add(wakes_s)
-            self._events.put(wakes_s, self._look, None)
+        if wakes_s is not None and wakes_s > at_s and wakes_s not in self._wakes:
+            self._wakes.add(wakes_s)
+            self._wake_at(wakes_s)
+
+    def woke(self, at_s: float) -> None:
+        """That time has come."""
+        self._wakes.discard(at_s)
 
     def tell(self, at_s: float) -> None:
         """Tell the policy what it does not know."""
-        for card in self._changed.values():
-            self._placing.update(self.snapshot(card, at_s))
-        self._changed.clear()
-        if not self._full:
+        if self._changed:
+            for card in self._changed.values():
+                self._placing.update(self.snapshot(card, at_s))
+            self._changed.clear()
+        if self._full:
+            for uuid, card in list(self._moving.items()):
+                if card.moving_until_s < at_s:
+                    del self._moving[uuid]
+                self._placing.update(self.snapshot(card, at_s))
+        elif self._stale:
+            window_s = self._config.window_s
             for uuid, card in self._stale.items():
                 if card.residents:
-                    self._placing.activity(uuid, Activity(None, *card.mean_activity(at_s, self._config.window_s)))
+                    self._placing.activity(uuid, Activity(None, *card.mean_activity(at_s, window_s)))
             self._stale.clear()
-            return
-        for uuid, card in list(self._moving.items()):
-            if card.moving_until_s < at_s:
-                del self._moving[uuid]
-            self._placing.update(self.snapshot(card, at_s))
 
     def snapshot(self, card: Card, at_s: float) -> GpuSnapshot:
         """A GPU as readings show it."""
-        return card.snapshot(at_s, window_s=self._config.window_s, reading_s=self._config.reading_s)
+        return card.snapshot(at_s, window_s=self._config.window_s, reading_s=self._reading_s)
 
     def shown_s(self, at_s: float) -> float:
         """The first reading that shows what happens at `at_s`."""
-        return math.ceil(at_s / self._config.reading_s) * self._config.reading_s
+        return math.ceil(at_s / self._reading_s) * self._reading_s

@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 from cotenant.core.gpu import Sharing
 from cotenant.sim.interference import Activity, Interference
 from cotenant.sim.jobs import Profile
-from cotenant.sim.power import busy
-
-if TYPE_CHECKING:
-    from cotenant.sim.world_card import Card, Live
+from cotenant.sim.world_card import Card, Live
+from cotenant.sim.world_company import NOBODY, Company, company
 
 MOST_COMPANIES = 200_000
-
-
-class Company(NamedTuple):
-    """Attempts at work on one GPU, and what it shows while they go at these speeds.
-
-    Attributes:
-        speeds: one for each, in the order they came to work.
-        smact, smocc, drama: of the GPU, ratios; `busy`: part of the time in which it has work.
-    """
-
-    speeds: tuple[float, ...] = ()
-    smact: float = 0.0
-    smocc: float = 0.0
-    drama: float = 0.0
-    busy: float = 0.0
-
-
-def company(activities: Sequence[Activity | None], speeds: tuple[float, ...]) -> Company:
-    """Attempts that go at these speeds; None where it is not known what one does."""
-    smact = smocc = drama = 0.0
-    for activity, speed in zip(activities, speeds, strict=True):
-        if activity is not None:
-            smact += activity.smact * speed
-            smocc += (activity.smocc or 0.0) * speed
-            drama += (activity.drama or 0.0) * speed
-    return Company(speeds, min(1.0, smact), min(1.0, smocc), min(1.0, drama), busy(activities))
-
-
-NOBODY = Company()
 
 
 class Speeds:
@@ -51,6 +19,7 @@ class Speeds:
     def __init__(self, interference: Interference) -> None:
         self._interference = interference
         self._known: dict[tuple[str, Sharing, tuple[int, ...]], Company] = {}
+        self._held_up: dict[tuple[tuple[float, ...], tuple[int, ...]], Company] = {}
         self._activities: list[Activity] = []
         self._ids: dict[Activity, int] = {}
 
@@ -80,6 +49,22 @@ class Speeds:
             if len(self._known) >= MOST_COMPANIES:
                 self._known.clear()
             found = self._known[key] = company([each.activity for each in members], self._ask(card, sharing, key[2]))
+        return found
+
+    def held_up(self, card: Card) -> Company:
+        """Who is at work on this GPU at the speeds they have: a gang waits for the slowest of its GPUs."""
+        members, model = card.active, card.company
+        for each, speed in zip(members, model.speeds, strict=True):
+            if each.speed != speed:
+                break
+        else:
+            return model
+        key = (tuple([each.speed for each in members]), tuple([each.activity_id for each in members]))
+        found = self._held_up.get(key)
+        if found is None:
+            if len(self._held_up) >= MOST_COMPANIES:
+                self._held_up.clear()
+            found = self._held_up[key] = company([each.activity for each in members], key[0])
         return found
 
     def alone(self, live: Live, card: Card) -> float:

@@ -135,6 +135,23 @@ def test_the_slowdown_of_a_step_rate_is_learned():
     assert before[0] < after[0] < 2.0
 
 
+def test_what_is_learned_of_a_small_gpu_is_beside_what_was_expected_of_it():
+    """As slow as expected there: nothing is new. On the GPU that the law is of, it would be."""
+    effects = {}
+    for card_bytes in (10 * GiB, None):
+        alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.3, steps_hz=10.0)])
+        other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+        history = known(alone, other)
+        company = [history.activity(each)._replace(card_bytes=10 * GiB) for each in (alone, other)]
+        hz = 10.0 / history.fingerprints.slowdowns(company)[0]
+        beside = Spell(mates=(2,), seconds=60.0, smact=0.9, steps_hz=hz, card_bytes=card_bytes)
+        shared = ran(3, spells=[beside])
+        history.learn(shared, {2: other, 3: shared})
+        effects[card_bytes] = history.fingerprints.effects(history.activity(alone).workload)[0]
+    assert effects[10 * GiB] == pytest.approx(0.0, abs=1e-9)
+    assert effects[None] > 0.05
+
+
 @pytest.mark.parametrize(("smact", "slower"), [(0.5, True), (0.99, False)])
 def test_without_a_step_rate_the_activity_of_all_tells(smact, slower):
     first = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5)])

@@ -65,6 +65,16 @@ def test_a_partner_with_large_kernels_costs_more_than_its_activity_says():
     assert ColdStart().slowdowns([a(0.1), a(0.8)])[0] == pytest.approx(1 + 1.94 * 0.8**4.44), "memory not known"
 
 
+def test_memory_counts_as_a_part_of_the_gpu():
+    """The same batch has longer kernels on a smaller GPU. It is enough that one of them tells which GPU it is."""
+    on_small = Activity(None, 0.8, memory_bytes=4 * GiB, card_bytes=10 * GiB)
+    on_large = Activity(None, 0.8, memory_bytes=16 * GiB)
+    assert ColdStart().slowdowns([a(0.1), on_small]) == ColdStart().slowdowns([a(0.1), on_large])
+    newcomer = Activity(None, 0.8, memory_bytes=4 * GiB)
+    resident = Activity(None, 0.1, memory_bytes=GiB, card_bytes=10 * GiB)
+    assert ColdStart().slowdowns([resident, newcomer])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
+
+
 def test_what_is_expected_is_what_measured_jobs_do():
     """On the workloads that ship: far closer than one number for all."""
     known = [(each.profile.peak_bytes, each.profile.smact) for each in measured_a100().values()]

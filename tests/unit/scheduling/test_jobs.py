@@ -26,6 +26,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.core.job import ArrayTask, AttemptExit, Done, Held, OomEvidence, ProcessId, Queued, Running, Starting
 from cotenant.core.units import GiB
 from cotenant.scheduling.config import Quota
+from cotenant.scheduling.jobs import JobTable
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 
@@ -150,6 +151,20 @@ def test_a_singleton_waits_for_older_jobs_of_its_name_and_user():
     life.send(JobCancelled, 4)
     life.exit(4, AttemptExit(exit_code=None, signal=15, reason="stopped"))
     assert life.running() == [2, 3, 5]
+
+
+def test_an_end_has_only_singletons_of_its_name_looked_at_again():
+    table = JobTable(ManagerConfig(estimate=False))
+
+    def changed_by(kind, job_id, **fields):
+        table.apply(kind(at_s=1.0, cause="test", job_id=job_id, **fields))
+        return set(table.take_changed())
+
+    for job_id, singleton in ((1, False), (2, True), (3, False), (4, False)):
+        changed_by(JobSubmitted, job_id, spec=a_spec(name="a", singleton=singleton))
+    assert changed_by(JobCancelled, 3) == {2, 3}
+    assert changed_by(JobCancelled, 2) == {2}
+    assert changed_by(JobCancelled, 1) == {1}
 
 
 def test_a_job_does_not_begin_before_its_time():

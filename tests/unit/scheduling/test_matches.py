@@ -38,6 +38,21 @@ def test_what_differs_by_less_than_a_tenth_of_its_memory_is_the_same():
     assert sizes == {8 * 2**30}
 
 
+def test_residents_tell_how_large_their_gpu_is():
+    snapshot = a_snapshot(residents=(a_resident(8),), at_s=100.0, smact=0.5)
+    assert company_of(GpuView(snapshot))[0].activity.card_bytes == snapshot.gpu.memory_total_bytes
+
+
+def test_residents_are_told_apart_by_what_they_cost_each_other_on_that_gpu():
+    """On a small one the same jobs cost each other more, so the same reading says that they do more alone."""
+    found = {}
+    for gib in (10, 80):
+        residents = tuple(a_resident(4, job_id=100 + each, placed_at_s=0.0, seen_at_s=0.0) for each in range(2))
+        snapshot = a_snapshot(gib=gib, residents=residents, at_s=100.0, smact=0.85)
+        found[gib] = company_of(GpuView(snapshot))[0].smact
+    assert found[10] > found[80]
+
+
 def test_the_same_work_with_and_without_a_bound_has_an_order():
     bounds = (None, 1.5)
     mates = [

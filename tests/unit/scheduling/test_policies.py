@@ -28,6 +28,9 @@ def test_an_unknown_policy_is_answered_with_the_known_ones():
         ({"backfill": "yes"}, "option `backfill` of policy `best-fit` is 'yes', wanted bool"),
         ({"sharing": "exclusive"}, "is 'exclusive', wanted one of ['time-sliced', 'mps', 'mig']"),
         ({"smact_limit": 80}, "SMACT limit 80 is no ratio"),
+        ({"keep_after_s": float("nan")}, "GPUs cannot be kept after nan seconds"),
+        ({"keep_after_s": float("inf")}, "GPUs cannot be kept after inf seconds"),
+        ({"keep_after_s": -1}, "GPUs cannot be kept after -1 seconds"),
     ],
 )
 def test_wrong_options_are_errors(given, message):

@@ -296,7 +296,7 @@ def test_jobs_that_come_and_go_are_not_remembered():
         placer.add(a_job(each, 36))
         placer.remove(each)
     (kind,) = placer._queue.blocked or placer._queue.ready
-    assert len(kind._heap) < 200
+    assert len(kind.heap) < 200
     assert placer.waiting == 1
 
 

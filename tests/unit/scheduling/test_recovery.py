@@ -125,6 +125,12 @@ def test_a_victim_of_its_neighbors_keeps_its_floor():
     )
 
 
+def test_one_that_held_nothing_yet_is_a_victim():
+    oom = gib(exception=True, in_use_bytes=0, tried_bytes=0.4, free_bytes=0)
+    found = verdict(ended(an_exit(1, oom=oom)))
+    assert (found.floor_bytes, found.exclusive) == (0, False)
+
+
 def test_the_second_time_it_gets_its_gpu_alone():
     earlier = an_exit(1, oom=PROOF)
     found = verdict(ended(an_exit(1, oom=PROOF), earlier=[earlier]))

@@ -359,6 +359,7 @@ def test_how_a_job_fares_beside_others_is_told():
     life.end(4)
     (spell,) = [each for each in life.manager.beside(life.manager.jobs[3], 1) if each.mates]
     assert (spell.mates, spell.slowdown) == ((4,), 1.25)
+    assert spell.card_bytes == 40 * GiB
     life.end(3)
     kept = life.kept[-1]
     assert [each.slowdown for each in kept.spells if each.mates] == [1.25]

@@ -24,6 +24,14 @@ def test_many_servers_and_cards_that_no_table_knows():
     assert found.slots[4].gpu.memory_total_bytes == int(12.5 * 1024) * MiB
 
 
+def test_gpus_name_their_server_where_there_are_several():
+    several = cluster.parse("2*1xV100-32GB,1xL4-24GB")
+    assert [slot.gpu.server for slot in several.slots] == ["server-0", "server-1", "server-2"]
+    one = cluster.parse("1xL4-24GB")
+    assert [slot.gpu.server for slot in one.slots] == [""]
+    assert [slot.gpu.server for slot in one.plus(one).slots] == ["server-0", "server-1"]
+
+
 def test_mig_instances_are_gpus_of_their_own_with_a_parent():
     found = cluster.parse("2xA100-40GB/3g.20gb+1g.5gb")
     assert [slot.gpu_type for slot in found.slots] == ["A100-40GB/3g.20gb", "A100-40GB/1g.5gb"] * 2

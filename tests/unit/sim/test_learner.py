@@ -80,6 +80,19 @@ def test_time_in_company_is_not_taken_for_time_alone():
     assert 150.0 < policy.facts.duration_s(job) <= 600.0
 
 
+def test_spells_tell_how_large_the_gpu_is():
+    seen = []
+
+    class Noting(Remembering):
+        def placer(self, facts=None):
+            learn = facts.take_in
+            facts.take_in = lambda job, ended, jobs: (seen.extend(ended), learn(job, ended, jobs))[1]
+            return super().placer(facts)
+
+    run(a_trace(2, duration_s=300.0), Noting("most-memory", settle_s=0.0), estimator="oracle")
+    assert {spell.card_bytes for attempt in seen for spell in attempt.spells} == {40 * GiB}
+
+
 def test_policies_see_of_residents_what_a_daemon_shows_them():
     """Once the first has ended its work is known: the policy sees that in the second, which runs by then."""
     seen = []

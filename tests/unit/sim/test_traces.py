@@ -223,6 +223,12 @@ def test_what_was_told_of_measured_workloads():
     assert unet.told_bytes["cotenant"] is None
     bert = carma.measured_a100()["bert_base_wiki_bs32"].profile.told_bytes
     assert (bert["gpumemnet"], bert["faketensor"]) == (32000 * MiB, None)
+    told = {name: each.profile.told_smact for name, each in carma.measured_a100().items()}
+    assert (told["vgg16_imagenet_bs64"], told["bert_base_wiki_bs32"]) == (0.90, None), "what attends is not told"
+    known = carma.measured_a100()
+    missed = [abs(smact - known[name].profile.smact) for name, smact in told.items() if smact is not None]
+    assert len(missed) == 42
+    assert 0.02 < sum(missed) / len(missed) < 0.06, "told before the run, not measured"
 
 
 def test_arrivals_from_bins_and_from_submissions(tmp_path):
@@ -258,7 +264,7 @@ def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
     held.append(
         [
             JobSubmitted(at_s=1000.0, cause="", job_id=1, spec=a_spec(name="bert", user="ann", gpus=2)),
-            EstimateReady(at_s=1001.0, cause="", job_id=1, estimate=an_estimate(6)),
+            EstimateReady(at_s=1001.0, cause="", job_id=1, estimate=an_estimate(6, smact=0.4)),
             JobSubmitted(at_s=1010.0, cause="", job_id=2, spec=a_spec(declared_bytes=3 * GiB)),
             AttemptPlaced(at_s=1020.0, cause="", job_id=1, attempt=1, placement=place),
             AttemptPlaced(at_s=1030.0, cause="", job_id=2, attempt=1, placement=place),
@@ -275,6 +281,7 @@ def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
     ]
     assert found[0].profile.peak_bytes == 5 * GiB
     assert found[0].profile.told_bytes == {"declared": None, "cotenant": 6 * GiB}
+    assert [job.profile.told_smact for job in found] == [0.4, None]
     assert found[1].profile.peak_bytes == 3 * GiB
     assert "1 left out: never ran to its end" in found.notes
 

@@ -10,13 +10,17 @@ from cotenant.core.errors import UsageError
 from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
+from cotenant.scheduling.asking import at_work
+from cotenant.scheduling.history import History
 from cotenant.scheduling.policies import create
-from cotenant.sim import cluster
-from cotenant.sim.events import EventQueue
+from cotenant.sim import cluster, world_shown
 from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.knowledge import JobMaker
+from cotenant.sim.learner import Learner
 from cotenant.sim.power import power_model
 from cotenant.sim.run import simulate
-from cotenant.sim.world import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY
+from cotenant.sim.world import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY, World
+from cotenant.sim.world_card import Card
 from cotenant.sim.world_config import WorldConfig
 from cotenant.sim.world_shown import Shown
 
@@ -109,6 +113,15 @@ def test_a_gang_over_several_servers_is_slower_if_that_costs(gpus, sharing, ends
     trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
     assert list(run_eager(trace, gpus, sharing=sharing, config=costly).end_s) == pytest.approx(ends_s)
     assert list(run_eager(trace, gpus, sharing=sharing).end_s) == [100.0]
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "most-memory", "marginal-gain"])
+@pytest.mark.parametrize(("gpus", "runs_s"), [("1*1xA100-40GB,2*2xA100-40GB", 100.0), ("3*1xA100-40GB", 125.0)])
+def test_policies_put_a_gang_in_one_server_if_one_has_room(policy, gpus, runs_s):
+    costly = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, spread_speed=0.8)
+    trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
+    found = simulate(trace, cluster.parse(gpus), policy, config=costly)
+    assert list(found.run_s) == pytest.approx([runs_s])
 
 
 def test_what_is_left_of_a_speed_is_a_part():
@@ -286,10 +299,106 @@ def test_nonsense_is_refused(changes, said):
     assert str(caught.value) == said
 
 
+def shown_on_a_cluster(config: WorldConfig = NO_DELAY) -> tuple[Shown, list[Card], list[float]]:
+    """On 100 GPUs, of which there are two; and the times at which it wants to be woken."""
+    wakes: list[float] = []
+    slots = cluster.parse("2xA100-40GB").slots
+    cards = [Card(each, power_model(each.gpu_type), record=False) for each in slots]
+    return Shown(create("most-memory").placer(), wakes.append, config, gpus=100), cards, wakes
+
+
 def test_a_policy_that_should_have_been_woken_is_asked_at_the_next_event():
-    shown = Shown(create("most-memory").placer(), EventQueue(), 0, NO_DELAY, gpus=100)
+    shown, _, wakes = shown_on_a_cluster()
     assert not shown.moving
     shown.wake(5.0, at_s=6.0)
     assert shown.moving
     shown.wake(7.0, at_s=6.0)
     assert not shown.moving
+    shown.wake(7.0, at_s=6.5)
+    assert wakes == [7.0]
+
+
+def test_a_gpu_that_changed_is_worth_a_look_at_its_next_reading_and_twice_later():
+    shown, (card, _), _ = shown_on_a_cluster()
+    shown.moves(card, 0.5)
+    looks = []
+    while shown.next_look_s < math.inf:
+        looks.append(shown.next_look_s)
+        assert shown.look(shown.next_look_s)
+    assert looks == [1.0, 16.0, 31.0]
+
+
+def test_a_gpu_that_changed_again_is_not_worth_the_looks_of_before():
+    shown, (card, _), _ = shown_on_a_cluster()
+    shown.moves(card, 0.5)
+    shown.moves(card, 0.7)
+    shown.look(1.0)
+    shown.moves(card, 10.0)
+    assert shown.next_look_s == 16.0
+    assert not shown.look(16.0)
+    assert shown.next_look_s == 25.0
+
+
+def test_looks_that_come_late_are_taken_once_and_stay_in_the_order_of_time():
+    shown, (first, second), _ = shown_on_a_cluster()
+    shown.moves(first, 0.5)
+    shown.moves(second, 17.5)
+    assert shown.look(20.0), "nobody looked at 1, 16 and 18"
+    assert shown.next_look_s == 31.0
+    assert shown.look(31.0)
+    assert shown.next_look_s == 33.0
+    assert shown.look(33.0)
+    assert shown.next_look_s == 48.0
+
+
+def test_a_gpu_that_changed_earlier_is_looked_at_earlier_however_late_others_are():
+    shown, (first, second), _ = shown_on_a_cluster()
+    shown.moves(first, 0.5)
+    shown.look(1.0)
+    shown.moves(second, 10.5)
+    shown.look(28.0)
+    assert shown.next_look_s == 31.0
+    shown.look(31.0)
+    assert shown.next_look_s == 41.0
+
+
+def test_on_a_cluster_a_job_that_comes_finds_what_was_seen_while_nobody_waited(monkeypatch):
+    monkeypatch.setattr(world_shown, "FULL_READINGS_UP_TO", 0)
+    trace = a_trace((0, 100, 1, a_profile(smact=0.9)), (60, 100, 1, a_profile(smact=0.9)))
+    found = simulate(trace, cluster.parse("1xA100-40GB"), "most-memory", config=NO_DELAY, interference=Halves())
+    assert list(found.start_s) == [0.0, 100.0]
+
+
+@pytest.mark.parametrize(("policy", "most_at_work"), [("most-memory", 1), ("marginal-gain", 2), ("gandiva", 2)])
+def test_a_history_is_told_of_company_only_if_the_policy_minds_it(monkeypatch, policy, most_at_work):
+    told: list[int] = []
+    monkeypatch.setattr(Learner, "note", lambda _self, card, _at_s: told.append(len(card.active)))
+    jobs = [(at_s, 100, 1, a_profile(smact=0.2)) for at_s in (0, 20, 200)]
+    simulate(a_trace(*jobs), cluster.parse("1xA100-40GB"), policy, config=NO_DELAY, interference=Halves())
+    assert max(told) == most_at_work
+
+
+def test_what_is_seen_of_a_job_alone_leaves_out_the_time_in_company():
+    quiet, loud = a_profile("quiet", smact=0.2), a_profile("loud", smact=0.4)
+    trace = a_trace((0, 200, 1, quiet), (100, 20, 1, loud))  # beside each other from 100 s to 140 s
+    noted = []
+    for minds in (True, False):
+        maker = JobMaker(trace, "oracle")
+        learner = Learner(History(), maker, len(trace))
+        placing = at_work(create("most-memory", {"settle_s": 0.0}), learner.history)
+        world = World(
+            trace,
+            cluster.parse("1xA100-40GB"),
+            placing,
+            maker,
+            Halves(),
+            config=NO_DELAY,
+            power_of=power_model,
+            learner=learner,
+            minds_company=minds,
+        )
+        world.run()
+        found = learner.history.record(maker(0))
+        noted.append((found.solo_s, found.smact))
+    assert noted[0] == noted[1]
+    assert noted[0] == (180.0, pytest.approx(0.2))

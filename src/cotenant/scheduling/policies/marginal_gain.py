@@ -4,7 +4,11 @@ For each GPU: how fast would each resident and the newcomer be there together, a
 than the residents' speeds now? An empty GPU gains 1. Admitted is a gain of at least `least_gain`, as long as every
 resident's and the newcomer's predicted slowdown, times `caution`, stays within its own bound and the sum of SM
 activities within `smact_sum`, which keeps the rule honest where the predictor is wrong. The GPU with the largest gain
-is taken, the one with most memory available among equals.
+is taken, the one with most memory available among equals. For a job that ran out of memory and is tried again, only
+bounds count that users have asked for: it had its place, and starts wherever there is room.
+
+A bound is of a whole run, and a company lasts for a part of it, so what a pair costs counts in part; where three or
+more would share, and it is guessed what one of them does, predictions are too low more often (`COUNTS`, decision 0051).
 
 What a job does to a GPU comes from the history of the same work, and so do its slowdowns. Before there is any, a
 newcomer's activity is expected from the memory that it needs (decision 0048), that of a resident is what the GPU did
@@ -26,16 +30,25 @@ from cotenant.scheduling.matches import Company, Member, company_of, describe, e
 from cotenant.scheduling.policies.published import gib
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.recovery import lost_its_place
 from cotenant.scheduling.views import GpuView, Newcomer
 
 MOST_REMEMBERED = 100_000
 
-First = Literal["oldest", "shortest", "least-work"]
+First = Literal["oldest", "shortest", "least-work", "due"]
+
+COUNTS = {(2, False): 0.75, (2, True): 0.85, (3, False): 1.0, (3, True): 1.35}
+"""What multiplies the time that company is predicted to cost, for the whole run: by how many would share, three
+standing for more, and whether it is guessed what one of them does to a GPU."""
+
+PATIENCE = 3.0
+"""A job is due so many times its GPU time after its submission (decision 0051)."""
 
 _ORDERS: dict[First, orders.Order] = {
     "oldest": orders.fifo,
     "shortest": orders.shortest_first,
     "least-work": orders.least_work_first,
+    "due": orders.due_first(PATIENCE),
 }
 
 
@@ -73,8 +86,9 @@ class MarginalGain:
         )
 
     def profile(self, job: Job, facts: Facts) -> Member:
-        """Its activity and its bound."""
-        return expected_member_of(job, facts)
+        """Its activity and its bound, and whether it ran out of memory."""
+        member = expected_member_of(job, facts)
+        return member._replace(at_once=True) if job.attempts and lost_its_place(job) else member
 
     def signature(self, view: GpuView) -> Company:
         """Who is there."""
@@ -97,7 +111,9 @@ class MarginalGain:
 
     def _are_too_active(self, newcomer: Member, residents: Company) -> bool:
         """The cheapest limit to see."""
-        return bool(residents) and sum([each.smact for each in residents]) + newcomer.smact > self._smact_sum + 1e-9
+        if newcomer.at_once or not residents:
+            return False
+        return sum([each.smact for each in residents]) + newcomer.smact > self._smact_sum + 1e-9
 
     def reason(self, profile: Hashable, signature: Hashable) -> str:
         """Which limit it would break, with the numbers."""
@@ -115,13 +131,16 @@ class MarginalGain:
         if self._are_too_active(newcomer, residents):
             added = f" ({newcomer.smact:.2f} expected of it)" if newcomer.guessed else ""
             return gain, f"SMACT {smact_sum:.2f} in all with this job{added}, limit {self._smact_sum:.2f}"
-        for each, slowdown in zip(everybody, after, strict=True):
-            bound = self._slowdown_bound if each.bound is None else each.bound
+        counts = COUNTS[min(3, len(everybody)), any(each.guessed for each in everybody)]
+        for each, at_a_time in zip(everybody, after, strict=True):
+            slowdown = 1.0 + counts * (at_a_time - 1.0)
+            own = math.inf if newcomer.at_once else self._slowdown_bound
+            bound = own if each.bound is None else each.bound
             if slowdown * self._caution > bound:
                 who = "this job" if each is everybody[-1] else f"a job with SMACT {each.smact:.2f} there"
                 careful = f" with caution {self._caution:.2f}" if self._caution > 1 else ""
                 return gain, f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{careful}"
-        if gain < self._least_gain:
+        if gain < self._least_gain and not newcomer.at_once:
             return gain, f"{gain:+.2f} jobs' worth of speed gained, {self._least_gain:.2f} wanted"
         return gain, ""
 
@@ -135,15 +154,16 @@ def marginal_gain(
     most_jobs: int = 4,
     settle_s: float = 15.0,
     spare_gib: float = 0.0,
-    first: First = "oldest",
-    keep_after_s: float | None = 7200.0,
+    first: First = "due",
+    keep_after_s: float | None = 14400.0,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
     """`slowdown_bound` is for jobs that name none; `most_jobs` share a GPU at most; others as described above.
 
     `caution` multiplies predicted slowdowns before they are compared with a bound: more jobs stay within it above 1.
-    `first` is who is considered first among those of equal priority: the oldest; or, by history, the shortest or those
-    that need least GPU time, then those of unknown duration by age; `keep_after_s` keeps the long ones from starving.
+    `first` is who is considered first among those of equal priority: who is due first, see `PATIENCE`; the oldest; or,
+    by history, the shortest or those that need least GPU time, then those of unknown duration by age. `keep_after_s` is
+    how long anybody waits before GPUs are emptied for it.
     `spare_gib` stays free besides all promises, for what fragments, or is held outside any process.
     """
     if not least_gain <= 1:

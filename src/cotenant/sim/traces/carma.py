@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 @functools.cache
 def measured_a100() -> Mapping[str, Measured]:
     """The workloads measured on an A100-40GB, by name, with what was told of their memory."""
-    told = _told()
+    told, told_smact = _told(), _told_smact()
     return {
         name: Measured(
             Profile(
@@ -61,6 +61,7 @@ def measured_a100() -> Mapping[str, Measured]:
                 drama=each.drama,
                 utilization=each.utilization,
                 told_bytes=told.get(name, {}),
+                told_smact=told_smact.get(name),
             ),
             each.gpus,
             each.solo_s,
@@ -135,6 +136,10 @@ def _told() -> Mapping[str, Mapping[str, int | None]]:
         row["workload"]: {each: int(float(row[each]) * MiB) if row[each] else None for each in sources}
         for row in _table("told_a100.csv")
     }
+
+
+def _told_smact() -> Mapping[str, float]:
+    return {row["workload"]: float(row["smact"]) for row in _table("told_a100.csv") if row["smact"]}
 
 
 @functools.cache

@@ -33,6 +33,7 @@ class _Seen:
         self.submit_s = event.at_s
         self.spec: JobSpec = event.spec
         self.bound_bytes: int | None = None
+        self.told_smact: float | None = None
         self.placed_s: float | None = None
         self.ended_s: float | None = None
         self.failed = False
@@ -91,6 +92,7 @@ def _note(seen: dict[int, _Seen], event: Journaled) -> None:
         return
     if isinstance(event, EstimateReady) and event.estimate is not None:
         job.bound_bytes = event.estimate.bound_bytes
+        job.told_smact = event.estimate.smact
     elif isinstance(event, AttemptPlaced):
         job.placed_s, job.ended_s = event.at_s, None
     elif isinstance(event, AttemptExited):
@@ -113,6 +115,7 @@ def _job(job_id: int, seen: _Seen, duration_s: float, smact: float) -> TraceJob:
         smact=smact,
         measured=False,
         told_bytes={"declared": seen.spec.declared_bytes, "cotenant": seen.bound_bytes},
+        told_smact=seen.told_smact,
     )
     return TraceJob(
         submit_s=seen.submit_s,

@@ -1,0 +1,54 @@
+"""Policies at work on a few GPUs, for the tests of what each composition adds."""
+
+from __future__ import annotations
+
+from builders import a_resident, a_snapshot
+from cotenant.scheduling.interference import Activity, Fingerprints
+from cotenant.scheduling.policies import create
+
+AT_S = 1000.0
+
+
+class Facts:
+    """What a test says is known, by the first word behind the script."""
+
+    def __init__(self, durations_s=None, fingerprints=None, **smacts):
+        self.smacts = smacts
+        self.durations_s = durations_s or {}
+        self.fingerprints = fingerprints or Fingerprints()
+
+    def activity(self, job):
+        return Activity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))
+
+    def duration_s(self, job):
+        return self.durations_s.get(job.spec.name)
+
+    def need_bytes(self, _job):
+        return None
+
+
+def busy(gib=4, smact=0.5, job_id=100, **changes):
+    """A resident that has been at work for long."""
+    return a_resident(gib, job_id=job_id, placed_at_s=0.0, seen_at_s=0.0, workload=f"w{smact}", smact=smact, **changes)
+
+
+def placer(name, *gpus, facts=None, **options):
+    found = create(name, options).placer(facts or Facts())
+    for each in gpus:
+        found.update(each)
+    return found
+
+
+def decided(placer, *jobs, at_s=AT_S):
+    for each in jobs:
+        placer.add(each)
+    return {each.job_id: each.gpu_uuids for each in placer.decide(at_s)}
+
+
+def gpu(place, *residents, **sample):
+    return a_snapshot(place, residents=residents, at_s=AT_S, **sample)
+
+
+def verdict(placer, job_id=1, at_s=AT_S):
+    (found,) = placer.explain(job_id, at_s).verdicts
+    return f"{found.rule}: {found.reason}"

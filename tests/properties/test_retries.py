@@ -1,0 +1,155 @@
+"""Who ran out of memory starts again with the next decision, wherever there is room, and keeps nobody waiting."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_job, a_resident, a_snapshot
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.scheduling.placer import Followed
+from cotenant.scheduling.policies import create, policies
+from cotenant.scheduling.policy import NOTHING
+
+SHARE = [
+    name
+    for name in policies()
+    if not create(name).alone
+    and create(name).after_oom is None
+    and name not in ("gandiva", "horus", "lucid", "sjf-bsbf")
+]
+"""Policies of ours that share: those of the literature have rules of their own for whom a job may join."""
+
+AT_S = 1000.0
+OOM = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True))
+
+
+def a_retry(job_id: int, gib: float, *, end: AttemptExit = OOM):
+    """One that needs so much after its first attempt ended so."""
+    place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
+    attempt = Attempt(number=1, placement=place, placed_at_s=0.0, exit=end)
+    job = a_job(job_id, 1, at_s=float(job_id))
+    return replace(job, attempts=(attempt,), floor_bytes=int(gib * GiB), state=Queued(since_s=AT_S))
+
+
+def busy(place: int, promised_gib):
+    """A GPU of 40 GiB whose SMs are all active; the newest resident was seen just now."""
+    residents = tuple(
+        a_resident(gib, gib, job_id=100 + 10 * place + each, placed_at_s=AT_S - 1, seen_at_s=AT_S)
+        for each, gib in enumerate(promised_gib)
+    )
+    return a_snapshot(place, residents=residents, at_s=AT_S, smact=1.0, smocc=1.0, drama=1.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(SHARE), st.sampled_from([1, 3, 20]), st.sampled_from([0, 10**9]))
+def test_a_retry_starts_at_once_where_there_is_room_and_as_soon_as_there_is(seed, name, gpus, loop_up_to):
+    rng = random.Random(seed)
+    placer = Followed(create(name), NOTHING, loop_up_to=loop_up_to)
+    promises = [[rng.choice([4, 12, 19]) for _ in range(rng.choice([1, 2]))] for _ in range(gpus)]
+    for place, gib in enumerate(promises):
+        placer.update(busy(place, gib))
+    placer.add(a_job(1, 2, at_s=1.0))
+    assert placer.decide(AT_S) == [], "the rules on activity hold everybody else"
+    need_gib = rng.choice([2, 10, 24, 30])
+    placer.add(a_retry(2, need_gib))
+    rooms = {place for place, gib in enumerate(promises) if 40 - sum(gib) >= need_gib}
+    placed = {each.job_id: int(each.gpu_uuids[0].removeprefix("GPU-")) for each in placer.decide(AT_S)}
+    if rooms:
+        assert placed.keys() == {2}
+        assert placed[2] in rooms
+        return
+    assert placed == {}
+    place = rng.randrange(gpus)
+    placer.update(busy(place, [4]))
+    assert [each.job_id for each in placer.decide(AT_S)] == [2]
+
+
+@pytest.mark.parametrize("name", SHARE)
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(AttemptExit(exit_code=1, signal=None, reason="exited"), id="failed by itself"),
+        pytest.param(AttemptExit(exit_code=None, signal=None, reason="lost"), id="was lost"),
+    ],
+)
+def test_other_retries_keep_to_the_rules(name, end):
+    placer = create(name).placer()
+    placer.update(busy(0, [4]))
+    placer.add(a_retry(1, 2, end=end))
+    assert placer.decide(AT_S) == []
+
+
+@pytest.mark.parametrize("name", SHARE)
+def test_a_retry_without_room_keeps_nobody_waiting(name):
+    placer = create(name, {"backfill": False} if name != "marginal-gain" else {}).placer()
+    for place in range(2):
+        placer.update(busy(place, [19, 19]))
+    placer.update(a_snapshot(2, gib=16, at_s=AT_S, smact=0.0))
+    placer.add(a_retry(1, 30))
+    placer.add(a_job(2, 8, at_s=2.0))
+    assert [(each.job_id, each.gpu_uuids) for each in placer.decide(AT_S)] == [(2, ("GPU-2",))]
+
+
+@pytest.mark.parametrize("name", ["best-fit", "most-memory"])
+def test_where_nobody_passes_a_retry_does(name):
+    placer = create(name, {"backfill": False}).placer()
+    placer.update(busy(0, [19]))
+    placer.add(a_job(1, 30, at_s=1.0))
+    placer.add(a_retry(2, 4))
+    placer.add(a_job(3, 4, at_s=3.0))
+    assert [each.job_id for each in placer.decide(AT_S)] == [2]
+    assert placer.explain(3, AT_S).reason == "job 1 is ahead and this policy lets nobody pass"
+    placer.add(a_retry(4, 30))
+    assert placer.decide(AT_S) == []
+    assert placer.explain(4, AT_S).reason == "1 GPU with 30.0 GiB available, none of 1 qualifies"
+
+
+def test_only_the_one_that_ran_out_of_memory_is_let_through():
+    """Beside one that asks for the very same and failed by itself."""
+    placer = create("most-memory").placer()
+    placer.update(busy(0, [4]))
+    placer.add(a_retry(1, 2, end=AttemptExit(exit_code=1, signal=None, reason="exited")))
+    placer.add(a_retry(2, 2))
+    assert [each.job_id for each in placer.decide(AT_S)] == [2]
+
+
+def test_aegis_keeps_its_own_rule():
+    placer = create("aegis").placer()
+    placer.update(busy(0, [4]))
+    placer.add(a_retry(1, 2))
+    assert placer.decide(AT_S) == []
+    assert [each.rule for each in placer.explain(1, AT_S).verdicts] == ["settled"]
+
+
+def test_its_wait_tells_of_memory_alone():
+    placer = create("most-memory").placer()
+    placer.update(busy(0, [19, 19]))
+    placer.add(a_retry(1, 4))
+    placer.add(a_job(2, 1, at_s=2.0))
+    assert placer.decide(AT_S) == []
+    assert [each.reason for each in placer.explain(1, AT_S).verdicts] == ["needs 4.0 GiB, 2.0 GiB available"]
+    assert [each.rule for each in placer.explain(2, AT_S).verdicts] == ["settled"]
+
+
+def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
+    crowded = create("most-memory", {"most_jobs": 2}).placer()
+    crowded.update(busy(0, [4, 4]))
+    crowded.add(a_retry(1, 4))
+    assert crowded.decide(AT_S) == []
+    assert [each.rule for each in crowded.explain(1, AT_S).verdicts] == ["at_most"]
+
+    bounded = create("marginal-gain").placer()
+    resident = a_resident(8, 8, job_id=100, placed_at_s=AT_S - 1, seen_at_s=AT_S, slowdown_bound=1.05, smact=1.0)
+    bounded.update(a_snapshot(0, residents=(resident,), at_s=AT_S, smact=1.0))
+    bounded.add(a_retry(1, 8))
+    assert bounded.decide(AT_S) == []
+    assert [each.rule for each in bounded.explain(1, AT_S).verdicts] == ["marginal_gain"]
+    bounded.update(a_snapshot(0, residents=(replace(resident, slowdown_bound=None),), at_s=AT_S, smact=1.0))
+    assert [each.job_id for each in bounded.decide(AT_S)] == [1]

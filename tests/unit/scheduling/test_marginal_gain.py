@@ -1,0 +1,238 @@
+"""Sharing where all together gain most: whom it admits, where, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job, a_resident, an_estimate
+from cotenant.core.errors import UsageError
+from cotenant.core.units import GiB
+from cotenant.scheduling import orders
+from cotenant.scheduling.interference import Activity, ColdStart
+from cotenant.scheduling.policies import create
+from cotenant.scheduling.views import GpuView
+from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
+
+
+def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
+    facts = Facts(light=0.1)
+    taken = (gpu(0, busy(smact=0.6)), gpu(1, busy(smact=0.3)))
+    assert decided(placer("marginal-gain", *taken, facts=facts), a_job(1, name="light")) == {1: ("GPU-1",)}
+    assert decided(placer("marginal-gain", *taken, gpu(2), facts=facts), a_job(1, name="light")) == {1: ("GPU-2",)}
+
+
+@pytest.mark.parametrize(
+    ("resident", "newcomer", "options", "reason"),
+    [
+        pytest.param(0.9, 0.9, {}, "SMACT 1.80 in all with this job, limit 1.40", id="too much activity"),
+        pytest.param(
+            0.3,
+            0.9,
+            {},
+            "a job with SMACT 0.30 there would take 1.68 times as long, bound 1.50",
+            id="a mate suffers",
+        ),
+        pytest.param(0.9, 0.3, {}, "this job would take 1.68 times as long, bound 1.50", id="the newcomer suffers"),
+        pytest.param(
+            0.5, 0.5, {"least_gain": 0.9}, "+0.68 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
+        ),
+    ],
+)
+def test_why_two_do_not_share(resident, newcomer, options, reason):
+    work = placer("marginal-gain", gpu(0, busy(12, smact=resident)), facts=Facts(me=newcomer), **options)
+    assert decided(work, a_job(1, gib=12, name="me")) == {}
+    assert verdict(work) == f"marginal_gain: {reason}"
+
+
+def test_work_that_nobody_knows_is_judged_by_its_memory():
+    resident = gpu(0, busy(smact=0.6))
+    assert decided(placer("marginal-gain", resident), a_job(1, gib=1, name="small")) == {1: ("GPU-0",)}
+    work = placer("marginal-gain", resident, smact_sum=1.2)
+    assert decided(work, a_job(1, gib=12, name="large")) == {}
+    assert verdict(work) == "marginal_gain: SMACT 1.30 in all with this job (0.70 expected of it), limit 1.20"
+
+
+def test_what_is_known_stands_before_what_memory_says():
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=Facts(large=0.1), smact_sum=1.2)
+    assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
+
+
+def test_activity_that_the_estimate_tells_stands_before_what_memory_says():
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
+    told = replace(a_job(1, name="large"), estimate=an_estimate(12, smact=0.1))
+    assert decided(work, told) == {1: ("GPU-0",)}
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), smact_sum=1.2)
+    assert decided(work, replace(told, estimate=an_estimate(1, smact=0.9))) == {}
+    assert "(0.90 expected of it)" in verdict(work)
+
+
+def test_memory_that_history_knows_stands_before_the_estimate():
+    facts = Facts()
+    facts.need_bytes = lambda _job: 1 * GiB
+    work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=facts, smact_sum=1.2)
+    assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
+
+
+@pytest.mark.parametrize(
+    ("first", "starts"),
+    [(None, 3), ("due", 3), ("oldest", 1), ("shortest", 3), ("least-work", 3)],
+)
+def test_who_goes_first_is_an_option(first, starts):
+    jobs = [a_job(1, at_s=1.0, name="long"), a_job(2, at_s=2.0, name="unknown"), a_job(3, at_s=3.0, name="short")]
+    facts = Facts(durations_s={"long": 9000.0, "short": 60.0}, long=0.9, unknown=0.9, short=0.9)
+    assert decided(placer("marginal-gain", gpu(0), facts=facts, **({"first": first} if first else {})), *jobs) == {
+        starts: ("GPU-0",)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "later_s", "passes"),
+    [
+        pytest.param("small", 1, 5_000.0, True, id="due 3 x 100 s after it came"),
+        pytest.param("small", 1, 30_000.0, False, id="came after the other was due"),
+        pytest.param("unknown", 1, 15_000.0, True, id="taken for an hour"),
+        pytest.param("unknown", 1, 17_000.0, False, id="an hour, and too late"),
+        pytest.param("unknown", 4, 5_000.0, False, id="four GPUs for an hour"),
+    ],
+)
+def test_who_is_due_first_goes_first(name, gpus, later_s, passes):
+    large, other = a_job(1, name="large"), a_job(2, at_s=later_s, name=name, gpus=gpus)
+    facts = Facts(durations_s={"large": 9000.0, "small": 100.0})
+    order = create("marginal-gain").order
+    assert (order(other, facts) < order(large, facts)) == passes
+    assert order(replace(large, spec=replace(large.spec, priority=1)), facts) < order(other, facts)
+
+
+@pytest.mark.parametrize("patience", [-1.0, float("inf"), float("nan")])
+def test_a_patience_that_makes_no_sense(patience):
+    with pytest.raises(UsageError, match="no multiple"):
+        orders.due_first(patience)
+
+
+def test_a_short_gang_may_be_more_work_than_a_longer_job():
+    jobs = [a_job(1, name="gang", gpus=4), a_job(2, name="single")]
+    facts = Facts(durations_s={"gang": 60.0, "single": 100.0}, gang=0.9, single=0.9)
+    gpus = [gpu(each) for each in range(4)]
+    assert list(decided(placer("marginal-gain", *gpus, facts=facts, first="shortest"), *jobs)) == [1]
+    assert list(decided(placer("marginal-gain", *gpus, facts=facts, first="least-work"), *jobs)) == [2]
+
+
+def test_each_job_has_its_own_bound():
+    tolerant = replace(busy(smact=0.3), slowdown_bound=1.8)
+    facts = Facts(me=0.8)
+    assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), a_job(1, name="me")) == {1: ("GPU-0",)}
+    picky = a_job(1, name="me", slowdown_bound=1.0)
+    assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), picky) == {}
+
+
+def test_a_bound_holds_from_the_placement_on():
+    work = placer("marginal-gain", gpu(0), facts=Facts(picky=0.4, me=0.4))
+    jobs = (a_job(1, name="picky", slowdown_bound=1.01), a_job(2, name="me"))
+    assert decided(work, *jobs) == {1: ("GPU-0",)}
+    assert "bound 1.01" in verdict(work, 2)
+
+
+def test_what_was_learned_counts():
+    facts = Facts(me=0.3)
+    work = placer("marginal-gain", gpu(0, busy(smact=0.3)), facts=facts)
+    pair = [Activity("w0.3", 0.3), Activity("me", 0.3)]
+    for _ in range(20):
+        facts.fingerprints.learn(pair, [3.0, 3.0], spread=0.1)
+    assert decided(work, a_job(1, name="me")) == {}
+    assert "times as long" in verdict(work)
+
+
+def test_what_is_learned_later_counts_too():
+    facts = Facts(me=0.3)
+    match = create("marginal-gain").match.following(facts)
+    mine = match.profile(a_job(1, name="me"), facts)
+    theirs = match.signature(GpuView(gpu(0, busy(smact=0.3))))
+    assert match.cost(mine, theirs) < 0
+    for _ in range(20):
+        facts.fingerprints.learn([Activity("w0.3", 0.3), Activity("me", 0.3)], [3.0, 3.0], spread=0.1)
+    assert match.cost(mine, theirs) is None
+
+
+def test_one_of_whom_nothing_is_known_has_to_settle_first():
+    stranger = a_resident(4, placed_at_s=AT_S - 5, seen_at_s=AT_S - 5)
+    work = placer("marginal-gain", gpu(0, stranger, smact=0.4), facts=Facts(me=0.2))
+    assert decided(work, a_job(1, name="me")) == {}
+    assert verdict(work) == "settled: job 100 is at work for 5.0s, settles in 15s"
+    assert work.wakes_at_s == AT_S + 10
+    assert decided(work, at_s=AT_S + 10) == {1: ("GPU-0",)}
+
+
+def test_activity_that_nobody_claims_is_that_of_the_unknown_resident():
+    unknown = a_resident(24, placed_at_s=0.0, seen_at_s=0.0)
+    light, heavy = (
+        placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=each), facts=Facts(me=0.1))
+        for each in (0.2, 0.95)
+    )
+    assert decided(light, a_job(1, gib=4, name="me")) == {1: ("GPU-0",)}
+    assert decided(heavy, a_job(1, gib=4, name="me")) == {}
+    assert "a job with SMACT 0.10 there would take 3.32 times" in verdict(heavy)
+
+
+def test_a_partner_with_more_memory_is_minded_more():
+    answers = {
+        gib: decided(
+            placer("marginal-gain", gpu(0, busy(gib, smact=0.8)), facts=Facts(me=0.2)), a_job(1, gib=2, name="me")
+        )
+        for gib in (4, 24)
+    }
+    assert answers == {4: {1: ("GPU-0",)}, 24: {}}
+
+
+def test_caution_keeps_away_from_the_bound():
+    mate = gpu(0, busy(12, smact=0.7))
+    assert decided(placer("marginal-gain", mate, facts=Facts(me=0.2)), a_job(1, name="me")) == {1: ("GPU-0",)}
+    careful = placer("marginal-gain", mate, facts=Facts(me=0.2), caution=1.2)
+    assert decided(careful, a_job(1, name="me")) == {}
+    assert verdict(careful).endswith("1.34 times as long, bound 1.50 with caution 1.20")
+
+
+@pytest.mark.parametrize(
+    ("mates", "known", "slower"),
+    [
+        pytest.param(1, True, 0.75, id="a pair"),
+        pytest.param(1, False, 0.85, id="a pair, one guessed"),
+        pytest.param(2, True, 1.0, id="three"),
+        pytest.param(2, False, 1.35, id="three, one guessed"),
+        pytest.param(3, False, 1.35, id="four, one guessed"),
+    ],
+)
+def test_what_company_costs_counts_in_part(mates, known, slower):
+    """Shown by the limit that is broken."""
+    there = [busy(2, smact=0.3, job_id=100 + each) for each in range(mates)]
+    everybody = [Activity(None, 0.3, memory_bytes=2 * GiB)] * (mates + 1)
+    predicted = ColdStart().slowdowns(everybody)[0]
+    work = placer("marginal-gain", gpu(0, *there), facts=Facts(**({"me": 0.3} if known else {})))
+    job = a_job(1, gib=2, name="me", slowdown_bound=1.0)
+    told = replace(job, estimate=an_estimate(2, smact=0.3), spec=replace(job.spec, declared_bytes=None))
+    assert decided(work, told) == {}
+    assert f"would take {1 + slower * (predicted - 1):.2f} times as long, bound 1.00" in verdict(work)
+
+
+def test_no_more_than_so_many_share():
+    crowd = [busy(2, smact=0.02, job_id=100 + each) for each in range(4)]
+    work = placer("marginal-gain", gpu(0, *crowd), facts=Facts(me=0.02))
+    assert decided(work, a_job(1, name="me")) == {}
+    assert verdict(work) == "at_most: 4 jobs on it, at most 4 share"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"least_gain": 1.1}, "no job gains 1.1"),
+        ({"slowdown_bound": 0.9}, "slowdown bound 0.9"),
+        ({"smact_sum": 0}, "is no limit"),
+        ({"caution": 0.9}, "caution 0.9 is below 1"),
+        ({"most_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
+        ({"first": "youngest"}, "option `first` of policy `marginal-gain`"),
+    ],
+)
+def test_limits_that_make_no_sense(options, message):
+    with pytest.raises(UsageError, match=message):
+        create("marginal-gain", options)

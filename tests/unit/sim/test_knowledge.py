@@ -1,0 +1,31 @@
+"""What a simulated scheduler is told of a job before it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.units import GiB
+from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.knowledge import JobMaker
+
+PROFILE = Profile(
+    workload="w",
+    first_peak_bytes=8 * GiB,
+    peak_bytes=8 * GiB,
+    smact=0.7,
+    told_bytes={"cotenant": 9 * GiB, "horus": 5 * GiB},
+    told_smact=0.6,
+)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "gib", "smact"),
+    [
+        pytest.param("cotenant", 9, 0.6, id="our estimate, not the truth"),
+        pytest.param("oracle", 8, None, id="the true memory, and nothing else"),
+        pytest.param("horus", 5, None, id="as published"),
+    ],
+)
+def test_our_estimate_tells_activity_too(estimator, gib, smact):
+    estimate = JobMaker(Trace("t", [TraceJob(submit_s=0.0, duration_s=1.0, profile=PROFILE)]), estimator)(0).estimate
+    assert (estimate.bound_bytes, estimate.smact) == (gib * GiB, smact)
