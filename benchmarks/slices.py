@@ -38,9 +38,9 @@ RUNS: tuple[tuple[str, dict[str, object]], ...] = (
     ("lucid", {}),
     ("aegis", {}),
     ("marginal-gain", {}),
-    ("marginal-gain", {"first": "shortest"}),
+    ("marginal-gain", {"first": "oldest"}),
     ("marginal-gain", {"first": "least-work"}),
-    ("marginal-gain", {"first": "least-work", "most_jobs": 2, "keep_after_s": 86400.0}),
+    ("marginal-gain", {"keep_after_s": 86400.0}),
 )
 
 
