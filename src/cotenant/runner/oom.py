@@ -144,7 +144,7 @@ def _is_oom(found: Raised) -> bool:
 
 def _in_use_bytes(message: str) -> int | None:
     """What the process held: as torch says, or else, from its older texts, what its allocator had reserved."""
-    told = _bytes(_IN_USE, message)
+    told = _bytes(_IN_USE, message, least=0)  # who cannot make even a context holds nothing
     if told is not None:
         return told
     allocated, unallocated = _bytes(_ALLOCATED, message), _bytes(_UNALLOCATED, message)
@@ -153,9 +153,9 @@ def _in_use_bytes(message: str) -> int | None:
     return _bytes(_RESERVED, message)
 
 
-def _bytes(pattern: re.Pattern[str], message: str) -> int | None:
+def _bytes(pattern: re.Pattern[str], message: str, *, least: int = 1) -> int | None:
     match = pattern.search(message)
     if match is None:
         return None
     value = int(float(match[1].replace(",", "")) * _SCALE[match[2][0].lower()])
-    return value if 0 < value < _ABSURD_BYTES else None
+    return value if least <= value < _ABSURD_BYTES else None

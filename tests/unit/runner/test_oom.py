@@ -66,6 +66,13 @@ NCCL = (
         pytest.param(TORCH_2_4, int(1.53 * GIB), int(38.30 * GIB), id="torch 2.4"),
         pytest.param(TORCH_2_6_SHARED, 20 * MIB, int(7.86 * GIB), id="torch 2.6, shared GPU"),
         pytest.param(TORCH_2_11, 2 * GIB, int(38.20 * GIB), id="torch 2.11"),
+        pytest.param(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 420.00 MiB. GPU 0 has a total capacity of "
+            "39.38 GiB of which 64 MiB is free. Including non-PyTorch memory, this process has 0 bytes memory in use.",
+            420 * MIB,
+            0,
+            id="nothing held yet",
+        ),
         pytest.param(TORCH_UNKNOWN_USE, 2 * GIB, 37 * GIB + 512 * MIB, id="driver does not tell the use"),
         pytest.param("RuntimeError: CUDA error: out of memory", None, None, id="no context"),
         pytest.param("torch.AcceleratorError: CUDA error: out of memory", None, None, id="torch 2.8, no context"),
