@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,9 @@ class Person:
         self.home = Path(account.pw_dir)
 
     def cli(self, *args):
+        return self.run(*self.site.command, *args)
+
+    def run(self, *command):
         env = {
             "PATH": self.site.env["PATH"],
             "HOME": str(self.home),
@@ -92,7 +96,7 @@ class Person:
             **{name: value for name, value in self.site.env.items() if name == "PYTHONPATH"},
         }
         return subprocess.run(
-            [*self.site.command, *args],
+            command,
             env=env,
             cwd=self.home,
             capture_output=True,
@@ -128,6 +132,53 @@ def test_a_job_runs_as_its_user_with_their_groups_in_their_folder(people):
     owners = {(ann.home / name).stat().st_uid for name in ("made", f"out-{job}")}
     assert owners == {ann.account.pw_uid}
     assert json.loads(ann.cli("show", job, "--json").stdout)["job"]["user"] == ann.name
+
+
+def test_a_job_has_the_mask_and_the_limits_of_the_shell_it_was_submitted_from(people, site):
+    ann, _ = people
+    words = (*site.command, "submit", "--parsable", "--gpu-mem", "1G", "-o", "out", "--")
+    script = "umask; ulimit -Sn; ulimit -Hn; ulimit -c; touch masked"
+    shell = f"umask 027; ulimit -c 0; ulimit -Sn 400; ulimit -Hn 500; exec {shlex.join(words)} sh -c '{script}'"
+    job = ann.run("sh", "-c", shell).stdout.strip()
+    assert ann.cli("wait", job).returncode == 0
+    assert ann.cli("logs", job).stdout.split() == ["0027", "400", "500", "0"]
+    assert {(ann.home / each).stat().st_mode & 0o777 for each in ("out", "masked")} == {0o640}
+
+
+def test_a_pipe_for_the_output_holds_no_gpu(people, site):
+    ann, _ = people
+    os.mkfifo(ann.home / "pipe")
+    os.chown(ann.home / "pipe", ann.account.pw_uid, ann.account.pw_gid)
+    job = ann.submit("-o", "pipe", "--", "true")
+    assert "a pipe that nobody reads" in site.wait(int(job))["reason"]
+
+
+def test_a_job_of_a_user_who_has_left_runs_as_nobody_else(people, site):
+    ann, _ = people
+    leaving = f"cot{uuid.uuid4().hex[:8]}"
+    subprocess.run(["useradd", "-m", leaving], check=True)
+    try:
+        account = pwd.getpwnam(leaving)
+        other = Person(site, account)
+        job = other.submit("-H", "-D", "/", "--", "true")
+    finally:
+        subprocess.run(["userdel", "-r", leaving], check=True, capture_output=True)
+    subprocess.run(["useradd", "-M", "-u", str(account.pw_uid), f"{leaving}x"], check=True)
+    try:
+        assert site.cli("release", job).returncode == 0
+        assert f"was that of user `{leaving}` and is `{leaving}x`'s now" in site.wait(int(job))["reason"]
+    finally:
+        subprocess.run(["userdel", f"{leaving}x"], check=True, capture_output=True)
+    assert ann.cli("show", job).returncode == 5
+
+
+def test_names_that_are_pages_are_refused(people):
+    ann, _ = people
+    done = ann.cli("submit", "--gpu-mem", "1G", "-J", "x" * 300, "--", "true")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "error: the name of the job has 300 characters, wanted at most 255",
+    )
 
 
 def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):

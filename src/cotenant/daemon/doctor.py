@@ -20,6 +20,7 @@ import cotenant
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
 from cotenant.core.gpu import Gpu
 from cotenant.core.units import GiB, format_bytes
+from cotenant.daemon.access.users import why_ours_alone
 from cotenant.daemon.client import Client
 from cotenant.daemon.settings import config as configuration
 from cotenant.daemon.settings import paths
@@ -64,6 +65,7 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
         ("daemon", lambda: _daemon(socket_file)),
         ("state", lambda: _state(_state_folder(env))),
         ("limits", _limits),
+        ("users", _users),
         ("extras", _extras),
     )
     for subject, check in checks:
@@ -284,6 +286,17 @@ def _limits() -> Iterator[Finding]:
             grade="warning",
             detail="your processes may be ended when you log out (no linger)",
             advice="loginctl enable-linger",
+        )
+
+
+def _users() -> Iterator[Finding]:
+    alone = why_ours_alone()
+    if alone is not None:
+        yield Finding(
+            subject="users",
+            grade="warning",
+            detail=f"only root may run {alone}: no estimates, own log files or notifications for other users",
+            advice="for --all-users, install cotenant where everybody may read, e.g. below /opt",
         )
 
 

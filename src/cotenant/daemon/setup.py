@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ from cotenant import gpus
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.ports import GpuBackend
 from cotenant.daemon.access.rights import Access, admin_uids
+from cotenant.daemon.access.users import why_ours_alone
 from cotenant.daemon.launch_env import LaunchEnv
 from cotenant.daemon.settings import paths
 from cotenant.daemon.settings.sections import Config
@@ -23,6 +25,8 @@ from cotenant.scheduling import policies
 from cotenant.scheduling.orders import aged
 from cotenant.scheduling.policy import Policy
 from cotenant.scheduling.ranked import Ranked
+
+logger = logging.getLogger(__name__)
 
 SIMULATED_FOLDER = "simulated"
 LIVE_SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
@@ -61,6 +65,12 @@ def access_of(config: Config) -> Access:
     many = config.access.users == "all"
     if many and os.geteuid() != 0:
         raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
+    alone = why_ours_alone() if many else None
+    if alone is not None:
+        fields = {"why": alone, "hint": "install it where everybody may read, e.g. below /opt"}
+        logger.warning(
+            "others cannot run our Python: no estimates, own log files or notifications", extra={"fields": fields}
+        )
     return Access(own_uid=os.getuid(), many=many, admins=admin_uids(admin_names(config)))
 
 

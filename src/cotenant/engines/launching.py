@@ -48,4 +48,7 @@ def runner_spec(
         **progress,
         "grace_s": GRACE_S,
         "uid": None if spec.uid == os.geteuid() else spec.uid,
+        "user": spec.user,
+        "umask": spec.umask,
+        "limits": None if spec.uid == os.geteuid() else spec.limits,
     }

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from cotenant.runner import child, files, oom, procfs, progress
+from cotenant.runner import child, files, oom, procfs, progress, rights
 
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -86,7 +86,8 @@ class Supervisor:
     def run(self) -> int:
         """Everything, and the runner's exit code."""
         files.reserve(f"{self.folder}/{files.RESERVED}")
-        log_sizes = {path: _size(path) for path in {self.spec["stdout"], self.spec["stderr"]}}
+        logs = {self.spec[each]: self._reader(each) for each in ("stdout", "stderr")}
+        log_sizes = {path: _size(path, uid) for path, uid in logs.items()}
         if os.path.exists(f"{self.folder}/stop.json"):
             self.reason, self.detail = "stopped", self._stop_order()[0] or "stopped before it started"
             return self._finish({})
@@ -97,8 +98,13 @@ class Supervisor:
             return self._finish({})
         self._wait()
         self._clear_leftovers()
-        evidence = oom.evidence([_tail(path, size) for path, size in log_sizes.items()], failed=self.status != 0)
-        return self._finish(evidence)
+        tails = [_tail(path, size, logs[path]) for path, size in log_sizes.items()]
+        return self._finish(oom.evidence(tails, failed=self.status != 0))
+
+    def _reader(self, stream: str) -> int | None:
+        """Whose rights it takes to read a stream: those of the user who has named the file, None for ours."""
+        uid: int | None = self.spec.get("uid")
+        return None if child.is_private(self.spec, self.folder, stream) else uid
 
     def _start(self) -> None:
         """Start the job. From the moment that `started.json` is on disk it counts as started, whatever happens then.
@@ -264,18 +270,20 @@ def _identity(pid: int) -> dict[str, Any]:
     return {"pid": pid, "start_ticks": found.start_ticks if found else 0, "boot_id": procfs.boot_id()}
 
 
-def _size(path: str) -> int:
+def _size(path: str, uid: int | None) -> int:
     try:
-        return os.stat(path).st_size
+        with rights.acting_as(uid):  # root may not look into folders of another machine
+            return os.stat(path).st_size
     except OSError:
         return 0
 
 
-def _tail(path: str, begin: int) -> str:
-    """The last part of what was added to `path` after its first `begin` bytes."""
+def _tail(path: str, begin: int, uid: int | None) -> str:
+    """The last part of what was added to `path` after its first `begin` bytes, as far as the user `uid` may read it."""
     try:
-        # The name is the submitter's: it may have become that of a pipe, which would hold us.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # The name is the submitter's: it may have become that of a pipe, which would hold us, or of another's file.
+        with rights.acting_as(uid):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)
             # A log that shrank was truncated by the job: all of it is of this attempt.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import os
 import signal
 import stat
 from typing import Any, NoReturn
+
+from cotenant.runner import rights
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT)
 """Signals that the interpreter, or the runner, ignores, and a job does not."""
@@ -35,15 +40,16 @@ def _spawned(spec: dict[str, Any], folder: str) -> int:
         _enter(str(spec["cwd"]))
         program = _resolve(str(spec["argv"][0]), spec["env"])
         try:
-            return os.posix_spawn(
-                program,
-                [str(each) for each in spec["argv"]],
-                spec["env"],
-                file_actions=[(os.POSIX_SPAWN_DUP2, found, target) for target, found in enumerate(opened)],
-                setpgroup=0,
-                setsigmask=(),
-                setsigdef=DEFAULTS,
-            )
+            with rights.masked(spec.get("umask")):
+                return os.posix_spawn(
+                    program,
+                    [str(each) for each in spec["argv"]],
+                    spec["env"],
+                    file_actions=[(os.POSIX_SPAWN_DUP2, found, target) for target, found in enumerate(opened)],
+                    setpgroup=0,
+                    setsigmask=(),
+                    setsigdef=DEFAULTS,
+                )
         except OSError as error:
             raise _not_executed(program, error) from error
     finally:
@@ -53,11 +59,12 @@ def _spawned(spec: dict[str, Any], folder: str) -> int:
 
 
 def _forked(spec: dict[str, Any], folder: str) -> int:
-    """The job as another user, who opens files of his own, enters the folder and looks for the program."""
+    """The job as another user, who opens files of their own, enters the folder and looks for the program."""
     status_read, status_write = os.pipe()
+    runner = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _run_child(spec, folder, status_write)
+        _run_child(spec, folder, status_write, runner)
     os.close(status_write)
     text = b""
     while piece := os.read(status_read, 4096):
@@ -69,8 +76,12 @@ def _forked(spec: dict[str, Any], folder: str) -> int:
     return pid
 
 
-def _run_child(spec: dict[str, Any], folder: str, status: int) -> NoReturn:
+def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> NoReturn:
     try:
+        # Files and folders of the user's may hold us for ever. Who waits for the runner's end must then not wait for
+        # ours, and what the runner did not live to start must not start.
+        os.closerange(3, status)
+        os.closerange(status + 1, _most_descriptors())
         os.setpgid(0, 0)
         for number in DEFAULTS:
             signal.signal(number, signal.SIG_DFL)
@@ -78,14 +89,19 @@ def _run_child(spec: dict[str, Any], folder: str, status: int) -> NoReturn:
         _give_up_protection()
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         streams = {name: target for target, name in ((1, "stdout"), (2, "stderr"))}
-        for name in [each for each in streams if _is_private(spec, folder, each)]:
+        for name in [each for each in streams if is_private(spec, folder, each)]:
             os.dup2(_open(spec, folder, name), streams.pop(name))
+        rights.limit(spec.get("limits") or {})
         if spec.get("uid") is not None:
-            _become(int(spec["uid"]))
+            _become(int(spec["uid"]), spec.get("user"))
+        _end_with(runner, signal.SIGKILL)
         for name, target in streams.items():
             os.dup2(_open(spec, folder, name), target)
         _enter(str(spec["cwd"]))
         program = _resolve(str(spec["argv"][0]), spec["env"])
+        _end_with(runner, 0)
+        if spec.get("umask") is not None:
+            os.umask(spec["umask"])
         try:
             os.execve(program, [str(each) for each in spec["argv"]], spec["env"])  # noqa: S606 - no shell is wanted
         except OSError as error:
@@ -118,33 +134,45 @@ def _give_up_protection(path: str = "/proc/self/oom_score_adj") -> None:
         return  # no such thing here
 
 
-def _is_private(spec: dict[str, Any], folder: str, stream: str) -> bool:
+def _most_descriptors() -> int:
+    return os.sysconf("SC_OPEN_MAX")
+
+
+def _end_with(runner: int, number: int) -> None:
+    """Have the kernel send us the signal `number` when the runner ends, 0 for none; end now if it has ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if number and os.getppid() != runner:
+        os._exit(127)
+
+
+def is_private(spec: dict[str, Any], folder: str, stream: str) -> bool:
     """Whether it is a log in our folder, which is opened as ourselves; the user's own are opened as the user."""
     # Compared word by word: `<folder>/../../etc/x` would begin with the folder as well.
     return spec[stream] in (f"{folder}/stdout.log", f"{folder}/stderr.log")
 
 
 def _open(spec: dict[str, Any], folder: str, stream: str) -> int:
-    mode = 0o600 if _is_private(spec, folder, stream) else 0o666
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
     try:
-        return os.open(spec[stream], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, mode)
+        if is_private(spec, folder, stream):
+            return os.open(spec[stream], flags, 0o600)
+        with rights.masked(spec.get("umask")):
+            # Without O_NONBLOCK, a named pipe would hold us until somebody reads from it.
+            found = os.open(spec[stream], flags | os.O_NONBLOCK, 0o666)
+        os.set_blocking(found, True)
+        return found
     except OSError as error:
-        raise NotStartable(f"cannot open `{spec[stream]}` for its output: {_words(error)}") from error
+        why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else _words(error)
+        raise NotStartable(f"cannot open `{spec[stream]}` for its output: {why}") from error
 
 
-def _become(uid: int) -> None:
-    import pwd
-
+def _become(uid: int, user: str | None) -> None:
     try:
-        account = pwd.getpwuid(uid)
-    except KeyError as error:
-        raise NotStartable(f"no user of this machine has the id {uid}") from error
-    try:
-        os.initgroups(account.pw_name, account.pw_gid)
-        os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
-        os.setresuid(uid, uid, uid)
+        rights.become(uid, user)
+    except rights.Unknown as error:
+        raise NotStartable(str(error)) from error
     except OSError as error:
-        raise NotStartable(f"cannot become user `{account.pw_name}`: {_words(error)}") from error
+        raise NotStartable(f"cannot become the user with the id {uid}: {_words(error)}") from error
 
 
 def _enter(cwd: str) -> None:

@@ -194,6 +194,14 @@ def test_linger(found, tmp_path, monkeypatch, answer, grade):
     assert graded(found(), "systemd") == grade
 
 
+@pytest.mark.parametrize(("alone", "grade"), [(None, None), ("`/root/bin/python`: permission denied", "warning")])
+def test_a_python_of_root_alone(found, monkeypatch, alone, grade):
+    monkeypatch.setattr(doctor, "why_ours_alone", lambda: alone)
+    told = found()
+    assert graded(told, "users") == grade
+    assert alone is None or alone in told["users"].detail
+
+
 def test_a_check_that_breaks_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "_extras", lambda: 1 / 0)
     told = found()

@@ -16,6 +16,8 @@ import sys
 from typing import Any
 
 OPEN_TIMEOUT_S = 10.0
+NOBODY = 65534
+"""The user without rights of their own. Source: `overflowuid` in user_namespaces(7)."""
 
 
 def identity(uid: int) -> dict[str, Any]:
@@ -39,6 +41,33 @@ def home_of(uid: int) -> dict[str, str]:
 
     account = pwd.getpwuid(uid)
     return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "SHELL": account.pw_shell}
+
+
+def why_ours_alone() -> str | None:
+    """Why others cannot run the Python that we run on, in which we act as them; None if they can, or we are not root.
+
+    So it is where Python or a virtual environment is in root's home.
+    """
+    if os.geteuid() != 0:
+        return None
+    command = [sys.executable, "-I", "-S", "-c", "import sys; open(sys.argv[1]).close()", __file__]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd="/",
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            timeout=OPEN_TIMEOUT_S,
+            check=False,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"`{sys.executable}`: {getattr(error, 'strerror', None) or error}".lower()
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return None if done.returncode == 0 else f"`{sys.executable}`: {lines[-1] if lines else done.returncode}"
 
 
 def open_as(uid: int, path: str) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.job import ArrayTask, JobSpec
+from cotenant.daemon.access.limits import limits_of
 from cotenant.daemon.access.sockets import Peer
 from cotenant.estimators import ESTIMATORS
 
@@ -21,6 +22,10 @@ MOST_ATTEMPTS = 100
 MOST_TASKS = 10_000
 MOST_PRIORITY = 10**6
 MOST_PATTERN = 500
+MOST_NAME = 255
+LONGEST_TEXT = 128 * 1024
+MOST_TEXT = 6 * 1024 * 1024
+"""No program can be given more, whatever its limits. Source: execve(2), "Limits on size of arguments"."""
 LONGEST_S = 10 * 366 * 86400.0
 
 UPDATABLE = frozenset(
@@ -39,7 +44,10 @@ UPDATABLE = frozenset(
         "priority",
         "progress",
         "requeue",
+        "retries",
+        "share",
         "singleton",
+        "slot_s",
         "slowdown_bound",
         "stderr_path",
         "stdout_path",
@@ -70,7 +78,8 @@ def specs_of(told: Sequence[object], peer: Peer) -> list[JobSpec]:
         specs += [replace(spec, array=ArrayTask(array_id=-number, index=i, limit=limit)) for i in indices]
     if len(specs) > MOST_TASKS:
         raise UsageError(f"{len(specs)} jobs at once, wanted at most {MOST_TASKS}")
-    return specs
+    limits = limits_of(peer)
+    return specs if limits is None else [replace(each, limits=limits) for each in specs]
 
 
 def _array(told: object) -> tuple[list[int], int | None]:
@@ -99,7 +108,7 @@ def spec_of(told: object, peer: Peer) -> JobSpec:
         raise UsageError("a job must be a JSON object")
     uid = peer.uid if os.getuid() == 0 else os.getuid()
     try:
-        spec: JobSpec = decode(JobSpec, {**told, "user": user_name(uid), "uid": uid})
+        spec: JobSpec = decode(JobSpec, {**told, "user": user_name(uid), "uid": uid, "limits": None})
     except CodecError as error:
         raise UsageError(f"this is no job: {error.message}") from error
     _check(spec)
@@ -112,6 +121,13 @@ def _check(spec: JobSpec) -> None:
     texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
     if any("\0" in each for each in texts):
         raise UsageError("the job has a NUL byte in its command, its environment or a path")
+    sizes = [len(each) for each in texts]
+    if max(sizes) >= LONGEST_TEXT or sum(sizes) > MOST_TEXT:
+        raise UsageError(
+            f"the command and the environment have {sum(sizes)} characters, the longest word {max(sizes)}: the kernel "
+            f"takes {MOST_TEXT} and {LONGEST_TEXT - 1}",
+            hint="leave out variables with --export",
+        )
     if any(not each or "=" in each for each in spec.env):
         raise UsageError("the job has an environment variable without a name, or with `=` in it")
     for path in (spec.workdir, spec.stdout_path, spec.stderr_path):
@@ -144,6 +160,10 @@ def _check_durations(spec: JobSpec) -> None:
 
 
 def _check_words(spec: JobSpec) -> None:
+    if len(spec.name) > MOST_NAME:
+        raise UsageError(f"the name of the job has {len(spec.name)} characters, wanted at most {MOST_NAME}")
+    if spec.umask is not None and not 0 <= spec.umask <= 0o777:
+        raise UsageError(f"`umask` is {spec.umask}, wanted 0 to {0o777}")
     if spec.progress is not None:
         check_progress(spec.progress)
     if spec.share in ("mps", "mig") and spec.gpus > 1:

@@ -48,6 +48,11 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"share": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
         pytest.param({"share": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
         pytest.param({"share": "mps", "exclusive": True}, "to be alone, and to share by mps", id="alone and together"),
+        pytest.param({"env": {"A": "x" * 2**17}}, "the kernel takes 6291456 and 131071", id="a word too long to run"),
+        pytest.param({"command": ["x" * 2**16] * 97}, "have 6356", id="more than a program can be given"),
+        pytest.param({"name": "x" * 256}, "has 256 characters, wanted at most 255", id="a name that is a page"),
+        pytest.param({"umask": -1}, "`umask` is -1", id="negative mask"),
+        pytest.param({"umask": 0o1000}, "`umask` is 512, wanted 0 to 511", id="mask beyond the rights of files"),
         pytest.param({"colour": "red"}, "unknown fields: colour", id="unknown field"),
     ],
 )
@@ -122,6 +127,21 @@ def test_a_client_cannot_put_its_job_into_an_array_of_others():
         specs.specs_of([{**JOB, "array": {"type": "ArrayTask", "array_id": 3, "index": 1}}], PEER)
 
 
+def test_limits_are_what_the_kernel_says_and_not_the_client(monkeypatch):
+    monkeypatch.setattr(specs, "limits_of", lambda peer: {"nofile": (1, peer.pid)})
+    told = {**JOB, "limits": {"nofile": [9, 9]}}
+    assert specs.spec_of(told, PEER).limits is None
+    many = specs.specs_of([told, {**told, "array": {"tasks": [1, 2]}}], PEER)
+    assert [each.limits for each in many] == [{"nofile": (1, 1)}] * 3
+
+
+def test_update_of_how_it_shares_is_tried_again_and_ends():
+    fields = {"share": "time", "retries": 3, "slot_s": 60.0, "notify": None, "progress": "tqdm"}
+    new = specs.updated(a_spec(notify="mail ann", limits={"core": (0, -1)}, umask=0o77), fields, 17)
+    assert {name: getattr(new, name) for name in fields} == fields
+    assert (new.limits, new.umask) == ({"core": (0, -1)}, 0o77)
+
+
 def test_update_changes_what_may_be_changed():
     new = specs.updated(a_spec(), {"priority": 3, "after": [4], "stdout_path": "/o/%j"}, 17)
     assert (new.priority, new.after, new.stdout_path) == (3, (4,), "/o/17")
@@ -145,6 +165,9 @@ def test_a_path_that_an_update_leaves_alone_is_no_pattern():
         ({"priority": 10**7}, "is beyond"),
         ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
         ({"stderr_path": "here"}, "not an absolute path"),
+        ({"share": "mps", "exclusive": True}, "to be alone, and to share by mps"),
+        ({"limits": {}}, "`limits` of a job cannot be updated"),
+        ({"progress": "step"}, "has no group"),
     ],
 )
 def test_update_refuses(fields, reason):

@@ -1,0 +1,39 @@
+"""Acting as other users: whether our Python will do for that. The rest is in `tests/e2e/test_users.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from cotenant.daemon.access import users
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+def test_a_python_that_others_may_not_run(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(users.sys, "executable", str(python))
+    assert users.why_ours_alone() == f"`{python}`: permission denied"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        pytest.param("/bin/true", None, id="one that they may run"),
+        pytest.param("/bin/false", "`/bin/false`: 1", id="one that fails for them"),
+        pytest.param("/no/such/python", "`/no/such/python`: no such file or directory", id="none"),
+    ],
+)
+def test_what_others_find(monkeypatch, program, why):
+    monkeypatch.setattr(users.sys, "executable", program)
+    assert users.why_ours_alone() == why
+
+
+def test_who_is_not_root_acts_as_nobody_else(monkeypatch):
+    monkeypatch.setattr(users.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(users.sys, "executable", "/no/such/python")
+    assert users.why_ours_alone() is None
