@@ -40,6 +40,8 @@ class FakeGpu:
     gpu_instance_id: int = 0
     sm_samples: list[tuple[int, int, int]] = field(default_factory=list)  # pid, time stamp in us, percent
     energy_mj: int = 7_000_500
+    sms: int = 0  # of a MIG instance
+    instance_sms: dict[int, int] = field(default_factory=dict)  # of the kinds of instances that a card may have
 
 
 class FakeDriver:
@@ -48,6 +50,7 @@ class FakeDriver:
     NVMLError = NVMLError
     NVML_DEVICE_MIG_ENABLE = 1
     NVML_ERROR_NOT_FOUND = 6
+    NVML_GPU_INSTANCE_PROFILE_COUNT = 18
     NVML_GPM_METRIC_SM_UTIL = 2
     NVML_GPM_METRIC_SM_OCCUPANCY = 3
     NVML_GPM_METRIC_DRAM_BW_UTIL = 10
@@ -132,6 +135,16 @@ class FakeDriver:
 
     def nvmlDeviceGetGpuInstanceId(self, gpu: FakeGpu) -> int:  # noqa: N802
         return gpu.gpu_instance_id
+
+    def nvmlDeviceGetAttributes(self, gpu: FakeGpu) -> Any:  # noqa: N802
+        self._ask(gpu, "Attributes")
+        return SimpleNamespace(multiprocessorCount=gpu.sms)
+
+    def nvmlDeviceGetGpuInstanceProfileInfo(self, gpu: FakeGpu, kind: int) -> Any:  # noqa: N802
+        self._ask(gpu, "GpuInstanceProfileInfo")
+        if kind not in gpu.instance_sms:
+            raise NVMLError("Not Supported")
+        return SimpleNamespace(multiprocessorCount=gpu.instance_sms[kind])
 
     def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> Any:  # noqa: N802
         self._ask(gpu, "Gpm")

@@ -135,6 +135,11 @@ def _attempt_fields(attempt: Mapping[str, Any]) -> Fields:
         )
 
 
+def _assumed(attempt: Mapping[str, Any]) -> str:
+    on_instances = any(each.startswith("MIG-") for each in attempt["gpu_uuids"])
+    return "; assumed, by its MIG instance's share of the card's SMs" if on_instances else ""
+
+
 def _usage_fields(attempt: Mapping[str, Any]) -> Fields:
     usage = attempt["usage"]
     if usage is not None:
@@ -146,7 +151,7 @@ def _usage_fields(attempt: Mapping[str, Any]) -> Fields:
         if usage["energy_j"] is not None:
             idle = usage["idle_energy_j"] / usage["energy_j"] if usage["energy_j"] else 0.0
             power = f"{usage['power_w']:.0f} W in the mean, {idle:.0%} of it for idling"
-            yield "energy", f"{format_energy(usage['energy_j'])}, {power}"
+            yield "energy", f"{format_energy(usage['energy_j'])}, {power}{_assumed(attempt)}"
     for each in attempt["beside"]:
         names = ", ".join("?" if mate is None else str(mate) for mate in each["mates"])
         who = f"beside {names}" if names else "alone"

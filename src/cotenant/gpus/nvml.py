@@ -2,6 +2,9 @@
 
 SM activity comes from NVML's GPU performance monitoring (Hopper and later); older GPUs give None, for
 `utilization` says only whether anything ran. A reading that fails is None, a GPU that fails is left out.
+
+A MIG instance has no meter of its own: its power and energy are assumed, as its share of the card's SMs of what the
+card's say, whatever each instance does. What the share of no instance is, is nobody's.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class _Device:
         parent: handle of the GPU that holds this MIG instance, or None.
         gpm: the last performance sample; what has happened since is read against it. None if not supported.
         seen_us: time stamp of the newest sample of a process' SM time; 0 before the first.
+        sm_share: its part of the SMs that its card has for instances, 0..1; 1 for a whole GPU, None where not told.
     """
 
     gpu: Gpu
@@ -33,6 +37,7 @@ class _Device:
     gpu_instance_id: int | None = None
     gpm: Any = None
     seen_us: int = 0
+    sm_share: float | None = 1.0
 
 
 class NvmlBackend:
@@ -108,6 +113,7 @@ class NvmlBackend:
 
     def _instances(self, parent: Any, parent_uuid: str, index: int) -> Iterable[_Device]:
         nvml = self._nvml
+        card_sms = self._card_sms(parent)
         for position in range(self._read(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(parent))) or 0):
             try:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, position)
@@ -122,8 +128,27 @@ class NvmlBackend:
                 instance = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
             except nvml.NVMLError:
                 continue  # positions are numbered up to the most that could be; not all are taken
-            gpm = self._first_gpm(parent, instance)
-            yield _Device(gpu=gpu, handle=handle, parent=parent, gpu_instance_id=instance, gpm=gpm)
+            yield _Device(
+                gpu=gpu,
+                handle=handle,
+                parent=parent,
+                gpu_instance_id=instance,
+                gpm=self._first_gpm(parent, instance),
+                sm_share=self._sm_share(handle, card_sms),
+            )
+
+    def _card_sms(self, parent: Any) -> int | None:
+        """SMs of the largest instance that this card could have; None if no kind is told."""
+        kinds = range(getattr(self._nvml, "NVML_GPU_INSTANCE_PROFILE_COUNT", 0))
+        told = [self._kind_sms(parent, kind) for kind in kinds]
+        return max((each for each in told if each is not None), default=None)
+
+    def _kind_sms(self, parent: Any, kind: int) -> int | None:
+        return self._read(lambda: int(self._nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, kind).multiprocessorCount))
+
+    def _sm_share(self, handle: Any, card_sms: int | None) -> float | None:
+        own = self._read(lambda: int(self._nvml.nvmlDeviceGetAttributes(handle).multiprocessorCount))
+        return None if not own or not card_sms else min(1.0, own / card_sms)
 
     def _profile(self, handle: Any) -> str | None:
         """`3g.20gb`, from the instance's name, which ends in `MIG 3g.20gb`."""
@@ -144,8 +169,9 @@ class NvmlBackend:
         if memory is None:
             return None
         smact, smocc, drama = self._activity(device)
-        power_mw = self._read(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        energy_mj = self._read(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        metered = handle if device.parent is None else device.parent
+        power_mw = self._read(lambda: nvml.nvmlDeviceGetPowerUsage(metered))
+        energy_mj = self._read(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(metered))
         utilization_percent = self._read(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         return GpuSample(
             at_s=at_s,
@@ -155,8 +181,8 @@ class NvmlBackend:
             smocc=smocc,
             drama=drama,
             utilization=None if utilization_percent is None else utilization_percent / 100,
-            power_w=None if power_mw is None else power_mw / 1000,
-            energy_j=None if energy_mj is None else energy_mj / 1000,
+            power_w=_part(power_mw, device.sm_share),
+            energy_j=_part(energy_mj, device.sm_share),
             processes=self._processes(device),
         )
 
@@ -257,6 +283,10 @@ def _ratio(metric: Any) -> float | None:
     if metric.nvmlReturn != 0 or metric.value != metric.value:  # not a number
         return None
     return min(1.0, max(0.0, float(metric.value) / 100))
+
+
+def _part(thousandths: int | None, share: float | None) -> float | None:
+    return None if thousandths is None or share is None else thousandths / 1000 * share
 
 
 def _text(value: str | bytes) -> str:

@@ -147,3 +147,36 @@ def test_instances_stand_for_their_gpu(backend):
     found = nvml.sample(1.0)
     assert found["MIG-2"].used_bytes == 20000 * MIB
     assert (found["MIG-1"].power_w, found["MIG-1"].smact) == (None, 0.5)
+
+
+# As an A100 tells them: 98 SMs are left for instances, 7 slices of 14.
+A100_KINDS = {0: 14, 1: 28, 2: 42, 3: 56, 4: 98, 7: 14}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "broken", "card", "watts"),
+    [
+        pytest.param(A100_KINDS, set(), set(), [312.5 * 3 / 7, 312.5 / 7], id="by share of the SMs"),
+        pytest.param({0: 14, 3: 56}, set(), set(), [312.5 * 3 / 4, 312.5 / 4], id="a card of four slices"),
+        pytest.param({}, set(), set(), [None, None], id="a driver that tells no kinds"),
+        pytest.param(A100_KINDS, {"Attributes"}, set(), [None, None], id="a driver that tells no SMs"),
+        pytest.param(A100_KINDS, set(), {"PowerUsage", "TotalEnergyConsumption"}, [None, None], id="no meter"),
+    ],
+)
+def test_power_and_energy_of_instances_are_assumed(backend, kinds, broken, card, watts):
+    own = {"PowerUsage", "TotalEnergyConsumption", *broken}
+    instances = [
+        FakeGpu(uuid=f"MIG-{sms}", name=f"A100 MIG {sms // 14}g", sms=sms, broken=own, gpu_instance_id=sms)
+        for sms in (42, 14)
+    ]
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=kinds, broken=card))
+    found = list(nvml.sample(1.0).values())
+    assert [each.power_w for each in found] == pytest.approx(watts)
+    joules = [None if each is None else each / 312.5 * 7000.5 for each in watts]
+    assert [each.energy_j for each in found] == pytest.approx(joules)
+
+
+def test_no_more_than_the_card_has_is_given_to_its_instances(backend):
+    instances = [FakeGpu(uuid=f"MIG-{place}", sms=14, gpu_instance_id=place) for place in range(7)]
+    nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=A100_KINDS))
+    assert sum(each.power_w for each in nvml.sample(1.0).values()) == pytest.approx(312.5)
