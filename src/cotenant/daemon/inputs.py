@@ -35,11 +35,12 @@ CHANGES: Mapping[str, type[JobCancelled] | type[JobHeld] | type[JobReleased] | t
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    """Queue all of `specs` or none; answers with their ids once they are durable."""
+class Submit(Generic[T]):
+    """Queue all of `specs` or none; answers, once they are durable, with what `look` returns of the manager and ids."""
 
     specs: tuple[JobSpec, ...]
-    answer: Future[list[int]] = field(default_factory=Future)
+    look: Any  # a callable, as in `Ask`
+    answer: Future[T] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Watch:
         return job.is_done or (self.until == "started" and any(each.started_at_s is not None for each in job.attempts))
 
 
-Input = Submit | Change | Ask[Any] | Watch | Report | ServerSampled
+Input = Submit[Any] | Change | Ask[Any] | Watch | Report | ServerSampled
 
 
 def groups(inputs: Iterable[Input]) -> Iterable[list[Input]]:

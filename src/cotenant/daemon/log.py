@@ -46,6 +46,8 @@ def set_up(level: str, stream: IO[str] | None = None) -> None:
 
 def log_event(event: Journaled) -> None:
     """One line about an event; never the environment of a job."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
     fields: dict[str, object] = {"job": event.job_id}
     match event:
         case JobSubmitted(spec=spec):

@@ -3,7 +3,8 @@
 Events that come together are kept in one transaction, as far as their order against the decisions between them does
 not matter: those that only add knowledge (submitted, estimated, started, exited). Requests of clients that change a
 job are kept one by one. Starts and ends are on disk before anybody is told or anything is started because of them, and
-not before that: what is decided next brings them there with itself.
+not before that: what is decided next brings them there with itself. Estimates come there with what is kept next: one
+that a power cut takes is asked for again.
 
 When the journal cannot be written (a full disk), requests are refused with its error. What has already happened, an
 attempt's end for one, waits in memory and is kept as soon as it can be; until then nothing is decided or started.
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from cotenant.core.errors import BackendError, JournalError, NoSuchJob
@@ -123,7 +125,11 @@ class Loop:
 
     def submit(self, specs: Sequence[JobSpec]) -> Future[list[int]]:
         """Queue `specs`, all or none; their ids, once durable."""
-        request = Submit(tuple(specs))
+        return self.submit_and_look(specs, lambda _, ids: ids)
+
+    def submit_and_look(self, specs: Sequence[JobSpec], look: Callable[[Manager, list[int]], T]) -> Future[T]:
+        """As `submit`; then what `look` returns of the manager, which knows the jobs by now, and of their ids."""
+        request: Submit[T] = Submit(tuple(specs), look)
         self._inbox.put(request)
         return request.answer
 
@@ -216,7 +222,7 @@ class Loop:
         event: Journaled
         if change.kind == "update":
             spec = updated(job.spec, change.fields, job.id)
-            self._submissions.check_dependencies(spec)
+            self._submissions.check_update(job, spec)
             event = JobUpdated(at_s=self._now(), cause=change.cause, job_id=job.id, spec=spec)
         else:
             event = CHANGES[change.kind](at_s=self._now(), cause=change.cause, job_id=job.id)
@@ -244,7 +250,7 @@ class Loop:
         events += reports
         try:
             self._ensure_writable()
-            self._append(events, durable=not all(isinstance(each, (AttemptStarted, AttemptExited)) for each in events))
+            self._append(events, durable=bool(submitted))
         except JournalError as error:
             self._submissions.forget_unkept()
             for request, _ in accepted:
@@ -253,7 +259,8 @@ class Loop:
             return
         self._handle(events)
         for request, mine in accepted:
-            request.answer.set_result([each.job_id for each in mine])
+            look = partial(request.look, self._manager, [each.job_id for each in mine])
+            settle(request.answer, look, refusals=Exception)  # they are queued, whatever comes of looking at them
         self._after(events)
 
     def _witnessed(self, report: Report) -> Report:

@@ -2,7 +2,8 @@
 
 Off unless the configuration turns it on. It is done by a process of the owner's, with limits on its time, its memory
 and the size of its files; nothing waits for it, and what fails is logged and forgotten. After a crash of the daemon it
-may not be told at all; it is never told twice.
+may not be told at all; it is never told twice. Owners take turns, one message of each at a time, so that whose
+addresses are slow keeps nobody else waiting but by being one of `THREADS`.
 
 Run as a script, on the standard library alone, it sends what stdin says as JSON: `url`, `message`, `timeout_s`.
 """
@@ -10,21 +11,27 @@ Run as a script, on the standard library alone, it sends what stdin says as JSON
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import logging
 import os
-import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.parse
 import urllib.request
+from collections import deque
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-THREADS = 2
+"""Messages of one owner; those beyond are dropped."""
+
+THREADS = 4
 LIMITS = "ulimit -t 20; ulimit -v 2097152; ulimit -f 20480; "
 """20 s of processor time, 2 GiB of address space, 10 MiB a file (blocks of 512 bytes). Source: ulimit in POSIX sh."""
 
@@ -35,7 +42,7 @@ class Notifier:
     def __init__(self, *, enabled: bool, timeout_s: float) -> None:
         self._enabled = enabled
         self._timeout_s = timeout_s
-        self._queue: queue.Queue[tuple[str, int, dict[str, Any]] | None] = queue.Queue(MOST_WAITING)
+        self._turns = Turns()
         self._threads = [threading.Thread(target=self._work, name=f"notify-{i}", daemon=True) for i in range(THREADS)]
         if enabled:
             for each in self._threads:
@@ -45,30 +52,25 @@ class Notifier:
         """Have `message` told to the user `uid`. Returns at once."""
         if not self._enabled:
             return
-        try:
-            self._queue.put_nowait((how, uid, message))
-        except queue.Full:
+        if not self._turns.put(uid, (how, message)):
             logger.warning("too many notifications, one is dropped", extra={"fields": {"job": message["id"]}})
 
     def close(self) -> None:
         """Tell nobody any more; waits for those that are being told."""
         if not self._enabled:
             return
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._queue.get_nowait()
-        for _ in self._threads:
-            self._queue.put(None)
+        self._turns.close()
         for each in self._threads:
             each.join(timeout=self._timeout_s + 5.0)
 
     def _work(self) -> None:
-        while (task := self._queue.get()) is not None:
-            how, uid, message = task
+        while (turn := self._turns.take()) is not None:
+            uid, (how, message) = turn
             try:
                 failure = self._run(how, uid, message)
             except (OSError, KeyError, ValueError) as error:
                 failure = str(error)
+            self._turns.over(uid)
             if failure:
                 fields = {"job": message["id"], "why": failure[-300:]}
                 logger.warning("the owner of a job could not be told", extra={"fields": fields})
@@ -78,6 +80,8 @@ class Notifier:
         from cotenant.daemon.access import users
 
         home = users.home_of(uid)
+        if home["USER"] != message.get("user", home["USER"]):
+            return f"the id {uid} was that of user `{message['user']}` and is `{home['USER']}`'s now"
         command = ["sh", "-c", LIMITS + 'exec sh -c "$0"', how]
         told = b""
         if is_address(how):
@@ -104,9 +108,80 @@ class Notifier:
         return words.decode(errors="replace").strip() or f"exit code {process.returncode}" if process.returncode else ""
 
 
+class Turns:
+    """Messages that wait, by owner. Owners take turns, and none has two."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[int, deque[tuple[str, dict[str, Any]]]] = {}  # in the order of their turns
+        self._busy: set[int] = set()
+        self._closed = False
+
+    def put(self, uid: int, message: tuple[str, dict[str, Any]]) -> bool:
+        """Add one; False if too many of this owner wait."""
+        with self._changed:
+            waiting = self._waiting.setdefault(uid, deque())
+            if len(waiting) >= MOST_WAITING:
+                return False
+            waiting.append(message)
+            self._changed.notify()
+            return True
+
+    def take(self) -> tuple[int, tuple[str, dict[str, Any]]] | None:
+        """The next owner and message, once there is one; None at the end. The owner has the turn until `over`."""
+        with self._changed:
+            while not self._closed:
+                uid = next((each for each in self._waiting if each not in self._busy), None)
+                if uid is None:
+                    self._changed.wait()
+                    continue
+                waiting = self._waiting.pop(uid)
+                message = waiting.popleft()
+                if waiting:
+                    self._waiting[uid] = waiting  # behind the others
+                self._busy.add(uid)
+                return uid, message
+            return None
+
+    def over(self, uid: int) -> None:
+        """The message of this owner has been told."""
+        with self._changed:
+            self._busy.discard(uid)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Drop what waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
 def is_address(how: str) -> bool:
     """Whether to send a message there instead of running it."""
-    return how.startswith(("http://", "https://"))
+    return how.lower().startswith(("http://", "https://"))
+
+
+def why_no_address(how: str) -> str | None:
+    """Why nothing can be sent to `how`, which looks like an address; None if it may, or is a command."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", how)
+    if scheme is None:
+        return None
+    if not is_address(how):
+        return f"`{scheme[1]}` is neither http nor https"
+    try:
+        parts = urllib.parse.urlsplit(how)
+        host, port = parts.hostname, parts.port
+        if host:
+            host.encode("idna")
+    except ValueError as error:
+        return str(error).lower()
+    if not host or port == 0:
+        return "it names no host" if not host else "it names no port"
+    if not re.fullmatch(r"[!-~]+", how):
+        return "it has spaces or other characters that must be written as `%20`"
+    if parts.username is not None:
+        return "it names a user, which is not supported"
+    return None
 
 
 def variables(message: dict[str, Any]) -> dict[str, str]:
@@ -134,8 +209,12 @@ def main() -> int:
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=told["timeout_s"]) as answer:
             answer.read(1024)
-    except OSError as error:
-        print(f"{told['url']}: {error}", file=sys.stderr)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # Of the address only the host: what follows it may be a secret, as Slack's is.
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        code = f"{error.code} " if isinstance(error, urllib.error.HTTPError) else ""
+        words = " ".join(str(reason).split()) or type(error).__name__
+        print(f"{urllib.parse.urlsplit(told['url']).hostname}: {code}{words}"[:300], file=sys.stderr)
         return 1
     return 0
 

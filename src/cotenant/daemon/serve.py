@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -91,7 +92,25 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
             access=access,
             tokens=Tokens(state_dir / TOKENS_FILE),
         )
+        stack.enter_context(_seldom_searched_for_garbage())
         asyncio.run(daemon.run(listening, tcp, on_ready))
+
+
+@contextlib.contextmanager
+def _seldom_searched_for_garbage() -> Iterator[None]:
+    """What is there by now stays, and jobs come to stay: to look through them all again and again finds nothing.
+
+    Only what refers to itself in a circle has to be searched for, and there is little of that.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 @runtime_checkable

@@ -205,8 +205,29 @@ def test_a_start_is_not_waited_for(bench):
     bench.loop.put(started(1))
     bench.until(lambda: isinstance(bench.state(1), Running))
     assert not bench.disk.is_synced
+    kept = len(bench.disk.transactions)
     bench.submit()
-    assert bench.disk.is_synced
+    assert bench.disk.on_disk > kept
+
+
+def test_an_estimate_is_not_waited_for(bench):
+    bench.submit(a_spec(declared_bytes=2**30, hold=True))
+    bench.until(lambda: any(isinstance(each, EstimateReady) for each in bench.disk.replay()))
+    assert bench.disk.on_disk == len(bench.disk.transactions) - 1, "the submission is, the estimate is not yet"
+    kept = len(bench.disk.transactions)
+    bench.submit()
+    assert bench.disk.on_disk > kept
+
+
+def test_who_submits_may_look_at_the_jobs_once_they_are_on_disk(bench):
+    def look(manager, ids):
+        return [manager.jobs[each].spec.name for each in ids], bench.disk.is_synced
+
+    specs = [a_spec(name="a", hold=True), a_spec(name="b", hold=True)]
+    assert bench.loop.submit_and_look(specs, look).result(TIMEOUT_S) == (["a", "b"], True)
+    with pytest.raises(ZeroDivisionError):
+        bench.loop.submit_and_look(specs, lambda *_: 1 / 0).result(TIMEOUT_S)
+    assert len(bench.loop.ask(lambda manager: manager.jobs).result(TIMEOUT_S)) == 4, "queued whatever comes of looking"
 
 
 def test_a_journal_of_the_loop_restores_the_same_jobs(bench):
@@ -232,7 +253,7 @@ def test_submissions_that_come_together_are_kept_together():
 
 
 def test_groups_keep_the_order_that_matters():
-    submit = Submit((a_spec(),))
+    submit = Submit((a_spec(),), lambda _, ids: ids)
     change = Change("cancel", 1, "t")
     ask = Ask(lambda _: None)
     inputs = [submit, exited(1), started(2), exited(2), change, submit, ask]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +16,18 @@ GRACE_S = 3
 """Open requests get this long when the daemon ends."""
 
 
-class _PeerProtocol(H11Protocol):
+class KnowsPeer:
     """HTTP that remembers who connected, for `request.state.peer`."""
+
+    app_state: dict[str, Any]
 
     def connection_made(self, transport: Any) -> None:
         self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
-        super().connection_made(transport)
+        super().connection_made(transport)  # type: ignore[misc]
+
+
+class PeerH11(KnowsPeer, H11Protocol):
+    """Read in Python."""
 
 
 class Server(uvicorn.Server):
@@ -33,10 +40,19 @@ class Server(uvicorn.Server):
 
 def new_server(application: Any) -> Server:
     """A server of `application` on unix sockets that are given to it later."""
-    return Server(server_config(application, _PeerProtocol))
+    return Server(server_config(application, peer_protocol()))
 
 
-def server_config(application: Any, protocol: type[H11Protocol]) -> uvicorn.Config:
+def peer_protocol() -> type[Any]:
+    """What reads HTTP on unix sockets: `httptools`, or Python where somebody left that out."""
+    if importlib.util.find_spec("httptools") is None:
+        return PeerH11
+    from cotenant.daemon.access.http_in_c import PeerHttpTools
+
+    return PeerHttpTools
+
+
+def server_config(application: Any, protocol: type[Any]) -> uvicorn.Config:
     """How `application` is served, by whatever `protocol` adds to HTTP."""
     return uvicorn.Config(
         application,

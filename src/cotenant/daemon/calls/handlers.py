@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,18 +20,20 @@ from cotenant.core.ports import AttemptRef, Journal
 from cotenant.daemon.access.rights import Access
 from cotenant.daemon.access.sockets import Peer
 from cotenant.daemon.access.tokens import Tokens
+from cotenant.daemon.calls.answers import Answers
 from cotenant.daemon.calls.metrics import CONTENT_TYPE, Metrics
 from cotenant.daemon.calls.offers import check_offered, offered
 from cotenant.daemon.calls.preview import preview
 from cotenant.daemon.calls.queries import Selection, resolve
 from cotenant.daemon.calls.requests import json_answer, number_in, object_in
-from cotenant.daemon.calls.specs import specs_of, user_name
+from cotenant.daemon.calls.specs import specs_of, updated, user_name
 from cotenant.daemon.calls.story import story
 from cotenant.daemon.calls.views import Views, counts
 from cotenant.daemon.estimating.estimates import EstimatePool
 from cotenant.daemon.inputs import Change, Watch
 from cotenant.daemon.logfiles import Output, follow
 from cotenant.daemon.loop import Loop
+from cotenant.daemon.notify import why_no_address
 from cotenant.gpus.history import GpuHistory
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policy import Policy
@@ -79,6 +81,7 @@ class Handlers:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._answers = Answers()
 
     async def submit(self, request: Request) -> Response:
         body = await object_in(request)
@@ -87,17 +90,19 @@ class Handlers:
             raise UsageError(f"`jobs` must be an array of 1 to {MOST_JOBS} jobs")
         peer = _peer(request)
         specs = specs_of(told, peer)
-        if any(each.notify is not None for each in specs) and not self._server.info["notifications"]:
-            raise UsageError(
-                "this daemon sends no notifications", hint="its configuration can turn them on: [notifications] enabled"
-            )
+        self._check_notify(specs)
         if any(each.priority > 0 for each in specs):
             self._server.access.check_admin(peer, "raise a priority above 0")
         check_offered(specs, self._server.refusals())
         if body.get("dry_run"):
             return json_answer({"jobs": [await self._preview(each) for each in specs]})
-        ids = await asyncio.wrap_future(self._server.loop.submit(specs))
-        views = await self._look(lambda views, manager: [views.job(manager.jobs[each]) for each in ids])
+        now = self._server.now
+
+        def look(manager: Manager, ids: Sequence[int]) -> list[dict[str, Any]]:
+            views = Views(manager, now())
+            return [views.job(manager.jobs[each]) for each in ids]
+
+        views = await self._answers.of(self._server.loop.submit_and_look(specs, look))
         return json_answer({"jobs": views}, status=201)
 
     async def jobs(self, request: Request) -> Response:
@@ -152,6 +157,10 @@ class Handlers:
             raise UsageError("`fields` is not a JSON object")
         if isinstance(fields.get("priority"), int) and fields["priority"] > max(0, job.spec.priority):
             self._server.access.check_admin(peer, "raise a priority above 0")
+        if kind == "update":
+            new = updated(job.spec, fields, job.id)
+            self._check_notify([new] if "notify" in fields else [])
+            check_offered([new] if "share" in fields else [], self._server.refusals())
         # Who did it stands first: a reason is the client's word.
         cause = f"{kind} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
         if body.get("reason"):
@@ -159,6 +168,18 @@ class Handlers:
         self._server.access.note(peer, kind, job)
         await asyncio.wrap_future(self._server.loop.change(Change(kind, job.id, cause, fields)))
         return json_answer({"job": await self._detail(request)})
+
+    def _check_notify(self, specs: Sequence[JobSpec]) -> None:
+        if any(each.notify is not None for each in specs) and not self._server.info["notifications"]:
+            raise UsageError(
+                "this daemon sends no notifications", hint="its configuration can turn them on: [notifications] enabled"
+            )
+        for each in specs:
+            why = None if each.notify is None else why_no_address(each.notify)
+            if why is not None:
+                raise UsageError(
+                    f"nobody can be told at `{each.notify}`: {why}", hint="write a command, or https://HOST/PATH"
+                )
 
     async def wait(self, request: Request) -> Response:
         until: Any = request.query_params.get("until", "done")
@@ -231,9 +252,7 @@ class Handlers:
 
     async def _look(self, question: Callable[[Views, Manager], T]) -> T:
         now = self._server.now
-        return await asyncio.wrap_future(
-            self._server.loop.ask(lambda manager: question(Views(manager, now()), manager))
-        )
+        return await self._answers.of(self._server.loop.ask(lambda manager: question(Views(manager, now()), manager)))
 
     async def _detail(self, request: Request) -> dict[str, Any]:
         def look(views: Views, manager: Manager) -> dict[str, Any]:

@@ -144,6 +144,7 @@ _WORDS = {
     "after_failed": "afternotok",
     "begin_at_s": "begin",
     "slowdown_bound": "slowdown",
+    "slot_s": "time slot",
 }
 
 
@@ -153,7 +154,7 @@ def _value(name: str, spec: JobSpec) -> str:
         return "none"
     if name == "declared_bytes":
         return format_bytes(value)
-    if name == "time_limit_s":
+    if name in ("time_limit_s", "slot_s"):
         return format_duration(value)
     if name == "begin_at_s":
         return rfc3339(value) or ""

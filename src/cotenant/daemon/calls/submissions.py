@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from cotenant.core.errors import CotenantError, NoSuchJob, NotPermitted
+from cotenant.core.errors import CotenantError, NoSuchJob, NotPermitted, UsageError
 from cotenant.core.events import JobSubmitted
-from cotenant.core.job import JobSpec
+from cotenant.core.job import Job, JobSpec
 from cotenant.daemon.calls.specs import numbered, with_array_ids
 from cotenant.daemon.inputs import Submit
 from cotenant.scheduling.dependencies import all_dependencies
@@ -26,7 +27,7 @@ class Submissions:
         """Numbers that were given but not kept are free again."""
         self._next_id = max(self._manager.jobs, default=0) + 1
 
-    def accepted(self, submits: Iterable[Submit]) -> list[tuple[Submit, list[JobSubmitted]]]:
+    def accepted(self, submits: Iterable[Submit[Any]]) -> list[tuple[Submit[Any], list[JobSubmitted]]]:
         """The events of those submissions that can be accepted; the others are answered with their error."""
         accepted = []
         coming: dict[str, int] = {}
@@ -50,6 +51,27 @@ class Submissions:
             ]
             accepted.append((request, events))
         return accepted
+
+    def check_update(self, job: Job, new: JobSpec) -> None:
+        """See that `job`, which waits, may become `new`.
+
+        Raises:
+            UsageError: it would wait for itself.
+            NoSuchJob, NotPermitted: as for a new job; or its user may not have so many GPUs at once.
+        """
+        self.check_dependencies(new)
+        ahead, seen = list(all_dependencies(new)), set[int]()
+        while ahead:
+            each = ahead.pop()
+            if each == job.id:
+                raise UsageError(f"job {job.id} cannot wait for itself, nor for one that waits for it")
+            if each in self._manager.jobs and each not in seen:
+                seen.add(each)
+                ahead += all_dependencies(self._manager.jobs[each].spec)
+        # It is counted already, so that there is one less besides it.
+        over = self._manager.over_quota([new], besides=-1) if new.gpus > job.spec.gpus else None
+        if over is not None:
+            raise NotPermitted(f"quota: {over}", hint="ask an admin")
 
     def check_dependencies(self, spec: JobSpec) -> None:
         """See that the jobs that `spec` waits for exist, and may be waited for.

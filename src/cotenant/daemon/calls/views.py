@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -9,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cotenant.core.estimate import Estimate
-from cotenant.core.gpu import GpuSample, GpuSnapshot
+from cotenant.core.gpu import GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Placement, Wait
 from cotenant.daemon.calls.usage_views import spell_view, usage_of, usage_view
@@ -100,13 +101,24 @@ class Views:
     def __init__(self, manager: Manager, at_s: float) -> None:
         self._manager = manager
         self._at_s = at_s
-        self._server = manager.snapshot(at_s)
-        self._indices = {each.gpu.uuid: each.gpu.index for each in self._server.gpus}
-        self._seen: dict[int, int] = {}
+
+    @functools.cached_property
+    def _server(self) -> ServerSnapshot:
+        return self._manager.snapshot(self._at_s)
+
+    @functools.cached_property
+    def _indices(self) -> dict[str, int]:
+        return {each.gpu.uuid: each.gpu.index for each in self._server.gpus}
+
+    @functools.cached_property
+    def _seen(self) -> dict[int, int]:
+        """Most bytes that a job is seen to hold on one GPU now."""
+        seen: dict[int, int] = {}
         for gpu in self._server.gpus:
             for each in gpu.residents:
                 if each.observed_bytes is not None:
-                    self._seen[each.job_id] = max(each.observed_bytes, self._seen.get(each.job_id, 0))
+                    seen[each.job_id] = max(each.observed_bytes, seen.get(each.job_id, 0))
+        return seen
 
     def job(self, job: Job) -> dict[str, Any]:
         """A job in a list."""
@@ -239,6 +251,7 @@ class Views:
             "utilization": _number(latest.utilization),
             "power_w": _number(latest.power_w),
             "energy_j": _number(latest.energy_j),
+            "power_is_assumed": gpu.mig_parent is not None,
             "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
             "residents": [
                 {
@@ -259,7 +272,9 @@ class Views:
     def _observed(self, job: Job) -> int | None:
         """Most bytes seen on one GPU: of the attempt that runs, or else of the last one."""
         attempt = job.last_attempt
-        if attempt is None or attempt.ended_at_s is None:
+        if attempt is None:
+            return None
+        if attempt.ended_at_s is None:
             return self._seen.get(job.id)
         return max(attempt.peak_observed_bytes.values(), default=None)
 

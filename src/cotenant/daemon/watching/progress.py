@@ -17,6 +17,7 @@ from cotenant.core.ports import AttemptRef
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 128
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 MANY = 64
 """So many new files, and it is time to look for those that nobody needs."""
 
@@ -41,9 +42,12 @@ class ProgressFiles:
         """An empty file for the next attempt of a job of user `uid`; None where there can be none."""
         path = self._folder / str(job_id)
         try:
-            self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                descriptor = os.open(path, _NEW, 0o600)
+            except (FileExistsError, FileNotFoundError):  # of an earlier attempt; the first in this folder
+                self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                descriptor = os.open(path, _NEW, 0o600)
             try:
                 if uid != os.geteuid():
                     os.fchown(descriptor, uid, -1)

@@ -1,0 +1,111 @@
+"""HTTP on unix sockets, by either parser: who asks is known, and no request is gathered without end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+from starlette.responses import JSONResponse
+
+from cotenant.daemon.access.http import PeerH11, Server, peer_protocol, server_config
+from cotenant.daemon.access.sockets import ListeningSocket
+
+
+def protocols():
+    found = peer_protocol()
+    why = "httptools is not installed"
+    return [PeerH11, pytest.param(found, marks=pytest.mark.skipif(found is PeerH11, reason=why))]
+
+
+async def who(scope, receive, send):
+    """Says who asked and how long the body was."""
+    size, more = 0, True
+    while more:
+        told = await receive()
+        size += len(told.get("body", b""))
+        more = told.get("more_body", False)
+    peer = scope["state"]["peer"]
+    answer = JSONResponse({"pid": peer.pid, "uid": peer.uid, "size": size})
+    await answer(scope, receive, send)
+
+
+def told(protocol, tmp_path, *pieces, most_pieces=1000):
+    """All that is answered to `pieces`, the last of which is sent again and again until the connection is closed."""
+
+    async def run():
+        listening = ListeningSocket(tmp_path / "sock")
+        server = Server(server_config(who, protocol))
+        serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
+        reader, writer = await asyncio.open_unix_connection(str(listening.path))
+        answer = asyncio.create_task(read(reader))
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            for _ in range(most_pieces):
+                if answer.done():
+                    break
+                writer.write(pieces[-1])
+                await writer.drain()
+        try:
+            return await asyncio.wait_for(answer, 10)
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
+            listening.close()
+
+    return asyncio.run(run())
+
+
+async def read(reader):
+    """Up to the end of the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(2**16):
+            found += piece
+    return found.decode()
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_who_asks_is_known_in_every_request_of_a_connection(protocol, tmp_path):
+    one = b"POST /x HTTP/1.1\r\nhost: d\r\nx-long: %b\r\ncontent-length: 3\r\n\r\nabc" % (b"x" * 30_000)
+    last = one.replace(b"host", b"connection: close\r\nhost")
+    answers = told(protocol, tmp_path, one, one, one, last, b"")
+    assert answers.count("HTTP/1.1 200 OK") == 4
+    assert answers.count(f'{{"pid":{os.getpid()},"uid":{os.getuid()},"size":3}}') == 4
+
+
+@pytest.mark.parametrize("protocol", protocols())
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param(b"POST /x", id="an address"),
+        pytest.param(b"POST /x HTTP/1.1\r\nx-long: ", id="a header"),
+    ],
+)
+def test_a_head_without_end_ends_the_connection(protocol, tmp_path, begun):
+    assert "200 OK" not in told(protocol, tmp_path, begun, b"x" * 2**16)
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_headers_without_end_end_the_connection(protocol, tmp_path):
+    assert "200 OK" not in told(protocol, tmp_path, b"POST /x HTTP/1.1\r\n", b"a: b\r\n" * 1000)
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_headers_after_a_body_without_end_end_the_connection(protocol, tmp_path, monkeypatch):
+    if protocol is not PeerH11:
+        from cotenant.daemon.access import http_in_c
+
+        monkeypatch.setattr(http_in_c, "MOST_MESSAGE_BYTES", 2**20)
+    head = b"POST /x HTTP/1.1\r\nhost: d\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n"
+    assert "200 OK" not in told(protocol, tmp_path, head, b"a: b\r\n" * 1000)
+
+
+@pytest.mark.parametrize("protocol", protocols())
+@pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n"])
+def test_what_is_no_http_is_refused(protocol, tmp_path, nonsense):
+    assert told(protocol, tmp_path, nonsense + b"\r\n\r\n", b"").startswith("HTTP/1.1 400")

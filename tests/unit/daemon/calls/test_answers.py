@@ -1,0 +1,74 @@
+"""Answers of another thread reach the event loop: values, errors and cancellations, many with one wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import CancelledError, Future
+from threading import Thread
+
+import pytest
+
+from cotenant.daemon.calls.answers import Answers
+
+
+def in_another_thread(act):
+    thread = Thread(target=act)
+    thread.start()
+    thread.join()
+
+
+def test_all_that_are_ready_come_with_one_call():
+    async def run():
+        answers, here = Answers(), asyncio.get_running_loop()
+        calls = []
+        call_soon_threadsafe = here.call_soon_threadsafe
+        here.call_soon_threadsafe = lambda act: calls.append(call_soon_threadsafe(act))
+        settled = [Future() for _ in range(5)]
+        waiting = [answers.of(each) for each in settled]
+        in_another_thread(lambda: [each.set_result(i) for i, each in enumerate(settled)])
+        first = await asyncio.gather(*waiting)
+        late = Future()
+        last = answers.of(late)
+        in_another_thread(lambda: late.set_result(5))
+        return [*first, await last], len(calls)
+
+    assert asyncio.run(run()) == ([0, 1, 2, 3, 4, 5], 2)
+
+
+def test_an_answer_that_is_there_already():
+    async def run():
+        settled = Future()
+        settled.set_result(1)
+        return await Answers().of(settled)
+
+    assert asyncio.run(run()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settle", "error"),
+    [
+        pytest.param(lambda answer: answer.set_exception(KeyError("x")), KeyError, id="its error"),
+        pytest.param(lambda answer: answer.cancel(), asyncio.CancelledError, id="cancelled"),
+    ],
+)
+def test_errors_come_through(settle, error):
+    async def run():
+        answer = Future()
+        waiting = Answers().of(answer)
+        in_another_thread(lambda: settle(answer))
+        await waiting
+
+    with pytest.raises((error, CancelledError)):
+        asyncio.run(run())
+
+
+def test_who_stops_waiting_cancels_nothing_and_keeps_nobody_from_an_answer():
+    async def run():
+        answers = Answers()
+        gone, stays = Future(), Future()
+        given_up, waiting = answers.of(gone), answers.of(stays)
+        given_up.cancel()
+        in_another_thread(lambda: (gone.set_result(1), stays.set_result(2)))
+        return await waiting, gone.result()
+
+    assert asyncio.run(run()) == (2, 1)
