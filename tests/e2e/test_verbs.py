@@ -97,6 +97,32 @@ def test_attach_follows_both_streams_and_detaches(server):
     assert (late.returncode, late.stdout) == (9, "before\n")
 
 
+def test_an_update_is_held_to_what_a_submission_is(site):
+    site.env["COTENANT_QUOTAS__GPUS"] = "1"
+    site.start()
+    job = str(site.submit("true", hold=True))
+    later = str(site.submit("true", after=[int(job)]))
+    changes = ("--share", "time", "--retries", "2", "--time-slot", "1:00:00", "--progress", "tqdm")
+    assert site.cli("update", job, *changes).returncode == 0
+    (told,) = [
+        each for each in json.loads(site.cli("story", job, "--json").stdout)["story"] if "updated" in each["text"]
+    ]
+    assert "retries 0 to 2, time slot none to 1h00m, progress none to tqdm, share auto to time" in told["text"]
+    for words, why in (
+        (("--share", "mps"), "this server does not offer `--share mps`: its GPUs are simulated"),
+        (("--notify", "true"), "this daemon sends no notifications"),
+        (("--gpus", "2"), "may have 1 GPUs at once, 2 asked for"),
+        (("--slowdown", "0.5"), "a slowdown of 0.5 cannot be kept"),
+        (("-d", f"afterok:{job}"), f"job {job} cannot wait for itself"),
+        (("-d", f"afterany:{later}"), "nor for one that waits for it"),
+    ):
+        done = site.cli("update", job, *words)
+        assert (done.returncode != 0, why in done.stderr) == (True, True), (words, done.stderr)
+    assert site.cli("update", job, "--nice", "1").returncode == 0
+    assert site.cli("release", job).returncode == 0
+    assert site.wait(int(later))["state"] == "COMPLETED"
+
+
 def test_quotas_and_shares_of_the_configuration(site):
     site.env |= {"COTENANT_QUOTAS__JOBS": "1", "COTENANT_QUOTAS__QUEUED": "3"}
     site.start()

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import inspect
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cotenant.cli import directives, times
+from cotenant.cli import directives, output_files, times
 from cotenant.cli.output import note
 from cotenant.cli.words import dependencies, environment, gpu_count, gres_count
 from cotenant.core import radfile
@@ -239,8 +240,10 @@ def describe(
         "max_attempts": max_attempts or 4,
         "stdout_path": stdout,
         "stderr_path": stdout if error is None else _path(error, workdir),
+        "umask": _umask(),
         **told,
     }
+    output_files.warn({job["stdout_path"], job["stderr_path"]})
     if array is not None:
         tasks, limit = times.array_tasks(array)
         job["array"] = {"tasks": tasks, "limit": limit}
@@ -258,13 +261,19 @@ def _workdir(chdir: Path | None) -> Path:
     return workdir
 
 
+def _umask() -> int:
+    found = os.umask(0o077)  # which can only be asked by setting another
+    os.umask(found)
+    return found
+
+
 def slowdown_bound(bound: float | None) -> float | None:
     """`bound`, if it can be kept.
 
     Raises:
-        UsageError: it is below 1.
+        UsageError: it is below 1, or no number.
     """
-    if bound is not None and not bound >= 1:
+    if bound is not None and not 1 <= bound < math.inf:
         raise UsageError(
             f"a slowdown of {bound:g} cannot be kept", hint="1 is no slowdown at all, 1.5 half as long again"
         )

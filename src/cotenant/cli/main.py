@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import math
 import os
 import signal
 import sys
@@ -58,7 +60,26 @@ def load(name: str) -> Any:
         each.callback = each.callback and with_host(each.callback)
     found: Any = typer.main.get_command(app)
     found.name = name
+    for each in (found, *getattr(found, "commands", {}).values()):
+        for option in each.params:
+            option.type = _finite(option.type)
     return _with_layout(found)
+
+
+def _finite(kind: Any) -> Any:
+    """A type of click's as it is; one of numbers without `nan` and `inf`, which no limit refuses."""
+    if kind.name not in ("float", "float range"):
+        return kind
+    convert, kind = kind.convert, copy.copy(kind)
+
+    def checked(value: Any, param: Any, context: Any) -> Any:
+        found = convert(value, param, context)
+        if not math.isfinite(found):
+            kind.fail(f"{value} is no number to count with", param, context)
+        return found
+
+    kind.convert = checked
+    return kind
 
 
 def _with_layout(command: Any) -> Any:

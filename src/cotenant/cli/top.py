@@ -10,7 +10,7 @@ from cotenant.cli.common import Json, Socket, new_client
 from cotenant.cli.output import emit_json
 from cotenant.core.errors import UsageError
 
-Interval = Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Between two looks.")]
+Interval = Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="Between two looks.")]
 
 
 def command(*, interval: Interval = 1.0, json: Json = False, socket: Socket = None) -> None:

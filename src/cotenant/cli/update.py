@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,8 +22,14 @@ GpuMem = Annotated[
     str | None, typer.Option("--gpu-mem", metavar="SIZE", help="Memory on each GPU; none has it estimated.")
 ]
 Exclusive = Annotated[bool | None, typer.Option("--exclusive/--no-exclusive", help="Share its GPUs with nobody.")]
+Share = Annotated[
+    Literal["auto", "none", "time", "mps", "mig"] | None, typer.Option("--share", help="How it shares; as for submit.")
+]
 Slowdown = Annotated[str | None, typer.Option("--slowdown", metavar="X", help="Most it may be slowed down; or none.")]
 Time = Annotated[str | None, typer.Option("-t", "--time", metavar="TIME", help="Time limit; or none.")]
+TimeSlot = Annotated[
+    str | None, typer.Option("--time-slot", metavar="TIME", help="Makes room for others after so long; or none.")
+]
 Dependency = Annotated[
     str | None, typer.Option("-d", "--dependency", metavar="KIND:ID,...", help="What it waits for instead; or none.")
 ]
@@ -31,10 +37,39 @@ Begin = Annotated[str | None, typer.Option("--begin", metavar="TIME", help="Not 
 Nice = Annotated[int | None, typer.Option("--nice", metavar="N", help="Above 0 after others, below before them.")]
 Priority = Annotated[int | None, typer.Option("--priority", metavar="N", help="Larger is earlier.")]
 Requeue = Annotated[bool | None, typer.Option("--requeue/--no-requeue", help="Again if the machine goes down.")]
+Retries = Annotated[
+    int | None, typer.Option("--retries", metavar="N", min=0, help="Tries again after failures but for memory.")
+]
 MaxAttempts = Annotated[
     int | None,
     typer.Option("--max-attempts", min=1, max=100, metavar="N", help="Runs allowed if it runs out of memory."),
 ]
+Notify = Annotated[
+    str | None, typer.Option("--notify", metavar="COMMAND|URL", help="What is told when it is over; or none.")
+]
+Progress = Annotated[
+    str | None, typer.Option("--progress", metavar="PATTERN", help="How its output tells of steps; or none.")
+]
+
+_STAYS = "what a job runs, where and with which environment stays: cancel it and submit it anew"
+_FIXED = {
+    "array": "its tasks are jobs already: submit another array",
+    "chdir": _STAYS,
+    "error": _STAYS,
+    "estimator": "give its memory with --gpu-mem, or submit it anew",
+    "export": _STAYS,
+    "hold": "`cotenant hold` and `cotenant release` do that",
+    "output": _STAYS,
+}
+"""Options of `submit` that come too late."""
+
+
+def _fixed(name: str, *spellings: str) -> Any:
+    def refuse(value: Any) -> None:
+        if value not in (None, False):
+            raise UsageError(f"--{name} of a job cannot be updated", hint=_FIXED[name])
+
+    return typer.Option(*spellings, f"--{name}", hidden=True, callback=refuse)
 
 
 def command(
@@ -44,16 +79,28 @@ def command(
     gpus: Gpus = None,
     gpu_mem: GpuMem = None,
     exclusive: Exclusive = None,
+    share: Share = None,
     slowdown: Slowdown = None,
     time: Time = None,
+    time_slot: TimeSlot = None,
     dependency: Dependency = None,
     begin: Begin = None,
     nice: Nice = None,
     priority: Priority = None,
     requeue: Requeue = None,
+    retries: Retries = None,
     max_attempts: MaxAttempts = None,
+    notify: Notify = None,
+    progress: Progress = None,
     json: Json = False,
     socket: Socket = None,
+    array: Annotated[str | None, _fixed("array", "-a")] = None,  # noqa: ARG001 (refused by their callbacks)
+    chdir: Annotated[str | None, _fixed("chdir", "-D")] = None,  # noqa: ARG001
+    error: Annotated[str | None, _fixed("error", "-e")] = None,  # noqa: ARG001
+    estimator: Annotated[str | None, _fixed("estimator")] = None,  # noqa: ARG001
+    export: Annotated[str | None, _fixed("export")] = None,  # noqa: ARG001
+    hold: Annotated[bool, _fixed("hold", "-H")] = False,  # noqa: ARG001
+    output: Annotated[str | None, _fixed("output", "-o")] = None,  # noqa: ARG001
 ) -> int:
     """Change what jobs that wait have asked for. What they run, where and as whom stays.
 
@@ -69,18 +116,22 @@ def command(
         "exclusive": exclusive,
         "priority": -nice if nice is not None else priority,
         "requeue": requeue,
+        "retries": retries,
         "max_attempts": max_attempts,
     }
     fields = {key: value for key, value in fields.items() if value is not None}
-    if gpu_mem is not None:
-        fields["declared_bytes"] = None if gpu_mem == NONE else parse_bytes(gpu_mem)
-    if slowdown is not None:
-        fields["slowdown_bound"] = None if slowdown == NONE else slowdown_bound(_number(slowdown))
-    if time is not None:
-        fields["time_limit_s"] = None if time == NONE else parse_duration(time)
-    if begin is not None:
-        now = datetime.now().astimezone()
-        fields["begin_at_s"] = None if begin == NONE else times.begin_at_s(begin, now)
+    fields |= _sharing(share, exclusive=exclusive)
+    for key, text, read in (
+        ("declared_bytes", gpu_mem, parse_bytes),
+        ("slowdown_bound", slowdown, _bound),
+        ("time_limit_s", time, parse_duration),
+        ("slot_s", time_slot, parse_duration),
+        ("begin_at_s", begin, _begin_at_s),
+        ("notify", notify, str),
+        ("progress", progress, str),
+    ):
+        if text is not None:
+            fields[key] = None if text == NONE else read(text)
     if dependency is not None:
         fields |= dependencies(None if dependency == NONE else dependency)
     if not fields:
@@ -91,8 +142,23 @@ def command(
     return for_each(client, jobs, lambda job_id: client.update(job_id, fields), json=json)
 
 
-def _number(text: str) -> float:
+def _sharing(share: str | None, *, exclusive: bool | None) -> dict[str, Any]:
+    """Fields for `--share`: to share, in whichever way, ends being alone, unless that is asked for as well."""
+    if share is None:
+        return {}
+    if share == "none":
+        if exclusive is False:
+            raise UsageError("--share none and --no-exclusive exclude each other", hint="leave out one of them")
+        return {"exclusive": True, "share": "auto"}
+    return {"exclusive": bool(exclusive), "share": share}
+
+
+def _begin_at_s(text: str) -> float:
+    return times.begin_at_s(text, datetime.now().astimezone())
+
+
+def _bound(text: str) -> float | None:
     try:
-        return float(text)
+        return slowdown_bound(float(text))
     except ValueError as error:
         raise UsageError(f"`--slowdown={text}` is no number", hint="write e.g. 1.5, or none") from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotenant.core.errors import UsageError
+from cotenant.core.units import LONGEST_TEXT, shortened
 
 MOST_GPUS = 1024
 SECRETS = ("COTENANT_TOKEN",)
@@ -20,8 +21,8 @@ def gpu_count(text: str) -> int:
         UsageError: it is no number above zero.
     """
     count = text.rpartition(":")[2]
-    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= MOST_GPUS):
-        raise UsageError(f"`--gpus={text}` is no number from 1 to {MOST_GPUS}", hint="write --gpus N")
+    if not (count.isascii() and count.isdigit() and len(count) < LONGEST_TEXT and 1 <= int(count) <= MOST_GPUS):
+        raise UsageError(f"`--gpus={shortened(text)}` is no number from 1 to {MOST_GPUS}", hint="write --gpus N")
     return int(count)
 
 
@@ -34,9 +35,12 @@ def gres_count(gres: str | None) -> int | None:
     if gres is None:
         return None
     kind, *rest = gres.split(":")
-    count = rest[-1] if rest and rest[-1].isdigit() else "1"
-    if kind != "gpu" or len(rest) > 2 or int(count) < 1 or (len(rest) == 2 and not rest[-1].isdigit()):
+    is_counted = bool(rest) and rest[-1].isascii() and rest[-1].isdigit()
+    if kind != "gpu" or len(rest) > 2 or (len(rest) == 2 and not is_counted):
         raise UsageError(f"`--gres={gres}` is not understood", hint="write --gres=gpu:N")
+    count = rest[-1].lstrip("0") if is_counted else "1"
+    if not count or len(count) > len(str(MOST_GPUS)) or int(count) > MOST_GPUS:
+        raise UsageError(f"`--gres={shortened(gres)}` is no number from 1 to {MOST_GPUS}", hint="write --gres=gpu:N")
     return int(count)
 
 

@@ -13,6 +13,10 @@ KiB = 2**10
 MiB = 2**20
 GiB = 2**30
 
+MOST = 2.0**60
+LONGEST_TEXT = 40
+"""No size or duration that makes sense is written with more characters."""
+
 _SCALE = {
     "": 1,
     "b": 1,
@@ -44,10 +48,18 @@ def parse_bytes(text: str) -> int:
     scale = _SCALE.get(match.group(2).lower()) if match else None
     if match is None or scale is None:
         raise UsageError(f"`{text}` is not a size in bytes", hint="write e.g. `12G`, `500MiB` or `1.5GB`")
-    value = int(float(match.group(1)) * scale)
+    size = float(match.group(1)) * scale
+    if size >= MOST:
+        raise UsageError(f"`{shortened(text)}` is more than any GPU has", hint="give a size like `12G`")
+    value = int(size)
     if value <= 0:
         raise UsageError(f"`{text}` is zero bytes", hint="give a size above zero, e.g. `12G`")
     return value
+
+
+def shortened(text: str) -> str:
+    """`text` as a message shows it: of a very long one, the beginning."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 
 def format_bytes(value: int | None) -> str:
@@ -74,6 +86,8 @@ def parse_duration(text: str) -> float:
     digits = all(part.isascii() and part.isdigit() for part in parts)
     if not digits or len(parts) > 3 or (dash and not (days.isascii() and days.isdigit())):
         raise UsageError(f"`{text}` is not a duration", hint="write `MM`, `HH:MM:SS` or `D-HH:MM:SS`, as for Slurm")
+    if len(text) > LONGEST_TEXT:
+        raise UsageError(f"`{shortened(text)}` is longer than anybody waits", hint="leave it out for no limit")
     numbers = [int(part) for part in parts]
     if dash:
         hours, minutes, seconds = [*numbers, 0, 0][:3]

@@ -119,9 +119,9 @@ def test_gres(text, count):
     assert words.gres_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100"])
+@pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100", "gpu:1025", "gpu:\u0661:\u0661"])
 def test_other_gres_is_refused(text):
-    with pytest.raises(UsageError, match="is not understood"):
+    with pytest.raises(UsageError, match=r"is not understood|is no number from 1 to 1024"):
         words.gres_count(text)
 
 
@@ -185,6 +185,14 @@ def test_jobs_to_wait_for_are_looked_up():
 )
 def test_options_that_stand_alone(options, field, value):
     assert jobspec.describe(command=["true"], **options)[field] == value
+
+
+def test_the_mask_of_the_shell_goes_along():
+    before = os.umask(0o027)
+    try:
+        assert jobspec.describe(command=["true"])["umask"] == 0o027
+    finally:
+        assert os.umask(before) == 0o027, "asking has not changed it"
 
 
 def test_nice_and_priority_are_one_thing():

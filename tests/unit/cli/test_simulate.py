@@ -58,7 +58,7 @@ def test_philly_comes_with_its_jobs_and_its_gpus(run):
         pytest.param(("-o", "carma.smact_limit=0.5"), "add `carma` to --policies", id="an option of nobody who runs"),
         pytest.param(("-o", "most-memory.smact_limit=abc"), "wanted float", id="an option that is no number"),
         pytest.param(("--slowdown-bound", "0"), "no job has a slowdown of 0", id="faster than alone"),
-        pytest.param(("--slowdown-bound", "nan"), "no job has a slowdown of nan", id="no number"),
+        pytest.param(("--slowdown-bound", "nan"), "nan is no number to count with", id="no number"),
         pytest.param(("--trace-format", "hlios"), "did you mean `helios`", id="a format that does not exist"),
         pytest.param(("--group", "nobody"), "it does not say whose its jobs are", id="a trace without users"),
         pytest.param(("--times-of", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
