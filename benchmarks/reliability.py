@@ -203,7 +203,7 @@ def _decisions_s(count: int) -> list[float]:
 
 
 def submits(*, quick: bool) -> list[str]:
-    return reliability_launches.submits(20 if quick else 200)
+    return reliability_launches.submits(quick=quick)
 
 
 def launches(*, quick: bool) -> list[str]:

@@ -67,12 +67,12 @@ def python_path() -> str:
     return os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))
 
 
-Room = tuple[float, int, int]
-"""When it was looked (seconds since 1970), and the most bytes that a GPU had to promise: any GPU, an empty one."""
+Room = tuple[float, list[int], list[int]]
+"""When it was looked (seconds since 1970), and the bytes that GPUs had to promise, most first: all, the empty ones."""
 
 
 def wait_for_room_s(earlier: dict[str, Any], later: dict[str, Any], rooms: list[Room]) -> float:
-    """Real seconds from when a GPU was first seen to have memory for the `later` attempt until that was placed.
+    """Real seconds from when its GPUs were first seen to have memory for the `later` attempt until that was placed.
 
     0 where none was seen before: it took the room between two looks. Other rules of the policy, on activity say, are
     not looked at. While the daemon is down, nothing is seen.
@@ -80,7 +80,8 @@ def wait_for_room_s(earlier: dict[str, Any], later: dict[str, Any], rooms: list[
     ended_s, placed_s = _seconds(earlier["ended_at"]), _seconds(later["placed_at"])
     for at_s, shared, alone in rooms:
         room = alone if later["sharing"] == "exclusive" else shared
-        if ended_s <= at_s < placed_s and room >= later["promised_bytes"]:
+        enough = [each for each in room if each >= later["promised_bytes"]]
+        if ended_s <= at_s < placed_s and len(enough) >= len(later["gpu_uuids"]):
             return placed_s - at_s
     return 0.0
 
@@ -185,8 +186,8 @@ class Soak:
     def _look(self) -> None:
         self.looks += 1
         gpus = self.server.client.gpus()
-        shared = max((each["available_bytes"] or 0 for each in gpus), default=0)
-        alone = max((each["available_bytes"] or 0 for each in gpus if not each["residents"]), default=0)
+        shared = sorted((each["available_bytes"] or 0 for each in gpus), reverse=True)
+        alone = sorted((each["available_bytes"] or 0 for each in gpus if not each["residents"]), reverse=True)
         self.rooms.append((time.time(), shared, alone))
         for gpu in gpus:
             if gpu["promised_bytes"] > gpu["memory_total_bytes"]:
@@ -283,7 +284,7 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
         f"- {len(retried)} jobs ran out of memory and were tried again, {len(waits_s)} times; the next attempt",
         f"  was placed after {waited} at most, in the server's time,",
         f"  within 60 s {sum(each * scale <= 60 for each in waits_s)} times, strangers and restarts included.",
-        "- From when a GPU was seen to have the memory for it, whatever else the policy asks of one, after",
+        "- From when GPUs were seen to have the memory for it, whatever else the policy asks of them, after",
         f"  {waited_with_room},",
         f"  within 60 s {sum(each <= 60 for each in roomy)} times. The GPUs were looked at every {LOOK_S} s, which are",
         f"  {LOOK_S * scale:.0f} s of the server, while the daemon was up.",
