@@ -172,7 +172,7 @@ def test_a_start_on_a_full_disk_serves_what_is_known_and_goes_on_when_there_is_r
     small.start()
     assert small.cli("show", str(job)).returncode == 0
     small.fill()
-    big = small.job("true", hold=True, env={"X": "x" * 300_000})
+    big = small.job("true", hold=True, env=dict.fromkeys("XYZ", "x" * 100_000))
     with pytest.raises(JournalError):
         small.client.submit([big] * 100)
     assert small.client.status()["journal_error"]

@@ -132,10 +132,8 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     turned = tape.result(tape.make(size), [x], [Do("pass", 0)])
     packed = tape.make(3 * size)
     tape.call("gemm")
-    biased = tape.make(3 * size)
-    tape.drop(packed)
     apart = tape.make(3 * size)
-    tape.drop(biased)
+    tape.drop(packed)
     gemm = tape.op("gemm", "autograd")
     formula = [Do("weight", parameter=b_in), Do("weight", parameter=w_in), Do("op", gemm), Do("grad", 0, size)]
     tape.result(apart, [turned], [*formula, Do("op", gemm)], [turned])

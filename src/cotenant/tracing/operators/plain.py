@@ -62,7 +62,7 @@ def factory(mode: Any, func: Any, args: Any, kwargs: Any, device: torch.device) 
 
 def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     source, shape = args
-    if not isinstance(source, FakeTensor) or not source.is_contiguous() or not source.numel():
+    if not isinstance(source, FakeTensor) or not source.is_contiguous():
         return NotImplemented
     shape = list(shape)
     if -1 in shape:
@@ -72,7 +72,8 @@ def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         shape[shape.index(-1)] = source.numel() // rest
     if math.prod(shape) != source.numel() or min(shape, default=1) < 0:
         return NotImplemented
-    return _piece(mode, source, shape, contiguous_strides(shape), source.storage_offset())
+    strides = source.stride() if tuple(shape) == source.shape else contiguous_strides(shape)
+    return _piece(mode, source, shape, strides, source.storage_offset())
 
 
 def _piece(mode: Any, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
