@@ -14,17 +14,26 @@ from pathlib import Path
 from cotenant.core.job import ProcessId
 
 PROC = Path("/proc")
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD in include/linux/sched.h
+SETTLE_S = 1.0
+"""A process is between two programs for microseconds, or as long as others have the processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """Fields of /proc/PID/stat. Source: proc_pid_stat(5)."""
+    """Fields of /proc/PID/stat. Source: proc_pid_stat(5).
+
+    Attributes:
+        is_between: in execve(2), where it has no environment any more and none yet, or about to end. So looks every
+            process of which we may not read more.
+    """
 
     pid: int
     state: str
     parent: int
     session: int
     start_ticks: int
+    is_between: bool
 
 
 @functools.cache
@@ -42,7 +51,12 @@ def read_stat(pid: int) -> ProcessStat | None:
     # The program's name, in parentheses, may itself hold parentheses: what counts follows the last one.
     fields = text.rpartition(")")[2].split()
     return ProcessStat(
-        pid=pid, state=fields[0], parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19])
+        pid=pid,
+        state=fields[0],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+        is_between=int(fields[48]) == 0 and not int(fields[6]) & KERNEL_THREAD,
     )
 
 
@@ -112,12 +126,22 @@ def ancestors(pid: int) -> Iterable[ProcessStat]:
         pid = found.parent
 
 
-def has_mark(pid: int, mark: Mapping[str, str]) -> bool:
-    """Whether the process was started with all of `mark` in its environment. False where we may not look."""
+def has_mark(pid: int, mark: Mapping[str, str]) -> bool | None:
+    """Whether the process was started with all of `mark` in its environment. False where we may not look.
+
+    None while it cannot be told: the process is becoming another program.
+    """
+    environment = PROC / str(pid) / "environ"
     try:
-        entries = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        text = environment.read_bytes()
+        if not text:
+            found = read_stat(pid)
+            if found is not None and found.is_between:
+                return None
+            text = environment.read_bytes()  # it may have come between two looks
     except OSError:
         return False
+    entries = text.split(b"\0")
     return all(f"{key}={value}".encode() in entries for key, value in mark.items())
 
 
@@ -127,13 +151,16 @@ def kill_remains(known: Collection[ProcessId], mark: Mapping[str, str], *, timeo
     Of the attempt are the `known` processes, all that carry `mark`, and whoever shares a session with one of
     these. A session's number goes to strangers once its last member has ended: it proves nothing alone.
     """
-    give_up_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while True:
         stats = [each for each in all_stats().values() if each.state != "Z" and each.pid != os.getpid()]
-        ours = {each.pid for each in stats if _is_one_of(each, known) or has_mark(each.pid, mark)}
+        marked = {each.pid: has_mark(each.pid, mark) for each in stats}
+        ours = {each.pid for each in stats if marked[each.pid] or _is_one_of(each, known)}
         sessions = {each.session for each in stats if each.pid in ours}
         doomed = ours | {each.pid for each in stats if each.session in sessions}
-        if not doomed or time.monotonic() > give_up_s:
+        passed_s = time.monotonic() - began_s
+        untold = None in marked.values() and passed_s < SETTLE_S
+        if passed_s > timeout_s or not (doomed or untold):
             return len(doomed)
         for pid in doomed:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
 import subprocess
 from dataclasses import replace
@@ -26,6 +27,9 @@ PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-a",), sharing="exclusive", promi
 @pytest.fixture
 def child():
     process = subprocess.Popen(["sleep", "1000"], env={"MARK": "yes", "OTHER": "x"}, start_new_session=True)
+    # Popen has seen the end of its own program, which comes before the environment of the new one.
+    while processes.has_mark(process.pid, {"MARK": "yes"}) is None:
+        os.sched_yield()
     yield process
     process.kill()
     process.wait()
@@ -120,6 +124,72 @@ def test_kill_remains_by_mark(child):
     assert child.wait() == -signal.SIGKILL
 
 
+class Between:
+    """A copy of /proc in which `pid` is in execve(2) until somebody waits; then it is as it really is."""
+
+    def __init__(self, folder, pid):
+        self.folder = folder / str(pid)
+        self.folder.mkdir()
+        head, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        self.real = f"{head}){fields}", Path(f"/proc/{pid}/environ").read_bytes()
+        between = fields.split()
+        between[48] = "0"
+        self.tell(f"{head}) {' '.join(between)}", b"")
+        self.waits = 0
+
+    def tell(self, stat, environment):
+        (self.folder / "stat").write_text(stat)
+        (self.folder / "environ").write_bytes(environment)
+
+    def sleep(self, _):
+        self.waits += 1
+        if self.waits == 1:
+            self.tell(*self.real)
+        else:
+            shutil.rmtree(self.folder)
+
+
+def test_kill_remains_waits_for_what_becomes_another_program(child, tmp_path, monkeypatch):
+    between = Between(tmp_path, child.pid)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(processes.time, "sleep", between.sleep)
+    assert processes.has_mark(child.pid, {"MARK": "no"}) is None
+    assert processes.kill_remains((), {"MARK": "no"}, timeout_s=5) == 0
+    assert between.waits == 1
+    assert child.poll() is None
+
+
+def test_kill_remains_ends_what_became_another_program(child, tmp_path, monkeypatch):
+    between = Between(tmp_path, child.pid)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(processes.time, "sleep", between.sleep)
+    assert processes.kill_remains((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert between.waits == 2
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_kill_remains_does_not_wait_for_ever_for_what_stays_so(child, tmp_path, monkeypatch):
+    Between(tmp_path, child.pid)
+    clock = iter(range(1000))
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock) / 10)
+    monkeypatch.setattr(processes.time, "sleep", lambda _: None)
+    assert processes.kill_remains((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert 10 <= next(clock) <= 12, "a second"
+    assert child.poll() is None
+
+
+def test_what_has_no_environment_has_no_mark():
+    with subprocess.Popen(["env", "-i", "sleep", "1000"]) as bare:
+        while Path(f"/proc/{bare.pid}/cmdline").read_bytes() != b"sleep\x001000\0":
+            os.sched_yield()
+        while (found := processes.has_mark(bare.pid, {"MARK": "yes"})) is None:
+            os.sched_yield()
+        bare.kill()
+    assert found is False
+    assert not processes.read_stat(2) or not processes.read_stat(2).is_between, "a thread of the kernel"
+
+
 def test_kill_remains_takes_the_session_of_a_known_process():
     """The second process carries no mark, but lives in the session of the first."""
     script = "env -i sleep 1000 & echo $!; wait"
@@ -132,7 +202,6 @@ def test_kill_remains_takes_the_session_of_a_known_process():
 
 
 def test_mark_must_match_in_full(child):
-    # The environment is in place once the child has become `sleep`; Popen has waited for that.
     assert processes.has_mark(child.pid, {"MARK": "yes", "OTHER": "x"})
     assert not processes.has_mark(child.pid, {"MARK": "ye"})
     assert not processes.has_mark(child.pid, {"MARK": "yes", "OTHER": "y"})
