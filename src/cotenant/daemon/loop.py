@@ -185,7 +185,8 @@ class Loop:
             self._handle([Tick(at_s=self._now(), cause="clock")])
         for group in groups(each for each in inputs if each is not None):
             self._take(group)
-        self._watches.answer()
+        if self._bring_to_disk():
+            self._watches.answer()
         return None not in inputs
 
     def _drain(self, timeout_s: float) -> list[Input | None]:
@@ -294,11 +295,18 @@ class Loop:
         self._watch_journal(lambda: self._journal.append(events, durable=durable))
         # Starts need no disk: the engine knows them.
         self._is_behind = not durable and (self._is_behind or any(isinstance(each, AttemptExited) for each in events))
-        if self._journal_error is not None:
-            logger.info("the journal can be written again")
-            self._journal_error = None
         for event in events:
             log_event(event)
+
+    def _bring_to_disk(self) -> bool:
+        """Whether all ends are on disk: nobody is told of what a power cut could take back."""
+        if self._is_behind:
+            try:
+                self._watch_journal(self._journal.sync)
+            except JournalError:
+                return False
+            self._is_behind = False
+        return True
 
     def _watch_journal(self, write: Callable[[], None]) -> None:
         try:
@@ -308,6 +316,9 @@ class Loop:
                 logger.error("the journal cannot be written", extra={"fields": {"why": error.message}})
             self._journal_error = error
             raise
+        if self._journal_error is not None:
+            logger.info("the journal can be written again")
+            self._journal_error = None
 
     def _ensure_writable(self) -> None:
         """Raise the journal's error while decisions wait to be kept: what comes later must not be kept before them."""
@@ -348,12 +359,9 @@ class Loop:
                 continue
             commands += self._manager.handle(event)
         self._act(commands)
-        if self._is_behind:
-            with contextlib.suppress(JournalError):
-                self._watch_journal(self._journal.sync)
-                self._is_behind = False
-        for job in self._manager.take_ended():
-            self.on_end(job)
+        if self._bring_to_disk():
+            for job in self._manager.take_ended():
+                self.on_end(job)
 
     def _act(self, commands: Sequence[Command]) -> None:
         launches = [each for each in commands if isinstance(each, Launch)]

@@ -1,9 +1,9 @@
 """Telling a job's owner that it is over: by a command of theirs, or a message to an address of theirs.
 
 Off unless the configuration turns it on. It is done by a process of the owner's, with limits on its time, its memory
-and the size of its files; nothing waits for it, and what fails is logged and forgotten. After a crash of the daemon it
-may not be told at all; it is never told twice. Owners take turns, one message of each at a time, so that whose
-addresses are slow keeps nobody else waiting but by being one of `THREADS`.
+and the size of its files, what it says included; nothing waits for it, and what fails is logged and forgotten. After a
+crash of the daemon it may not be told at all; it is never told twice. Owners take turns, one message of each at a time,
+so that whose addresses are slow keeps nobody else waiting but by being one of `THREADS`.
 
 Run as a script, on the standard library alone, it sends what stdin says as JSON: `url`, `message`, `timeout_s`.
 """
@@ -24,12 +24,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import deque
-from typing import Any
+from typing import IO, Any
 
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
 """Messages of one owner; those beyond are dropped."""
+
+MOST_WORDS_BYTES = 4096
+"""Of what a process says on stderr, the end."""
 
 THREADS = 4
 LIMITS = "ulimit -t 20; ulimit -v 2097152; ulimit -f 20480; "
@@ -68,8 +71,8 @@ class Notifier:
             uid, (how, message) = turn
             try:
                 failure = self._run(how, uid, message)
-            except (OSError, KeyError, ValueError) as error:
-                failure = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the owner's turn ends and the thread goes on
+                failure = str(error) or type(error).__name__
             self._turns.over(uid)
             if failure:
                 fields = {"job": message["id"], "why": failure[-300:]}
@@ -82,30 +85,44 @@ class Notifier:
         home = users.home_of(uid)
         if home["USER"] != message.get("user", home["USER"]):
             return f"the id {uid} was that of user `{message['user']}` and is `{home['USER']}`'s now"
-        command = ["sh", "-c", LIMITS + 'exec sh -c "$0"', how]
+        command = ["sh", "-c", how]
         told = b""
         if is_address(how):
             command = [sys.executable, "-I", "-S", __file__]
             told = json.dumps({"url": how, "message": message, "timeout_s": self._timeout_s}).encode()
-        process = subprocess.Popen(
-            command,
+        # A file, which the limits keep small: of a pipe we would have to take whatever it says.
+        with os.fdopen(os.memfd_create("words"), "r+b", buffering=0) as words:
+            process = self._started(command, words, {**home, **variables(message)}, uid)
+            try:
+                process.communicate(told, timeout=self._timeout_s)
+            except subprocess.TimeoutExpired:
+                return f"not done after {self._timeout_s:g} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if not process.returncode:
+                return ""
+            size = words.seek(0, os.SEEK_END)
+            words.seek(max(0, size - MOST_WORDS_BYTES))
+            return words.read(MOST_WORDS_BYTES).decode(errors="replace").strip() or f"exit code {process.returncode}"
+
+    def _started(
+        self, command: list[str], words: IO[bytes], environment: dict[str, str], uid: int
+    ) -> subprocess.Popen[bytes]:
+        """The process of the user `uid` that tells, in a session of its own."""
+        from cotenant.daemon.access import users
+
+        return subprocess.Popen(
+            ["sh", "-c", LIMITS + 'exec "$@"', "sh", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=words,
             cwd="/",
-            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", **home, **variables(message)},
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", **environment},
             start_new_session=True,
             **users.identity(uid),
         )
-        try:
-            _, words = process.communicate(told, timeout=self._timeout_s)
-        except subprocess.TimeoutExpired:
-            words = f"not done after {self._timeout_s:g} s".encode()
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        return words.decode(errors="replace").strip() or f"exit code {process.returncode}" if process.returncode else ""
 
 
 class Turns:

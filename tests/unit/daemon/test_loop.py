@@ -38,6 +38,8 @@ class Disk(MemoryJournal):
     def __init__(self):
         super().__init__()
         self.full = False
+        self.failing = False  # what is written does not come to the disk
+        self.syncs = 0
         self.transactions = []
         self.on_disk = 0  # of `transactions`, those that would survive a power cut
 
@@ -50,6 +52,9 @@ class Disk(MemoryJournal):
             self.sync()
 
     def sync(self):
+        self.syncs += 1
+        if self.failing:
+            raise JournalError("the disk fails", hint="look after it")
         self.on_disk = len(self.transactions)
 
     @property
@@ -187,6 +192,28 @@ def test_an_end_is_on_disk_before_anybody_is_told(bench):
     bench.loop.put(exited(1))
     assert bench.loop.watch(Watch(1, "done")).result(TIMEOUT_S).is_done
     assert told == [(1, True)]
+
+
+def test_nobody_is_told_of_an_end_that_does_not_come_to_the_disk(bench):
+    told = []
+    bench.loop.on_end = lambda job: told.append((job.id, bench.disk.is_synced))
+    bench.sample()
+    bench.submit()
+    bench.until(lambda: bench.engine.launched)
+    watched = bench.loop.watch(Watch(1, "done"))
+    bench.disk.failing = True
+    bench.loop.put(exited(1))
+    bench.until(lambda: isinstance(bench.state(1), Done))
+    tried = bench.disk.syncs
+    bench.until(lambda: bench.disk.syncs > tried)
+    assert not told
+    assert not watched.done()
+    assert bench.loop.journal_error.message == "the disk fails"
+    bench.disk.failing = False
+    assert watched.result(TIMEOUT_S).is_done
+    bench.until(lambda: told)
+    assert told == [(1, True)]
+    assert bench.loop.journal_error is None
 
 
 def test_an_end_comes_to_the_disk_with_what_is_started_because_of_it(bench):

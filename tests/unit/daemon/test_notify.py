@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pwd
+import resource
 import threading
 import time
 
@@ -55,6 +56,32 @@ def test_a_command_finds_the_job_in_its_environment(tell, tmp_path):
 
 def test_what_fails_is_logged(tell):
     assert tell("echo no such mail >&2; exit 3") == ["no such mail"]
+
+
+def test_what_says_much_takes_none_of_our_memory(tell):
+    """What it says goes to a file, and beyond the limit for files it may not go on."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (said,) = tell("head -c 100000000 /dev/zero | tr '\\0' x >&2; echo >&2; exit 3", timeout_s=60.0)
+    assert set(said) == {"x"}
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * 2**20
+
+
+def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
+    notifier = Notifier(enabled=True, timeout_s=1.0)
+    over = threading.Event()
+
+    def run(how, *_):
+        if how == "last":
+            over.set()
+            return ""
+        raise RuntimeError(how)
+
+    notifier._run = run
+    for each in (*map(str, range(2 * notify.THREADS)), "last"):
+        notifier.tell(each, os.getuid(), MESSAGE)
+    assert over.wait(60)
+    notifier.close()
+    assert sorted(each.fields["why"] for each in caplog.records) == [str(each) for each in range(2 * notify.THREADS)]
 
 
 def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):

@@ -23,6 +23,7 @@ MOST_TASKS = 10_000
 MOST_PRIORITY = 10**6
 MOST_PATTERN = 500
 MOST_NAME = 255
+MOST_NOTIFY = 4096
 LONGEST_TEXT = 128 * 1024
 MOST_TEXT = 6 * 1024 * 1024
 """No program can be given more, whatever its limits. Source: execve(2), "Limits on size of arguments"."""
@@ -119,8 +120,8 @@ def _check(spec: JobSpec) -> None:
     if not spec.command or not spec.command[0]:
         raise UsageError("the job has no command")
     texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
-    if any("\0" in each for each in texts):
-        raise UsageError("the job has a NUL byte in its command, its environment or a path")
+    if any("\0" in each for each in (*texts, spec.name, spec.notify or "")):
+        raise UsageError("the job has a NUL byte in its command, its environment, its name or a path")
     sizes = [len(each) for each in texts]
     if max(sizes) >= LONGEST_TEXT or sum(sizes) > MOST_TEXT:
         raise UsageError(
@@ -162,6 +163,11 @@ def _check_durations(spec: JobSpec) -> None:
 def _check_words(spec: JobSpec) -> None:
     if len(spec.name) > MOST_NAME:
         raise UsageError(f"the name of the job has {len(spec.name)} characters, wanted at most {MOST_NAME}")
+    if spec.notify is not None and len(spec.notify) > MOST_NOTIFY:
+        raise UsageError(
+            f"what tells the owner has {len(spec.notify)} characters, wanted at most {MOST_NOTIFY}",
+            hint="put the commands into a file",
+        )
     if spec.umask is not None and not 0 <= spec.umask <= 0o777:
         raise UsageError(f"`umask` is {spec.umask}, wanted 0 to {0o777}")
     if spec.progress is not None:

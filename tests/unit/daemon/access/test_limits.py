@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from cotenant.core.errors import NotPermitted
 from cotenant.daemon.access.limits import limits_of
 from cotenant.daemon.access.sockets import Peer
 
@@ -44,10 +46,32 @@ def test_of_another_user(other):
 
 
 @as_root
-def test_none_of_a_process_that_is_somebody_else_by_now(other):
-    assert limits_of(Peer(pid=other.pid, uid=NOBODY - 1, gid=NOBODY)) is None
+def test_who_leaves_before_the_answer_does_not_leave_its_limits(other):
+    with pytest.raises(NotPermitted, match=f"process {other.pid}, which opened the connection, has ended or is"):
+        limits_of(Peer(pid=other.pid, uid=NOBODY - 1, gid=NOBODY))
     other.communicate()
-    assert limits_of(Peer(pid=other.pid, uid=NOBODY, gid=NOBODY)) is None
+    with pytest.raises(NotPermitted):
+        limits_of(Peer(pid=other.pid, uid=NOBODY, gid=NOBODY))
+
+
+@as_root
+def test_of_a_process_that_may_not_be_traced():
+    """As sshd, through which a socket may be forwarded; its files in /proc are root's."""
+    script = "import ctypes, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (123, 123))\n"
+    script += "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); sys.stdin.read()"  # PR_SET_DUMPABLE
+    command = ["/usr/bin/python3", "-I", "-c", script]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY, cwd="/"
+    ) as process:
+        process.stdout.readline()
+        assert Path(f"/proc/{process.pid}/limits").stat().st_uid == 0
+        found = limits_of(Peer(pid=process.pid, uid=NOBODY, gid=NOBODY))
+    assert found["nofile"] == (123, 123)
+
+
+def test_none_where_all_jobs_are_of_our_own_user(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    assert limits_of(Peer(pid=os.getpid(), uid=NOBODY - 1, gid=0)) is None
 
 
 @pytest.mark.parametrize(

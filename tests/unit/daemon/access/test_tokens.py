@@ -45,7 +45,7 @@ def test_opens_for_whom_it_was_made(kept):
 def test_the_file_holds_no_secret_and_is_its_user_s_alone(kept, tmp_path):
     _, text = kept.create(1001, "x")
     path = tmp_path / "tokens.json"
-    assert text.rpartition("_")[2] not in path.read_text()
+    assert text.split("_", 2)[2] not in path.read_text(), "it may have underscores itself"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["tokens.json"]
 
