@@ -15,7 +15,8 @@ for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times 
   so that few attempts reach any size; at most the whole GPU.
 - If `in_use + tried` was within its promise, a neighbor took the memory: the promise was right, the floor stays.
 - After two such exits, before the last attempt, and when the floor reaches the whole GPU, it gets its GPUs alone.
-- Alone and still out of memory, with no stranger to blame, is the end; so is `max_attempts`.
+- Alone and still out of memory, with no stranger to blame, is the end; so is the third time alone, stranger or not, and
+  `max_attempts`. A limit that a script sets itself looks like a stranger, and its retries come before whoever waits.
 
 Who asks for it (`retries`) gets further attempts after other failures; but two in a row that fail within a minute of
 their start do so for a reason that no attempt will change: such a job is poison and stops. An attempt that used up its
@@ -40,6 +41,7 @@ HEADROOM = 1.1
 LEAST_STEP = 1.25
 BLIND_STEP = 1.5
 SHARED_TRIES = 2
+ALONE_TRIES = 3
 POISON_S = 60.0
 
 TERMINATED = (15, 9)
@@ -195,7 +197,7 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
     counted = _counted(job)
     if counted >= job.spec.max_attempts:
         return Final(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
-    if alone and not victim:
+    if alone and (not victim or _ooms_alone(job) >= ALONE_TRIES):
         return Final(
             outcome="oom", code=_code(attempt), reason=f"out of memory alone on its GPU, {_held(oom, attempt)}"
         )
@@ -208,6 +210,15 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
     exclusive = alone or whole or last or shared_ooms >= SHARED_TRIES
     cause = "neighbors took its memory" if victim else _held(oom, attempt)
     return Retry(floor_bytes=floor, exclusive=exclusive, reason=f"retry after out of memory: {cause}")
+
+
+def _ooms_alone(job: Job) -> int:
+    """How often it ran out of memory with its GPUs to itself, since it was last requeued."""
+    return sum(
+        1
+        for each in job.attempts[job.attempts_forgiven :]
+        if each.placement.sharing == "exclusive" and each.exit is not None and ran_out_of_memory(each.exit)
+    )
 
 
 def next_floor_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> int:

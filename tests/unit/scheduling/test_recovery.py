@@ -166,6 +166,21 @@ def test_alone_but_a_stranger_took_the_memory():
     assert found.exclusive
 
 
+def test_alone_for_the_third_time_no_stranger_is_blamed():
+    """Whose memory is limited by its own script would else run out of it a hundred times, before whoever waits."""
+    own_limit = an_exit(1, oom=gib(exception=True, in_use_bytes=3, tried_bytes=1))
+
+    def after(earlier, **spec):
+        return verdict(ended(own_limit, earlier=earlier, sharing="exclusive", promised=40, max_attempts=100, **spec))
+
+    assert isinstance(after([own_limit]), Retry)
+    assert isinstance(after([own_limit, an_exit(None, "lost")]), Retry)
+    reason = "out of memory alone on its GPU, held 3.0 GiB, tried 1.0 GiB more, 40.0 GiB promised"
+    assert after([own_limit, own_limit]) == Final(outcome="oom", code=1, reason=reason)
+    job = ended(own_limit, earlier=[own_limit, own_limit], sharing="exclusive", promised=40, max_attempts=100)
+    assert isinstance(verdict(replace(job, attempts_forgiven=1)), Retry), "requeued since"
+
+
 @pytest.mark.parametrize(
     ("end", "ran_s", "outcome"),
     [
