@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -80,8 +81,7 @@ def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> N
     try:
         # Files and folders of the user's may hold us for ever. Who waits for the runner's end must then not wait for
         # ours, and what the runner did not live to start must not start.
-        os.closerange(3, status)
-        os.closerange(status + 1, _most_descriptors())
+        _close_all_but(status)
         os.setpgid(0, 0)
         for number in DEFAULTS:
             signal.signal(number, signal.SIG_DFL)
@@ -134,8 +134,15 @@ def _give_up_protection(path: str = "/proc/self/oom_score_adj") -> None:
         return  # no such thing here
 
 
-def _most_descriptors() -> int:
-    return os.sysconf("SC_OPEN_MAX")
+def _close_all_but(kept: int) -> None:
+    """Close what is open besides 0, 1, 2 and `kept`.
+
+    Not `os.closerange`: before Linux 5.9 it tries every number up to the limit, which in a container may be 2**30.
+    """
+    for each in [int(each) for each in os.listdir("/proc/self/fd")]:
+        if each > 2 and each != kept:
+            with contextlib.suppress(OSError):  # that of the list itself
+                os.close(each)
 
 
 def _end_with(runner: int, number: int) -> None:
