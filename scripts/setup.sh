@@ -11,6 +11,7 @@ PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 TORCH_INDEX=${TORCH_INDEX:-}
 STAMP=$VENV/.setup-stamp
+BASE=$VENV/.setup-python
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 fail() {
@@ -25,6 +26,10 @@ pip_install() { "$VENV/bin/python" -m pip install -qq --constraint constraints.t
 
 has_module() { "$VENV/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)"; }
 
+# In the activated $VENV, `python3` is the one that is to be made: take what it was made from.
+if [[ $("$PYTHON" -c 'import os, sys; print(os.path.realpath(sys.prefix))' 2>/dev/null) == "$(realpath -m "$VENV")" ]]; then
+    if [[ -f $BASE ]]; then PYTHON=$(<"$BASE"); else PYTHON=$("$PYTHON" -c 'import sys; print(sys._base_executable)'); fi
+fi
 command -v "$PYTHON" >/dev/null || fail "no command \`$PYTHON\`" "install Python 3.10 or newer, or say PYTHON=/path/to/python"
 found=$("$PYTHON" -c 'import platform; print(platform.python_version())') ||
     fail "\`$PYTHON\` does not run" "say PYTHON=/path/to/python"
@@ -95,5 +100,6 @@ pip_install transformers accelerate
 say "cotenant and the development tools (4 of 4)"
 pip_install --editable '.[dev,learn,plots,sim,top]'
 
+"$PYTHON" -c 'import sys; print(sys.executable)' >"$BASE"
 echo "$key" >"$STAMP"
 say "done; next: make demo, make test"
