@@ -77,6 +77,19 @@ def test_every_option_has_a_help_text(name):
         assert [option.name for option in hidden if not getattr(option, "help", "x")] == []
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_values_of_options_are_called_by_what_they_are(name):
+    command = load(name)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        shown = [option for option in each.params if not getattr(option, "hidden", False)]
+        assert [option.name for option in shown if option.metavar is None and not is_plain(option)] == []
+
+
+def is_plain(option) -> bool:
+    """Whether it is a flag, or its help shows the words to choose from."""
+    return option.type.name == "boolean" or hasattr(option.type, "choices")
+
+
 @pytest.mark.parametrize("name", NEEDS_DAEMON)
 def test_without_a_daemon(name, capsys):
     assert main([name, *NEEDS_DAEMON[name]]) == 3

@@ -76,6 +76,16 @@ def test_cancel_running_and_queued(server):
     assert [each["id"] for each in told["jobs"]] == [other]
 
 
+def test_cancel_all_takes_who_waits_for_a_job_before_it(server):
+    first, second = (
+        json.loads(server.cli("submit", "--json", *option, "--gpu-mem", "1G", "--", "true").stdout)["job"]["id"]
+        for option in (("--hold",), ("--dependency", "afterok:1"))
+    )
+    done = server.cli("cancel", "--all")
+    assert done.returncode == 0, done.stderr
+    assert [server.wait(job)["state"] for job in (first, second)] == ["CANCELLED", "CANCELLED"]
+
+
 def test_hold_keeps_a_job_until_it_is_released(server):
     gate = server.gate()
     first, second = (server.submit(gate, exclusive=True) for _ in range(2))

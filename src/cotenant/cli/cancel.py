@@ -28,5 +28,6 @@ def command(jobs: Jobs = None, *, every: All = False, json: Json = False, socket
     if bool(jobs) == every:
         raise UsageError("which jobs?", hint="give ids, or --all")
     client = new_client(socket)
-    refs = jobs or [job["label"] for job in client.jobs(active=True)]
+    # The newest first: who waits for a job is cancelled before it, and nobody starts on what became free.
+    refs = jobs or [job["label"] for job in reversed(client.jobs(active=True))]
     return for_each(client, refs, client.cancel, json=json)

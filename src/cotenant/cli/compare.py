@@ -30,7 +30,7 @@ def command(
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Interpreter that runs the script; default: this one.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to see.")] = 3,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Optimizer steps to see.")] = 3,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop the script after this long.")] = 120.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:

@@ -38,7 +38,7 @@ class Part(str, Enum):
 
 def command(
     examples: Annotated[
-        Path | None, typer.Option(help="Folder of the example scripts; found by itself in a checkout.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the example scripts; found by itself in a checkout.")
     ] = None,
     only: Annotated[Part | None, typer.Option(help="One part of the demo.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout; the text goes to stderr.")] = False,

@@ -63,7 +63,7 @@ def command(
     gpu: Annotated[
         str, typer.Option(metavar="NAME", help="Device profile, e.g. A100-40GB or A100-40GB:3g.20gb; `list` shows all.")
     ] = "A100-40GB",
-    gpus: Annotated[int, typer.Option(min=1, max=127, help="GPUs that the script sees.")] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", min=1, max=127, help="GPUs that the script sees.")] = 1,
     stand_in: Annotated[
         list[str] | None,
         typer.Option(metavar="SHAPE[:DTYPE[:CLASSES]]", help="Make up data that is absent, e.g. 3x224x224:uint8:1000."),
@@ -87,7 +87,7 @@ def command(
     gpu_mem: Annotated[
         str | None, typer.Option("--gpu-mem", metavar="SIZE", help="Declared memory, for `--estimator declared`.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to see.")] = 3,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Optimizer steps to see.")] = 3,
     coverage: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Jobs whose peak stays below the bound; 0.99, with convolutions 0.95."),

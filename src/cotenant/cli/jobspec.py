@@ -29,7 +29,9 @@ Command = Annotated[
     list[str],
     typer.Argument(metavar="SCRIPT|COMMAND [ARGS]...", help="A .py or .sh script, a .rad job file, or a command."),
 ]
-Name = Annotated[str | None, typer.Option("-J", "--job-name", help="Name of the job; by default the script's.")]
+Name = Annotated[
+    str | None, typer.Option("-J", "--job-name", metavar="NAME", help="Name of the job; by default the script's.")
+]
 Gpus = Annotated[
     str | None, typer.Option("-G", "--gpus", metavar="N", help="GPUs the job needs; TYPE:N is read as N.  [default: 1]")
 ]

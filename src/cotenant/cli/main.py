@@ -6,6 +6,7 @@ import copy
 import importlib
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -200,6 +201,10 @@ def _complete_at_once() -> None:
         scripts["zsh"] += _ZSH_AUTOLOADED
 
 
+_OF_CLICK = re.compile(r"not a valid (int|float)\w*( range)?")
+"""How click says that something is no number."""
+
+
 def _usage(error: Any, *, json: bool) -> int:
     """Report an error of click's parser as one of ours."""
     context = getattr(error, "ctx", None)
@@ -209,8 +214,19 @@ def _usage(error: Any, *, json: bool) -> int:
         return UsageError.exit_code
     where = context.command_path if context is not None else "cotenant"
     text = message[:1].lower() + message[1:].rstrip(".")
-    report_error(UsageError(text.replace("'", "`"), hint=f"see `{where} --help`"), json=json)
+    text = text.replace("(Possible options: ", "(near: ")
+    text = _OF_CLICK.sub(lambda found: f"no {'whole ' if found[1] == 'int' else ''}number", text)
+    report_error(UsageError(text.replace("'", "`"), hint=_way_out(error, where)), json=json)
     return UsageError.exit_code
+
+
+def _way_out(error: Any, where: str) -> str:
+    """What to do about an error of click's parser in the command `where`."""
+    takes = [each.metavar for each in error.ctx.command.params] if getattr(error, "ctx", None) is not None else []
+    unknown = getattr(error, "option_name", None)
+    if type(error).__name__ == "NoSuchOption" and "[-- ARGS]" in takes:
+        return f"see `{where} --help`; options of the script follow `--`: `{where} train.py -- {unknown}`"
+    return f"see `{where} --help`"
 
 
 def run() -> None:

@@ -50,7 +50,7 @@ def command(
         list[str] | None,
         typer.Option("--option", "-o", metavar="POLICY.KEY=VALUE", help="An option of a policy; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of all that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn.")] = 0,
     bootstrap: Annotated[
         int, typer.Option("--bootstrap", min=0, metavar="N", help="Also run N resamples of the jobs, for intervals.")
     ] = 0,

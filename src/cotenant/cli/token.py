@@ -42,7 +42,7 @@ def create(
         str | None, typer.Option("--expires", metavar="TIME", help="Good for so long: HH:MM:SS, 30-0 is 30 days.")
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="With your rights as an admin; otherwise without.")] = False,
-    user: Annotated[str | None, typer.Option("--user", help="For another user; admins only.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="For another user; admins only.")] = None,
     json: Json = False,
     socket: LocalSocket = None,
 ) -> None:

@@ -16,7 +16,7 @@ from cotenant.core.units import parse_bytes, parse_duration
 
 NONE = "none"
 
-Name = Annotated[str | None, typer.Option("-J", "--job-name", help="Another name.")]
+Name = Annotated[str | None, typer.Option("-J", "--job-name", metavar="NAME", help="Another name.")]
 Gpus = Annotated[str | None, typer.Option("-G", "--gpus", metavar="N", help="GPUs it needs.")]
 GpuMem = Annotated[
     str | None, typer.Option("--gpu-mem", metavar="SIZE", help="Memory on each GPU; none has it estimated.")

@@ -61,3 +61,22 @@ def test_nobody_looks_so_often(value, capsys):
 def test_a_number_without_measure_is_refused(words, capsys):
     assert main.main(words) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        pytest.param("--gpus", "error: invalid value for `--gpus`: `x` is no whole number", id="whole"),
+        pytest.param("--timeout", "error: invalid value for `--timeout`: `x` is no number", id="with a fraction"),
+    ],
+)
+def test_what_is_no_number_is_told_in_plain_words(option, told, capsys):
+    assert main.main(["estimate", option, "x"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == told
+
+
+def test_options_of_the_script_have_their_place(capsys):
+    assert main.main(["estimate", "train.py", "--batch-size", "64"]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == "error: no such option: --batch-size (near: --find-batch-size)"
+    assert hint.endswith("options of the script follow `--`: `cotenant estimate train.py -- --batch-size`")

@@ -3,7 +3,7 @@
 A CUDA build of torchvision beside a CPU build of torch fails at import, when it adds shape functions to operators that
 nobody declared; and without operators its layers fall back to Python code that takes other memory.
 Source: torchvision/csrc/ops/*.cpp (schemas), csrc/ops/autograd/roi_align_kernel.cpp, csrc/ops/cuda/roi_align_kernel.cu.
-Not modeled: derivatives of the operators other than `roi_align` and `roi_pool`.
+Not modeled: derivatives of the operators other than `roi_align` and `roi_pool`, before torchvision 0.28.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def load_or_declare(folder: Path | None) -> bool:
         if not _declared(schema.partition("(")[0]):
             library.define(schema)
     library.impl("_cuda_version", lambda: -1, "CompositeExplicitAutograd")
-    torch.library.register_autograd(
-        "torchvision::roi_align", _roi_align_backward, setup_context=_save_roi_align, lib=library
-    )
-    torch.library.register_autograd(
-        "torchvision::roi_pool", _roi_pool_backward, setup_context=_save_roi_pool, lib=library
-    )
+    if folder is None or not (folder / "_autograd_registrations.py").is_file():  # torchvision 0.28 brings its own
+        for name, backward, save in (
+            ("roi_align", _roi_align_backward, _save_roi_align),
+            ("roi_pool", _roi_pool_backward, _save_roi_pool),
+        ):
+            torch.library.register_autograd(f"torchvision::{name}", backward, setup_context=save, lib=library)
     _keep.append(library)
     return True
 
