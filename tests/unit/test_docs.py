@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from cotenant.daemon.settings.sections import Config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -63,6 +66,80 @@ def has_help(verb: str) -> bool:
     code = "import sys; from cotenant.cli.main import run; sys.argv = ['cotenant', *sys.argv[1:]]; run()"
     done = subprocess.run([sys.executable, "-c", code, verb, "--help"], capture_output=True, check=False, timeout=60)
     return done.returncode == 0
+
+
+SOURCES = sorted(
+    path for room in ("src", "tests", "benchmarks", "examples", "scripts") for path in (ROOT / room).rglob("*.py")
+)
+PACKAGE = ROOT / "src" / "cotenant"
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+CODE = re.compile(r"``?([^`\n]+)``?")
+DOTTED = re.compile(rf"(?:cotenant|{'|'.join(ROOMS)})(?:\.[A-Za-z]\w*)+")
+OURS = re.compile(r"\bcotenant(?:\.[a-z]\w*)+(?![\w/.-])")
+PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
+CAPITALS = re.compile(r"\b[A-Z]{3,}\b")
+TESTS = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")))
+}
+SECTIONS = {each.name: each.default_factory() for each in fields(Config)}
+NO_MODULES = {"cotenant.service"}  # a unit of systemd
+
+
+def test_modules_files_and_tests_that_are_named_exist():
+    stale = {str(page.relative_to(ROOT)): stale_names(page) for page in [*PAGES, *SOURCES]}
+    assert {page: names for page, names in stale.items() if names} == {}
+
+
+def stale_names(page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    told = {word.split("::")[0].split("(")[0] for word in CODE.findall(text)}
+    if page.suffix == ".md":
+        told |= set(OURS.findall(text))
+    return [word for word in sorted(told) if names_nothing(word, page)]
+
+
+def names_nothing(word: str, page: Path) -> bool:
+    """Whether `word` looks like the name of a module, a file or a test of ours, and there is none."""
+    if DOTTED.fullmatch(word):
+        return not (word in NO_MODULES or is_setting(word) or is_code(word.removeprefix("cotenant.")))
+    if re.fullmatch(r"test_\w+", word) and page.suffix == ".md":
+        return word not in TESTS
+    if PATH.fullmatch(word) and word.split("/")[0] in {*ROOMS, *(path.name for path in ROOT.iterdir()), "unit"}:
+        found = [
+            (base / (word + end)).exists()
+            for base in (ROOT, PACKAGE, ROOT / "tests", page.parent)
+            for end in ("", ".py")
+        ]
+        return not CAPITALS.search(word) and not any(found)
+    return False
+
+
+def is_setting(word: str) -> bool:
+    section, _, key = word.partition(".")
+    return section in SECTIONS and hasattr(SECTIONS[section], key)
+
+
+def is_code(dotted: str) -> bool:
+    """Whether `dotted` leads below the package to a module, or to a name that stands in one."""
+    place = PACKAGE
+    for part in dotted.split("."):
+        if not place.is_dir():
+            return bool(re.search(rf"\b{part}\b", place.read_text(encoding="utf-8")))
+        below, module = place / part, place / f"{part}.py"
+        found = below if below.is_dir() else module if module.exists() else place / "__init__.py"
+        if found.name == "__init__.py":
+            return bool(re.search(rf"\b{part}\b", found.read_text(encoding="utf-8")))
+        place = found
+    return True
+
+
+def test_parts_of_rooms_are_all_told():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| room | parts |")[2].partition("\n\n")[0]
+    parts = {path.parent.name for room in ROOMS for path in (PACKAGE / room).glob("*/__init__.py")}
+    assert parts == set(CODE.findall(table)) - set(ROOMS)
 
 
 def test_decisions_are_listed_and_numbered():

@@ -68,7 +68,7 @@ def limits_of(evaluation: Evaluation, *, tries: int = SEARCH_TRIES) -> Limits:
         why = error.message if error.message.startswith("no bound") else f"no bound: {error.message}"
         return Limits(bound_s=None, best_s=best_s, best_by=best_by, note=why)
     if bound.critical_path_s >= bound.makespan_s:
-        note = "; ".join(filter(None, [note, "the bound is one job: what was submitted and how long it runs alone"]))
+        note = "; ".join(filter(None, [note, "one job decides the bound: when it came and how long it takes alone"]))
     return Limits(bound_s=bound.makespan_s, best_s=best_s, best_by=best_by, note=note)
 
 

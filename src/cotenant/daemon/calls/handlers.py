@@ -55,7 +55,7 @@ class Server:
         metrics: what Prometheus is told.
         past: readings of the GPUs over the last days.
         info: fields of `/v1/status` that do not change.
-        refusals: why each way to share a GPU is not offered, or None, as of `daemon.offers`.
+        refusals: why each way to share a GPU is not offered, or None, as of `daemon.calls.offers`.
         stop: ends the daemon.
         closing: set when it ends; long answers end then.
     """
