@@ -8,21 +8,22 @@ from itertools import islice
 
 PLACE_BITS = 24
 PLACE_MASK = (1 << PLACE_BITS) - 1
-BUCKET_BITS = 10
+
+MOST_IN_BUCKET = 128
 
 
 class Buckets:
-    """Places sorted by a key, an int from 0 to `most`; each change and each question costs about a bucket.
+    """Places sorted by a key, an int from 0 on; each change and each question costs about a bucket, however many.
 
-    A bucket is a sorted list of (key, place) packed into one int; a bit mask says which buckets have any.
+    A bucket is a sorted list of (key, place) packed into one int, all of them below those of the next; one that gets
+    too long is cut in two, so it does not matter how many places have the same key.
     """
 
-    __slots__ = ("_lists", "_mask", "_packed", "_shift")
+    __slots__ = ("_buckets", "_ends", "_packed")
 
-    def __init__(self, most: int) -> None:
-        self._shift = max(0, most.bit_length() - BUCKET_BITS) + PLACE_BITS
-        self._lists: list[list[int]] = [[] for _ in range((most << PLACE_BITS >> self._shift) + 1)]
-        self._mask = 0
+    def __init__(self) -> None:
+        self._buckets: list[list[int]] = []  # none is empty
+        self._ends: list[int] = []  # of each bucket: none in it is above, all in the next are
         self._packed: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -37,13 +38,28 @@ class Buckets:
         if old is not None:
             self._take_out(old)
         self._packed[place] = packed
-        bucket = packed >> self._shift
-        held = self._lists[bucket]
-        if held:
-            insort(held, packed)
+        ends = self._ends
+        number = bisect_left(ends, packed)
+        if number < len(ends):
+            bucket = self._buckets[number]
+            insort(bucket, packed)
+        elif ends:
+            number -= 1
+            bucket = self._buckets[number]
+            bucket.append(packed)
+            ends[number] = packed
         else:
-            held.append(packed)
-            self._mask |= 1 << bucket
+            bucket = [packed]
+            self._buckets.append(bucket)
+            ends.append(packed)
+        if len(bucket) > MOST_IN_BUCKET:
+            self._cut(number)
+
+    def _cut(self, number: int) -> None:
+        bucket = self._buckets[number]
+        middle = len(bucket) // 2
+        self._buckets[number : number + 1] = [bucket[:middle], bucket[middle:]]
+        self._ends.insert(number, bucket[middle - 1])
 
     def drop(self, place: int) -> None:
         """Forget `place`."""
@@ -52,32 +68,21 @@ class Buckets:
             self._take_out(old)
 
     def _take_out(self, packed: int) -> None:
-        bucket = packed >> self._shift
-        held = self._lists[bucket]
-        if len(held) > 1:
-            del held[bisect_left(held, packed)]
-        else:
-            held.clear()
-            self._mask ^= 1 << bucket
+        number = bisect_left(self._ends, packed)
+        bucket = self._buckets[number]
+        if len(bucket) == 1:
+            del self._buckets[number], self._ends[number]
+            return
+        del bucket[bisect_left(bucket, packed)]
 
     def first(self) -> int:
         """The place with the smallest key, or -1."""
-        mask = self._mask
-        return self._lists[(mask & -mask).bit_length() - 1][0] & PLACE_MASK if mask else -1
+        return self._buckets[0][0] & PLACE_MASK if self._buckets else -1
 
     def walk(self, start: int = 0) -> Iterator[int]:
         """Places from key `start` on, in order. Nothing may be filed meanwhile."""
-        bucket = start << PLACE_BITS >> self._shift
-        if bucket >= len(self._lists):
-            return
-        mask = self._mask >> bucket
-        if mask & 1:
-            held = self._lists[bucket]
-            for each in islice(held, bisect_left(held, start << PLACE_BITS), None):
+        least = start << PLACE_BITS
+        number = bisect_left(self._ends, least) if start else 0
+        for bucket in islice(self._buckets, number, None):
+            for each in islice(bucket, bisect_left(bucket, least), None) if bucket[0] < least else bucket:
                 yield each & PLACE_MASK
-        mask = mask >> 1 << 1
-        while mask:
-            low = mask & -mask
-            for each in self._lists[bucket + low.bit_length() - 1]:
-                yield each & PLACE_MASK
-            mask ^= low

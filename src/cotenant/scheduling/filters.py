@@ -163,7 +163,7 @@ def settled(settle_s: float, *, unseen_limit_s: float = UNSEEN_LIMIT_S, known_to
             if known_too or each.smact is None:
                 seen_at_s = each.seen_at_s
                 until_s = each.placed_at_s + unseen_limit_s if seen_at_s is None else seen_at_s + settle_s
-                latest = max(latest, until_s)
+                latest = until_s if until_s > latest else latest
         return latest
 
     def reason(view: GpuView, at_s: float) -> str:

@@ -32,6 +32,7 @@ class Fleet:
         self._rules = rules
         self._match = rules.match
         self._rotates = rules.score.rotates
+        self._by_activity = rules.score.style == "key"  # its order may depend on what GPUs do
         self._alone = rules.alone
         self._loop_up_to = loop_up_to
         self._gates_open_at_s = filters.all_open_at_s(rules.gates)
@@ -83,10 +84,15 @@ class Fleet:
     def activity(self, gpu_uuid: str, activity: Activity) -> None:
         """What a GPU was seen to do since its newest resident was at work; stands in for its samples."""
         view = self._by_uuid[gpu_uuid]
-        if self._match is None and (activity == view.told or self.now_s < view.opens_at_s < math.inf):
-            view.told = activity  # nothing new, or a gate is closed whatever it does: it is looked at when that opens
-            return
-        view.told = activity
+        told, view.told = view.told, activity
+        if self._match is None:
+            opens_at_s = view.opens_at_s
+            if activity == told or self.now_s < opens_at_s < math.inf:
+                return  # nothing new, or a gate is closed whatever it does: it is looked at when that opens
+            stays = not self._by_activity and view.kept_for is None and bool(view.residents)
+            if stays and self._gates_open_at_s(view) == opens_at_s:
+                self.changes += 1  # as open or closed as before, though for another reason
+                return
         self._shows_more(view)
 
     def _shows_more(self, view: GpuView) -> None:
@@ -157,10 +163,11 @@ class Fleet:
         """Time has come for gates to open."""
         timers = self.timers
         while timers and timers[0][0] <= at_s:
-            view = self.views[heappop(timers)[1]]
+            opens_at_s, place = heappop(timers)
+            view = self.views[place]
             if view.kept_for is not None:
                 self.improve(view)
-            else:
+            elif view.opens_at_s == opens_at_s:  # else it was looked at since, and has another timer if it needs one
                 self.refile(view)
 
     def rank_anew(self) -> None:

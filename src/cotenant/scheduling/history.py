@@ -65,18 +65,23 @@ class Record:
     beside: dict[str, list[float | None]] = field(default_factory=dict)
 
     def known_bytes(self) -> int | None:
-        """What the next run will need, if runs that completed tell; and whether two agree, see `is_sure`."""
+        """What the next run will need, if runs that completed tell."""
+        return self._known()[0]
+
+    def _known(self) -> tuple[int | None, bool]:
+        """The same, and whether two runs agree."""
         if not self.peaks_bytes:
-            return None
-        headroom = HEADROOM if self.is_sure() else HEADROOM_ONCE
-        return int(max(self.peaks_bytes) * headroom)
+            return None, False
+        most = max(self.peaks_bytes)
+        sure = len(self.peaks_bytes) > 1 and most <= AGREE * min(self.peaks_bytes)
+        return int(most * (HEADROOM if sure else HEADROOM_ONCE)), sure
 
     def gist(self) -> tuple[object, ...]:
         """What a policy may see of it; so that ten thousand jobs are not looked at again for a byte."""
-        known = self.known_bytes()
+        known, sure = self._known()
         return (
             None if known is None else known // PROMISE_STEP_BYTES,
-            self.is_sure(),
+            sure,
             self.least_bytes // PROMISE_STEP_BYTES,
             None if self.smact is None else round(self.smact, 2),
             None if not self.durations_s else round(math.log2(max(1.0, self.durations_s[-1]))),
@@ -88,7 +93,7 @@ class Record:
 
     def is_sure(self) -> bool:
         """Whether at least two completed runs agree."""
-        return len(self.peaks_bytes) > 1 and max(self.peaks_bytes) <= AGREE * min(self.peaks_bytes)
+        return self._known()[1]
 
 
 class History:

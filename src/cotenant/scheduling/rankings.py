@@ -121,7 +121,7 @@ class ByMemory:
         self._views = views
         self._spread = spread
         self._most = max((each.total_bytes for each in views), default=0)
-        self._buckets = Buckets(self._most)
+        self._buckets = Buckets()
         self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
@@ -163,7 +163,7 @@ class ByKey:
     def __init__(self, views: list[GpuView], score: Score) -> None:
         self._views = views
         self._score = score
-        self._buckets = Buckets(KEY_SCALE)
+        self._buckets = Buckets()
         self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
@@ -239,7 +239,6 @@ class ByMatch:
         self._most = max((each.total_bytes for each in views), default=0)
         self._groups: dict[Hashable, Buckets] = {}
         self._group_of: dict[int, Hashable] = {}
-        self._spare: list[Buckets] = []  # of groups that are no more
         self._servers = _servers(views)
 
     def file(self, view: GpuView, eligible: bool) -> None:
@@ -251,12 +250,12 @@ class ByMatch:
             group.drop(place)
             del self._group_of[place]
             if not len(group):
-                self._spare.append(self._groups.pop(old))
+                del self._groups[old]
         if new is not None:
             self._group_of[place] = new
             found = self._groups.get(new)
             if found is None:
-                found = self._groups[new] = self._spare.pop() if self._spare else Buckets(self._most)
+                found = self._groups[new] = Buckets()
             found.put(place, self._most - (view.available_bytes or 0))
 
     def best(self, count: int, bytes_each: int, least_total_bytes: int, profile: Hashable) -> Sequence[GpuView]:

@@ -177,7 +177,8 @@ class GpuView:
         if told is not None:
             return told.smact
         if not self._has_smact:
-            self._smact = self.mean("smact")
+            readings = self.window("smact")
+            self._smact = sum(readings) / len(readings) if readings else None
             self._has_smact = True
         return self._smact
 
@@ -202,6 +203,8 @@ class GpuView:
         newest: float | None = getattr(samples[-1], measure) if samples else None
         if newest is None or math.isnan(newest):
             return []
+        if len(samples) == 1:
+            return [newest]
         since_s = max([each.seen_at_s for each in self.residents if each.seen_at_s is not None], default=-math.inf)
         if samples[-1].at_s < since_s:
             return [newest]

@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from cotenant.core.errors import UnknownName
 from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
+from cotenant.core.making import maker
 from cotenant.sim.jobs import Profile, Trace
+
+_job: Callable[..., Job] = maker(Job)
+_queued: Callable[..., Queued] = maker(Queued)
 
 OURS = "cotenant"
 
@@ -89,14 +93,7 @@ class JobMaker:
         if shared is None:
             shared = self._shared[key] = self._make(*key)
         at_s = trace.submit_s[number]
-        return Job(
-            id=number + 1,
-            spec=shared.spec,
-            submitted_at_s=at_s,
-            state=Queued(since_s=at_s),
-            estimate=shared.estimate,
-            estimate_error=shared.error,
-        )
+        return _job(number + 1, shared.spec, at_s, _queued(at_s), shared.estimate, shared.error)
 
     def _make(self, profile_index: int, gpus: int, user_index: int, workload_index: int) -> _Shared:
         trace = self._trace

@@ -11,10 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from cotenant.core.job import Attempt, AttemptExit, Job, Spell
+from cotenant.core.making import maker
 from cotenant.scheduling.history import History
 from cotenant.scheduling.interference import Activity
 from cotenant.scheduling.workloads import workload_key
 from cotenant.sim.world_card import Card, Live
+
+_spell: Callable[..., Spell] = maker(Spell)
 
 MOST_SPELLS = 12
 LEAST_SPELL_S = 10.0
@@ -122,7 +125,7 @@ class Learner:
         for minus_s, everybody in longest[:MOST_SPELLS]:
             _, smact_s, smocc_s, drama_s, steps = live.company[everybody]
             spells.append(
-                Spell(
+                _spell(
                     mates=tuple([each for each in everybody if each != live.job.id]),
                     seconds=-minus_s,
                     smact=smact_s / -minus_s,

@@ -22,9 +22,8 @@ class Pace:
         speeds = self._speeds
         gangs: dict[Live, None] = {}
         for card in cards:
-            card.company = speeds.of(card)
-        for card in cards:
-            for live, speed in zip(card.active, card.company.speeds, strict=True):
+            company = card.company = speeds.of(card)
+            for live, speed in zip(card.active, company.speeds, strict=True):
                 if len(live.cards) > 1:
                     gangs[live] = None
                 elif speed != live.speed:
@@ -37,7 +36,7 @@ class Pace:
                 touched = dict.fromkeys((*touched, *live.cards))
         for card in touched:
             card.advance(at_s)
-            card.at_work = speeds.held_up(card)
+            card.at_work = speeds.held_up(card) if gangs else card.company
             card.settle(at_s)
             if card.residents:
                 self._shown.moves(card, at_s)

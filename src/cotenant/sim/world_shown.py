@@ -36,7 +36,7 @@ class Shown:
         self._full = gpus <= FULL_READINGS_UP_TO
         self._moving: dict[str, Card] = {}  # what they show changes from reading to reading
         self._changed: dict[str, Card] = {}  # the policy does not know yet
-        self._stale: dict[str, Card] = {}  # the policy knows, but not their newest activity
+        self._stale: dict[Card, None] = {}  # the policy knows, but not their newest activity
         self._wakes: set[float] = set()
         self._overdue = False
         self._after_s = sorted(config.recheck_s)
@@ -70,16 +70,22 @@ class Shown:
     def look(self, at_s: float) -> bool:
         """The moments to look at GPUs up to `at_s` have come; False if all those have changed again since."""
         anything = False
+        stale, last = self._stale, len(self._looks) - 1
         # Those of longer delays changed earlier, and so each queue stays in the order of time.
-        for number in range(len(self._looks) - 1, -1, -1):
+        for number in range(last, -1, -1):
             looks = self._looks[number]
             while looks and looks[0][0] <= at_s:
                 _, card, moves = looks.popleft()
                 if card.moves == moves:
                     anything = True
-                    self._stale[card.gpu.uuid] = card
-                    self._look_later(card, at_s, number + 1)
-        self.next_look_s = min([looks[0][0] for looks in self._looks if looks], default=math.inf)
+                    stale[card] = None
+                    if number < last:
+                        self._look_later(card, at_s, number + 1)
+        next_s = math.inf
+        for looks in self._looks:
+            if looks and looks[0][0] < next_s:
+                next_s = looks[0][0]
+        self.next_look_s = next_s
         return anything
 
     @property
@@ -110,10 +116,10 @@ class Shown:
                     del self._moving[uuid]
                 self._placing.update(self.snapshot(card, at_s))
         elif self._stale:
-            window_s = self._config.window_s
-            for uuid, card in self._stale.items():
+            window_s, activity = self._config.window_s, self._placing.activity
+            for card in self._stale:
                 if card.residents:
-                    self._placing.activity(uuid, Activity(None, *card.mean_activity(at_s, window_s)))
+                    activity(card.gpu.uuid, Activity(None, *card.mean_activity(at_s, window_s)))
             self._stale.clear()
 
     def snapshot(self, card: Card, at_s: float) -> GpuSnapshot:

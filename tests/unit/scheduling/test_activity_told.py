@@ -49,3 +49,37 @@ def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
     placer.add(a_job(3, 1))
     placer.activity("GPU-0", CALM)
     assert [each.job_id for each in placer.decide(21.0)] == [2, 3]
+
+
+@pytest.mark.parametrize("gpus", [2, 20], ids=["looped over", "kept in order"])
+@pytest.mark.parametrize(("name", "smact"), [("least-utilized", 0.1), ("most-utilized", 0.7)])
+def test_a_gpu_as_open_as_before_moves_in_an_order_by_activity(name, smact, gpus):
+    placer = create(name, {"settle_s": 0.0}).placer()
+    for index in range(gpus):
+        placer.update(a_snapshot(index))
+    for number in range(1, gpus + 1):
+        placer.add(a_job(number, 21))
+    placed = {each.gpu_uuids[0]: each.job_id for each in placer.decide(0.0)}
+    assert len(placed) == gpus
+    for uuid, job_id in placed.items():
+        placer.seen(job_id, 1.0)
+        placer.activity(uuid, Activity(None, 0.4, 0.1, 0.1))
+    placer.activity("GPU-1", Activity(None, smact, 0.1, 0.1))  # no gate closes
+    placer.add(a_job(1000, 4))
+    assert [each.gpu_uuids for each in placer.decide(2.0)] == [("GPU-1",)]
+
+
+def test_a_timer_of_a_gpu_that_was_seen_since_opens_nothing():
+    """Unseen it would have opened at 60 s; seen at 50 s it settles until 80 s, and opens then."""
+    placer = create("most-memory", {"settle_s": 30.0}).placer()
+    placer.update(a_snapshot())
+    placer.add(a_job(1, 4))
+    placer.decide(0.0)
+    placer.add(a_job(2, 4))
+    assert placer.decide(0.0) == []
+    assert placer.wakes_at_s == 60.0
+    placer.seen(1, 50.0)
+    placer.activity("GPU-0", CALM)
+    assert placer.decide(60.0) == []
+    assert placer.wakes_at_s == 80.0
+    assert [each.job_id for each in placer.decide(80.0)] == [2]
