@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from cotenant.core.errors import TraceError
 from traced_scripts import allocations, by_category, failing, peak, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
@@ -185,7 +186,7 @@ def test_settings_that_a_script_makes_are_those_of_its_replay(tmp_path):
 
 OVER = """
 import threading
-next(each for each in threading.enumerate() if isinstance(each, threading.Timer)).function()  # time is over
+next(each for each in threading.enumerate() if hasattr(each, "over")).over()  # time is
 """
 
 
@@ -300,3 +301,39 @@ assert q.grad.shape == q.shape and k.grad.shape == k.shape
     )
     assert max(allocations(trace)) <= 4 * 2 * 4 * 512 * 16
     assert any("flex_attention" in each for each in trace.warnings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        pytest.param(
+            "ids = torch.randn(4, 9).cuda().argmax(-1).tolist()\nprint([5][1 + ids[0]])\n",
+            "list index out of range (train.py, line 3); maybe because of values that are not known without a GPU"
+            ", read at train.py, line 2",
+            id="a list",
+        ),
+        pytest.param(
+            "x = torch.randn(4).cuda()\nn = x.cpu()\nassert n.sum() > 1\n", "read at train.py, line 3", id="moved"
+        ),
+        pytest.param(
+            "x = torch.randn(4).cuda().sum().item()\n1 / (x - x)\n", "read at train.py, line 2", id="a number"
+        ),
+    ],
+)
+def test_an_error_that_may_come_of_unknown_values_names_where_they_were_read(tmp_path, lines, told):
+    with failing("raised", told):
+        traced(tmp_path, "import torch\n" + lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param("x.sum().item()\n{}[1]\n", id="a loss"),
+        pytest.param("ids = torch.arange(3).cuda().tolist()\n{}[1]\n", id="known"),
+        pytest.param("x.tolist()\nx.nothing\n", id="of another kind"),
+    ],
+)
+def test_an_error_of_another_cause_blames_no_values(tmp_path, lines):
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, "import torch\nx = torch.randn(3).cuda()\n" + lines)
+    assert "maybe" not in caught.value.message

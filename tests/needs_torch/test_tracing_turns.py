@@ -127,3 +127,94 @@ for _ in range(2):
 """
     )
     assert not traced(tmp_path, source).partial
+
+
+# -- work that comes now and then --------------------------------------------------------------------------------
+
+RARE = """
+import argparse
+from torch.utils.data import DataLoader
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+args = argparse.Namespace(every=9)
+@torch.no_grad()
+def evaluate(net, width):
+    net(torch.ones(5000, width, device="cuda"))
+def train(x):
+    model(x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+{loop}
+"""
+STEP = "train(torch.ones(4, 64, device='cuda'))"
+BIG = 4 * 5000 * 64
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        pytest.param(
+            f"for i in range(99):\n    {STEP}\n    if (i + 1) % args.every == 0: evaluate(model, 64)", 10, id="after"
+        ),
+        pytest.param(f"for i in range(99):\n    if i % 9 == 8: evaluate(model, 64)\n    {STEP}", 9, id="before"),
+        pytest.param(
+            f"i = 0\nwhile True:\n    {STEP}\n    i += 1\n    if i % 9 == 0 and model: evaluate(model, 64)",
+            11,
+            id="own counter",
+        ),
+        pytest.param(
+            f"for i in range(99):\n    {STEP}\n    if i >= 5: model(torch.ones(5000, 64).cuda())", 7, id="from then on"
+        ),
+        pytest.param(
+            "for i, x in enumerate(DataLoader(torch.ones(400, 64), 4)):\n    train(x.cuda())\n"
+            "    if i % 5 == 4: model(torch.ones(5000, 64).cuda()).sum().backward()",
+            6,
+            id="loader",
+        ),
+    ],
+)
+def test_work_that_comes_soon_is_waited_for(tmp_path, loop, steps):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert BIG in allocations(trace, "forward")
+    assert (trace.header["steps"], trace.warnings) == (steps, ())
+
+
+def test_work_that_comes_late_is_told(tmp_path):
+    loop = f"for i in range(9999):\n    {STEP}\n    if i % 1000 == 999:\n        evaluate(model, 64)"
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
+    assert (trace.header["steps"], BIG in allocations(trace, "forward")) == (3, False)
+    assert trace.warnings == (
+        "the work at train.py, line 19, comes after more steps than were traced, and was not seen",
+    )
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param("for i in range(99):\n    if i % 9 == 0: evaluate(model, 64)\n    {step}", id="was seen"),
+        pytest.param("for i in range(8):\n    {step}\n    if i % 9 == 8: evaluate(model, 64)", id="never comes"),
+        pytest.param(
+            "for i in range(99):\n    {step}\n    if i % 9 == 8: print(model, model.state_dict())", id="no pass"
+        ),
+        pytest.param(
+            "for i in range(99):\n    {step}\n    if hash(i) % 9 == 8: evaluate(model, 64)", id="not a counter"
+        ),
+        pytest.param("for i in range(99):\n    {step}\n    if model is None: evaluate(model, 64)", id="not known"),
+    ],
+)
+def test_other_conditions_change_nothing(tmp_path, loop):
+    trace = traced(tmp_path, HEAD + RARE.format(loop=loop.format(step=STEP)))
+    assert (trace.header["steps"], trace.warnings) == (3, ())
+
+
+def test_looking_for_such_work_keeps_no_tensor_alive(tmp_path):
+    loop = f"""
+def main():
+    for i in range(99):
+        x = torch.ones(2**20, device="cuda")
+        {STEP}
+        del x
+        torch.ones(2**20, device="cuda")
+main()
+"""
+    assert peak(traced(tmp_path, HEAD + RARE.format(loop=loop))) < 1.5 * 4 * 2**20

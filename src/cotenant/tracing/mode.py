@@ -33,6 +33,7 @@ from cotenant.tracing.operators import (
     loops,
     losses,
     plain,
+    reads,
     rnn,
     routing,
     shapes,
@@ -78,6 +79,7 @@ class TraceMode(TorchDispatchMode):
         self.remembered = Remembered()
         self._templates: dict[torch.device, dict[str, Any]] = {}
         self.loops = loops.Loops(recorder)
+        self.reads = reads.Reads()
         self._main = threading.get_ident()
         self._lock = threading.RLock()  # autograd has a thread for each GPU, and fake tensors are for one at a time
         self._has_meta: dict[Any, bool] = {}

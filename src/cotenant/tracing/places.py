@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 """The folder of our own files."""
@@ -52,3 +54,14 @@ def is_own(path: str) -> bool:
     full = os.path.abspath(path)  # noqa: PTH100 - links are not followed, as Python did not
     python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     return not full.startswith((PACKAGE, *(each + os.sep for each in python)))
+
+
+def names_in(frame: FrameType) -> dict[str, Any]:
+    """What the names in a frame stand for. Until Python 3.12 asking leaves a copy in the frame, which would keep
+    tensors alive after the script has let them go: it is emptied.
+    """
+    local = frame.f_locals
+    names = {**frame.f_globals, **local}
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(local) is dict:
+        local.clear()
+    return names

@@ -156,6 +156,11 @@ class Recorder:
         if self._modules:
             self._modules.pop()
 
+    @property
+    def in_module(self) -> bool:
+        """Whether a module's forward runs."""
+        return bool(self._modules)
+
     def reset_modules(self) -> None:
         """Forget modules whose forward never returned (it raised)."""
         self._modules.clear()

@@ -63,7 +63,7 @@ class Loops:
 
     def truth(self, *, likely: bool) -> bool:
         """What an unknown truth value is, here; `likely`: where no loop depends on it."""
-        frame = _script_frame()
+        frame = script_frame()
         if frame is None:
             return likely
         test = _read(frame.f_code.co_filename).tests.get(frame.f_lineno)
@@ -75,7 +75,7 @@ class Loops:
 
     def number(self) -> float:
         """What an unknown number is, here."""
-        frame = _script_frame()
+        frame = script_frame()
         if frame is None or frame.f_lineno not in _read(frame.f_code.co_filename).tests:
             return believed_number()
         rounds = self._rounds(frame)
@@ -107,15 +107,18 @@ class Loops:
 
 def believed_number() -> float:
     """What an unknown number is, here, by the place alone: see `truth`."""
-    frame = _script_frame()
+    frame = script_frame()
     inside = frame is not None and frame.f_lineno in _read(frame.f_code.co_filename).within
     return NUMBER_IN_LOOP if inside else NUMBER
 
 
-def _script_frame() -> FrameType | None:
-    """The frame that asks, neither ours nor between an operator and a mode; None where PyTorch itself does."""
+def script_frame(*, through: str = "") -> FrameType | None:
+    """The frame that asks, neither ours nor between an operator and a mode; None where PyTorch itself does.
+
+    `through`: a file, of which functions stand between as well.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_below(frame.f_code.co_filename):
+    while frame is not None and (_is_below(frame.f_code.co_filename) or frame.f_code.co_filename == through):
         frame = frame.f_back
     return None if frame is None or frame.f_code.co_filename.startswith(_TORCH) else frame
 
@@ -186,5 +189,5 @@ def _parts(test: ast.expr, sign: bool) -> Iterator[tuple[ast.expr, bool]]:
 
 def _holds_tensor(part: ast.expr, frame: FrameType) -> bool:
     names = [each.id for each in ast.walk(part) if isinstance(each, ast.Name)]
-    found = [frame.f_locals.get(name, frame.f_globals.get(name)) for name in names]
-    return any(isinstance(each, torch.Tensor) for each in found)
+    known = places.names_in(frame)
+    return any(isinstance(known.get(name), torch.Tensor) for name in names)

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import truth
 from cotenant.tracing.operators.layout import contiguous_strides, strides_for
+from cotenant.tracing.operators.values import is_believed
 
 _aten = torch.ops.aten
 _ZEROED_NUMEL = 1 << 20
@@ -24,9 +25,11 @@ def _is_cuda(tensor: Any) -> bool:
 def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """A value read from the GPU, if it is known; else one, or False, but see `loops`. Scripts divide by losses."""
     value = mode.values.of(args[0])
+    dtype = args[0].dtype
+    if value is None or is_believed(args[0]):
+        mode.reads.note(number=dtype.is_floating_point)
     if value is not None:
         return value.item()
-    dtype = args[0].dtype
     if dtype is torch.bool:
         known = truth.of(args[0])
         return known if isinstance(known, bool) else mode.loops.truth(likely=known == "likely")
@@ -60,6 +63,8 @@ def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
     """`target`, on the CPU, with what is known of `source`: its values, or one as a scalar, or zeros."""
     value = mode.values.of(source)
+    if value is None or is_believed(source):
+        mode.reads.note(number=target.numel() == 1 and target.dtype.is_floating_point)
     if value is not None:
         return target.copy_(value)
     if target.dtype is torch.bool and truth.of(source) in (True, "likely"):

@@ -5,6 +5,7 @@ Ends by `os._exit`: autograd's device thread cannot be joined, and nothing of th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -88,7 +89,7 @@ class Session:
     ) -> None:
         self.request = request
         self.answer = answer
-        deadline.watch(request.get("deadline"), self._too_late)
+        deadline.watch(request.get("deadline"), self._too_late, self._events)
         self.overlay = _enclosed(request, answer)
         torch = _usable_torch()
         from cotenant.tracing.device import addresses, cuda_api, generators, legacy, native, profilers
@@ -175,6 +176,10 @@ class Session:
         """The trace is complete: answer and end the process, wherever the script is."""
         self._answer(partial=False)
 
+    def _events(self) -> int:
+        recorder: Recorder | None = getattr(self, "recorder", None)
+        return recorder.event_count if recorder is not None else 0
+
     def _too_late(self, timeout_s: float, place: str | None) -> NoReturn:
         """Answer in time, from a thread of its own, while the script goes on."""
         recorder: Recorder | None = getattr(self, "recorder", None)  # importing torch may be what takes so long
@@ -207,11 +212,12 @@ class Session:
 
     def _raised(self, error: BaseException) -> NoReturn:
         traceback.print_exception(type(error), error, _own_frames(error.__traceback__))
+        told = f"{_told(error)}{self.mode.reads.blamed(error)}"
         if self.loop.draining and isinstance(error, StopIteration):
             self._answer(partial=False)  # of a loader that was made to run dry
         if self.loop.draining:
             # What came after the training that was asked for: a validation, a checkpoint, a report.
-            self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {_told(error)}")
+            self.recorder.warn(f"not traced after training: the script raised {type(error).__name__}: {told}")
             self._answer(partial=False)
         if "fork-based multiprocessing" in str(error):
             # Of a function, traced in a fork: autograd's threads for a GPU are in the process that asks only.
@@ -225,7 +231,7 @@ class Session:
         from cotenant.tracing.loading.standins import missing_hint
 
         hint = _hint(error) or missing_hint(error, self.request.get("stand_ins", ()))
-        self._failed(f"the script raised {type(error).__name__}: {_told(error)}", hint=hint)
+        self._failed(f"the script raised {type(error).__name__}: {told}", hint=hint)
 
     def _failed(self, sentence: str, kind: str = "raised", hint: str | None = None) -> NoReturn:
         if self.recorder.steps:
@@ -238,6 +244,8 @@ class Session:
 
     def _answer(self, *, partial: bool) -> NoReturn:
         self.recorder.header.update(_libraries())
+        self.loop.rare.warn()
+        gc.disable()  # of all that is made here nothing goes, and looking for it would take half of the time
         trace = self.recorder.trace(partial=partial)
         _last_word.acquire()
         wire.save(self.answer, {"trace": wire.trace_to_dict(trace)})

@@ -117,7 +117,7 @@ def _torchrun(values: Mapping[str, str], gpus: int) -> Launch:
 
 
 def _accelerate(values: Mapping[str, str], gpus: int) -> Launch:
-    """Without accelerate's own file of defaults, which `accelerate` itself reads: see `tracing.launched`."""
+    """Without accelerate's own file of defaults, which `accelerate` itself reads: see `launched`."""
     several = any(f"--{each}" in values for each in ("multi-gpu", "use-deepspeed", "use-fsdp", "use-megatron-lm"))
     if "--num-processes" in values:
         total = _number(values["--num-processes"], "`--num_processes`")

@@ -59,7 +59,7 @@ class WarmTracer:
     def run(
         self, command: list[str], errand: Path, *, workdir: str, env: Mapping[str, str], timeout_s: float
     ) -> int | None:
-        """Have the errand of `tracing.nursery` done; its exit code, negative for a signal.
+        """Have the errand of `tracing.process.nursery` done; its exit code, negative for a signal.
 
         `command`: the interpreter and `bootstrap.py`. None: it was not begun.
 

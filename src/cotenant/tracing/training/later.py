@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from cotenant.tracing import places
@@ -19,7 +20,7 @@ _TRACER = str(Path(places.PACKAGE, "tracing", "process", "child.py"))
 def warn_of_training(recorder: Any) -> None:
     """Warn where statements after the present ones, in the script's functions that run now, train again."""
     names: set[str] = set()
-    for frame in list(_own_frames()):
+    for frame in list(own_frames()):
         for statement in _after(frame):
             if _trains(statement, names):
                 place = f"{Path(frame.f_code.co_filename).name}, line {statement.lineno}"
@@ -28,7 +29,7 @@ def warn_of_training(recorder: Any) -> None:
         names.add(frame.f_code.co_name)
 
 
-def _own_frames() -> Iterator[FrameType]:
+def own_frames() -> Iterator[FrameType]:
     """Of the script, from the innermost outwards; what called the tracer is not its own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _TRACER:
@@ -39,21 +40,35 @@ def _own_frames() -> Iterator[FrameType]:
 
 def _after(frame: FrameType) -> Iterator[ast.stmt]:
     """Statements of the frame's function that come after the present one, at its depth or further out."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    body: Any = tree.body
-    if frame.f_code.co_name != "<module>":
-        line = frame.f_code.co_firstlineno
-        functions = (each for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)))
-        body = next((each.body for each in functions if _first_line(each) == line), [])
+    body = body_of(frame)
     while body:
         at = next((i for i, each in enumerate(body) if each.lineno <= frame.f_lineno <= (each.end_lineno or 0)), None)
         if at is None:
             return
         yield from (each for each in body[at + 1 :] if each.lineno > frame.f_lineno)
         body = _inner(body[at], frame.f_lineno)
+
+
+def body_of(frame: FrameType) -> list[ast.stmt]:
+    """The statements of the function that a frame runs; none where its text is not what runs."""
+    return body_of_code(frame.f_code)
+
+
+def body_of_code(code: CodeType) -> list[ast.stmt]:
+    """The same of its code."""
+    tree = _tree(code.co_filename)
+    if code.co_name == "<module>" or tree is None:
+        return tree.body if tree is not None else []
+    functions = (each for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return next((each.body for each in functions if _first_line(each) == code.co_firstlineno), [])
+
+
+@functools.cache
+def _tree(path: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -2,8 +2,9 @@
 
 The last of `steps` optimizer steps (more if there are several optimizers: see `turns`) gets the last batch of the
 epoch, which may be smaller; then the data loaders run dry, so that the epoch ends and a validation pass is seen, too.
-The trace is complete when the script begins to train again, or ends; or at once, if it has no data loader. Where a new
-optimizer of another size begins, such as a student's after its teacher's, as many of its steps are seen, too.
+Work that comes every few steps is waited for: see `rare`. The trace is complete when the script begins to train again,
+or ends; or at once, if it has no data loader. Where a new optimizer of another size begins, such as a student's after
+its teacher's, as many of its steps are seen, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.training import later, moving, quasi_newton
 from cotenant.tracing.training.layers import LayerNotes
+from cotenant.tracing.training.rare import Rare
 from cotenant.tracing.training.turns import Turns
 
 _WARM_UP = 11  # steps before a capture, as PyTorch's notes on CUDA graphs ask of DDP; 3 of others
@@ -30,6 +32,7 @@ class Loop:
         self.recorder = recorder
         self.layer_notes = LayerNotes(recorder)
         self.turns = Turns(steps)
+        self.rare = Rare(recorder)
         self.finish = finish
         self.draining = False
         self.hurrying = False  # data loaders end their epoch as soon as they can
@@ -63,6 +66,8 @@ class Loop:
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if self.recorder.phase == "load" and self.recorder.cuda_used:
             self.recorder.enter_phase("forward")
+        if not self.recorder.in_module:
+            self.rare.note()
         self.recorder.enter_module(module)
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -78,6 +83,7 @@ class Loop:
     def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             self.layer_notes.close()
+            self.rare.note()
             before = self.recorder.enter_phase("backward")
             try:
                 return function(*args, **kwargs)
@@ -111,7 +117,13 @@ class Loop:
         self.recorder.steps += 1
         self.turns.stepped(optimizer, self.recorder.steps)
         self.recorder.enter_phase(self._around_step)
-        if self.recorder.steps >= self._enough() and not self.draining:
+        if self.recorder.steps < self._enough() - 1 or self.draining:
+            return
+        more = self.rare.steps_to_wait()
+        if more:
+            self.turns.go_on(self.recorder.steps + more)
+        if self.recorder.steps >= self._enough():
+            self.rare.remember()
             if not self.loaders:
                 later.warn_of_training(self.recorder)
                 self.finish()

@@ -25,6 +25,7 @@ class Turns:
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._sizes: set[int] = set()  # of what those that stepped train
+        self._until = 0
         self._last_first = 0  # steps, of all optimizers, when the last one took its first
 
     def install(self) -> None:
@@ -55,9 +56,17 @@ class Turns:
         """See as many steps as before once more: after `steps`, another training begins."""
         self._steps += steps
 
+    def go_on(self, steps: int) -> None:
+        """See `steps` in all, or more."""
+        self._until = max(self._until, steps)
+
     @property
     def enough(self) -> int:
         """Steps after which enough was seen, as it looks now."""
+        return max(self._until, self._usual)
+
+    @property
+    def _usual(self) -> int:
         others = len(self._known) - 1
         if others < 1:
             return self._steps

@@ -1,0 +1,49 @@
+"""When conditions on counters will be true."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+
+from cotenant.tracing.training.counting import Counters, when_true
+
+NAMES = {
+    "i": 2,
+    "epoch": 0,
+    "n": 16,
+    "start": 1,
+    "data": [0] * 10,
+    "args": SimpleNamespace(every=4),
+    "rank": 0,
+    "s": "x",
+}
+
+
+@pytest.mark.parametrize(
+    ("loop", "test", "rounds"),
+    [
+        pytest.param("for i in range(99): pass", "i % n == 0", 14, id="every n"),
+        pytest.param("for i in range(99): pass", "(i + 1) % args.every == 0", 1, id="an attribute"),
+        pytest.param("for i in range(99): pass", "not i % 3", 1, id="a number as truth"),
+        pytest.param("for i in range(99): pass", "i % n == 0 and rank == 0", 14, id="a known part"),
+        pytest.param("for i in range(99): pass", "i % n == 0 and ready()", 14, id="an unknown part"),
+        pytest.param("for i in range(0, 99, 2): pass", "i % n == 0", 7, id="a stride"),
+        pytest.param("for i in range(10): pass", "i % n == 15", None, id="the loop ends before"),
+        pytest.param("for i in tqdm(range(10)): pass", "i % n == 15", None, id="a progress bar"),
+        pytest.param("for i, x in enumerate(data): pass", "i == 9", 7, id="the last of the data"),
+        pytest.param("for i, x in enumerate(data): pass", "i == 10", None, id="after the last"),
+        pytest.param("for i, x in enumerate(data, 1): pass", "i == 10", 8, id="counted from one"),
+        pytest.param("for i, x in enumerate(other): pass", "i == 10", 8, id="data of unknown length"),
+        pytest.param("while True: i += 2", "i >= n", 7, id="a counter of its own"),
+        pytest.param("while True: i += 1", "rank == 0", None, id="no counter"),
+        pytest.param("while True: i += 1", "hash(i) == 0", None, id="a call"),
+        pytest.param("while True: i += 1", "i % rank == 0", None, id="divided by zero"),
+        pytest.param("while True: i += 1", "s == i", None, id="no number"),
+        pytest.param("while True: i += 1", "i == 0", None, id="is over"),
+    ],
+)
+def test_when(loop, test, rounds):
+    counters = Counters.of(ast.parse(loop).body[0], NAMES)
+    assert when_true(ast.parse(test, mode="eval").body, counters, NAMES, first=1) == rounds

@@ -1,0 +1,47 @@
+"""When a trace begins to answer before its starter ends it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from cotenant.tracing.process import deadline
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "events", "seconds"),
+    [
+        pytest.param(120.0, 0, 2.0, id="few events"),
+        pytest.param(5.0, 0, 1.0, id="a short limit"),
+        pytest.param(120.0, 3_000_000, 14.0, id="what answering costs"),
+        pytest.param(10.0, 10**9, 7.0, id="half of the time is the script's, but for the usual"),
+    ],
+)
+def test_the_time_kept_grows_with_the_events(timeout_s, events, seconds):
+    assert deadline.reserve_s(timeout_s, events) == pytest.approx(seconds)
+
+
+def test_events_that_come_meanwhile_bring_the_answer_forward():
+    called = threading.Event()
+    asked = []
+
+    def events() -> int:
+        asked.append(None)
+        return 0 if len(asked) < 2 else 10**9
+
+    at_s = time.monotonic() + 3600  # half of the time is kept once there are events, and has begun
+    sleeps = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deadline.time, "sleep", sleeps.append)
+        deadline.Watch(at_s, 7200.0, lambda limit_s, place: called.set(), events).run()
+    assert called.is_set()
+    assert len(sleeps) == 1
+    assert sleeps[0] <= 1800.0
+
+
+def test_without_a_deadline_nothing_watches():
+    before = threading.active_count()
+    deadline.watch(None, lambda limit_s, place: None, lambda: 0)
+    assert threading.active_count() == before
