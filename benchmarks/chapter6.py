@@ -28,9 +28,9 @@ from cotenant.sim.cluster import Cluster
 from cotenant.sim.evaluate import Setting, evaluate
 from cotenant.sim.jobs import Trace
 from cotenant.sim.metrics import Metrics, metrics_of
-from cotenant.sim.report import write_report
+from cotenant.sim.report.page import write_report
 from cotenant.sim.run import simulate
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -19,7 +19,7 @@ from cotenant.estimators.learned.utilization import utilization_of
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.published.features import features_of
 from cotenant.estimators.traced import TracedResult
-from cotenant.scheduling.interference import ASSUMED_SMACT, expected_smact
+from cotenant.scheduling.knowledge.interference import ASSUMED_SMACT, expected_smact
 from cotenant.study.accuracy import percentile, signed_error
 from cotenant.study.examples import find_examples
 from cotenant.study.published import MeasuredScript, measured_scripts

@@ -35,9 +35,9 @@ from typing import Any
 from quality_limits import AsTheGoalWasSet, fitted_law, least_makespan
 
 from cotenant.core.units import MiB
-from cotenant.scheduling import interference as policy_law
-from cotenant.scheduling.apart import told_apart
-from cotenant.scheduling.interference import AGGRESSION_WITH_MEMORY, EXPECTED_BETWEEN_MIB, EXPECTED_SMACT
+from cotenant.scheduling.knowledge import interference as policy_law
+from cotenant.scheduling.knowledge.apart import told_apart
+from cotenant.scheduling.knowledge.interference import AGGRESSION_WITH_MEMORY, EXPECTED_BETWEEN_MIB, EXPECTED_SMACT
 from cotenant.sim import cluster, traces
 from cotenant.sim.bounds import makespan_bound
 from cotenant.sim.cluster import Cluster

@@ -14,7 +14,7 @@ from cotenant.sim.interference.sources import MeasuredCosts, SmactCosts
 from cotenant.sim.interference.tables import measured
 from cotenant.sim.jobs import Trace
 from cotenant.sim.traces.carma import measured_a100
-from cotenant.sim.world_speeds import activity_of
+from cotenant.sim.world.speeds import activity_of
 
 LARGEST_SET = 4
 RELEASED = (0.0, 0.3, 0.5, 0.7, 0.85)

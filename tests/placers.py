@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders import a_resident, a_snapshot
-from cotenant.scheduling.interference import Activity, Fingerprints
+from cotenant.scheduling.knowledge.interference import Activity, Fingerprints
 from cotenant.scheduling.policies import create
 
 AT_S = 1000.0

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cotenant.scheduling.interference import Activity, ColdStart
+from cotenant.scheduling.knowledge.interference import Activity, ColdStart
 from cotenant.sim.workloads import pair_speeds, workload
 
 VICTIM, BULLY = "xception_imagenet_bs32", "vgg16_imagenet_bs128"

@@ -14,11 +14,11 @@ from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.placer import Followed
+from cotenant.scheduling.placing.placer import Followed
+from cotenant.scheduling.placing.views import GpuView, Newcomer
 from cotenant.scheduling.policies import create, policies
 from cotenant.scheduling.policy import NOTHING
 from cotenant.scheduling.ranked import Ranked
-from cotenant.scheduling.views import GpuView, Newcomer
 
 SCORES = {
     each.name: each

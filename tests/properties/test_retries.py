@@ -13,7 +13,7 @@ from builders import a_job, a_resident, a_snapshot
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.placer import Followed
+from cotenant.scheduling.placing.placer import Followed
 from cotenant.scheduling.policies import create, policies
 from cotenant.scheduling.policy import NOTHING
 

@@ -18,7 +18,7 @@ from cotenant.core.errors import UsageError
 if TYPE_CHECKING:
     from cotenant.sim.evaluate import Evaluation
     from cotenant.sim.jobs import Trace
-    from cotenant.sim.world_config import WorldConfig
+    from cotenant.sim.world.config import WorldConfig
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
@@ -117,7 +117,7 @@ def command(
     Traces without GPU memory and activity get measured workloads of similar run time, drawn by the seed.
     """
     from cotenant.cli import simulate_text
-    from cotenant.sim.world_config import WorldConfig
+    from cotenant.sim.world.config import WorldConfig
 
     if list_all:
         simulate_text.print_catalog(json=json)
@@ -282,7 +282,7 @@ def _evaluate(
 
 def _report(evaluation: Evaluation, path: Path) -> None:
     try:
-        module = importlib.import_module("cotenant.sim.report")
+        module = importlib.import_module("cotenant.sim.report.page")
     except ModuleNotFoundError as error:
         raise UsageError("this version has no report", hint="use `--json`") from error
     module.write_report(evaluation, path)

@@ -95,7 +95,7 @@ def _print_unfinished(results: Sequence[Result]) -> None:
 
 def save_jobs(evaluation: Evaluation, path: Path) -> None:
     """One line for each job under each policy, as CSV; empty where there is no time."""
-    from cotenant.sim.world import OUTCOMES
+    from cotenant.sim.world.world import OUTCOMES
 
     with path.open("w", newline="") as file:
         out = csv.writer(file)

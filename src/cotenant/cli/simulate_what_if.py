@@ -33,7 +33,7 @@ def answer(
     """
     from cotenant.scheduling import policies
     from cotenant.sim import whatif
-    from cotenant.sim.world_config import WorldConfig
+    from cotenant.sim.world.config import WorldConfig
 
     client = new_client(socket)
     assumed_s = parse_duration(assume)

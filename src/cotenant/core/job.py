@@ -171,7 +171,7 @@ class Spell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one attempt took of its GPUs, added up over time and over them; see `scheduling.usage` for the rules.
+    """What one attempt took of its GPUs, added up over time and over them; see `scheduling/knowledge/usage.py`.
 
     Attributes:
         gpu_s: seconds in which it held memory on a GPU, counted for each GPU.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cotenant.core.errors import UsageError
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.views import IDLE_BYTES, GpuView
+from cotenant.scheduling.placing.views import IDLE_BYTES, GpuView
 
 UNSEEN_LIMIT_S = 60.0
 """A job that has not touched its GPU for so long is loading data or the like; it stops counting as about to start.

@@ -9,8 +9,8 @@ from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.job import Job, Share
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB, format_bytes
+from cotenant.scheduling.placing.views import IDLE_BYTES
 from cotenant.scheduling.recovery import lost_its_place, share_of
-from cotenant.scheduling.views import IDLE_BYTES
 
 PROMISE_STEP_BYTES = 16 * MiB
 """Promises are whole multiples of this, so that jobs of about the same need are alike to a policy."""

@@ -32,15 +32,15 @@ from cotenant.core.gpu import Gpu, ServerSnapshot
 from cotenant.core.job import Job, JobSpec, Queued, Spell, Usage
 from cotenant.core.placement import Placement, Wait
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.eligible import Eligible
 from cotenant.scheduling.explain import Company, explanation
-from cotenant.scheduling.history import History
 from cotenant.scheduling.jobs import JobTable
+from cotenant.scheduling.knowledge.history import History
+from cotenant.scheduling.knowledge.telemetry import Telemetry
 from cotenant.scheduling.ledger import never_fits
+from cotenant.scheduling.placing.eligible import Eligible
+from cotenant.scheduling.placing.seating import Seating
 from cotenant.scheduling.policy import Policy
 from cotenant.scheduling.recovery import is_slot_over
-from cotenant.scheduling.seating import Seating
-from cotenant.scheduling.telemetry import Telemetry
 
 __all__ = ["Manager", "ManagerConfig"]
 

@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from cotenant.core.gpu import Resident
 from cotenant.core.job import Job
-from cotenant.scheduling.apart import told_apart
-from cotenant.scheduling.interference import ASSUMED_SMACT, Activity, expected_smact
+from cotenant.scheduling.knowledge.apart import told_apart
+from cotenant.scheduling.knowledge.interference import ASSUMED_SMACT, Activity, expected_smact
 from cotenant.scheduling.ledger import need_bytes
+from cotenant.scheduling.placing.views import GpuView, Newcomer
 from cotenant.scheduling.policy import Facts
-from cotenant.scheduling.views import GpuView, Newcomer
 
 SMACT_STEP = 0.02
 """SM activities are rounded to this: what differs by less is the same to a policy."""

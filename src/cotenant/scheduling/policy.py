@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from cotenant.core.gpu import GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement, Wait
-from cotenant.scheduling.interference import Activity
+from cotenant.scheduling.knowledge.interference import Activity
 
 
 class Facts(Protocol):

@@ -9,10 +9,10 @@ from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement, Wait
 from cotenant.scheduling.matches import LearningMatch
-from cotenant.scheduling.placer import Followed
+from cotenant.scheduling.placing.placer import Followed
+from cotenant.scheduling.placing.rankings import LOOP_UP_TO
+from cotenant.scheduling.placing.rules import AfterOom, Collocation, Rules
 from cotenant.scheduling.policy import NOTHING, Facts
-from cotenant.scheduling.rankings import LOOP_UP_TO
-from cotenant.scheduling.rules import AfterOom, Collocation, Rules
 
 __all__ = ["AfterOom", "Collocation", "Ranked"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cotenant.scheduling.views import GpuView
+from cotenant.scheduling.placing.views import GpuView
 
 Style = Literal["spread", "pack", "ring", "key"]
 

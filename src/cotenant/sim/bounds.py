@@ -24,8 +24,8 @@ from cotenant.sim.cluster import Cluster
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.model import MOST_TOTAL
 from cotenant.sim.jobs import Profile, Trace
-from cotenant.sim.world_config import WorldConfig
-from cotenant.sim.world_speeds import activity_of
+from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.world.speeds import activity_of
 
 LARGEST_SET = 4  # larger ones are bounded, not listed
 RELEASES = 8

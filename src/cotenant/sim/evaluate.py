@@ -14,7 +14,7 @@ from cotenant.sim.mapper import manifest, resampled
 from cotenant.sim.metrics import NAMES, Metrics, changes, interval, intervals, metrics_of
 from cotenant.sim.power import PowerModel
 from cotenant.sim.run import Run, simulate
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
 
 BASELINE = "exclusive"
 CHANGES = ("makespan_s", "jct_mean_s", "jct_p95_s", "wait_mean_s", "energy_j")

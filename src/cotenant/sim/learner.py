@@ -12,10 +12,10 @@ from functools import partial
 
 from cotenant.core.job import Attempt, AttemptExit, Job, Spell
 from cotenant.core.making import maker
-from cotenant.scheduling.history import History
-from cotenant.scheduling.interference import Activity
-from cotenant.scheduling.workloads import workload_key
-from cotenant.sim.world_card import Card, Live
+from cotenant.scheduling.knowledge.history import History
+from cotenant.scheduling.knowledge.interference import Activity
+from cotenant.scheduling.knowledge.workloads import workload_key
+from cotenant.sim.world.card import Card, Live
 
 _spell: Callable[..., Spell] = maker(Spell)
 

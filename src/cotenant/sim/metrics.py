@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from cotenant.sim.jobs import Trace
 from cotenant.sim.run import Run
-from cotenant.sim.world import COMPLETED, FAILED
+from cotenant.sim.world.world import COMPLETED, FAILED
 
 SLOWDOWN_BOUND = 1.5
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cotenant.scheduling import policies
-from cotenant.scheduling.asking import at_work
-from cotenant.scheduling.history import History
+from cotenant.scheduling.knowledge.history import History
+from cotenant.scheduling.placing.asking import at_work
 from cotenant.scheduling.policy import NOTHING, Facts, Policy
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.interference import Interference, standard
@@ -19,9 +19,9 @@ from cotenant.sim.jobs import Trace
 from cotenant.sim.knowledge import JobMaker
 from cotenant.sim.learner import Learner
 from cotenant.sim.power import PowerModel, power_model
-from cotenant.sim.world import COMPLETED, World
-from cotenant.sim.world_config import WorldConfig
-from cotenant.sim.world_totals import Moment, Totals
+from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.world.totals import Moment, Totals
+from cotenant.sim.world.world import COMPLETED, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

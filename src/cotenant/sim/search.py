@@ -19,14 +19,14 @@ from cotenant.core.errors import UsageError
 from cotenant.core.gpu import GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement, Wait
-from cotenant.scheduling.interference import Activity as PolicyActivity
+from cotenant.scheduling.knowledge.interference import Activity as PolicyActivity
 from cotenant.scheduling.policy import NOTHING, Facts, Placer
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.interference import Activity, Interference, standard
 from cotenant.sim.jobs import Trace
 from cotenant.sim.run import Run, simulate
-from cotenant.sim.world_config import WorldConfig
-from cotenant.sim.world_speeds import activity_of
+from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.world.speeds import activity_of
 
 Objective = Literal["makespan", "jct"]
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from cotenant.core.gpu import Gpu
 from cotenant.core.job import Done, Job, Queued, Running, Starting
 from cotenant.core.units import MiB
-from cotenant.scheduling.asking import at_work
-from cotenant.scheduling.history import History
-from cotenant.scheduling.interference import ASSUMED_SMACT, expected_smact
+from cotenant.scheduling.knowledge.history import History
+from cotenant.scheduling.knowledge.interference import ASSUMED_SMACT, expected_smact
 from cotenant.scheduling.ledger import need_bytes
+from cotenant.scheduling.placing.asking import at_work
 from cotenant.scheduling.policy import Policy
 from cotenant.sim.cluster import Cluster, Slot
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.model import DEFAULT_GPU
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.power import power_model
-from cotenant.sim.world import World
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.world.world import World
 
 LEAST_LEFT_S = 60.0
 """A job that has outrun what was expected of it is taken to end in a minute."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import a_job, a_snapshot
-from cotenant.scheduling.interference import Activity
+from cotenant.scheduling.knowledge.interference import Activity
 from cotenant.scheduling.policies import create
 
 BUSY, CALM = Activity(None, 0.95, 0.5, 0.5), Activity(None, 0.2, 0.1, 0.1)

@@ -14,10 +14,10 @@ from cotenant.core.placement import Placement, Wait
 from cotenant.core.units import GiB
 from cotenant.scheduling import filters
 from cotenant.scheduling.ledger import Need
+from cotenant.scheduling.placing.views import GpuView
 from cotenant.scheduling.policies import create
 from cotenant.scheduling.policies.aegis import next_floor
 from cotenant.scheduling.policies.published import PREFERENCES
-from cotenant.scheduling.views import GpuView
 from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
 
 # CARMA and AEGIS.

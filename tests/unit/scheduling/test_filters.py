@@ -11,7 +11,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.core.units import GiB
 from cotenant.scheduling import filters
 from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.views import GpuView
+from cotenant.scheduling.placing.views import GpuView
 
 AT_S = 100.0
 NEED = Need(1, 8 * GiB)

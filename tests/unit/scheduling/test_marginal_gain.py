@@ -10,9 +10,9 @@ from builders import a_job, a_resident, an_estimate
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB
 from cotenant.scheduling import orders
-from cotenant.scheduling.interference import Activity, ColdStart
+from cotenant.scheduling.knowledge.interference import Activity, ColdStart
+from cotenant.scheduling.placing.views import GpuView
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.views import GpuView
 from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
 
 

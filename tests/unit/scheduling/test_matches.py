@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_resident, a_snapshot
 from cotenant.scheduling.matches import company_of
-from cotenant.scheduling.views import GpuView
+from cotenant.scheduling.placing.views import GpuView
 
 
 def company(*residents, smact):

@@ -17,7 +17,7 @@ from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.run import simulate
 from cotenant.sim.search import best_found
 from cotenant.sim.traces.carma import measured_a100
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
 
 NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
 ONE = cluster.parse("1xA100-40GB")

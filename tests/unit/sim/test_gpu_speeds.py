@@ -15,7 +15,7 @@ from cotenant.sim.bounds import makespan_bound
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.metrics import metrics_of
 from cotenant.sim.run import simulate
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "traces" / "gavel_isolated.csv"
 

@@ -7,13 +7,13 @@ import pytest
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import policies
-from cotenant.scheduling.interference import Activity
+from cotenant.scheduling.knowledge.interference import Activity
 from cotenant.sim import cluster
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.knowledge import JobMaker
 from cotenant.sim.run import simulate
-from cotenant.sim.world_card import Live
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.card import Live
+from cotenant.sim.world.config import WorldConfig
 
 NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
 

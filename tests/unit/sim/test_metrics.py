@@ -14,7 +14,7 @@ from cotenant.sim import cluster, metrics, traces
 from cotenant.sim.evaluate import Setting, evaluate
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.run import simulate
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
 
 REFERENCE = Path(__file__).parents[4] / "shared" / "data" / "carma" / "exclusive_fifo_reference.csv"
 NAMES = {

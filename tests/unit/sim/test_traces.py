@@ -15,7 +15,7 @@ from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, Jo
 from cotenant.core.job import AttemptExit, Spell
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB, MiB
-from cotenant.scheduling.interference import expected_smact
+from cotenant.scheduling.knowledge.interference import expected_smact
 from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal

@@ -12,7 +12,7 @@ from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import policies
 from cotenant.sim import whatif
-from cotenant.sim.world_config import WorldConfig
+from cotenant.sim.world.config import WorldConfig
 
 NOW_S = 10_000.0
 NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)

@@ -8,10 +8,10 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Placement, Wait
 from cotenant.daemon.calls.views import Views, estimate_view
-from cotenant.scheduling.asking import at_work
 from cotenant.scheduling.dependencies import open_dependencies, waits_for
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.placing.asking import at_work
 from cotenant.scheduling.policy import Policy
 
 

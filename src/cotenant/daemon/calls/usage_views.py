@@ -9,10 +9,10 @@ from typing import Any
 
 from cotenant.core.job import Job, Spell, Usage
 from cotenant.gpus.history import Point
-from cotenant.scheduling.history import BESIDE, Record
-from cotenant.scheduling.interference import Fingerprints
+from cotenant.scheduling.knowledge.history import BESIDE, Record
+from cotenant.scheduling.knowledge.interference import Fingerprints
+from cotenant.scheduling.knowledge.workloads import workload_key
 from cotenant.scheduling.manager import Manager
-from cotenant.scheduling.workloads import workload_key
 
 
 def usage_of(job: Job, manager: Manager) -> Usage | None:

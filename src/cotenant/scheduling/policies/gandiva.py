@@ -14,11 +14,11 @@ from typing import cast
 
 from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.interference import ColdStart, Predictor
+from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
 from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.placing.views import GpuView, Newcomer
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
-from cotenant.scheduling.views import GpuView, Newcomer
 
 
 class LeastActive:

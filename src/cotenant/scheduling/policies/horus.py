@@ -17,9 +17,9 @@ from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.scheduling import orders, scores
 from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
+from cotenant.scheduling.placing.views import GpuView, Newcomer
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
-from cotenant.scheduling.views import GpuView, Newcomer
 
 
 class LeastLoaded:

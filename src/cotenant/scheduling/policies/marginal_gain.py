@@ -25,13 +25,13 @@ from typing import Literal, cast
 from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.interference import ColdStart, Predictor
+from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
 from cotenant.scheduling.matches import Company, Member, company_of, describe, expected_member_of
+from cotenant.scheduling.placing.views import GpuView, Newcomer
 from cotenant.scheduling.policies.published import gib
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
 from cotenant.scheduling.recovery import lost_its_place
-from cotenant.scheduling.views import GpuView, Newcomer
 
 MOST_REMEMBERED = 100_000
 

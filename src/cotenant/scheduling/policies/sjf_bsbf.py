@@ -17,11 +17,11 @@ from typing import NamedTuple, cast
 
 from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.interference import ColdStart, Predictor
+from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
 from cotenant.scheduling.matches import Member, company_of, describe, member_of
+from cotenant.scheduling.placing.views import GpuView, Newcomer
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
-from cotenant.scheduling.views import GpuView, Newcomer
 
 ROUNDED_TO = 1.2
 """Times still to go are rounded to powers of this: what differs by less is the same."""

@@ -18,8 +18,8 @@ from cotenant.core.codec import CodecError, decode
 from cotenant.core.errors import JournalError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
 from cotenant.core.job import JobSpec
-from cotenant.scheduling.interference import expected_smact
-from cotenant.scheduling.workloads import workload_key
+from cotenant.scheduling.knowledge.interference import expected_smact
+from cotenant.scheduling.knowledge.workloads import workload_key
 from cotenant.sim.jobs import Profile, Trace, TraceJob
 from cotenant.sim.traces.rows import Collected, stem
 

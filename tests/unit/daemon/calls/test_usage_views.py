@@ -13,7 +13,7 @@ from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.daemon.calls.usage_views import by_user, by_work, ended_by_user, past_view, usage_of, usage_view
 from cotenant.gpus.history import Point
-from cotenant.scheduling.history import History
+from cotenant.scheduling.knowledge.history import History
 
 OK = AttemptExit(exit_code=0, signal=None, reason="exited")
 HOUR = Usage(gpu_s=3600.0, part_s=1800.0, byte_s=3600.0 * GiB, energy_j=3.6e5, idle_energy_j=1e5, metered_s=3600.0)

@@ -1,0 +1,1 @@
+"""Who goes where: policies at work on what waits and on GPUs as they change."""

@@ -1,0 +1,1 @@
+"""A server or cluster made of numbers, moved from event to event."""

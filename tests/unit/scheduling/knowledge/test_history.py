@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_job, an_estimate
+from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued, Spell
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.scheduling.knowledge.history import MOST_BESIDE, History
+
+OK = AttemptExit(exit_code=0, signal=None, reason="exited")
+FAILED = AttemptExit(exit_code=1, signal=None, reason="exited")
+OOM = AttemptExit(
+    exit_code=1,
+    signal=None,
+    reason="exited",
+    oom=OomEvidence(exception=True, tried_bytes=2 * GiB, in_use_bytes=9 * GiB),
+)
+
+
+def ran(job_id=1, gib=8.0, seconds=600.0, end=OK, spells=(), script="a.py", **changes):
+    """A job whose only attempt has ended."""
+    placement = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=10 * GiB)
+    attempt = Attempt(
+        number=1,
+        placement=placement,
+        placed_at_s=0.0,
+        started_at_s=0.0,
+        ended_at_s=seconds,
+        exit=end,
+        peak_observed_bytes={"GPU-0": int(gib * GiB)},
+        spells=tuple(spells),
+    )
+    return replace(waits(job_id, script=script, **changes), attempts=(attempt,))
+
+
+def waits(job_id=99, gib=10, script="a.py", **spec):
+    return a_job(job_id, gib, command=("python", script), **spec)
+
+
+def known(*jobs):
+    history = History()
+    by_id = {each.id: each for each in jobs}
+    for each in jobs:
+        history.learn(each, by_id)
+    return history
+
+
+def gib_of(value):
+    return None if value is None else round(value / GiB, 3)
+
+
+@pytest.mark.parametrize(
+    ("runs", "stated", "need"),  # runs as (GiB, end, seconds); stated as (estimated, declared) GiB
+    [
+        pytest.param([], (10, None), None, id="nothing known"),
+        pytest.param([(8, OK, 600)], (10, None), None, id="one run does not lower an estimate"),
+        pytest.param([(8, OK, 600)], (None, None), 8.8, id="one run and a tenth, where nothing is stated"),
+        pytest.param([(8, OK, 600)] * 2, (10, None), 8.4, id="two that agree lower it"),
+        pytest.param([(8, OK, 600), (8.3, OK, 600)], (10, None), 8.715, id="the larger counts"),
+        pytest.param([(6, OK, 600), (8, OK, 600)], (10, None), None, id="two that do not agree do not"),
+        pytest.param([(8, OK, 600)] * 2, (None, 10), None, id="what was declared is never lowered"),
+        pytest.param([(8, OK, 600)], (5, None), 8.8, id="one run raises an estimate"),
+        pytest.param([(8, OK, 600)], (None, 5), 8.8, id="and what was declared"),
+        pytest.param([(8, FAILED, 600)], (None, 5), 8.4, id="a failed run is a lower bound"),
+        pytest.param([(4, FAILED, 600)], (None, 5), None, id="below what is stated"),
+        pytest.param([(8, FAILED, 600)] * 2, (None, None), None, id="of which no need follows"),
+        pytest.param([(8, OK, 59)] * 2, (10, None), None, id="too short to have shown its peak"),
+        pytest.param([(9, OOM, 600)], (10, None), 11.55, id="what it asked for when it ran out"),
+        pytest.param([(0, OK, 600)] * 2, (10, None), None, id="never seen on a GPU"),
+    ],
+)
+def test_how_trace_and_history_are_blended(runs, stated, need):
+    history = known(*(ran(index, gib, seconds, end) for index, (gib, end, seconds) in enumerate(runs, start=1)))
+    estimated, declared = stated
+    job = waits(gib=estimated, declared_bytes=None if declared is None else declared * GiB)
+    assert gib_of(history.need_bytes(job)) == need
+
+
+def test_a_partial_estimate_is_no_statement():
+    job = replace(waits(), estimate=an_estimate(3, partial=True))
+    assert gib_of(known(ran()).need_bytes(job)) == 8.8
+
+
+def test_other_work_is_not_known():
+    history = known(ran(1), ran(2))
+    assert history.need_bytes(waits(script="b.py")) is None
+    assert history.duration_s(waits(script="b.py")) is None
+    assert history.activity(waits(script="b.py")).smact is None
+
+
+def test_an_attempt_is_taken_in_once():
+    history = History()
+    job = ran()
+    assert history.learn(job, {1: job}) == "python /tmp/a.py"
+    assert history.learn(job, {1: job}) is None
+    assert len(history.record(job).peaks_bytes) == 1
+    running = replace(job, attempts=(*job.attempts, replace(job.attempts[0], number=2, exit=None)))
+    assert history.learn(running, {1: running}) is None
+
+
+def test_activity_is_what_was_seen_alone_weighted_by_time():
+    long = ran(1, spells=[Spell(mates=(), seconds=90.0, smact=0.2, drama=0.1), Spell(mates=(7,), seconds=99, smact=1)])
+    short = ran(2, spells=[Spell(mates=(), seconds=30.0, smact=0.6), Spell(mates=(), seconds=29.0, smact=1.0)])
+    activity = known(long, short).activity(waits())
+    assert activity.smact == pytest.approx(0.3)
+    assert activity.drama == pytest.approx(0.1)
+    assert activity.smocc is None
+    assert activity.workload == "python /tmp/a.py"
+
+
+def test_a_duration_is_the_one_alone():
+    alone = Spell(mates=(), seconds=100.0, smact=1.0)
+    victim = ran(1, seconds=300.0, spells=[alone])
+    bully = ran(2, seconds=300.0, spells=[alone], script="b.py")
+    shared = ran(3, seconds=300.0, spells=[Spell(mates=(2,), seconds=294.0)])
+    history = known(victim, bully)
+    assert history.duration_s(waits()) == 300.0
+    history.learn(shared, {2: bully, 3: shared})
+    record = history.record(waits())
+    assert record.durations_s == pytest.approx([300.0, 153.0], abs=0.1), "294 s at half the speed are 147 s alone"
+
+
+def test_the_slowdown_of_a_step_rate_is_learned():
+    alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=0.9, steps_hz=5.0)])
+    history = known(alone, other)
+    pair = [history.activity(alone), history.activity(other)]
+    before = history.fingerprints.slowdowns(pair)
+    history.learn(beside, {2: other, 3: beside})
+    after = history.fingerprints.slowdowns(pair)
+    assert before[0] < after[0] < 2.0
+
+
+def test_what_is_learned_of_a_small_gpu_is_beside_what_was_expected_of_it():
+    """As slow as expected there: nothing is new. On the GPU that the law is of, it would be."""
+    effects = {}
+    for card_bytes in (10 * GiB, None):
+        alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.3, steps_hz=10.0)])
+        other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+        history = known(alone, other)
+        company = [history.activity(each)._replace(card_bytes=10 * GiB) for each in (alone, other)]
+        hz = 10.0 / history.fingerprints.slowdowns(company)[0]
+        beside = Spell(mates=(2,), seconds=60.0, smact=0.9, steps_hz=hz, card_bytes=card_bytes)
+        shared = ran(3, spells=[beside])
+        history.learn(shared, {2: other, 3: shared})
+        effects[card_bytes] = history.fingerprints.effects(history.activity(alone).workload)[0]
+    assert effects[10 * GiB] == pytest.approx(0.0, abs=1e-9)
+    assert effects[None] > 0.05
+
+
+@pytest.mark.parametrize(("smact", "slower"), [(0.5, True), (0.99, False)])
+def test_without_a_step_rate_the_activity_of_all_tells(smact, slower):
+    first = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    second = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=smact)])
+    history = known(first, second)
+    pair = [history.activity(first), history.activity(second)]
+    before = history.fingerprints.slowdowns(pair)[0]
+    history.learn(beside, {2: second, 3: beside})
+    assert (history.fingerprints.slowdowns(pair)[0] > before) == slower
+
+
+def test_mates_that_are_forgotten_teach_nothing():
+    history = known(ran(1, spells=[Spell(mates=(5,), seconds=60.0, smact=0.9, steps_hz=1.0)]))
+    assert history.fingerprints.state() == {}
+
+
+def test_the_state_comes_back():
+    alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
+    other = ran(2, script="b.py", spells=[Spell(mates=(1,), seconds=60.0, smact=0.9)])
+    history = known(alone, other)
+    again = History.restored(history.state())
+    assert again.state() == history.state()
+    assert again.learn(alone, {1: alone}) is None, "it knows what it has taken in"
+    job = replace(waits(), state=Queued(since_s=0.0))
+    assert again.need_bytes(job) == history.need_bytes(job)
+
+
+# Step rates.
+
+
+def alone(hz, job_id=1, **changes):
+    return ran(job_id, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=hz)], **changes)
+
+
+def test_the_rate_of_the_same_attempt_alone_counts_first():
+    """Earlier attempts may have counted something else: epochs, say."""
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    spells = [Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=9.0), Spell(mates=(2,), seconds=60.0, steps_hz=6.0)]
+    job = ran(3, spells=spells)
+    history = known(alone(1000.0), other)
+    assert [each.slowdown for each in history.measured(job, spells)] == [None, 1.5]
+    history.learn(job, {2: other, 3: job})
+    ((_, (seconds, steps_hz, slowdown)),) = history.record(job).beside.items()
+    assert (seconds, steps_hz, slowdown) == (60.0, 6.0, 1.5)
+
+
+@pytest.mark.parametrize("hz", [100.0, 0.1], ids=["many times as fast in company", "hundred times as slow"])
+def test_rates_that_cannot_be_of_the_same_steps_teach_nothing(hz):
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=0.99, steps_hz=hz)])
+    history = known(alone(10.0), other)
+    before = history.fingerprints.state()
+    assert history.measured(beside, beside.attempts[0].spells)[0].slowdown is None
+    history.learn(beside, {2: other, 3: beside})
+    assert history.fingerprints.state() == before
+    assert history.record(beside).beside == {}
+
+
+def test_what_happened_in_each_company_is_kept_as_a_mean_and_the_shortest_forgotten():
+    history = known(alone(10.0))
+    jobs = {}
+    for number in range(2, 2 + MOST_BESIDE + 3):
+        mate = jobs[number] = ran(number, script=f"{number}.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+        history.learn(mate, jobs)
+    for round_ in range(2):
+        for number in list(jobs)[: MOST_BESIDE + 3]:
+            spell = Spell(mates=(number,), seconds=30.0 + number, smact=0.9, steps_hz=5.0 - 3 * round_)
+            job = ran(100 * (round_ + 1) + number, spells=[spell])
+            history.learn(job, {**jobs, job.id: job})
+    kept = history.record(waits()).beside
+    assert len(kept) == MOST_BESIDE
+    seconds, steps_hz, slowdown = kept["python /tmp/18.py"]
+    assert (seconds, steps_hz, slowdown) == (96.0, 3.5, pytest.approx((2 + 5) / 2))
+    assert History.restored(history.state()).state() == history.state()
+
+
+def test_time_of_a_simulated_server_teaches_as_much_in_less_of_ours():
+    brief = ran(1, seconds=2.0, spells=[Spell(mates=(), seconds=1.0, smact=0.4, steps_hz=600.0)])
+    slow, fast = History(), History(pace=60.0)
+    for history in (slow, fast):
+        history.learn(brief, {1: brief})
+    assert (slow.record(brief).smact, slow.record(brief).peaks_bytes) == (None, [])
+    assert (fast.record(brief).smact, len(fast.record(brief).peaks_bytes)) == (0.4, 1)
+
+
+def test_what_is_learned_of_activity_is_known_at_once():
+    history = History()
+    assert history.activity(waits()).smact is None
+    history.learn(alone(10.0), {})
+    assert history.activity(waits()).smact == 0.5
+
+
+def test_a_pair_is_predicted_as_it_was_measured_after_a_few_times_together():
+    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.8, steps_hz=10.0)])
+    history = known(alone(10.0), other)
+    errors = []
+    for number in range(3, 7):
+        job = ran(number, spells=[Spell(mates=(2,), seconds=60.0, smact=0.95, steps_hz=4.0)])
+        history.learn(job, {2: other, number: job})
+        errors.append(abs(history.predicted(job, (2,), {2: other}) / 2.5 - 1.0))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.05
+    assert history.predicted(job, (99,), {}) is None

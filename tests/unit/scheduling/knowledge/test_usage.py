@@ -1,0 +1,189 @@
+"""Who is charged with what: time, memory, SM activity and energy of attempts that share a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from builders import a_job
+from cotenant.core.events import ObservedBytes
+from cotenant.core.gpu import GpuProcess, GpuSample
+from cotenant.scheduling.knowledge.usage import Meter
+
+JOBS = {each: a_job(each, command=("python", f"{each}.py")) for each in (1, 2, 3)}
+NAN = math.nan
+
+
+class Card:
+    """One GPU, read by a meter; times in seconds, power in W."""
+
+    def __init__(self, *watched, alone=None, pace=1.0, stale_after_s=5.0):
+        self.meter = Meter(stale_after_s=stale_after_s, pace=pace, smact_of=lambda job: (alone or {}).get(job.id))
+        for each in watched or (1, 2, 3):
+            self.meter.watch((each, 1))
+
+    def read(self, at_s, who=(), *, sm=None, others=False, other_sm=None, **sample):
+        """A reading with the jobs `who` there, 100 bytes each, and what the driver tells of their SM times."""
+        sm = sm or {}
+        present = [
+            ObservedBytes(job_id=each, attempt=1, gpu_uuid="GPU-0", used_bytes=100, sm=sm.get(each)) for each in who
+        ]
+        processes = [GpuProcess(pid=each, used_bytes=100, sm=sm.get(each)) for each in who]
+        processes += [GpuProcess(pid=99, used_bytes=9, sm=other_sm)] if others else []
+        reading = GpuSample(at_s=at_s, used_bytes=0, processes=tuple(processes), **sample)
+        self.meter.note("GPU-0", reading, present, JOBS, others=others)
+
+    def energy(self, *jobs):
+        return tuple(None if (u := self.meter.usage((each, 1))) is None else round(u.energy_j, 6) for each in jobs)
+
+
+def test_a_job_alone_has_all_of_it():
+    card = Card()
+    card.read(0.0, power_w=50.0, energy_j=1000.0)
+    card.read(1.0, (1,), power_w=200.0, energy_j=1300.0, smact=0.4)
+    card.read(3.0, (1,), power_w=200.0, energy_j=1700.0, smact=0.4)
+    usage = card.meter.usage((1, 1))
+    assert (usage.gpu_s, usage.part_s, usage.byte_s, usage.metered_s) == (3.0, 3.0, 300.0, 3.0)
+    assert (usage.energy_j, usage.idle_energy_j) == (700.0, 150.0), "50 W for 3 s is what it draws without work"
+    assert usage.power_w == pytest.approx(700 / 3)
+    assert usage.smact == pytest.approx(0.4)
+    assert usage.mean_bytes == 100.0
+
+
+@pytest.mark.parametrize(
+    ("told", "alone", "shares", "smacts"),
+    [
+        pytest.param({1: 0.6, 2: 0.2}, {}, (0.75, 0.25), (0.6, 0.2), id="as the driver tells of the processes"),
+        pytest.param({1: 0.6}, {1: 0.3, 2: 0.1}, (0.75, 0.25), (0.6, 0.2), id="by what is known of each alone"),
+        pytest.param({1: 0.6}, {1: 0.3}, (0.5, 0.5), (None, None), id="equal where one is not known"),
+        pytest.param({1: NAN, 2: 0.2}, {}, (0.5, 0.5), (None, None), id="not a number"),
+        pytest.param({1: 0.0, 2: 0.0}, {}, (0.5, 0.5), (None, None), id="nobody did, says the driver: who then"),
+    ],
+)
+def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(told, alone, shares, smacts):
+    card = Card(alone=alone)
+    card.read(0.0, power_w=40.0, energy_j=0.0)
+    card.read(2.0, (1, 2), sm=told, power_w=240.0, energy_j=480.0, smact=0.8)
+    usages = [card.meter.usage((each, 1)) for each in (1, 2)]
+    assert [each.idle_energy_j for each in usages] == [40.0, 40.0], "40 W for 2 s, half each"
+    assert [each.energy_j for each in usages] == pytest.approx([40.0 + 400.0 * each for each in shares])
+    assert [each.smact and round(each.smact, 6) for each in usages] == list(smacts)
+    assert [each.part_s for each in usages] == [1.0, 1.0]
+
+
+def test_strangers_take_their_part_and_nobody_is_charged_with_it():
+    card = Card()
+    card.read(0.0, power_w=40.0, energy_j=0.0)
+    card.read(1.0, (1,), sm={1: 0.3}, others=True, other_sm=0.1, power_w=240.0, energy_j=240.0)
+    assert card.energy(1) == (20.0 + 0.75 * 200.0,)
+    card.read(2.0, (1,), sm={1: 0.3}, others=True, other_sm=None, power_w=240.0, energy_j=480.0)
+    assert card.energy(1) == (20.0 + 0.75 * 200.0 + 120.0,), "nobody knows what the stranger does: half"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "spent"),
+    [
+        pytest.param((100.0, 50.0), (300.0, 50.0), 200.0, id="the counter"),
+        pytest.param((300.0, 50.0), (100.0, 70.0), 120.0, id="a counter that went back: power"),
+        pytest.param((None, 50.0), (None, 70.0), 120.0, id="no counter: power"),
+        pytest.param((None, None), (9.0, 70.0), 140.0, id="one power"),
+        pytest.param((100.0, None), (1e9, None), 0.0, id="a counter gone mad"),
+        pytest.param((NAN, NAN), (NAN, -1.0), 0.0, id="nothing that is a number"),
+        pytest.param((NAN, 50.0), (300.0, 70.0), 120.0, id="a counter that begins late: power"),
+    ],
+)
+def test_energy_of_a_reading(first, second, spent):
+    card = Card()
+    card.read(0.0, (1,), energy_j=first[0], power_w=first[1])
+    card.read(2.0, (1,), energy_j=second[0], power_w=second[1])
+    usage = card.meter.usage((1, 1))
+    assert usage.energy_j == spent
+    assert usage.gpu_s == 2.0
+    assert usage.metered_s == (2.0 if spent else 0.0), "what is not known is not nothing"
+    assert (usage.power_w is None) == (spent == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "charged", "seconds"),
+    [
+        pytest.param((1, 2), (1, 2), (300.0, 300.0), (600.0, 600.0), id="nobody came or went"),
+        pytest.param((1, 2), (1,), (0.0, None), (600.0, None), id="one went, nobody knows when"),
+        pytest.param((1,), (1, 2), (0.0, None), (600.0, None), id="one came, nobody knows when"),
+    ],
+)
+def test_after_a_gap(before, after, charged, seconds):
+    card = Card()
+    card.read(0.0, before, energy_j=0.0, power_w=1.0)
+    card.read(600.0, after, energy_j=600.0, power_w=1.0)
+    assert card.energy(1, 2) == charged
+    assert tuple((u := card.meter.usage((each, 1))) and u.gpu_s for each in (1, 2)) == seconds
+
+
+def test_after_a_gap_without_a_counter_energy_is_not_known():
+    card = Card()
+    card.read(0.0, (1,), power_w=100.0)
+    card.read(600.0, (1,), power_w=100.0)
+    usage = card.meter.usage((1, 1))
+    assert (usage.gpu_s, usage.energy_j, usage.metered_s) == (600.0, 0.0, 0.0)
+
+
+def test_a_reading_that_comes_late_or_twice_changes_nothing():
+    card = Card()
+    for at_s, joules in ((0.0, 0.0), (1.0, 100.0), (1.0, 100.0)):
+        card.read(at_s, (1,), energy_j=joules)
+    assert card.energy(1) == (100.0,)
+
+
+def test_an_attempt_that_is_over_or_was_never_watched_is_not_kept():
+    card = Card(1)
+    card.read(0.0, (1, 2), energy_j=0.0)
+    card.read(1.0, (1, 2), energy_j=100.0)
+    assert card.energy(1, 2) == (50.0, None)
+    card.meter.forget((1, 1))
+    assert card.meter.usage((1, 1)) is None
+
+
+def test_time_of_a_simulated_server_runs_faster():
+    card = Card(pace=60.0)
+    card.read(0.0, (1,), energy_j=0.0, power_w=100.0)
+    card.read(1.0, (1,), energy_j=6000.0, power_w=100.0)
+    usage = card.meter.usage((1, 1))
+    assert (usage.gpu_s, usage.energy_j, usage.power_w) == (60.0, 6000.0, 100.0)
+
+
+def test_state_survives_a_restart_and_the_counter_covers_the_time_between():
+    first = Card(1, 2)
+    first.read(0.0, power_w=50.0, energy_j=0.0)
+    first.read(1.0, (1, 2), energy_j=100.0)
+    second = Card(1)
+    second.meter.restore(json.loads(json.dumps(first.meter.state())))
+    assert second.meter.usage((1, 1)) == first.meter.usage((1, 1))
+    assert second.meter.usage((2, 1)) is None, "it is over"
+    second.read(101.0, (1,), energy_j=5100.0)
+    assert second.energy(1) == (50.0,), "who ended meanwhile had a part of it"
+    second.read(201.0, (1,), energy_j=20100.0)
+    usage = second.meter.usage((1, 1))
+    assert (usage.energy_j, usage.idle_energy_j) == (15050.0, 25.0 + 5000.0)
+
+
+@pytest.mark.parametrize("state", [{}, {"usage": [[1, 1, [0.0]]], "last": {}, "idle_w": {}}, {"usage": 3}])
+def test_a_state_that_is_none_changes_nothing(state):
+    card = Card(1)
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        card.meter.restore(state)
+    assert card.meter.usage((1, 1)) is None
+
+
+def test_the_parts_add_up_to_what_the_gpu_used():
+    card = Card()
+    card.read(0.0, power_w=50.0, energy_j=0.0)
+    joules = 0.0
+    for second, who in enumerate([(1,), (1, 2), (1, 2, 3), (2, 3), (3,)] * 4, start=1):
+        joules += 40.0 + 20.0 * len(who)
+        card.read(float(second), who, sm={each: 0.1 * each for each in who}, energy_j=joules, smact=0.5)
+    usages = [card.meter.usage((each, 1)) for each in (1, 2, 3)]
+    assert sum(each.energy_j for each in usages) == pytest.approx(joules)
+    assert sum(each.part_s for each in usages) == pytest.approx(20.0)
+    assert sum(each.sm_s for each in usages) == pytest.approx(10.0)

@@ -1,0 +1,160 @@
+"""Jobs of several GPUs get them in as few servers as the order of the policy allows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from builders import a_job, a_resident, a_snapshot
+from cotenant.core.units import GiB
+from cotenant.scheduling import orders, scores
+from cotenant.scheduling.ledger import Need
+from cotenant.scheduling.placing import searches
+from cotenant.scheduling.placing.gangs import Servers, in_fewest_servers
+from cotenant.scheduling.placing.rankings import ranking
+from cotenant.scheduling.placing.views import EMPTY, GpuView
+from cotenant.scheduling.placing.waiting import Entry, Kind
+from cotenant.scheduling.policies import create
+from cotenant.scheduling.ranked import Ranked
+
+SCORES = (
+    scores.first,
+    scores.next_in_turn,
+    scores.most_available_memory,
+    scores.least_available_memory,
+    scores.least_active,
+)
+
+
+def a_gpu_of(server: str, place: int = 0, **of_snapshot):
+    snapshot = a_snapshot(place, **of_snapshot)
+    return replace(snapshot, gpu=replace(snapshot.gpu, server=server))
+
+
+def views(*servers: str) -> list[GpuView]:
+    return [GpuView(a_gpu_of(server, place), place) for place, server in enumerate(servers)]
+
+
+def places(chosen) -> list[int]:
+    return [each.place for each in chosen]
+
+
+@pytest.mark.parametrize(
+    ("servers", "count", "chosen"),
+    [
+        pytest.param("aabb", 2, [0, 1], id="the first that has enough"),
+        pytest.param("abbb", 3, [1, 2, 3], id="one server, not the first GPUs"),
+        pytest.param("aaabb", 2, [3, 4], id="least to spare"),
+        pytest.param("abbcc", 3, [0, 1, 2], id="two servers where one has too few, the second filled up"),
+        pytest.param("abcdee", 4, [0, 1, 4, 5], id="the largest first"),
+        pytest.param("abab", 2, [0, 2], id="GPUs of a server need not stand together"),
+        pytest.param("ab", 3, [], id="too few"),
+    ],
+)
+def test_equals_are_taken_from_the_fewest_servers(servers, count, chosen):
+    among = views(*servers)
+    assert places(in_fewest_servers([("alike", each) for each in among], count)) == chosen
+    free = Servers(among)
+    for each in among:
+        free.file(each.place, is_free=True)
+    assert places(free.best(count)) == chosen
+
+
+def test_what_the_policy_likes_better_comes_first_and_draws_the_others_to_its_server():
+    a, b, c, d = views("a", "b", "b", "a")
+    assert places(in_fewest_servers([(1, c), (2, a), (2, b), (2, d)], 2)) == [2, 1]
+
+
+def test_one_server_is_taken_in_order():
+    among = views("", "", "", "")
+    assert places(in_fewest_servers([(0, each) for each in among], 3)) == [0, 1, 2]
+
+
+def test_it_is_the_fewest_of_all_choices_that_are_as_good():
+    rng = random.Random(5)
+    for _ in range(200):
+        among = views(*[rng.choice("abcd") for _ in range(rng.randint(2, 8))])
+        keys = sorted(rng.choice([1, 1, 1, 2, 3]) for _ in among)
+        count = rng.randint(1, len(among))
+        chosen = in_fewest_servers(zip(keys, among, strict=True), count)
+        assert sorted(keys[each.place] for each in chosen) == keys[:count]
+        fewest = min(
+            len({each.server for each in choice})
+            for choice in combinations(among, count)
+            if sorted(keys[each.place] for each in choice) == keys[:count]
+        )
+        assert len({each.server for each in chosen}) == fewest
+
+
+def test_gpus_that_are_taken_and_given_back_are_counted():
+    rng = random.Random(9)
+    among = views(*"aabbbbccccccd")
+    free, known = set(), Servers(among)
+    for _ in range(300):
+        place = rng.randrange(len(among))
+        free ^= {place}
+        known.file(place, is_free=place in free)
+        count = rng.randint(1, 6)
+        expected = in_fewest_servers([(0, among[each]) for each in sorted(free)], count)
+        assert places(known.best(count)) == places(expected)
+
+
+@pytest.mark.parametrize("score", SCORES, ids=lambda each: each.name)
+@pytest.mark.parametrize("policy", ["", "marginal-gain"])
+@pytest.mark.parametrize("together", [True, False])
+def test_many_gpus_give_the_answer_of_a_plain_loop(score, policy, together):
+    rng = random.Random(3)
+    match = create(policy).match if policy else None
+    servers = [rng.choice("abcde") for _ in range(24)]
+    among = views(*sorted(servers)) if together else views(*servers)
+    orders_of = [ranking(among, score, match, loop_up_to=each) for each in (0, 10**9)]
+    for _ in range(200):
+        view = rng.choice(among)
+        residents = tuple(a_resident(rng.choice([4, 8]), job_id=each) for each in range(rng.choice([0, 0, 1, 2])))
+        view.tell(a_gpu_of(view.server, view.place, residents=residents, smact=rng.choice([0.1, 0.4])))
+        view.signature = match.signature(view) if match else None
+        eligible = rng.random() < 0.7
+        count, least = rng.choice([1, 2, 3, 5]), rng.choice([0, 0, 30]) * GiB
+        profile = match.profile(a_job(1, 8), create(policy).placer()._facts) if match else None
+        for each in orders_of:
+            each.file(view, eligible)
+        few, many = [each.best(count, least, 0, profile) for each in orders_of]
+        assert places(few) == places(many)
+        for each in orders_of:
+            for taken in few:
+                each.taken(taken)
+
+
+def test_gpus_kept_for_a_gang_are_of_one_server():
+    policy = Ranked(name="test", order=orders.fifo, score=scores.first, keep_after_s=600.0)
+    placer = policy.placer()
+    for place, server in enumerate("abbb"):
+        placer.update(a_gpu_of(server, place, residents=(a_resident(30, job_id=100 + place),)))
+    placer.add(a_job(1, 20, gpus=3, at_s=0.0))
+    placer.decide(600.0)
+    placer.add(a_job(2, 5, at_s=0.0))
+    assert [each.gpu_uuids for each in placer.decide(601.0)] == [("GPU-0",)], "the others are kept"
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "most-memory", "marginal-gain", "round-robin"])
+def test_policies_place_gangs_in_one_server_where_they_can(policy):
+    placer = create(policy).placer()
+    for place, server in enumerate("aabbbbcc"):
+        placer.update(a_gpu_of(server, place))
+    placer.add(a_job(1, 8, gpus=4))
+    placer.add(a_job(2, 8, gpus=2, at_s=1.0))
+    placed = {each.job_id: each.gpu_uuids for each in placer.decide(1.0)}
+    second = ("GPU-6", "GPU-7") if policy == "round-robin" else ("GPU-0", "GPU-1")
+    assert placed == {1: ("GPU-2", "GPU-3", "GPU-4", "GPU-5"), 2: second}
+
+
+def test_so_do_looks_at_every_gpu():
+    policy = Ranked(name="test", order=orders.fifo, score=scores.first)
+    entry = Entry(a_job(1, 8, gpus=2), (0.0,), Kind(Need(gpus=2, bytes=GiB, at_once=True), None))
+    assert places(searches.busy_too(policy, entry, views("a", "b", "b"), 0.0)) == [1, 2]
+    for each in (among := views("a", "b", "b")):
+        each.filed = EMPTY
+    assert places(searches.instances(policy, entry, among, 0.0)) == [1, 2]

@@ -1,0 +1,53 @@
+"""What a GPU is taken for after somebody came, was seen, or left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_resident, a_snapshot
+from cotenant.core.gpu import GpuSample
+from cotenant.core.units import GiB
+from cotenant.scheduling.placing.views import GpuView, Newcomer
+
+
+def a_view(*residents, smact=(0.1, 0.9)) -> GpuView:
+    """A GPU read at 0 s, 10 s, ..."""
+    samples = tuple(GpuSample(at_s=10.0 * each, used_bytes=0, smact=value) for each, value in enumerate(smact))
+    return GpuView(replace(a_snapshot(residents=residents), samples=samples))
+
+
+def test_activity_is_that_since_a_newcomer_was_seen_and_again_that_of_before_once_it_has_left():
+    view = a_view(a_resident(8, job_id=1, seen_at_s=0.0))
+    assert view.smact == pytest.approx(0.5)
+    view.take(Newcomer(2, 8 * GiB, "time-sliced", 5.0))
+    assert view.smact == pytest.approx(0.5)
+    view.see(2, 10.0)
+    assert view.smact == pytest.approx(0.9)
+    view.leave(2)
+    assert view.smact == pytest.approx(0.5)
+
+
+def test_activity_is_that_of_the_newest_reading():
+    view = a_view(smact=(0.1,))
+    assert view.smact == 0.1
+    view.tell(a_view(smact=(0.7,)).snapshot)
+    assert view.smact == 0.7
+
+
+def test_who_leaves_gives_back_what_was_held_and_the_others_stay():
+    view = a_view(*(a_resident(8, job_id=each) for each in (1, 2, 3)))
+    view.leave(2)
+    view.leave(7)
+    assert ([each.job_id for each in view.residents], view.available_bytes) == ([1, 3], 24 * GiB)
+    view.leave(1)
+    view.leave(3)
+    assert (view.residents, view.available_bytes, view.is_empty) == ((), 40 * GiB, True)
+
+
+def test_a_gpu_is_open_again_once_who_had_it_alone_has_left():
+    view = a_view(a_resident(8, job_id=1), a_resident(8, job_id=2, sharing="exclusive"))
+    assert view.is_closed
+    view.leave(2)
+    assert not view.is_closed

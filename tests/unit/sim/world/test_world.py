@@ -1,0 +1,405 @@
+"""A world in virtual time: what becomes of jobs, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.core.gpu import ServerSnapshot
+from cotenant.core.placement import Placement
+from cotenant.core.units import GiB
+from cotenant.scheduling.knowledge.history import History
+from cotenant.scheduling.placing.asking import at_work
+from cotenant.scheduling.policies import create
+from cotenant.sim import cluster
+from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.knowledge import JobMaker
+from cotenant.sim.learner import Learner
+from cotenant.sim.power import power_model
+from cotenant.sim.run import simulate
+from cotenant.sim.world import shown as world_shown
+from cotenant.sim.world.card import Card
+from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.world.shown import Shown
+from cotenant.sim.world.world import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY, World
+
+NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
+
+
+class Halves:
+    """Two on a GPU run at half speed each, three at a third; a job alone on a MIG instance at a quarter."""
+
+    def speeds(self, members, gpu_type="A100-40GB", sharing="time-sliced"):
+        if sharing == "mig":
+            return [0.25] * len(members)
+        return [1.0 / (len(members) * each.sensitivity if len(members) > 1 else 1.0) for each in members]
+
+
+class Eager:
+    """Puts every job on the first GPUs at once, whatever it needs: to see what the world makes of it."""
+
+    name = "eager"
+
+    def __init__(self, sharing="time-sliced"):
+        self.sharing = sharing
+        self.seen: list[ServerSnapshot] = []
+
+    def decide(self, queue, server):
+        self.seen.append(server)
+        uuids = tuple(each.gpu.uuid for each in server.gpus)
+        return [
+            Placement(job_id=job.id, gpu_uuids=uuids[: job.spec.gpus], sharing=self.sharing, promised_bytes=need(job))
+            for job in queue
+            if not job.exclusive_retry or not server.gpus[0].residents
+        ]
+
+
+def need(job):
+    return max(job.estimate.bound_bytes if job.estimate else 0, job.floor_bytes)
+
+
+def a_profile(name="w", gib=8.0, first_gib=None, smact=0.5, told_gib=None):
+    size = int(gib * GiB)
+    return Profile(
+        workload=name,
+        first_peak_bytes=size if first_gib is None else int(first_gib * GiB),
+        peak_bytes=size,
+        smact=smact,
+        told_bytes={} if told_gib is None else {"horus": int(told_gib * GiB)},
+    )
+
+
+def a_trace(*jobs):
+    """Jobs as (submit, duration, GPUs, profile)."""
+    return Trace(
+        "made", [TraceJob(submit_s=at, duration_s=run, gpus=gpus, profile=profile) for at, run, gpus, profile in jobs]
+    )
+
+
+def run_eager(trace, gpus="1xA100-40GB", *, sharing="time-sliced", estimator="oracle", config=NO_DELAY):
+    return simulate(
+        trace, cluster.parse(gpus), Eager(sharing), estimator=estimator, interference=Halves(), config=config
+    )
+
+
+def test_alone_a_job_takes_its_time_and_its_launch_delay_is_part_of_it():
+    trace = a_trace((5.0, 100.0, 1, a_profile()))
+    found = run_eager(trace, config=WorldConfig())
+    assert found.end_s[0] == pytest.approx(105.0)
+    assert found.outcome[0] == COMPLETED
+    assert 0 < found.totals[0].active_s < found.totals[0].busy_s == pytest.approx(100.0)
+
+
+def test_company_slows_both_and_the_survivor_speeds_up():
+    # Alone for 20 s, then both at half speed: the second's 40 s take 80 s; then the first has 100 - 20 - 40 left.
+    trace = a_trace((0.0, 100.0, 1, a_profile("a")), (20.0, 40.0, 1, a_profile("b")))
+    found = run_eager(trace)
+    assert list(found.end_s) == pytest.approx([140.0, 100.0])
+    assert found.totals[0].shared_s == pytest.approx(80.0)
+    assert found.totals[0].smact_s == pytest.approx(0.5 * 140.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sharing", "ends_s"),
+    [
+        pytest.param("2xA100-40GB", "exclusive", [100.0], id="in one server"),
+        pytest.param("2*1xA100-40GB", "exclusive", [125.0], id="in two, alone"),
+        pytest.param("2*1xA100-40GB", "time-sliced", [125.0], id="in two, looked at"),
+    ],
+)
+def test_a_gang_over_several_servers_is_slower_if_that_costs(gpus, sharing, ends_s):
+    costly = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, spread_speed=0.8)
+    trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
+    assert list(run_eager(trace, gpus, sharing=sharing, config=costly).end_s) == pytest.approx(ends_s)
+    assert list(run_eager(trace, gpus, sharing=sharing).end_s) == [100.0]
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "most-memory", "marginal-gain"])
+@pytest.mark.parametrize(("gpus", "runs_s"), [("1*1xA100-40GB,2*2xA100-40GB", 100.0), ("3*1xA100-40GB", 125.0)])
+def test_policies_put_a_gang_in_one_server_if_one_has_room(policy, gpus, runs_s):
+    costly = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, spread_speed=0.8)
+    trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
+    found = simulate(trace, cluster.parse(gpus), policy, config=costly)
+    assert list(found.run_s) == pytest.approx([runs_s])
+
+
+def test_what_is_left_of_a_speed_is_a_part():
+    with pytest.raises(UsageError, match="`spread_speed` is 0, wanted more than 0 and up to 1"):
+        WorldConfig(spread_speed=0.0)
+
+
+def test_a_gang_goes_at_the_speed_of_its_slowest_gpu():
+    # The gang has GPU 0 and 1, the other job GPU 0: both at half speed for 40 s, although GPU 1 is not shared.
+    trace = a_trace((0.0, 100.0, 2, a_profile("gang")), (0.0, 20.0, 1, a_profile("b")))
+    found = run_eager(trace, "2xA100-40GB")
+    assert list(found.end_s) == pytest.approx([120.0, 40.0])
+    assert [each.smact_s for each in found.totals] == pytest.approx([0.5 * 40 + 0.5 * 80, 0.25 * 40 + 0.5 * 80])
+
+
+def test_who_asks_for_memory_that_is_not_there_dies_and_is_tried_again():
+    # 30 GiB are there first. The newcomer wants 20 and dies at once; it is tried again when the GPU is empty.
+    trace = a_trace((0.0, 100.0, 1, a_profile("big", 30)), (10.0, 50.0, 1, a_profile("late", 20, told_gib=8)))
+    found = run_eager(trace, estimator="horus")
+    # Twice beside it, at once; then alone, when it is gone. It lost nothing, for nobody worked beside it.
+    assert (list(found.ooms), list(found.attempts)) == ([0, 2], [1, 3])
+    assert list(found.end_s) == pytest.approx([100.0, 150.0])
+    assert found.retry_wait_s[1] == pytest.approx(90.0)
+
+
+def test_growth_after_a_while_is_when_it_may_fail():
+    # 2 x 20 GiB fit; at half the work of the first (50 s of 100 s alone, 100 s in company), it wants 10 more.
+    grows = a_profile("grows", 30, first_gib=20, told_gib=20)
+    trace = a_trace((0.0, 100.0, 1, grows), (0.0, 500.0, 1, a_profile("steady", 20, told_gib=20)))
+    found = run_eager(trace, estimator="horus")
+    # It fails at 100 and at 200 s, and waits until the other, which has 400 s left then, is gone.
+    assert list(found.ooms) == [2, 0]
+    assert list(found.lost_s) == pytest.approx([200.0, 0.0])
+    assert list(found.end_s) == pytest.approx([700.0, 600.0])
+    assert found.retry_wait_s[0] == pytest.approx(400.0)
+    assert found.run_s[0] == pytest.approx(300.0)
+
+
+def test_a_job_larger_than_every_gpu_ends_out_of_memory():
+    found = run_eager(a_trace((0.0, 100.0, 1, a_profile("huge", 50, told_gib=20))), estimator="horus")
+    assert found.outcome[0] == OUT_OF_MEMORY
+    assert found.attempts[0] == found.ooms[0] >= 2
+
+
+def test_a_mig_instance_is_slower_even_for_a_job_alone():
+    found = run_eager(a_trace((0.0, 10.0, 1, a_profile(gib=2))), "1xA100-40GB/1g.5gb+2g.10gb", sharing="mig")
+    assert found.end_s[0] == pytest.approx(40.0)
+    alone = simulate(
+        a_trace((0.0, 10.0, 1, a_profile(gib=2))),
+        cluster.parse("1xA100-40GB/1g.5gb"),
+        "exclusive",
+        interference=Halves(),
+        config=NO_DELAY,
+    )
+    assert alone.end_s[0] == pytest.approx(40.0)
+
+
+def test_a_failing_job_of_the_trace_fails_when_it_did():
+    trace = Trace("made", [TraceJob(submit_s=0.0, duration_s=30.0, profile=a_profile(), failed=True)])
+    found = run_eager(trace)
+    assert (found.outcome[0], found.end_s[0]) == (FAILED, pytest.approx(30.0))
+
+
+def test_who_can_never_start_is_told_so_and_the_run_ends():
+    found = simulate(a_trace((0.0, 10.0, 3, a_profile())), cluster.parse("2xA100-40GB"), "exclusive")
+    assert found.outcome[0] == NEVER
+    assert found.makespan_s != found.makespan_s
+
+
+def test_who_can_never_fit_stands_in_nobodys_way():
+    trace = a_trace(
+        (0.0, 10.0, 1, a_profile("huge", 100)), (0.0, 10.0, 3, a_profile("gang")), (1.0, 10.0, 1, a_profile())
+    )
+    found = simulate(trace, cluster.parse("2xA100-40GB"), "exclusive", config=NO_DELAY)
+    assert list(found.outcome) == [NEVER, NEVER, COMPLETED]
+    assert found.end_s[2] == pytest.approx(11.0)
+
+
+def test_readings_are_means_of_what_was_and_promises_count():
+    eager = Eager()
+    trace = a_trace((0.0, 100.0, 1, a_profile("a", 8, smact=0.6)), (20.5, 100.0, 1, a_profile("b", 4, smact=0.2)))
+    simulate(trace, cluster.parse("1xA100-40GB"), eager, interference=Halves(), config=NO_DELAY)
+    second = eager.seen[1]
+    assert second.at_s == 20.5
+    resident = second.gpus[0].residents[0]
+    assert (resident.promised_bytes, resident.observed_bytes, resident.seen_at_s) == (8 * GiB, 8 * GiB, 0.0)
+    readings = {each.at_s: each.smact for each in second.gpus[0].samples}
+    assert max(readings) == 20.0
+    assert readings[20.0] == pytest.approx(0.6)
+
+
+def test_a_reading_that_spans_a_change_is_a_mean_of_both_sides():
+    eager = Eager()
+    trace = a_trace(
+        (0.0, 100.0, 1, a_profile("a", 8, smact=0.6)),
+        (10.25, 100.0, 1, a_profile("b", 4, smact=0.2)),
+        (12.0, 1.0, 1, a_profile("c", 4, smact=0.2)),
+    )
+    simulate(trace, cluster.parse("1xA100-40GB"), eager, interference=Halves(), config=NO_DELAY)
+    at_12 = next(each for each in eager.seen if each.at_s == 12.0)
+    readings = {each.at_s: each.smact for each in at_12.gpus[0].samples}
+    assert readings[11.0] == pytest.approx(0.25 * 0.6 + 0.75 * (0.6 + 0.2) / 2)
+    assert readings[12.0] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "most-memory", "best-fit"])
+def test_the_same_seed_gives_the_same_run_and_another_does_not(policy):
+    jobs = [(7.0 * each, 300.0 + each, 1 + each % 2, a_profile(f"w{each % 3}", 9, smact=0.3)) for each in range(30)]
+    trace = a_trace(*jobs)
+    digests = [
+        simulate(trace, cluster.parse("3xA100-40GB"), policy, config=WorldConfig(seed=seed)).digest()
+        for seed in (1, 1, 2)
+    ]
+    assert digests[0] == digests[1]
+    assert policy == "exclusive" or digests[0] != digests[2]
+
+
+def test_sensitivity_is_drawn_by_the_seed_and_hidden():
+    trace = a_trace((0.0, 100.0, 1, a_profile("a")), (0.0, 100.0, 1, a_profile("a")))
+    plain = run_eager(trace)
+    drawn = run_eager(trace, config=WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, sensitivity_sd=0.5, seed=3))
+    assert plain.end_s[0] == plain.end_s[1] == pytest.approx(200.0)
+    assert drawn.end_s[0] != drawn.end_s[1]
+
+
+def test_a_fault_throws_jobs_off_and_a_checkpoint_keeps_their_work():
+    trace = a_trace((0.0, 5000.0, 1, a_profile()))
+    faults = {"delay_median_s": 0.0, "delay_p95_s": 0.0, "fault_every_s": 3000.0, "repair_s": 10.0, "seed": 5}
+    plain = run_eager(trace, config=WorldConfig(**faults))
+    saved = run_eager(trace, config=WorldConfig(**faults, checkpoint_s=100.0))
+    assert plain.attempts[0] > 1
+    assert plain.outcome[0] == saved.outcome[0] == COMPLETED
+    assert saved.run_s[0] < plain.run_s[0]
+    assert plain.run_s[0] - plain.lost_s[0] == pytest.approx(5000.0)
+
+
+def test_gpu_seconds_idle_while_somebody_waits_are_counted():
+    # A gang of three waits 100 s for GPU 0, first come first served; two GPUs are idle meanwhile.
+    trace = a_trace((0.0, 100.0, 1, a_profile("a")), (0.0, 10.0, 3, a_profile("gang")))
+    found = simulate(trace, cluster.parse("3xA100-40GB"), "exclusive", config=NO_DELAY)
+    assert found.start_s[1] == pytest.approx(100.0)
+    assert found.idle_while_waiting_s == pytest.approx(200.0)
+
+
+def test_a_recorded_run_has_every_change_of_every_gpu():
+    trace = a_trace((10.0, 100.0, 1, a_profile("a")))
+    config = WorldConfig(delay_median_s=4.0, delay_p95_s=4.0, record=True)
+    for policy in ("exclusive", "most-memory"):
+        found = simulate(trace, cluster.parse("1xA100-40GB"), policy, config=config)
+        assert found.moments is not None
+        told = [(each.at_s, each.residents, each.smact) for each in found.moments[0]]
+        assert told == [(0.0, 0, 0.0), (10.0, 1, 0.0), (14.0, 1, 0.5), (110.0, 0, 0.0)]
+
+
+def test_energy_is_idle_and_work():
+    trace = a_trace((0.0, 100.0, 1, a_profile("a", smact=0.5)))
+    for policy in ("exclusive", "most-memory"):
+        config = WorldConfig(delay_median_s=10.0, delay_p95_s=10.0)
+        found = simulate(trace, cluster.parse("1xA100-40GB"), policy, config=config)
+        model = power_model("A100-40GB")
+        assert found.totals[0].energy_j == pytest.approx(100 * model.idle_w + 90 * model.work_w * math.sqrt(0.5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"window_s": 0.0}, "`window_s` is 0, wanted more than 0"),
+        ({"repair_s": -1.0}, "`repair_s` is -1, wanted 0 or more"),
+        ({"delay_median_s": 9.0, "delay_p95_s": 8.0}, "launch delay has P95 8 s below its median 9 s"),
+    ],
+)
+def test_nonsense_is_refused(changes, said):
+    with pytest.raises(UsageError) as caught:
+        WorldConfig(**changes)
+    assert str(caught.value) == said
+
+
+def shown_on_a_cluster(config: WorldConfig = NO_DELAY) -> tuple[Shown, list[Card], list[float]]:
+    """On 100 GPUs, of which there are two; and the times at which it wants to be woken."""
+    wakes: list[float] = []
+    slots = cluster.parse("2xA100-40GB").slots
+    cards = [Card(each, power_model(each.gpu_type), record=False) for each in slots]
+    return Shown(create("most-memory").placer(), wakes.append, config, gpus=100), cards, wakes
+
+
+def test_a_policy_that_should_have_been_woken_is_asked_at_the_next_event():
+    shown, _, wakes = shown_on_a_cluster()
+    assert not shown.moving
+    shown.wake(5.0, at_s=6.0)
+    assert shown.moving
+    shown.wake(7.0, at_s=6.0)
+    assert not shown.moving
+    shown.wake(7.0, at_s=6.5)
+    assert wakes == [7.0]
+
+
+def test_a_gpu_that_changed_is_worth_a_look_at_its_next_reading_and_twice_later():
+    shown, (card, _), _ = shown_on_a_cluster()
+    shown.moves(card, 0.5)
+    looks = []
+    while shown.next_look_s < math.inf:
+        looks.append(shown.next_look_s)
+        assert shown.look(shown.next_look_s)
+    assert looks == [1.0, 16.0, 31.0]
+
+
+def test_a_gpu_that_changed_again_is_not_worth_the_looks_of_before():
+    shown, (card, _), _ = shown_on_a_cluster()
+    shown.moves(card, 0.5)
+    shown.moves(card, 0.7)
+    shown.look(1.0)
+    shown.moves(card, 10.0)
+    assert shown.next_look_s == 16.0
+    assert not shown.look(16.0)
+    assert shown.next_look_s == 25.0
+
+
+def test_looks_that_come_late_are_taken_once_and_stay_in_the_order_of_time():
+    shown, (first, second), _ = shown_on_a_cluster()
+    shown.moves(first, 0.5)
+    shown.moves(second, 17.5)
+    assert shown.look(20.0), "nobody looked at 1, 16 and 18"
+    assert shown.next_look_s == 31.0
+    assert shown.look(31.0)
+    assert shown.next_look_s == 33.0
+    assert shown.look(33.0)
+    assert shown.next_look_s == 48.0
+
+
+def test_a_gpu_that_changed_earlier_is_looked_at_earlier_however_late_others_are():
+    shown, (first, second), _ = shown_on_a_cluster()
+    shown.moves(first, 0.5)
+    shown.look(1.0)
+    shown.moves(second, 10.5)
+    shown.look(28.0)
+    assert shown.next_look_s == 31.0
+    shown.look(31.0)
+    assert shown.next_look_s == 41.0
+
+
+def test_on_a_cluster_a_job_that_comes_finds_what_was_seen_while_nobody_waited(monkeypatch):
+    monkeypatch.setattr(world_shown, "FULL_READINGS_UP_TO", 0)
+    trace = a_trace((0, 100, 1, a_profile(smact=0.9)), (60, 100, 1, a_profile(smact=0.9)))
+    found = simulate(trace, cluster.parse("1xA100-40GB"), "most-memory", config=NO_DELAY, interference=Halves())
+    assert list(found.start_s) == [0.0, 100.0]
+
+
+@pytest.mark.parametrize(("policy", "most_at_work"), [("most-memory", 1), ("marginal-gain", 2), ("gandiva", 2)])
+def test_a_history_is_told_of_company_only_if_the_policy_minds_it(monkeypatch, policy, most_at_work):
+    told: list[int] = []
+    monkeypatch.setattr(Learner, "note", lambda _self, card, _at_s: told.append(len(card.active)))
+    jobs = [(at_s, 100, 1, a_profile(smact=0.2)) for at_s in (0, 20, 200)]
+    simulate(a_trace(*jobs), cluster.parse("1xA100-40GB"), policy, config=NO_DELAY, interference=Halves())
+    assert max(told) == most_at_work
+
+
+def test_what_is_seen_of_a_job_alone_leaves_out_the_time_in_company():
+    quiet, loud = a_profile("quiet", smact=0.2), a_profile("loud", smact=0.4)
+    trace = a_trace((0, 200, 1, quiet), (100, 20, 1, loud))  # beside each other from 100 s to 140 s
+    noted = []
+    for minds in (True, False):
+        maker = JobMaker(trace, "oracle")
+        learner = Learner(History(), maker, len(trace))
+        placing = at_work(create("most-memory", {"settle_s": 0.0}), learner.history)
+        world = World(
+            trace,
+            cluster.parse("1xA100-40GB"),
+            placing,
+            maker,
+            Halves(),
+            config=NO_DELAY,
+            power_of=power_model,
+            learner=learner,
+            minds_company=minds,
+        )
+        world.run()
+        found = learner.history.record(maker(0))
+        noted.append((found.solo_s, found.smact))
+    assert noted[0] == noted[1]
+    assert noted[0] == (180.0, pytest.approx(0.2))
