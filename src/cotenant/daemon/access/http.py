@@ -10,20 +10,10 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cotenant.daemon.access.sockets import peer_of
+from cotenant.daemon.access.sockets import KnowsPeer
 
 GRACE_S = 3
 """Open requests get this long when the daemon ends."""
-
-
-class KnowsPeer:
-    """HTTP that remembers who connected, for `request.state.peer`."""
-
-    app_state: dict[str, Any]
-
-    def connection_made(self, transport: Any) -> None:
-        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
-        super().connection_made(transport)  # type: ignore[misc]
 
 
 class PeerH11(KnowsPeer, H11Protocol):

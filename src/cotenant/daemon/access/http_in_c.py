@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from cotenant.daemon.access.http import KnowsPeer
+from cotenant.daemon.access.sockets import KnowsPeer
 
 MOST_HEAD_BYTES = 64 * 1024
 MOST_MESSAGE_BYTES = 256 * 2**20

@@ -8,6 +8,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cotenant.core.errors import BackendError, DaemonRunning, UsageError
 from cotenant.daemon.settings.paths import private_folder
@@ -98,3 +99,13 @@ def _bind(path: Path, mode: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+class KnowsPeer:
+    """HTTP that remembers who connected, for `request.state.peer`."""
+
+    app_state: dict[str, Any]
+
+    def connection_made(self, transport: Any) -> None:
+        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
+        super().connection_made(transport)  # type: ignore[misc]
