@@ -192,9 +192,6 @@ def test_transformers_may_use_tf32_where_the_gpu_has_it(tmp_path):
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("needs transformers")
     ask = """
-import sys
-for name in [each for each in sys.modules if each.partition(".")[0] == "transformers"]:
-    del sys.modules[name]  # of a test before: a mend waits for the import
 from transformers.utils import is_torch_tf32_available
 assert is_torch_tf32_available() == (torch.cuda.get_device_capability()[0] > 7)
 """

@@ -63,8 +63,17 @@ def _believe_tensors(module: Any) -> None:
 
     It also wants a build of CUDA for TF32, which is the GPU's to have.
     """
-    module.is_fake_tensor = lambda x: False
-    module.is_torch_tf32_available = lambda: torch.cuda.get_device_properties(0).major >= 8
+    changes = {
+        "is_fake_tensor": lambda x: False,
+        "is_torch_tf32_available": lambda: torch.cuda.get_device_properties(0).major >= 8,
+    }
+    # Of a function, traced in a fork, other modules of the package may have been imported and have the names as well.
+    loaded = [each for name, each in sys.modules.items() if name.partition(".")[0] == "transformers"]
+    for name, change in changes.items():
+        original = getattr(module, name, None)
+        for each in (module, *loaded):
+            if original is not None and vars(each).get(name) is original:
+                setattr(each, name, change)
 
 
 def _save_nothing(module: Any) -> None:
