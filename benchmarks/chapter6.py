@@ -13,15 +13,14 @@ page for each trace: utilization over time, makespan against slowdown, JCTs, bar
 from __future__ import annotations
 
 import argparse
-import datetime
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chapter6_figures import Row, draw
+from kept_results import RESULTS, keep, today, version
 
 from cotenant.sim import cluster, traces
 from cotenant.sim.cluster import Cluster
@@ -31,8 +30,6 @@ from cotenant.sim.metrics import Metrics, metrics_of
 from cotenant.sim.report.page import write_report
 from cotenant.sim.run import simulate
 from cotenant.sim.world.config import WorldConfig
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 NO_GATE = {"smact_limit": 1.0, "smocc_limit": 1.0, "drama_limit": 1.0}
 AS_BUILT = {"settle_s": 90.0, "retries_block": True}
@@ -146,17 +143,14 @@ def main() -> None:
             args.report.mkdir(parents=True, exist_ok=True)
             figures(name, gpus, args.report / f"{name}.html")
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        path = RESULTS / f"chapter6_no-gpu_{today}.md"
-        path.write_text("\n".join([*heading(today, len(seeds)), *lines]))
-        print(f"wrote {path}")
+        keep("chapter6", "\n".join([*heading(len(seeds)), *lines]))
 
 
-def heading(today: str, seeds: int) -> list[str]:
+def heading(seeds: int) -> list[str]:
     return [
         "# Chapter 6 of the thesis, and AEGIS, simulated",
         "",
-        f"{today}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, {seeds} seeds.",
+        f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, {seeds} seeds.",
         "Command: `python benchmarks/chapter6.py --write`.",
         "",
         *(__doc__ or "").split("\n\n")[2].splitlines(),

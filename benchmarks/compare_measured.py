@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kept_results import RESULTS
+
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB, format_bytes
 from cotenant.estimators.profiles import DeviceProfile, profile, profile_from, profiles
@@ -26,7 +28,6 @@ from cotenant.study.measure.dry import explain
 from cotenant.study.measure.jobs import MeasureJob, read_jobs
 from cotenant.study.measure.rows import read_rows
 
-RESULTS = Path(__file__).parent / "results"
 KINDS = ("allocated", "reserved", "device")
 
 

@@ -13,17 +13,16 @@ Run: `python benchmarks/decisions.py [--quick] [--policy NAME] [--seed N] [--wri
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import os
 import platform
 import random
 import statistics
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
+
+from kept_results import commit, keep, today
 
 from cotenant.core.events import AttemptExited, JobSubmitted, Launch, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, ServerSnapshot
@@ -32,7 +31,6 @@ from cotenant.core.units import GiB
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create, options, policies
 
-ROOT = Path(__file__).parents[1]
 CAP = 0.8
 GOALS = {4: (200_000, 500_000), 1_000: (150_000, 500_000), 10_000: (100_000, 300_000)}
 BACKLOG = 80_000
@@ -200,23 +198,17 @@ def main() -> None:
 
 
 def write(lines: list[str], policy: str) -> None:
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
     backlog = f"Backlog: {BACKLOG:,} jobs of six sizes that fit nowhere."
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
     head = [
-        f"# Decisions per second, {today}",
+        f"# Decisions per second, {today()}",
         "",
-        f"Commit {commit}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
+        f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
         f"Repeat with `python benchmarks/decisions.py --policy {policy} --write`. {backlog}",
         "Floor and goal are for `followed`: a job added, another's end, and the placement.",
         "",
     ]
-    path = ROOT / "benchmarks" / "results" / f"decisions_{policy}_no-gpu_{today}.md"
-    path.write_text("\n".join([*head, *lines, ""]))
-    print(f"written to {path.relative_to(ROOT)}")
+    keep(f"decisions_{policy}", "\n".join([*head, *lines, ""]))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import statistics
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
+
+from kept_results import keep, today, version
 
 from cotenant.sim.power import power_model
 
@@ -58,15 +58,13 @@ def main() -> None:
     lines = [*power_lines(runs), "", *energy_lines(runs), ""]
     print("\n".join(lines))
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        path = ROOT / "benchmarks" / "results" / f"energy_no-gpu_{today}.md"
         head = [
             "# Power and energy",
             "",
-            f"{today}, cotenant {version('cotenant')}; `python benchmarks/energy.py --write`.",
+            f"{today()}, cotenant {version('cotenant')}; `python benchmarks/energy.py --write`.",
             "",
         ]
-        path.write_text("\n".join([*head, *(__doc__ or "").split("\n\n")[2].splitlines(), "", *lines]))
+        keep("energy", "\n".join([*head, *(__doc__ or "").split("\n\n")[2].splitlines(), "", *lines]))
 
 
 def published(path: Path) -> list[Measured]:

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kept_results import RESULTS
+
 from cotenant.core.units import GiB
 from cotenant.estimators.plot import new_figure
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 FAMILY_COLORS = {
     "no convolutions": "#4e79a7",
     "known convolutions": "#59a14f",

@@ -10,13 +10,13 @@ the usual rule of thumb for Adam in fp32 (weights, gradients, two states: 16 byt
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from kept_results import commit, keep, today, version
 
 from cotenant.core.units import MiB
 from cotenant.study.accuracy import ErrorSummary, percentile, signed_error, summarize_errors
@@ -149,36 +149,17 @@ def percent(error: float | None) -> str:
 
 def write(report: str, *, quick: bool) -> None:
     """Keep the report, with what is needed to repeat it."""
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    path = ROOT / "benchmarks" / "results" / f"estimates_no-gpu_{today}.md"
     versions = "; ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
     repeat = f"python benchmarks/estimates.py{' --quick' if quick else ''} --write"
     head = [
-        f"# Estimates against published measurements, {today}",
+        f"# Estimates against published measurements, {today()}",
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {versions}.",
         f"{os.cpu_count()} cores, no GPU; estimated for {GPU}. Repeat with `{repeat}`; there is no seed to set.",
         "Measured: GPUMemNet and CARMA, run 2025-09, nvidia-smi on an A100-SXM4-40GB; library versions there unknown.",
         "",
     ]
-    path.write_text("\n".join([*head, report]) + "\n", encoding="utf-8")
-    print(f"\nwritten to {path.relative_to(ROOT)}")
-
-
-def version(name: str) -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "absent"
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    keep("estimates", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

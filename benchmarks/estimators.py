@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import os
 import platform
 import sys
@@ -20,7 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from estimates import DATA, GPU, ROOT, commit, version
+from estimates import DATA, GPU
+from kept_results import commit, keep, today, version
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.ports import EstimateRequest
@@ -174,11 +174,9 @@ def problem_lines(rows: Iterable[Row]) -> list[str]:
 
 def write(report: str, *, quick: bool) -> None:
     """Keep the report, with what is needed to repeat it."""
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    path = ROOT / "benchmarks" / "results" / f"estimators_no-gpu_{today}.md"
     versions = "; ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
     head = [
-        f"# Estimators against published measurements, {today}",
+        f"# Estimators against published measurements, {today()}",
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {versions}.",
         f"{os.cpu_count()} cores, no GPU; estimated for {GPU}; there is no seed to set.",
@@ -187,9 +185,7 @@ def write(report: str, *, quick: bool) -> None:
         "Errors are absolute and relative to the measured peak; `too low` is the share of estimates below it.",
         "",
     ]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join([*head, report]) + "\n", encoding="utf-8")
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    keep("estimators", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import gzip
 import platform
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
+
+from kept_results import keep, today, version
 
 from cotenant.sim.gpu_speeds import SPEEDS_PATH
 from cotenant.sim.interference.tables import DATA_PATH, read_csv
@@ -61,17 +61,14 @@ def main() -> None:
         SPEEDS_PATH.write_text(HEAD + "".join(f"{','.join(row)}\n" for row in rows))
         print(f"wrote {SPEEDS_PATH}: {len(rows)} rows")
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        path = ROOT / "benchmarks" / "results" / f"gpu-speeds_no-gpu_{today}.md"
-        path.write_text("\n".join([*heading(today), *lines, ""]))
-        print(f"wrote {path}")
+        keep("gpu-speeds", "\n".join([*heading(), *lines, ""]))
 
 
-def heading(today: str) -> list[str]:
+def heading() -> list[str]:
     return [
         "# Kinds of GPU beside each other",
         "",
-        f"{today}, {platform.machine()}, Python {platform.python_version()}, cotenant {version('cotenant')}.",
+        f"{today()}, {platform.machine()}, Python {platform.python_version()}, cotenant {version('cotenant')}.",
         "Command: `python benchmarks/gpu_speeds.py --write`.",
         "",
         *(line.strip() for line in (__doc__ or "").split("\n\n")[2].splitlines()),

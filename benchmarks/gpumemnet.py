@@ -11,11 +11,9 @@ GPU), `spread` (how evenly the generators draw). The majority class and a two-te
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +21,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumemnet_real import RESULTS, ROOT, busy, real
+from gpumemnet_real import ROOT, busy, real
+from kept_results import RESULTS, commit, keep, today
 
 from cotenant.estimators import create
 from cotenant.estimators.learned.features import NetworkLayer
@@ -295,27 +294,17 @@ def write(part: str, lines: Sequence[str], took_s: float, *, quick: bool) -> Non
     """Keep a part, with what is needed to repeat it."""
     from importlib import metadata
 
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    path = RESULTS / f"gpumemnet_{part}_no-gpu_{today}.md"
     versions = "; ".join(f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "scikit-learn"))
     repeat = f"python benchmarks/gpumemnet.py --part {part}{' --quick' if quick else ''} --write"
     head = [
-        f"# GPUMemNet again: {part}, {today}",
+        f"# GPUMemNet again: {part}, {today()}",
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {versions}.",
         f"{os.cpu_count()} cores, shared, no GPU; {took_s:.0f} s. Repeat with `{repeat}`.",
         "Measured: GPUMemNet (arXiv 2602.17817) and CARMA, nvidia-smi on an A100-SXM4-40GB.",
         "",
     ]
-    path.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
-    print(f"written to {path.relative_to(ROOT)}")
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    keep(f"gpumemnet_{part}", "\n".join([*head, *lines]))
 
 
 if __name__ == "__main__":

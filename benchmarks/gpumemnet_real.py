@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from gpumemnet_plots import RealJob, draw_all
+from kept_results import RESULTS
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
@@ -25,7 +26,6 @@ from cotenant.study.examples import find_examples
 from cotenant.study.published import MeasuredScript, measured_scripts
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 GPU = "A100-40GB"
 REAL = ("traced", "hybrid", "gpumemnet-mlp", "gpumemnet-sequence", "extra-trees", "boosting")
 PUBLISHED_NAMES = {

@@ -24,7 +24,6 @@ With `--traces FOLDER` traces are kept there and used again: another rule of the
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import hashlib
 import importlib.util
@@ -41,6 +40,7 @@ from pathlib import Path
 
 from ground_truth_rows import GROUPS, Group, Row, read
 from ground_truth_scores import Result, constants, report_lines, split
+from kept_results import commit, keep, today, version
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
@@ -237,10 +237,6 @@ def as_json(result: Result, outside_bytes: int) -> dict[str, object]:
 
 def write(group: Group, report: str, args: argparse.Namespace) -> None:
     """Keep the report, with what is needed to repeat it."""
-    from estimates import commit, version
-
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    path = ROOT / "benchmarks" / "results" / f"ground_truth_{group.name}_no-gpu_{today}.md"
     options = [f"--rows {args.rows}"] if args.rows is not None else []
     options += [
         f"--seed {args.seed}",
@@ -249,7 +245,7 @@ def write(group: Group, report: str, args: argparse.Namespace) -> None:
     ]
     libraries = dict.fromkeys(("torch", "torchvision", "timm", "transformers", *group.imports))
     head = [
-        f"# Estimates against `{group.file}`, {today}",
+        f"# Estimates against `{group.file}`, {today()}",
         "",
         f"Commit {commit()}; {'; '.join(f'{name} {version(name)}' for name in libraries)}; no GPU.",
         f"Repeat with `python benchmarks/ground_truth.py --set {group.name} {' '.join(options)}`.",
@@ -257,9 +253,7 @@ def write(group: Group, report: str, args: argparse.Namespace) -> None:
         *(["Some traces were kept from a run of another commit; seconds count those as read."] if args.traces else []),
         "",
     ]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join([*head, report]) + "\n", encoding="utf-8")
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    keep(f"ground_truth_{group.name}", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import json
 import math
 import platform
@@ -20,8 +19,9 @@ import random
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
+
+from kept_results import keep, today, version
 
 from cotenant.sim.interference.fitting import PairSpeed, fit
 from cotenant.sim.interference.kernel import LEAST_SPEED, Traits
@@ -53,18 +53,15 @@ def main() -> None:
     if not args.quick:
         lines += lucid(args.data)
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        path = ROOT / "benchmarks" / "results" / f"interference{'-lucid' if args.only_lucid else ''}_no-gpu_{today}.md"
-        path.write_text("\n".join([*heading(today), *lines, ""]))
-        print(f"wrote {path}")
+        keep(f"interference{'-lucid' if args.only_lucid else ''}", "\n".join([*heading(), *lines, ""]))
 
 
-def heading(today: str) -> list[str]:
+def heading() -> list[str]:
     versions = ", ".join(f"{name} {version(name)}" for name in ("cotenant", "numpy", "scipy", "scikit-learn"))
     return [
         "# Speeds of jobs that share a GPU: errors of what was left out",
         "",
-        f"{today}, {platform.machine()}, Python {platform.python_version()}, {versions}; seed {SEED}.",
+        f"{today()}, {platform.machine()}, Python {platform.python_version()}, {versions}; seed {SEED}.",
         "Command: `python benchmarks/interference.py --write`.",
         "",
         *(line.strip() for line in (__doc__ or "").split("\n\n")[2].splitlines()),

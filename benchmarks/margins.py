@@ -13,7 +13,6 @@ The published scripts of 2025-09 (`estimates.py`) and the adapters of PEFT take 
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import json
 import multiprocessing
@@ -27,10 +26,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimates import commit
 from ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample
 from ground_truth_rows import GROUPS, Row, read
 from ground_truth_scores import commonest
+from kept_results import commit, keep, today
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
@@ -259,11 +258,9 @@ def main() -> int:
     if args.ship:
         SHIPPED.write_text(json.dumps(shipped(rows)) + "\n", encoding="utf-8")
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-        path = ROOT / "benchmarks" / "results" / f"margins_no-gpu_{today}.md"
-        head = f"# What a bound costs, {today}\n\nCommit {commit()}; no GPU. Repeat with `python benchmarks/margins.py"
-        path.write_text(f"{head} --write --pythonpath FOLDER`.\n\n{report}\n", encoding="utf-8")
-        print(f"\nwritten to {path.relative_to(ROOT)}")
+        repeat = "python benchmarks/margins.py --write --pythonpath FOLDER"
+        head = f"# What a bound costs, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
+        keep("margins", f"{head}\n\n{report}")
     return 0
 
 

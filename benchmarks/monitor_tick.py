@@ -11,7 +11,6 @@ matters. A tick a second that takes 10 ms is 1 % of a core; the goal is 5 ms for
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import platform
 import statistics
@@ -22,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from kept_results import keep, today
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from cotenant import gpus
@@ -40,7 +41,6 @@ from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
 from fake_pynvml import MIB, FakeDriver, FakeGpu
 
-RESULTS = Path(__file__).parent / "results"
 PARTS = ("read the GPUs", "whose processes, and their steps", "keep the past", "add up, in the manager", "all")
 
 
@@ -75,10 +75,9 @@ def main() -> int:
     for name, make in (("nvml, no driver", nvml), ("simulated", simulated)):
         with tempfile.TemporaryDirectory(prefix="cotenant-tick-") as folder, processes(args.gpus * args.jobs) as pids:
             rows += measured(name, make, Path(folder), pids, args.gpus, args.jobs, ticks)
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
     text = "\n".join(
         [
-            f"# One look at {args.gpus} GPUs with {args.jobs} jobs each, {today}",
+            f"# One look at {args.gpus} GPUs with {args.jobs} jobs each, {today()}",
             "",
             f"Python {platform.python_version()}; no GPU. Milliseconds of processor time, over {ticks} ticks.",
             "The goal is 5 ms for all of it. Repeat with `python benchmarks/monitor_tick.py --write`.",
@@ -91,7 +90,7 @@ def main() -> int:
     )
     print(text)
     if args.write:
-        (RESULTS / f"monitor_tick_no-gpu_{today}.md").write_text(text)
+        keep("monitor_tick", text)
     return 0
 
 

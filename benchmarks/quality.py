@@ -19,7 +19,6 @@ jobs at will, on each tenth bootstrap. `as the goal was set`: t1 in the world of
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
 import platform
 import random
@@ -28,10 +27,9 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from kept_results import keep, today, version
 from quality_limits import AsTheGoalWasSet, fitted_law, least_makespan
 
 from cotenant.core.units import MiB
@@ -50,7 +48,6 @@ from cotenant.sim.run import simulate
 from cotenant.sim.search import Objective, best_found
 from cotenant.sim.traces.carma import measured_a100
 
-ROOT = Path(__file__).resolve().parents[1]
 SEED = 1000
 TRIES = 20
 POLICIES = ("exclusive", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
@@ -102,17 +99,14 @@ def main() -> None:
         world = AsTheGoalWasSet()
         lines += section("as the goal was set: t1 on 4 x A100-40GB", drawn, a100, quick=True, interference=world)
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        path = ROOT / "benchmarks" / "results" / f"quality_no-gpu_{today}.md"
-        path.write_text("\n".join([*heading(today), *lines, ""]))
-        print(f"wrote {path}")
+        keep("quality", "\n".join([*heading(), *lines, ""]))
 
 
-def heading(today: str) -> list[str]:
+def heading() -> list[str]:
     return [
         "# Quality of the policies, simulated",
         "",
-        f"{today}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, seed {SEED}.",
+        f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, seed {SEED}.",
         "Command: `python benchmarks/quality.py --write`.",
         "",
         *(__doc__ or "").split("\n\n")[2].splitlines(),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import os
 import platform
 import random
@@ -24,11 +23,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import reliability_fuzz
 import reliability_launches
 from bench_server import Server, server
+from kept_results import commit, keep, today
 
 from cotenant.core.errors import CotenantError, DaemonUnreachable
 from cotenant.core.events import JobSubmitted, ServerSampled
@@ -39,7 +38,6 @@ from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 from cotenant.study.crashes import Schedule
 
-RESULTS = Path(__file__).parent / "results"
 SEED = 20261121
 
 
@@ -245,13 +243,6 @@ def report(parts: Sequence[str], *, quick: bool) -> str:
     return "\n".join(lines)
 
 
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
@@ -261,20 +252,17 @@ def main() -> int:
     load = os.getloadavg()[0]
     text = report(args.only, quick=args.quick)
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
         some = [] if args.only == list(PARTS) else args.only  # which do not take the place of all
         flags = (" --quick" if args.quick else "") + (f" --only {' '.join(some)}" if some else "")
         head = [
-            f"# What the daemon withstands, {today}",
+            f"# What the daemon withstands, {today()}",
             "",
             f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, no GPU.",
             f"Load average before {load:.1f}, after {os.getloadavg()[0]:.1f}; seed {SEED}.",
             f"Repeat with `python benchmarks/reliability.py{flags} --write`.",
             "",
         ]
-        path = RESULTS / f"{'-'.join(['reliability', *some])}_no-gpu_{today}.md"
-        path.write_text("\n".join([*head, text]), encoding="utf-8")
-        print(path)
+        keep("-".join(["reliability", *some]), "\n".join([*head, text]))
     return 0
 
 

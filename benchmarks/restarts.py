@@ -10,7 +10,6 @@ of it that is.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import platform
 import shutil
@@ -21,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench_server import Server
+from kept_results import keep, today
 
 from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, JobSubmitted, Journaled
 from cotenant.core.job import AttemptExit, JobSpec, ProcessId
@@ -29,7 +29,6 @@ from cotenant.core.units import GiB
 from cotenant.daemon.serve import JOURNAL_FILE
 from cotenant.store.sqlite import SqliteJournal
 
-RESULTS = Path(__file__).parent / "results"
 REPEATS = 3
 
 
@@ -40,10 +39,9 @@ def main() -> int:
     args = parser.parse_args()
     before = os.getloadavg()[0]
     rows = [_row(count, shared=shared) for count in args.jobs for shared in ((True, False) if count else (True,))]
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
     text = "\n".join(
         [
-            f"# A restart after many jobs, {today}",
+            f"# A restart after many jobs, {today()}",
             "",
             f"Python {platform.python_version()}; {os.cpu_count()} cores, no GPU; load average before {before:.1f},",
             f"after {os.getloadavg()[0]:.1f}. Best of {REPEATS}, from the start of the process to its first answer.",
@@ -57,9 +55,7 @@ def main() -> int:
     )
     print(text)
     if args.write:
-        path = RESULTS / f"restarts_no-gpu_{today}.md"
-        path.write_text(text, encoding="utf-8")
-        print(path)
+        keep("restarts", text)
     return 0
 
 

@@ -11,7 +11,6 @@ that memory is its own.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import platform
@@ -22,6 +21,7 @@ import sys
 import time
 from pathlib import Path
 
+from kept_results import commit, keep, today
 from ticking import Node, replay
 
 from cotenant.scheduling import policies
@@ -202,22 +202,16 @@ def beside_ticks(found: dict[str, float]) -> list[str]:
 
 def write(report: str, *, quick: bool) -> None:
     """Keep the report under benchmarks/results."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False
-    ).stdout.strip()
-    day = datetime.date.today().isoformat()  # noqa: DTZ011 - the local day is meant
-    path = ROOT / "benchmarks" / "results" / f"simulator_no-gpu_{day}.md"
     head = [
-        f"# Speed of the simulator, {day}",
+        f"# Speed of the simulator, {today()}",
         "",
-        f"Commit {commit}; Python {platform.python_version()}; {os.cpu_count()} cores, shared, no GPU. Seed 0.",
+        f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, shared, no GPU. Seed 0.",
         "Seconds are those of the processor, one core.",
         f"Repeat with `python benchmarks/simulator.py --write{' --quick' if quick else ''}`.",
         "Trace: Philly as Pollux kept it (82,247 jobs); workloads drawn for R2 and R3 by run time, seed 0.",
         "",
     ]
-    path.write_text("\n".join([*head, report, ""]))
-    print(f"written to {path.relative_to(ROOT)}", file=sys.stderr)
+    keep("simulator", "\n".join([*head, report, ""]))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import gzip
 import platform
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
+
+from kept_results import keep, today, version
 
 from cotenant.sim import cluster, mapper, traces
 from cotenant.sim.jobs import Trace
@@ -48,10 +48,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     args = parser.parse_args()
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
     lines = ["# Policies on slices of Philly, simulated", ""]
     lines += [
-        f"{today}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, seed 0.",
+        f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, seed 0.",
         "",
     ]
     lines += [*(__doc__ or "").split("\n\n")[2].splitlines(), "", "Changes are against exclusive.", ""]
@@ -59,9 +58,7 @@ def main() -> None:
     for name, count, text in SLICES:
         lines += rows_of(name, window_of(name, count), cluster.parse(text))
     if args.write:
-        path = ROOT / "benchmarks" / "results" / f"slices_no-gpu_{today}.md"
-        path.write_text("\n".join([*lines, ""]))
-        print(f"wrote {path}")
+        keep("slices", "\n".join([*lines, ""]))
 
 
 def window_of(virtual_cluster: str, count: int) -> Trace:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_server import Server, server
+from kept_results import keep, today
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
@@ -37,7 +38,6 @@ from cotenant.sim import traces
 from cotenant.sim.jobs import Trace
 from cotenant.sim.workloads import workload
 
-RESULTS = Path(__file__).parent / "results"
 TRACE_SPAN_S = 26_000.0
 """How long the trace takes on four GPUs that are shared; sets the time scale."""
 LOOK_S = 0.25
@@ -271,7 +271,7 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
     queued_s = [each["queueing_s"] * scale for each in views if each["queueing_s"] is not None]
     people = ", ".join(sorted({each["user"] for each in views}))
     lines = [
-        f"# A soak of {took_s / 60:.1f} minutes, {datetime.date.today()}",  # noqa: DTZ011 - the day here
+        f"# A soak of {took_s / 60:.1f} minutes, {today()}",
         "",
         f"{machine}; simulated 4 x A100-40GB, time runs {scale:.0f} times as fast.",
         "Repeat with `python benchmarks/soak.py --write`.",
@@ -320,7 +320,7 @@ def main() -> int:
         return 1
     print(text)
     if args.write:
-        (RESULTS / f"soak_no-gpu_{datetime.date.today()}.md").write_text(text)  # noqa: DTZ011
+        keep("soak", text)
     return 0
 
 

@@ -9,7 +9,6 @@ parsers' times as GPUMemNet's authors give them, on their machine: 0.99 ms for a
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import platform
 import statistics
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from kept_results import keep, today
 
 from cotenant.core.errors import SummaryError
 from cotenant.learn.summaries.summary import parse_summary
@@ -104,19 +105,16 @@ def report_lines(results: Sequence[Timed]) -> list[str]:
 
 
 def write(report: str, repeats: int, *, quick: bool) -> None:
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    path = ROOT / "benchmarks" / "results" / f"summaries_no-gpu_{today}.md"
     repeat = f"python benchmarks/summaries.py{' --quick' if quick else ''} --write"
     head = [
-        f"# Reading summaries of models, {today}",
+        f"# Reading summaries of models, {today()}",
         "",
         f"Python {platform.python_version()}, {os.cpu_count()} cores shared with other work, one thread.",
         f"Median of {repeats} readings of each file. Repeat with `{repeat}`; there is no seed to set.",
         "Published times: `overheads.csv` of the same data, on their machine.",
         "",
     ]
-    path.write_text("\n".join([*head, report]) + "\n", encoding="utf-8")
-    print(f"\nwritten to {path.relative_to(ROOT)}")
+    keep("summaries", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import platform
 from collections.abc import Callable
-from pathlib import Path
 
-from estimates import commit, version
-
-RESULTS = Path(__file__).resolve().parent / "results"
+from kept_results import commit, keep, today, version
 
 
 def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[str]]) -> int:
@@ -26,8 +22,7 @@ def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[s
     report = "\n".join([f"{machine}, Python {platform.python_version()}.", "", *lines])
     print(report)
     if args.write:
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date()
         repeat = f"python benchmarks/{name}.py{' --quick' if args.quick else ''} --write"
-        head = f"# {title}, {today}\n\nCommit {commit()}. Repeat with `{repeat}`."
-        (RESULTS / f"{name}_no-gpu_{today}.md").write_text(f"{head}\n{report}\n", encoding="utf-8")
+        head = f"# {title}, {today()}\n\nCommit {commit()}. Repeat with `{repeat}`."
+        keep(name, f"{head}\n{report}")
     return 0
