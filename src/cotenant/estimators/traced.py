@@ -81,7 +81,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "3"
+    version = "4"
 
     def __init__(
         self,

@@ -1,1 +1,0 @@
-"""Pixels over the daemon's interface."""
