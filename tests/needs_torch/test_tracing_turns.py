@@ -166,6 +166,11 @@ BIG = 4 * 5000 * 64
             f"for i in range(99):\n    {STEP}\n    if i >= 5: model(torch.ones(5000, 64).cuda())", 7, id="from then on"
         ),
         pytest.param(
+            f"for i in range(99):\n    {STEP}\n    if i >= 5: model.eval()(torch.ones(5000, 64).cuda())",
+            7,
+            id="chained",
+        ),
+        pytest.param(
             "for i, x in enumerate(DataLoader(torch.ones(400, 64), 4)):\n    train(x.cuda())\n"
             "    if i % 5 == 4: model(torch.ones(5000, 64).cuda()).sum().backward()",
             6,

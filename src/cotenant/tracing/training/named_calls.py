@@ -15,6 +15,7 @@ from cotenant.tracing.training import later
 from cotenant.tracing.training.counting import value_of
 
 _DEEP = 3  # functions of the script that call each other
+_ITSELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module that give it back
 
 
 def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
@@ -37,12 +38,19 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
         return True
     if word == "deepcopy":
         return any(isinstance(value_of(each, names), torch.nn.Module) for each in call.args)
-    called = value_of(call.func, names)
+    called = value_of(_without_itself(call.func), names)
     if isinstance(called, torch.nn.Module):
         return True
     if called is None and isinstance(call.func, ast.Attribute):
         called = _method(value_of(call.func.value, names), word)
     return depth < _DEEP and called is not None and _function_runs(called, call, names, depth)
+
+
+def _without_itself(called: ast.expr) -> ast.expr:
+    """`model` of `model.eval()`."""
+    while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in _ITSELF:
+        called = called.func.value
+    return called
 
 
 def _method(owner: Any, name: str) -> Any:
