@@ -6,7 +6,7 @@ is worked out here from the constant stretches between events. Of a gang, its fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,15 +34,23 @@ SEEN_STEP = 0.02
 class Learner:
     """A history, and the jobs that wait by what they do, so that they are looked at again when more is known.
 
-    `tells_steps`: jobs tell their step rate; then a history need not infer slowdowns from SM activity.
+    `tells_steps`: jobs tell their step rate; then a history need not infer slowdowns from SM activity. Without
+    `minds_company`, what jobs do alone is noted, and not what they do to each other.
     """
 
     def __init__(
-        self, history: History, job_of: Callable[[int], Job], count: int, *, tells_steps: bool = False
+        self,
+        history: History,
+        job_of: Callable[[int], Job],
+        count: int,
+        *,
+        tells_steps: bool = False,
+        minds_company: bool = True,
     ) -> None:
         self.history = history
         self._jobs = _Jobs(job_of, count)
         self._tells_steps = tells_steps
+        self._minds_company = minds_company
         self._waiting: dict[str, dict[int, Job]] = {}
         self._known: dict[str, tuple[object, ...]] = {}
 
@@ -56,8 +64,17 @@ class Learner:
         self._waiting[workload_key(job.spec)].pop(job.id, None)
         return partial(self.history.activity, job)
 
-    def note(self, card: Card, at_s: float) -> None:
-        """The company on `card` changes: add what was seen since it changed last."""
+    def note(self, cards: Sequence[Card], at_s: float) -> None:
+        """The company on these GPUs changes: add what was seen since it changed last."""
+        for card in cards:
+            if self._minds_company or len(card.active) < 2:
+                self._add(card, at_s)
+                continue
+            for each in card.active:
+                if each.cards[0] is card:
+                    each.company_since_s = at_s
+
+    def _add(self, card: Card, at_s: float) -> None:
         members = card.active
         everybody: tuple[int, ...] | None = None
         for live in members:

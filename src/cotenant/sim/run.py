@@ -106,7 +106,7 @@ def simulate(
     maker = JobMaker(trace, estimator, slowdown_bound=slowdown_bound)
     if learn is None:
         learn = facts is None and not getattr(chosen, "alone", False)
-    learner = Learner(History(), maker, len(trace)) if learn else None
+    learner = _learner(chosen, maker, len(trace)) if learn else None
     known: Facts = learner.history if learner is not None else facts or NOTHING
     world = World(
         trace,
@@ -117,16 +117,24 @@ def simulate(
         config=config,
         power_of=power_of or power_model,
         learner=learner,
-        minds_company=getattr(chosen, "minds_company", True),
     )
     world.run()
-    moments = tuple(tuple(card.moments or ()) for card in world.cards) if config.record else None
+    return _run(world, policy=chosen.name, estimator=estimator, wall_s=time.perf_counter() - began_s)
+
+
+def _learner(policy: Policy, job_of: JobMaker, count: int) -> Learner:
+    return Learner(History(), job_of, count, minds_company=getattr(policy, "minds_company", True))
+
+
+def _run(world: World, *, policy: str, estimator: str, wall_s: float) -> Run:
+    """What a world holds when all has happened."""
+    moments = tuple(tuple(card.moments or ()) for card in world.cards) if world.config.record else None
     return Run(
-        trace=trace,
-        cluster=cluster,
-        policy=chosen.name,
+        trace=world.trace,
+        cluster=world.cluster,
+        policy=policy,
         estimator=estimator,
-        config=config,
+        config=world.config,
         start_s=world.start_s,
         end_s=world.end_s,
         alone_s=world.alone_s,
@@ -141,5 +149,5 @@ def simulate(
         happened=world.happened,
         decisions=world.decisions,
         moments=moments,
-        wall_s=time.perf_counter() - began_s,
+        wall_s=wall_s,
     )

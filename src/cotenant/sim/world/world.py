@@ -30,6 +30,7 @@ from cotenant.sim.power import PowerModel
 from cotenant.sim.world.card import Card, Live
 from cotenant.sim.world.columns import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY, OUTCOMES, Columns
 from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.world.faults import Faults
 from cotenant.sim.world.pace import Pace
 from cotenant.sim.world.plans import Plans
 from cotenant.sim.world.recovery import after_out_of_memory
@@ -47,8 +48,6 @@ MOST_VAIN_LOOKS = 1000
 class World(Columns):
     """One run of a trace on a cluster under a policy. `run` once; then its columns tell what became of each job.
 
-    Unless the policy `minds_company`, `learner` is told what jobs do alone, and not what they do to each other.
-
     Attributes:
         idle_while_waiting_s: GPU seconds with nobody on the GPU though some job waited.
         happened: events that changed something; `decisions`: times the policy was asked.
@@ -65,10 +64,10 @@ class World(Columns):
         config: WorldConfig,
         power_of: Callable[[str], PowerModel],
         learner: Learner | None = None,
-        minds_company: bool = True,
     ) -> None:
         super().__init__(len(trace))
         self.trace = trace
+        self.cluster = cluster
         self.config = config
         self.cards = [Card(slot, power_of(slot.gpu_type), record=config.record) for slot in cluster.slots]
         self._by_uuid = {card.gpu.uuid: card for card in self.cards}
@@ -77,7 +76,6 @@ class World(Columns):
         self._job_of = job_of
         self._speeds = Speeds(interference)
         self._learner = learner
-        self._minds_company = minds_company
         self._events: EventQueue[Any] = EventQueue()
         self._waiting: dict[int, Job] = {}  # by number in the trace, as the next two
         self._oom_at_s: dict[int, float] = {}
@@ -93,11 +91,18 @@ class World(Columns):
         self._plans = Plans(trace, config, self._speeds, cluster)
         self._shown = Shown(placing, self._wake_at, config, len(self.cards))
         self._pace = Pace(self._speeds, self._shown, self._next_at)
-        self._happens = (self._begins, self._next, self._comes_back, self._wakes, self._fault, self._repaired)
+        faults = Faults(
+            config,
+            self._plans,
+            self._shown,
+            fault_at=lambda at_s, card: self._events.put(at_s, FAULT, card),
+            repaired_at=lambda at_s, card: self._events.put(at_s, REPAIRED, card),
+            interrupt=self._interrupt,
+        )
+        self._happens = (self._begins, self._next, self._comes_back, self._wakes, faults.happens, faults.repaired)
         for card in self.cards:
             placing.update(self._shown.snapshot(card, 0.0))
-            if config.fault_every_s is not None:
-                self._events.put(self._plans.fault_after_s(), FAULT, card)
+            faults.await_first(card)
 
     def seat(self, number: int, placement: Placement) -> None:
         """Before the run: this job is at work already, at its full size."""
@@ -264,7 +269,8 @@ class World(Columns):
         live.grown = profile is None or profile.peak_bytes <= profile.first_peak_bytes
         if not live.grown:
             live.next_s = max(live.done_s, min(SECOND_GROWTH_S, 0.5 * live.work_s))
-        self._note_company(live, at_s)
+        if self._learner is not None:
+            self._learner.note(live.cards, at_s)
         live.company_since_s = at_s
         for card in live.cards:
             card.active.append(live)
@@ -335,27 +341,17 @@ class World(Columns):
         for job in again:
             self._placing.add(job)
 
-    def _fault(self, card: Card, at_s: float) -> None:
-        card.down = True
-        self._shown.changed(card)
-        step_s = self.config.checkpoint_s
-        for live in list(card.residents):
-            done_s = live.done_s + (live.speed * (at_s - live.since_s) if live.active else 0.0)
-            self._plans.keep(live, math.floor(done_s / step_s) * step_s if step_s is not None else 0.0)
-            self._leave(live, at_s)
-            self.lost_s[live.number] += at_s - live.placed_s
-            self._queue_again(live.number, live.job, at_s)
-        self._events.put(at_s + self.config.repair_s, REPAIRED, card)
-
-    def _repaired(self, card: Card, at_s: float) -> None:
-        card.down = False
-        self._shown.changed(card)
-        self._events.put(at_s + self._plans.fault_after_s(), FAULT, card)
+    def _interrupt(self, live: Live, at_s: float) -> None:
+        """Its GPU went down: what it did since its last checkpoint is lost."""
+        self._leave(live, at_s)
+        self.lost_s[live.number] += at_s - live.placed_s
+        self._queue_again(live.number, live.job, at_s)
 
     def _leave(self, live: Live, at_s: float) -> None:
         """Give its memory and its GPUs back, and let its company speed up."""
         live.version += 1
-        self._note_company(live, at_s)
+        if self._learner is not None:
+            self._learner.note(live.cards, at_s)
         for card in live.cards:
             card.advance(at_s)
             card.residents.remove(live)
@@ -380,15 +376,3 @@ class World(Columns):
             self._learn(self._learner.completed(live, at_s, failed=bool(self.trace.failed[live.number])))
         self.outcome[live.number] = FAILED if self.trace.failed[live.number] else COMPLETED
         self.end_s[live.number] = at_s
-
-    def _note_company(self, live: Live, at_s: float) -> None:
-        """For a history: what everybody at work here was seen to do until now, before company changes."""
-        if self._learner is None:
-            return
-        for card in live.cards:
-            if self._minds_company or len(card.active) < 2:
-                self._learner.note(card, at_s)
-                continue
-            for each in card.active:
-                if each.cards[0] is card:
-                    each.company_since_s = at_s

@@ -7,81 +7,18 @@ import math
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.core.gpu import ServerSnapshot
-from cotenant.core.placement import Placement
-from cotenant.core.units import GiB
 from cotenant.scheduling.knowledge.history import History
 from cotenant.scheduling.placing.asking import at_work
 from cotenant.scheduling.policies import create
 from cotenant.sim import cluster
-from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.jobs import Trace, TraceJob
 from cotenant.sim.knowledge import JobMaker
 from cotenant.sim.learner import Learner
 from cotenant.sim.power import power_model
 from cotenant.sim.run import simulate
-from cotenant.sim.world import shown as world_shown
-from cotenant.sim.world.card import Card
 from cotenant.sim.world.config import WorldConfig
-from cotenant.sim.world.shown import Shown
 from cotenant.sim.world.world import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY, World
-
-NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
-
-
-class Halves:
-    """Two on a GPU run at half speed each, three at a third; a job alone on a MIG instance at a quarter."""
-
-    def speeds(self, members, gpu_type="A100-40GB", sharing="time-sliced"):
-        if sharing == "mig":
-            return [0.25] * len(members)
-        return [1.0 / (len(members) * each.sensitivity if len(members) > 1 else 1.0) for each in members]
-
-
-class Eager:
-    """Puts every job on the first GPUs at once, whatever it needs: to see what the world makes of it."""
-
-    name = "eager"
-
-    def __init__(self, sharing="time-sliced"):
-        self.sharing = sharing
-        self.seen: list[ServerSnapshot] = []
-
-    def decide(self, queue, server):
-        self.seen.append(server)
-        uuids = tuple(each.gpu.uuid for each in server.gpus)
-        return [
-            Placement(job_id=job.id, gpu_uuids=uuids[: job.spec.gpus], sharing=self.sharing, promised_bytes=need(job))
-            for job in queue
-            if not job.exclusive_retry or not server.gpus[0].residents
-        ]
-
-
-def need(job):
-    return max(job.estimate.bound_bytes if job.estimate else 0, job.floor_bytes)
-
-
-def a_profile(name="w", gib=8.0, first_gib=None, smact=0.5, told_gib=None):
-    size = int(gib * GiB)
-    return Profile(
-        workload=name,
-        first_peak_bytes=size if first_gib is None else int(first_gib * GiB),
-        peak_bytes=size,
-        smact=smact,
-        told_bytes={} if told_gib is None else {"horus": int(told_gib * GiB)},
-    )
-
-
-def a_trace(*jobs):
-    """Jobs as (submit, duration, GPUs, profile)."""
-    return Trace(
-        "made", [TraceJob(submit_s=at, duration_s=run, gpus=gpus, profile=profile) for at, run, gpus, profile in jobs]
-    )
-
-
-def run_eager(trace, gpus="1xA100-40GB", *, sharing="time-sliced", estimator="oracle", config=NO_DELAY):
-    return simulate(
-        trace, cluster.parse(gpus), Eager(sharing), estimator=estimator, interference=Halves(), config=config
-    )
+from worlds import NO_DELAY, Halves, a_profile, a_trace, run_eager
 
 
 def test_alone_a_job_takes_its_time_and_its_launch_delay_is_part_of_it():
@@ -201,33 +138,6 @@ def test_who_can_never_fit_stands_in_nobodys_way():
     assert found.end_s[2] == pytest.approx(11.0)
 
 
-def test_readings_are_means_of_what_was_and_promises_count():
-    eager = Eager()
-    trace = a_trace((0.0, 100.0, 1, a_profile("a", 8, smact=0.6)), (20.5, 100.0, 1, a_profile("b", 4, smact=0.2)))
-    simulate(trace, cluster.parse("1xA100-40GB"), eager, interference=Halves(), config=NO_DELAY)
-    second = eager.seen[1]
-    assert second.at_s == 20.5
-    resident = second.gpus[0].residents[0]
-    assert (resident.promised_bytes, resident.observed_bytes, resident.seen_at_s) == (8 * GiB, 8 * GiB, 0.0)
-    readings = {each.at_s: each.smact for each in second.gpus[0].samples}
-    assert max(readings) == 20.0
-    assert readings[20.0] == pytest.approx(0.6)
-
-
-def test_a_reading_that_spans_a_change_is_a_mean_of_both_sides():
-    eager = Eager()
-    trace = a_trace(
-        (0.0, 100.0, 1, a_profile("a", 8, smact=0.6)),
-        (10.25, 100.0, 1, a_profile("b", 4, smact=0.2)),
-        (12.0, 1.0, 1, a_profile("c", 4, smact=0.2)),
-    )
-    simulate(trace, cluster.parse("1xA100-40GB"), eager, interference=Halves(), config=NO_DELAY)
-    at_12 = next(each for each in eager.seen if each.at_s == 12.0)
-    readings = {each.at_s: each.smact for each in at_12.gpus[0].samples}
-    assert readings[11.0] == pytest.approx(0.25 * 0.6 + 0.75 * (0.6 + 0.2) / 2)
-    assert readings[12.0] == pytest.approx(0.4)
-
-
 @pytest.mark.parametrize("policy", ["exclusive", "most-memory", "best-fit"])
 def test_the_same_seed_gives_the_same_run_and_another_does_not(policy):
     jobs = [(7.0 * each, 300.0 + each, 1 + each % 2, a_profile(f"w{each % 3}", 9, smact=0.3)) for each in range(30)]
@@ -300,80 +210,16 @@ def test_nonsense_is_refused(changes, said):
     assert str(caught.value) == said
 
 
-def shown_on_a_cluster(config: WorldConfig = NO_DELAY) -> tuple[Shown, list[Card], list[float]]:
-    """On 100 GPUs, of which there are two; and the times at which it wants to be woken."""
-    wakes: list[float] = []
-    slots = cluster.parse("2xA100-40GB").slots
-    cards = [Card(each, power_model(each.gpu_type), record=False) for each in slots]
-    return Shown(create("most-memory").placer(), wakes.append, config, gpus=100), cards, wakes
-
-
-def test_a_policy_that_should_have_been_woken_is_asked_at_the_next_event():
-    shown, _, wakes = shown_on_a_cluster()
-    assert not shown.moving
-    shown.wake(5.0, at_s=6.0)
-    assert shown.moving
-    shown.wake(7.0, at_s=6.0)
-    assert not shown.moving
-    shown.wake(7.0, at_s=6.5)
-    assert wakes == [7.0]
-
-
-def test_a_gpu_that_changed_is_worth_a_look_at_its_next_reading_and_twice_later():
-    shown, (card, _), _ = shown_on_a_cluster()
-    shown.moves(card, 0.5)
-    looks = []
-    while shown.next_look_s < math.inf:
-        looks.append(shown.next_look_s)
-        assert shown.look(shown.next_look_s)
-    assert looks == [1.0, 16.0, 31.0]
-
-
-def test_a_gpu_that_changed_again_is_not_worth_the_looks_of_before():
-    shown, (card, _), _ = shown_on_a_cluster()
-    shown.moves(card, 0.5)
-    shown.moves(card, 0.7)
-    shown.look(1.0)
-    shown.moves(card, 10.0)
-    assert shown.next_look_s == 16.0
-    assert not shown.look(16.0)
-    assert shown.next_look_s == 25.0
-
-
-def test_looks_that_come_late_are_taken_once_and_stay_in_the_order_of_time():
-    shown, (first, second), _ = shown_on_a_cluster()
-    shown.moves(first, 0.5)
-    shown.moves(second, 17.5)
-    assert shown.look(20.0), "nobody looked at 1, 16 and 18"
-    assert shown.next_look_s == 31.0
-    assert shown.look(31.0)
-    assert shown.next_look_s == 33.0
-    assert shown.look(33.0)
-    assert shown.next_look_s == 48.0
-
-
-def test_a_gpu_that_changed_earlier_is_looked_at_earlier_however_late_others_are():
-    shown, (first, second), _ = shown_on_a_cluster()
-    shown.moves(first, 0.5)
-    shown.look(1.0)
-    shown.moves(second, 10.5)
-    shown.look(28.0)
-    assert shown.next_look_s == 31.0
-    shown.look(31.0)
-    assert shown.next_look_s == 41.0
-
-
-def test_on_a_cluster_a_job_that_comes_finds_what_was_seen_while_nobody_waited(monkeypatch):
-    monkeypatch.setattr(world_shown, "FULL_READINGS_UP_TO", 0)
-    trace = a_trace((0, 100, 1, a_profile(smact=0.9)), (60, 100, 1, a_profile(smact=0.9)))
-    found = simulate(trace, cluster.parse("1xA100-40GB"), "most-memory", config=NO_DELAY, interference=Halves())
-    assert list(found.start_s) == [0.0, 100.0]
-
-
 @pytest.mark.parametrize(("policy", "most_at_work"), [("most-memory", 1), ("marginal-gain", 2), ("gandiva", 2)])
 def test_a_history_is_told_of_company_only_if_the_policy_minds_it(monkeypatch, policy, most_at_work):
     told: list[int] = []
-    monkeypatch.setattr(Learner, "note", lambda _self, card, _at_s: told.append(len(card.active)))
+    take_in = History.take_in
+
+    def listening(self, job, attempts, jobs):
+        told.extend(1 + len(spell.mates) for attempt in attempts for spell in attempt.spells)
+        return take_in(self, job, attempts, jobs)
+
+    monkeypatch.setattr(History, "take_in", listening)
     jobs = [(at_s, 100, 1, a_profile(smact=0.2)) for at_s in (0, 20, 200)]
     simulate(a_trace(*jobs), cluster.parse("1xA100-40GB"), policy, config=NO_DELAY, interference=Halves())
     assert max(told) == most_at_work
@@ -385,7 +231,7 @@ def test_what_is_seen_of_a_job_alone_leaves_out_the_time_in_company():
     noted = []
     for minds in (True, False):
         maker = JobMaker(trace, "oracle")
-        learner = Learner(History(), maker, len(trace))
+        learner = Learner(History(), maker, len(trace), minds_company=minds)
         placing = at_work(create("most-memory", {"settle_s": 0.0}), learner.history)
         world = World(
             trace,
@@ -396,7 +242,6 @@ def test_what_is_seen_of_a_job_alone_leaves_out_the_time_in_company():
             config=NO_DELAY,
             power_of=power_model,
             learner=learner,
-            minds_company=minds,
         )
         world.run()
         found = learner.history.record(maker(0))
