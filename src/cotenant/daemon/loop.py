@@ -47,7 +47,7 @@ from cotenant.daemon.calls.submissions import Submissions
 from cotenant.daemon.calls.watches import Watches
 from cotenant.daemon.estimating.estimates import EstimatePool
 from cotenant.daemon.inputs import CHANGES, Ask, Change, Input, Report, Submit, Watch, check_change, groups, settle
-from cotenant.daemon.log import log_event
+from cotenant.daemon.keeper import Keeper
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Loop:
         on_exit: Callable[[], None],
     ) -> None:
         self._manager = manager
-        self._journal = journal
+        self._keeper = Keeper(journal)
         self._engine = engine
         self._now = now
         self._tick_s = tick_s
@@ -89,8 +89,6 @@ class Loop:
         self._newest_sample: ServerSampled | None = None
         self._backlog: deque[Report] = deque()
         self._unkept: list[Launch] = []
-        self._journal_error: JournalError | None = None
-        self._is_behind = False  # ends of attempts are kept, but not on disk
         self._broken = False
         self._watches = Watches(manager.jobs)
         self._submissions = Submissions(manager, now)
@@ -152,7 +150,7 @@ class Loop:
     @property
     def journal_error(self) -> JournalError | None:
         """Why the journal cannot be written at present, or None."""
-        return self._journal_error
+        return self._keeper.error
 
     def close(self) -> None:
         """Finish what has come in, then end."""
@@ -185,7 +183,7 @@ class Loop:
             self._handle([Tick(at_s=self._now(), cause="clock")])
         for group in groups(each for each in inputs if each is not None):
             self._take(group)
-        if self._bring_to_disk():
+        if self._keeper.bring_to_disk():
             self._watches.answer()
         return None not in inputs
 
@@ -227,7 +225,7 @@ class Loop:
             event = JobUpdated(at_s=self._now(), cause=change.cause, job_id=job.id, spec=spec)
         else:
             event = CHANGES[change.kind](at_s=self._now(), cause=change.cause, job_id=job.id)
-        self._append([event])
+        self._keeper.append([event])
         if isinstance(event, JobCancelled) and self._estimates is not None:
             self._estimates.cancel(job.id)
         self._handle([event])
@@ -251,7 +249,7 @@ class Loop:
         events += reports
         try:
             self._ensure_writable()
-            self._append(events, durable=bool(submitted))
+            self._keeper.append(events, durable=bool(submitted))
         except JournalError as error:
             self._submissions.forget_unkept()
             for request, _ in accepted:
@@ -289,43 +287,12 @@ class Loop:
 
     # -- keeping
 
-    def _append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
-        if not events:
-            return
-        self._watch_journal(lambda: self._journal.append(events, durable=durable))
-        # Starts need no disk: the engine knows them.
-        self._is_behind = not durable and (self._is_behind or any(isinstance(each, AttemptExited) for each in events))
-        for event in events:
-            log_event(event)
-
-    def _bring_to_disk(self) -> bool:
-        """Whether all ends are on disk: nobody is told of what a power cut could take back."""
-        if self._is_behind:
-            try:
-                self._watch_journal(self._journal.sync)
-            except JournalError:
-                return False
-            self._is_behind = False
-        return True
-
-    def _watch_journal(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except JournalError as error:
-            if self._journal_error is None:
-                logger.error("the journal cannot be written", extra={"fields": {"why": error.message}})
-            self._journal_error = error
-            raise
-        if self._journal_error is not None:
-            logger.info("the journal can be written again")
-            self._journal_error = None
-
     def _ensure_writable(self) -> None:
         """Raise the journal's error while decisions wait to be kept: what comes later must not be kept before them."""
         if self._unkept:
             self._catch_up()
-        if self._unkept and self._journal_error is not None:
-            raise self._journal_error
+        if self._unkept and self._keeper.error is not None:
+            raise self._keeper.error
 
     def _postpone(self, reports: Sequence[Report]) -> None:
         self._backlog.extend(reports)
@@ -334,12 +301,12 @@ class Loop:
         """Keep and do what had to wait, as far as the journal lets us."""
         try:
             if self._unkept:
-                self._append([launch.placed for launch in self._unkept])
+                self._keeper.append([launch.placed for launch in self._unkept])
                 waiting, self._unkept = self._unkept, []
                 self._launch(waiting)
             while self._backlog and not self._unkept:
                 report = self._witnessed(self._backlog[0])
-                self._append([report])
+                self._keeper.append([report])
                 self._backlog.popleft()
                 self._handle([report])
                 self._after([report])
@@ -359,7 +326,7 @@ class Loop:
                 continue
             commands += self._manager.handle(event)
         self._act(commands)
-        if self._bring_to_disk():
+        if self._keeper.bring_to_disk():
             for job in self._manager.take_ended():
                 self.on_end(job)
 
@@ -374,7 +341,7 @@ class Loop:
         if not launches:
             return
         try:
-            self._append([launch.placed for launch in launches])
+            self._keeper.append([launch.placed for launch in launches])
         except JournalError:
             self._unkept += launches
             return

@@ -3,153 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from concurrent.futures import CancelledError
 from dataclasses import replace
 
 import pytest
 
-from builders import a_gpu, a_spec
-from cotenant.core.errors import BackendError, JournalError, NoSuchJob, UsageError
-from cotenant.core.events import (
-    AttemptExited,
-    AttemptPlaced,
-    AttemptStarted,
-    EstimateReady,
-    JobCancelled,
-    JobSubmitted,
-    ServerSampled,
-)
-from cotenant.core.gpu import GpuSample
-from cotenant.core.job import AttemptExit, Done, ProcessId, Running, Starting
+from builders import a_spec
+from cotenant.core.errors import JournalError, NoSuchJob, UsageError
+from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, JobCancelled, JobSubmitted
+from cotenant.core.job import Done, Running, Starting
 from cotenant.daemon.inputs import Ask, Change, Submit, Watch, groups
-from cotenant.daemon.loop import Loop
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
-from cotenant.store.memory import MemoryJournal
-
-TIMEOUT_S = 60
-PROCESS = ProcessId(pid=1, start_ticks=1, boot_id="b")
-
-
-class Disk(MemoryJournal):
-    """A journal on a disk that can be full; counts transactions."""
-
-    def __init__(self):
-        super().__init__()
-        self.full = False
-        self.failing = False  # what is written does not come to the disk
-        self.syncs = 0
-        self.transactions = []
-        self.on_disk = 0  # of `transactions`, those that would survive a power cut
-
-    def append(self, events, *, durable=True):
-        if self.full:
-            raise JournalError("disk full", hint="free some space")
-        self.transactions.append(list(events))
-        super().append(events)
-        if durable:
-            self.sync()
-
-    def sync(self):
-        self.syncs += 1
-        if self.failing:
-            raise JournalError("the disk fails", hint="look after it")
-        self.on_disk = len(self.transactions)
-
-    @property
-    def is_synced(self):
-        return self.on_disk == len(self.transactions)
-
-
-class Engine:
-    """Takes note of what it is asked, and of what the journal held at that moment."""
-
-    name = "fake"
-
-    def __init__(self, disk):
-        self.disk = disk
-        self.launched = []
-        self.stopped = []
-        self.broken = False
-        self.kept_at_launch = []
-
-    def launch(self, spec, attempt, placement, env):
-        if self.broken:
-            raise BackendError("no room for a runner")
-        kept = any(isinstance(each, AttemptPlaced) for each in self.disk.replay())
-        self.kept_at_launch.append(kept and self.disk.is_synced)
-        self.launched.append((placement.job_id, attempt, dict(env)))
-
-    def stop(self, ref, *, reason, grace_s):
-        self.stopped.append((ref.job_id, ref.attempt, reason))
-
-
-class Bench:
-    """A loop over one GPU, on a clock that stands still."""
-
-    def __init__(self):
-        self.disk = Disk()
-        self.engine = Engine(self.disk)
-        self.manager = Manager(policies.create("most-memory", {}))
-        self.exits = 0
-        self.failed = threading.Event()
-        self.loop = Loop(
-            manager=self.manager,
-            journal=self.disk,
-            engine=self.engine,
-            now=lambda: 10.0,
-            tick_s=0.05,
-            launch_env=lambda *_: {"SIM": "1"},
-            on_exit=self.on_exit,
-        )
-        self.loop.failed = self.failed.set
-
-    def on_exit(self):
-        self.exits += 1
-
-    def start(self):
-        self.loop.start(Declares(self.loop), [], [])
-        return self
-
-    def sample(self, used=0):
-        gpu = a_gpu()
-        samples = {gpu.uuid: GpuSample(at_s=10.0, used_bytes=used, smact=0.0)}
-        self.loop.sampled(ServerSampled(at_s=10.0, cause="test", gpus=(gpu,), samples=samples, observed=()))
-
-    def submit(self, *specs):
-        return self.loop.submit(specs or [a_spec(declared_bytes=2**30)]).result(TIMEOUT_S)
-
-    def state(self, job_id):
-        return self.loop.ask(lambda manager: manager.jobs[job_id].state).result(TIMEOUT_S)
-
-    def turn(self):
-        """Until the loop has taken in all that was put before, and what followed from it."""
-        for _ in range(3):
-            self.loop.ask(lambda _: None).result(TIMEOUT_S)
-
-    def until(self, holds):
-        """Until `holds`; a turn of the loop between two looks."""
-        for _ in range(2000):
-            if holds():
-                return
-            self.turn()
-            threading.Event().wait(0.01)
-        raise AssertionError("it never came")
-
-
-class Declares:
-    """An estimate pool that knows declared needs only."""
-
-    def __init__(self, loop):
-        self.loop = loop
-        self.cancelled = []
-
-    def request(self, job_id, spec):
-        self.loop.put(EstimateReady(at_s=10.0, cause="t", job_id=job_id, estimate=None, error="none"))
-
-    def cancel(self, job_id):
-        self.cancelled.append(job_id)
+from loops import TIMEOUT_S, Bench, exited, started
 
 
 @pytest.fixture
@@ -157,15 +23,6 @@ def bench():
     bench = Bench().start()
     yield bench
     bench.loop.close()
-
-
-def exited(job_id, code=0, attempt=1, reason="exited"):
-    end = AttemptExit(exit_code=code, signal=None, reason=reason)
-    return AttemptExited(at_s=11.0, cause="t", job_id=job_id, attempt=attempt, exit=end, peak_observed_bytes={})
-
-
-def started(job_id, attempt=1):
-    return AttemptStarted(at_s=10.5, cause="t", job_id=job_id, attempt=attempt, process=PROCESS)
 
 
 def test_a_decision_is_kept_before_it_is_acted_on(bench):
