@@ -1,0 +1,103 @@
+"""Journals on disk: events of every kind and of every schema, and what is done to a file of them."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from builders import a_spec, an_estimate
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    EstimateReady,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobRequeued,
+    JobSubmitted,
+    JobUpdated,
+)
+from cotenant.core.job import ArrayTask, AttemptExit, OomEvidence, ProcessId, Spell, Usage
+from cotenant.core.placement import Placement
+from cotenant.store.sqlite import SqliteJournal
+
+PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-0", "GPU-1"), sharing="time-sliced", promised_bytes=2**34)
+ONE_OF_EACH = (
+    JobSubmitted(at_s=1.5, cause="api", job_id=1, spec=a_spec(env={"A": "ä\udc80"}, time_limit_s=60.0, after=(7, 8))),
+    EstimateReady(at_s=2.0, cause="traced", job_id=1, estimate=an_estimate(8, breakdown_bytes={"weights": 5})),
+    EstimateReady(at_s=2.5, cause="traced", job_id=1, estimate=None, error="no such script"),
+    AttemptPlaced(at_s=3.0, cause="policy", job_id=1, attempt=1, placement=PLACEMENT),
+    AttemptStarted(
+        at_s=4.0, cause="engine", job_id=1, attempt=1, process=ProcessId(pid=9, start_ticks=2**40, boot_id="b")
+    ),
+    AttemptExited(
+        at_s=5.0,
+        cause="engine",
+        job_id=1,
+        attempt=1,
+        exit=AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True, tried_bytes=2**33)),
+        peak_observed_bytes={"GPU-0": 123},
+    ),
+    JobHeld(at_s=6.0, cause="api", job_id=1),
+    JobReleased(at_s=7.0, cause="api", job_id=1),
+    JobCancelled(at_s=8.0, cause="api", job_id=1),
+)
+NEW_IN_SCHEMA_2 = (
+    JobSubmitted(
+        at_s=1.0,
+        cause="submit",
+        job_id=2,
+        spec=a_spec(
+            after_any=(1,),
+            after_failed=(1,),
+            singleton=True,
+            begin_at_s=5.0,
+            hold=True,
+            array=ArrayTask(array_id=2, index=7, limit=3),
+            requeue=True,
+            notify="mail ann",
+        ),
+    ),
+    JobUpdated(at_s=2.0, cause="update by ann", job_id=2, spec=a_spec(priority=3)),
+    JobRequeued(at_s=3.0, cause="requeue by root", job_id=2),
+)
+NEW_IN_SCHEMA_4 = (
+    JobSubmitted(at_s=1.0, cause="submit", job_id=3, spec=a_spec(progress="tqdm")),
+    AttemptExited(
+        at_s=5.0,
+        cause="engine",
+        job_id=3,
+        attempt=1,
+        exit=AttemptExit(exit_code=0, signal=None, reason="exited"),
+        peak_observed_bytes={"GPU-0": 5},
+        spells=(Spell(mates=(2,), seconds=60.0, smact=0.5, steps_hz=4.0, slowdown=1.5),),
+        usage=Usage(gpu_s=60.0, part_s=30.0, byte_s=6e10, sm_s=15.0, sm_known_s=60.0, energy_j=9e3, metered_s=60.0),
+    ),
+)
+
+
+def hold(number, padding=0):
+    return JobHeld(at_s=float(number), cause="x" * padding, job_id=number)
+
+
+def reopened(path):
+    journal = SqliteJournal(path)
+    try:
+        return list(journal.replay())
+    finally:
+        journal.close()
+
+
+def edit(path, *statements):
+    """Damage the file as no cotenant would."""
+    db = sqlite3.connect(path)
+    for each in ("DROP TRIGGER no_update", "DROP TRIGGER no_delete", *statements):
+        db.execute(each)
+    db.commit()
+    db.close()
+
+
+def written(path, *events):
+    journal = SqliteJournal(path)
+    journal.append(events)
+    journal.close()

@@ -1,0 +1,163 @@
+"""The manager and its policy at work: what attempts teach of the work they do, and how they fare together."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotenant.core.units import GiB
+from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.policies import create
+from managers import WorkingLife, launches
+
+
+def test_work_that_ran_twice_is_promised_what_it_took():
+    life = WorkingLife()
+    life.run(1)
+    life.run(2)
+    (placed,) = life.submit(3)
+    assert placed.placement.promised_bytes == 4 * 1.05 * GiB // 2**24 * 2**24 + 2**24
+    assert life.submit(4, script="b.py")[0].placement.promised_bytes == 8 * GiB
+
+
+def test_work_that_could_not_be_estimated_shares_after_it_ran_once():
+    life = WorkingLife()
+    life.run(1, gib=None)
+    assert life.manager.jobs[1].attempts[0].placement.sharing == "exclusive"
+    (placed,) = life.submit(2, gib=None)
+    assert (placed.placement.sharing, placed.placement.promised_bytes) == ("time-sliced", 4512 * 2**20)
+
+
+def test_a_job_that_waits_is_placed_by_what_a_mate_teaches():
+    life = WorkingLife(policy=create("first-fit", {"settle_s": 0}))
+    life.submit(1, gib=None)
+    life.start(1)
+    life.submit(2, gib=20, script="b.py")
+    life.submit(3, gib=None)
+    life.pass_(120)
+    assert launches(life.end(1)) == [2, 3]
+    assert life.manager.jobs[3].attempts[0].placement.sharing == "time-sliced"
+
+
+def test_activity_is_learned_alone_and_known_of_residents():
+    life = WorkingLife()
+    life.run(1)
+    life.submit(2)
+    (resident,) = life.manager.snapshot(life.at_s).gpus[0].residents
+    assert resident.workload == "python /tmp/a.py"
+    assert resident.smact == pytest.approx(0.3)
+    assert life.submit(3), "no settling is needed beside work that is known"
+
+
+def test_what_a_resident_does_is_known_from_its_own_time_alone():
+    life = WorkingLife(smact=0.3)
+    life.submit(1)
+    life.start(1)
+    life.pass_(5)
+    (resident,) = life.manager.snapshot(life.at_s).gpus[0].residents
+    assert resident.smact is None, "its start says nothing"
+    life.pass_(60)
+    life.submit(2, script="b.py")
+    life.start(2)
+    life.smact = 0.9
+    life.pass_(60)
+    mates = life.manager.snapshot(life.at_s).gpus[0].residents
+    assert [each.smact for each in mates] == [pytest.approx(0.3), None]
+
+
+def test_time_together_is_kept_apart():
+    life = WorkingLife()
+    life.run(1)
+    for each in (2, 3):
+        life.submit(each)
+        life.start(each)
+    life.steps_hz = {2: 5.0}
+    life.pass_(60)
+    life.end(3)
+    life.pass_(60)
+    life.end(2)
+    spells = {each.mates: each for each in life.manager.jobs[2].attempts[0].spells}
+    assert set(spells) == {(3,), ()}
+    assert spells[3,].seconds == pytest.approx(45.0, abs=1.5), "the first 15 s of a resident are left out"
+    assert spells[3,].steps_hz == pytest.approx(5.0)
+    assert spells[()].seconds == pytest.approx(60.0, abs=1.5)
+
+
+def test_a_job_of_several_gpus_is_told_of_once():
+    life = WorkingLife(gpus=2)
+    life.submit(1, gpus=2)
+    life.start(1)
+    life.pass_(60)
+    life.end(1)
+    (spell,) = life.manager.jobs[1].attempts[0].spells
+    assert spell.seconds == pytest.approx(45.0, abs=1.5)
+
+
+def test_a_restart_knows_the_same():
+    life = WorkingLife()
+    life.run(1)
+    life.run(2, gib=None, script="b.py")
+    life.run(3)
+    again = Manager(life.policy, life.config)
+    again.restore(life.kept)
+    assert again.history.state() == life.manager.history.state()
+    assert again.history.state()["records"]["python /tmp/a.py"]["peaks_bytes"] == [4 * GiB, 4 * GiB]
+
+
+def test_how_a_job_fares_beside_others_is_told():
+    life = WorkingLife()
+    life.steps_hz = dict.fromkeys((1, 2, 3), 10.0)
+    life.run(1)
+    life.run(2, script="b.py")
+    life.submit(3)
+    life.start(3)
+    assert life.manager.explain(3).reason.endswith("8.0 GiB promised"), "alone"
+    life.submit(4, script="b.py")
+    life.start(4)
+    told = life.manager.explain(3).reason
+    assert ", beside job 4: " in told
+    assert "predicted" in told
+    assert "measured" not in told, "too early to say"
+    life.steps_hz[3] = 8.0
+    life.pass_(30)
+    assert ", beside job 4: 1.25 times as long measured, " in life.manager.explain(3).reason
+    life.end(4)
+    (spell,) = [each for each in life.manager.beside(life.manager.jobs[3], 1) if each.mates]
+    assert (spell.mates, spell.slowdown) == ((4,), 1.25)
+    assert spell.card_bytes == 40 * GiB
+    life.end(3)
+    kept = life.kept[-1]
+    assert [each.slowdown for each in kept.spells if each.mates] == [1.25]
+    assert kept.usage.gpu_s == pytest.approx(31.0, abs=2.0)
+    assert life.manager.usage(life.manager.jobs[3], 1) == kept.usage
+
+
+def test_what_was_seen_of_live_attempts_survives_a_restart():
+    life = WorkingLife()
+    life.steps_hz = {2: 10.0}
+    life.run(1)
+    life.submit(2)
+    life.start(2, holds=7)
+    life.pass_(60)
+    life.holds[2] = 3
+    life.pass_(5)
+    before = life.manager
+    again = Manager(life.policy, life.config)
+    again.restore(life.kept)
+    assert again.usage(again.jobs[2], 1) is None
+    again.watch_on(json.loads(json.dumps(before.watched())))
+    life.manager = again
+    life.pass_(1)
+    assert again.usage(again.jobs[2], 1).gpu_s == before.usage(before.jobs[2], 1).gpu_s + 1.0
+    life.end(2)
+    attempt = life.manager.jobs[2].attempts[0]
+    assert attempt.peak_observed_bytes == {"GPU-0": 7 * GiB}, "not what it holds by now"
+    assert attempt.spells[0].seconds == pytest.approx(50.0, abs=2.0)
+    assert attempt.spells[0].steps_hz == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("state", [{}, {"meter": {}}, {"meter": {"usage": [], "last": {}, "idle_w": {}}, "seen": [3]}])
+def test_a_state_that_is_none_is_refused(state):
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        WorkingLife().manager.watch_on(state)

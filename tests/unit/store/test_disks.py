@@ -1,0 +1,165 @@
+"""What a journal keeps on a disk that is full, fails, or is left in the middle of a write."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.core.errors import JournalError
+from cotenant.store.sqlite import SqliteJournal
+from journals import hold, reopened
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state" / "journal.db"
+
+
+# Full disks.
+
+
+def test_a_full_database_keeps_nothing_of_the_batch_and_goes_on_when_there_is_room(path):
+    journal = SqliteJournal(path)
+    journal.append([hold(1)])
+    (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+    journal._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(JournalError, match=rf"cannot append to {path}: database or disk is full") as caught:
+        journal.append([hold(each, padding=1000) for each in range(2, 100)])
+    assert caught.value.hint == "free some disk space and try again"
+    assert list(journal.replay()) == [hold(1)]
+    journal._db.execute("PRAGMA max_page_count = 100000")
+    journal.append([hold(2)])
+    journal.close()
+    assert reopened(path) == [hold(1), hold(2)]
+
+
+FILE_LIMIT = """
+import json, resource, signal, sys
+from cotenant.core.errors import JournalError
+from cotenant.core.events import JobHeld
+from cotenant.store.sqlite import SqliteJournal
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+journal = SqliteJournal(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+kept, refused, number = [], 0, 0
+while refused < 5:
+    batch = [JobHeld(at_s=0.0, cause="x" * 3000, job_id=number + each) for each in range(3)]
+    number += 3
+    try:
+        journal.append(batch)
+        kept += [each.job_id for each in batch]
+    except JournalError:
+        refused += 1
+assert [each.job_id for each in journal.replay()] == kept
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+if sys.argv[2] == "goes on":
+    journal.append([JobHeld(at_s=0.0, cause="", job_id=10**6)])
+    kept.append(10**6)
+print(json.dumps(kept), flush=True)
+import os
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("then", ["goes on", "crashes"])
+def test_a_file_that_may_not_grow_keeps_whole_batches_only(path, then):
+    run = subprocess.run(
+        [sys.executable, "-c", FILE_LIMIT, str(path), then], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    kept = json.loads(run.stdout)
+    assert len(kept) > 3
+    assert [each.job_id for each in reopened(path)] == kept
+
+
+ONE_BY_ONE = """
+import json, os, sys
+from cotenant.core.errors import JournalError
+from cotenant.core.events import JobHeld
+from cotenant.store.sqlite import SqliteJournal
+
+kept = []
+try:
+    journal = SqliteJournal(sys.argv[1])
+    for number in range(4):
+        journal.append([JobHeld(at_s=0.0, cause="", job_id=number)])
+        kept.append(number)
+except JournalError:
+    pass
+print(json.dumps(kept), flush=True)
+os._exit(0)
+"""
+
+
+def test_whichever_sync_fails_a_refused_event_does_not_come_back_after_a_crash(tmp_path):
+    """A commit whose sync failed is complete in SQLite's log: unless removed, the next open would bring it back."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed, which makes a sync fail")
+    refusals = 0
+    for when in range(1, 13):
+        path = tmp_path / str(when) / "journal.db"
+        inject = [strace, "-f", "-o", os.devnull, "-e", f"inject=fdatasync,fsync:error=EIO:when={when}"]
+        run = subprocess.run(
+            [*inject, sys.executable, "-c", ONE_BY_ONE, str(path)], capture_output=True, text=True, check=False
+        )
+        if run.returncode != 0:
+            pytest.skip(f"strace may not trace here: {run.stderr.strip()[:80]}")
+        kept = json.loads(run.stdout)
+        refusals += len(kept) < 4
+        assert [each.job_id for each in reopened(path)] == kept
+    assert refusals >= 3, "no sync failed: this proves nothing"
+
+
+# kill -9.
+
+
+APPENDER = """
+import sys
+from cotenant.core.events import JobHeld
+from cotenant.store.sqlite import SqliteJournal
+
+journal = SqliteJournal(sys.argv[1])
+number = sum(1 for _ in journal.replay())
+while True:
+    size = 1 + number % 7
+    journal.append([JobHeld(at_s=0.0, cause="x" * 500, job_id=number + each) for each in range(size)])
+    number += size
+    print(number, flush=True)
+"""
+
+
+def test_kill_9_leaves_exactly_what_was_acknowledged_or_one_whole_batch_more(path):
+    rng = random.Random(7)
+    for _ in range(12):
+        appender = subprocess.Popen([sys.executable, "-c", APPENDER, str(path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(rng.randrange(1, 60)):
+            appender.stdout.readline()
+        appender.send_signal(signal.SIGKILL)
+        told = [int(each) for each in appender.communicate()[0].split()]
+        kept = [each.job_id for each in reopened(path)]
+        assert kept == list(range(len(kept))), "a prefix, nothing twice, nothing out of order"
+        if told:
+            acknowledged = told[-1]
+            assert len(kept) in (acknowledged, acknowledged + 1 + acknowledged % 7)
+
+
+def test_a_disk_error_is_a_journal_error(path, tmp_path):
+    read_only = tmp_path / "locked"
+    read_only.mkdir()
+    if os.geteuid() == 0:
+        (read_only / "journal.db").mkdir()
+    else:
+        read_only.chmod(0o500)
+    with pytest.raises(JournalError) as caught:
+        SqliteJournal(read_only / "journal.db")
+    assert os.strerror(errno.EISDIR) in str(caught.value) or os.strerror(errno.EACCES) in str(caught.value)
