@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from cotenant.core.gpu import Resident
 from cotenant.core.job import Job
@@ -152,6 +152,22 @@ def company_of(view: GpuView) -> Company:
                 each._replace(smact=_rounded(min(1.0, factor * each.smact))) if each.guessed else each for each in found
             ]
     return tuple(sorted(found, key=_in_order)) if len(found) > 1 else tuple(found)
+
+
+class ByActivity:
+    """What matches share that go by what jobs do to a GPU: profiles are members, signatures companies."""
+
+    def profile(self, job: Job, facts: Facts) -> Member:
+        """Its activity."""
+        return member_of(job, facts)
+
+    def signature(self, view: GpuView) -> Company:
+        """Who is there."""
+        return company_of(view)
+
+    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
+        """Its activity."""
+        describe(newcomer, cast("Member", profile))
 
 
 def _as_member(mate: Resident | Newcomer, card_bytes: int) -> Member:

@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import cast
 
-from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
 from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
-from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
-from cotenant.scheduling.placing.views import GpuView, Newcomer
+from cotenant.scheduling.matches import ByActivity, Company, Member
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
 
 
-class LeastActive:
+class LeastActive(ByActivity):
     """The match of the policy."""
 
     rule = "packing"
@@ -32,18 +30,6 @@ class LeastActive:
     def following(self, facts: Facts) -> LeastActive:
         """The same with what history knows of slowdowns, if it does."""
         return LeastActive(getattr(facts, "fingerprints", None) or self._predictor)
-
-    def profile(self, job: Job, facts: Facts) -> Member:
-        """Its activity."""
-        return member_of(job, facts)
-
-    def signature(self, view: GpuView) -> Company:
-        """Who is there."""
-        return company_of(view)
-
-    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
-        """Its activity."""
-        describe(newcomer, cast("Member", profile))
 
     def cost(self, profile: Hashable, signature: Hashable) -> float | None:
         """The residents' activity."""

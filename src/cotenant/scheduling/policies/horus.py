@@ -14,33 +14,18 @@ from collections.abc import Hashable
 from typing import cast
 
 from cotenant.core.errors import UsageError
-from cotenant.core.job import Job
 from cotenant.scheduling import orders, scores
-from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
-from cotenant.scheduling.placing.views import GpuView, Newcomer
-from cotenant.scheduling.policy import Facts
+from cotenant.scheduling.matches import ByActivity, Company, Member
 from cotenant.scheduling.ranked import Collocation, Ranked
 
 
-class LeastLoaded:
+class LeastLoaded(ByActivity):
     """The match of the policy."""
 
     rule = "utilization_cap"
 
     def __init__(self, cap: float) -> None:
         self._cap = cap
-
-    def profile(self, job: Job, facts: Facts) -> Member:
-        """Its activity."""
-        return member_of(job, facts)
-
-    def signature(self, view: GpuView) -> Company:
-        """Who is there."""
-        return company_of(view)
-
-    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
-        """Its activity."""
-        describe(newcomer, cast("Member", profile))
 
     def cost(self, profile: Hashable, signature: Hashable) -> float | None:
         """The sum; an empty GPU takes everybody."""

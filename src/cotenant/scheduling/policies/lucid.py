@@ -15,18 +15,16 @@ from collections.abc import Hashable
 from typing import cast
 
 from cotenant.core.errors import UsageError
-from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
 from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
-from cotenant.scheduling.matches import Company, Member, company_of, describe, member_of
-from cotenant.scheduling.placing.views import GpuView, Newcomer
+from cotenant.scheduling.matches import ByActivity, Company, Member
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
 
 HEAVY_BELOW, MEDIUM_BELOW = 0.85, 0.95
 
 
-class Pairs:
+class Pairs(ByActivity):
     """The match of the policy."""
 
     rule = "labels"
@@ -38,18 +36,6 @@ class Pairs:
     def following(self, facts: Facts) -> Pairs:
         """The same with what history knows of slowdowns, if it does."""
         return Pairs(self._label_sum, getattr(facts, "fingerprints", None) or self._predictor)
-
-    def profile(self, job: Job, facts: Facts) -> Member:
-        """Its activity."""
-        return member_of(job, facts)
-
-    def signature(self, view: GpuView) -> Company:
-        """Who is there."""
-        return company_of(view)
-
-    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
-        """Its activity."""
-        describe(newcomer, cast("Member", profile))
 
     def label(self, member: Member) -> int:
         """0, 1 or 2: how much it minds, and disturbs, company."""

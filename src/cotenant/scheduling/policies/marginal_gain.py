@@ -26,8 +26,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.job import Job
 from cotenant.scheduling import filters, orders, scores
 from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
-from cotenant.scheduling.matches import Company, Member, company_of, describe, expected_member_of
-from cotenant.scheduling.placing.views import GpuView, Newcomer
+from cotenant.scheduling.matches import ByActivity, Company, Member, expected_member_of
 from cotenant.scheduling.policies.published import gib
 from cotenant.scheduling.policy import Facts
 from cotenant.scheduling.ranked import Collocation, Ranked
@@ -52,7 +51,7 @@ _ORDERS: dict[First, orders.Order] = {
 }
 
 
-class MarginalGain:
+class MarginalGain(ByActivity):
     """The match of the policy."""
 
     rule = "marginal_gain"
@@ -89,14 +88,6 @@ class MarginalGain:
         """Its activity and its bound, and whether it ran out of memory."""
         member = expected_member_of(job, facts)
         return member._replace(at_once=True) if job.attempts and lost_its_place(job) else member
-
-    def signature(self, view: GpuView) -> Company:
-        """Who is there."""
-        return company_of(view)
-
-    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
-        """Its activity."""
-        describe(newcomer, cast("Member", profile))
 
     def cost(self, profile: Hashable, signature: Hashable) -> float | None:
         """The gain, negated."""
