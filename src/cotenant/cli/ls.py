@@ -11,6 +11,7 @@ from cotenant.cli.common import Format, Json, NoHeader, Socket, gpu_names, new_c
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
+from cotenant.daemon.calls.states import SHORT
 
 RECENT = 20
 WAITING = 200
@@ -18,18 +19,6 @@ WAITING = 200
 
 WAIT = ("PENDING", "HELD")
 OVER = ("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST")
-STATES = {
-    "PENDING": "PD",
-    "HELD": "H",
-    "STARTING": "ST",
-    "RUNNING": "R",
-    "COMPLETED": "CD",
-    "FAILED": "F",
-    "OOM": "OOM",
-    "TIMEOUT": "TO",
-    "CANCELLED": "CA",
-    "LOST": "LO",
-}
 COLUMNS = (
     Column(key="id", title="JOB", right=True),
     Column(key="name", title="NAME"),
@@ -98,10 +87,10 @@ def state_named(text: str) -> str:
     Raises:
         UnknownName: there is none of this name.
     """
-    for name, short in STATES.items():
+    for name, short in SHORT.items():
         if text.upper() in (name, short):
             return name
-    raise UnknownName("state", text, [*STATES, *sorted(set(STATES.values()) - set(STATES))])
+    raise UnknownName("state", text, [*SHORT, *sorted(set(SHORT.values()) - set(SHORT))])
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:

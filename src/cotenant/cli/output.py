@@ -55,13 +55,7 @@ def emit_json(value: Mapping[str, Any]) -> None:
 def report_error(error: CotenantError, *, json: bool = False) -> None:
     """`error:` and `hint:` on stderr; with `json`, an error object on stdout as well."""
     if json:
-        body = {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "exit_code": error.exit_code,
-        }
-        emit_json({"error": body})
+        emit_json({"error": error.as_json()})
     sys.stdout.flush()
     note(f"error: {error.message}")
     if error.hint:

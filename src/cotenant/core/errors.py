@@ -34,6 +34,15 @@ class CotenantError(Exception):
         self.message = message
         self.hint = hint
 
+    def as_json(self) -> dict[str, str | int | None]:
+        """As `--json` and the daemon tell it."""
+        return {
+            "kind": type(self).__name__,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+        }
+
 
 class UsageError(CotenantError):
     """The request is wrong: a bad option, a bad value, a file that does not exist."""

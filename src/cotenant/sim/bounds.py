@@ -24,6 +24,7 @@ from cotenant.sim.cluster import Cluster
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.model import MOST_TOTAL
 from cotenant.sim.jobs import Profile, Trace
+from cotenant.sim.scientific import scientific
 from cotenant.sim.world.config import WorldConfig
 from cotenant.sim.world.speeds import activity_of
 
@@ -32,6 +33,7 @@ RELEASES = 8
 ADDED_AT_ONCE = 200
 MOST_ROUNDS = 60
 TOLERANCE = 1e-6
+NEEDS = "bounds on schedules need"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ class _Sets:
     """All sets of up to `LARGEST_SET` jobs that fit one GPU together, and their speeds."""
 
     def __init__(self, profiles: Sequence[Profile], cluster: Cluster, interference: Interference) -> None:
-        self._np = _numpy()
+        self._np = scientific("numpy", NEEDS)
         self._kinds = [activity_of(each) for each in profiles]
         self._bytes = [min(each.first_peak_bytes, each.peak_bytes) for each in profiles]
         self._total_bytes = max(slot.gpu.memory_total_bytes for slot in cluster.slots)
@@ -155,10 +157,7 @@ class _Sets:
 
     def _duals(self, needed: Any, wanted: Any) -> Any:
         """What a second of work of each wanted kind is worth, with the columns in the pool."""
-        try:
-            from scipy.optimize import linprog
-        except ImportError as error:
-            raise _missing() from error
+        linprog = scientific("scipy.optimize", NEEDS).linprog
         np = self._np
         columns = self._speeds[self._pool][:, wanted]
         columns = columns[columns.any(axis=1)]
@@ -182,15 +181,3 @@ class _Sets:
             return 0.0
         duals = [step / 50 for step in range(101)]
         return min(MOST_TOTAL * max(0.0, *(price - dual * smact for price, smact in priced)) + dual for dual in duals)
-
-
-def _numpy() -> Any:
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise _missing() from error
-    return np
-
-
-def _missing() -> CotenantError:
-    return CotenantError("bounds on schedules need numpy and scipy", hint="pip install 'cotenant[sim]'")

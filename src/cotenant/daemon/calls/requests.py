@@ -38,13 +38,7 @@ def _finite(value: Any) -> Any:
 
 def error_answer(error: CotenantError) -> Response:
     """`error` as the client raises it again."""
-    body = {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "exit_code": error.exit_code,
-    }
-    return json_answer({"error": body}, status=STATUS.get(error.exit_code, 500))
+    return json_answer({"error": error.as_json()}, status=STATUS.get(error.exit_code, 500))
 
 
 async def object_in(request: Request) -> dict[str, Any]:

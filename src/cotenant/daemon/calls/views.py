@@ -13,22 +13,10 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Placement, Wait
+from cotenant.daemon.calls.states import SHORT
 from cotenant.daemon.calls.usage_views import spell_view, usage_of, usage_view
 from cotenant.scheduling.ledger import need_bytes
 from cotenant.scheduling.manager import Manager
-
-SHORT = {
-    "PENDING": "PD",
-    "HELD": "H",
-    "STARTING": "ST",
-    "RUNNING": "R",
-    "COMPLETED": "CD",
-    "FAILED": "F",
-    "OOM": "OOM",
-    "TIMEOUT": "TO",
-    "CANCELLED": "CA",
-    "LOST": "LO",
-}
 
 
 def rfc3339(at_s: float | None) -> str | None:

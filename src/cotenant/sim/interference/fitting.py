@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cotenant.core.errors import CotenantError
 from cotenant.sim.interference.kernel import TERMS, KernelFit, Traits
+from cotenant.sim.scientific import scientific
 
+NEEDS = "fitting pairs of jobs needs"
 START_LENGTH = 2.0  # of standardized traits
 START_WEIGHTS = {"victim": 0.03, "partner": 0.03, "both": 0.03, "victim_own": 0.002, "partner_own": 0.002}
 START_NOISE = 0.001
@@ -52,7 +53,7 @@ def fit(
     the partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
     `hyper` nothing else is searched.
     """
-    np = _numpy()
+    np = scientific("numpy", NEEDS)
     problem = _Problem(np, rows, traits, most_speed)
     law = _fit_law(np, problem) if smact_law else None
     means = 1.0 / (1.0 + law[0] * problem.smact ** law[1]) if law else np.full(len(rows), problem.speeds.mean())
@@ -114,10 +115,7 @@ class _Problem:
 
     def search(self, residuals: Any, iterations: int) -> Hyper:
         """The most likely hyperparameters, by quasi-Newton steps from a fixed start."""
-        try:
-            from scipy.optimize import minimize
-        except ImportError as error:
-            raise _missing() from error
+        minimize = scientific("scipy.optimize", NEEDS).minimize
         options = {"maxiter": iterations}
         start = self.start()
         found = minimize(self._misfit, start, args=(residuals,), jac=True, method="L-BFGS-B", options=options)
@@ -172,15 +170,3 @@ def _fit_law(np: Any, problem: _Problem) -> tuple[float, float]:
     errors = ((1.0 / (1.0 + costs) - problem.speeds) ** 2).sum(axis=2)
     i, j = np.unravel_index(int(errors.argmin()), errors.shape)
     return float(factors[i]), float(powers[j])
-
-
-def _numpy() -> Any:
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise _missing() from error
-    return np
-
-
-def _missing() -> CotenantError:
-    return CotenantError("fitting pairs of jobs needs numpy and scipy", hint="pip install 'cotenant[sim]'")

@@ -1,0 +1,19 @@
+"""The states of a job in one word, as Slurm's users know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SHORT: Mapping[str, str] = {
+    "PENDING": "PD",
+    "HELD": "H",
+    "STARTING": "ST",
+    "RUNNING": "R",
+    "COMPLETED": "CD",
+    "FAILED": "F",
+    "OOM": "OOM",
+    "TIMEOUT": "TO",
+    "CANCELLED": "CA",
+    "LOST": "LO",
+}
+"""The words, and how they are shortened."""
