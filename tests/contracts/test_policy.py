@@ -100,9 +100,9 @@ def test_promises_no_more_than_a_gpu_has(policy, queue, server):
         assert each.promised_bytes > 0
         for uuid in each.gpu_uuids:
             promised[uuid] += each.promised_bytes
-    by_uuid = server.by_uuid()
+    available = {each.gpu.uuid: each.available_bytes or 0 for each in server.gpus}
     for uuid, total in promised.items():
-        assert total <= (by_uuid[uuid].available_bytes or 0)
+        assert total <= available[uuid]
 
 
 @FEW

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -131,7 +130,3 @@ class ServerSnapshot:
 
     at_s: float
     gpus: tuple[GpuSnapshot, ...]
-
-    def by_uuid(self) -> Mapping[str, GpuSnapshot]:
-        """The same GPUs, by identity."""
-        return {snapshot.gpu.uuid: snapshot for snapshot in self.gpus}

@@ -102,10 +102,6 @@ class JobTable:
             for each, job in sorted(self.jobs.items())
         ]
 
-    def is_awaited(self, job_id: int) -> bool:
-        """Whether a job that is not over names this one as a dependency."""
-        return any(not self.jobs[each].is_done for each in self._dependents.get(job_id, ()) if each in self.jobs)
-
     def unfinished(self, user: str) -> int:
         """Jobs of this user that are not over."""
         return self._unfinished.get(user, 0)

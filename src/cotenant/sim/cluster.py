@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,12 +49,6 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def plus(self, other: Cluster) -> Cluster:
-        """Both together, numbered anew."""
-        servers = 1 + max((each.server for each in self.slots), default=-1)
-        moved = [each._replace(server=each.server + servers) for each in other.slots]
-        return Cluster(f"{self.text},{other.text}", _numbered([*self.slots, *moved]))
-
 
 def parse(text: str) -> Cluster:
     """The cluster meant by e.g. `4xA100-40GB`, `2*8xV100-32GB,1xT4-16GB` or `2xA100-40GB/4g.20gb+3g.20gb`.
@@ -83,14 +77,6 @@ def parse(text: str) -> Cluster:
             servers += 1 if found["servers"] else 0
             for _ in range(count):
                 slots += _gpu_slots(found["type"], found["layout"], server, parent=f"SIM-CARD-{len(slots)}")
-    return Cluster(text, _numbered(slots))
-
-
-def of_servers(text: str, servers: Iterable[tuple[str, int]]) -> Cluster:
-    """A cluster of servers, each with its GPU type and how many it has."""
-    slots = [
-        slot for number, (name, count) in enumerate(servers) for _ in range(count) for slot in _whole(name, number)
-    ]
     return Cluster(text, _numbered(slots))
 
 

@@ -25,19 +25,3 @@ class EventQueue(Generic[T]):
         """Let `kind` happen to `subject` at `at_s`."""
         self._count += 1
         heapq.heappush(self.heap, (at_s, self._count, kind, subject, version))
-
-    def pop(self) -> tuple[float, int, int, T, int]:
-        """The next event.
-
-        Raises:
-            IndexError: there is none.
-        """
-        return heapq.heappop(self.heap)
-
-    def __len__(self) -> int:
-        return len(self.heap)
-
-    @property
-    def next_s(self) -> float:
-        """When the next event happens; infinity if none will."""
-        return self.heap[0][0] if self.heap else float("inf")

@@ -182,12 +182,6 @@ def _change(value: float, baseline: float) -> float:
     return value / baseline - 1.0 if baseline else math.nan
 
 
-def better_share(samples: Sequence[Metrics], others: Sequence[Metrics], name: str) -> float:
-    """On how many of the same samples this figure is smaller than another's; ties count half."""
-    pairs = [(getattr(mine, name), getattr(theirs, name)) for mine, theirs in zip(samples, others, strict=True)]
-    return mean([0.5 if mine == theirs else float(mine < theirs) for mine, theirs in pairs])
-
-
 def gpu_series(run: Run, gpu: int, *, step_s: float) -> list[tuple[float, float, float]]:
     """(from, mean SMACT, mean memory ratio) of one GPU in steps of `step_s`; needs a recorded run.
 

@@ -29,7 +29,6 @@ def test_gpus_name_their_server_where_there_are_several():
     assert [slot.gpu.server for slot in several.slots] == ["server-0", "server-1", "server-2"]
     one = cluster.parse("1xL4-24GB")
     assert [slot.gpu.server for slot in one.slots] == [""]
-    assert [slot.gpu.server for slot in one.plus(one).slots] == ["server-0", "server-1"]
 
 
 def test_mig_instances_are_gpus_of_their_own_with_a_parent():
@@ -39,22 +38,6 @@ def test_mig_instances_are_gpus_of_their_own_with_a_parent():
     parents = [slot.gpu.mig_parent for slot in found.slots]
     assert parents[0] == parents[1] != parents[2] == parents[3]
     assert all(slot.is_mig for slot in found.slots)
-
-
-def test_together_they_are_numbered_anew():
-    found = cluster.parse("1xA100-40GB").plus(cluster.parse("2xT4-16GB"))
-    assert [slot.gpu.index for slot in found.slots] == [0, 1, 2]
-    assert [slot.server for slot in found.slots] == [0, 1, 1]
-    assert found.text == "1xA100-40GB,2xT4-16GB"
-
-
-def test_from_a_list_of_servers():
-    found = cluster.of_servers("two", [("A100-40GB", 2), ("V100-16GB", 1)])
-    assert [(slot.gpu_type, slot.server) for slot in found.slots] == [
-        ("A100-40GB", 0),
-        ("A100-40GB", 0),
-        ("V100-16GB", 1),
-    ]
 
 
 @pytest.mark.parametrize(

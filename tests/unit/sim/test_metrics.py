@@ -161,10 +161,3 @@ def test_policies_are_compared_pair_by_pair_on_the_same_bootstraps():
     assert again.results[0].samples == shared.samples
     assert again.as_json()["policies"][0]["digest"] == shared.run.digest()
     assert "change" not in again.as_json()["policies"][0]
-
-
-def test_who_is_better_how_often():
-    setting = Setting(trace=traces.load("t1"), cluster=cluster.parse("4xA100-40GB"), config=WorldConfig())
-    one = metrics.metrics_of(setting.run("exclusive"))
-    other = replace(one, jct_mean_s=one.jct_mean_s - 1)
-    assert metrics.better_share([other, one], [one, one], "jct_mean_s") == 0.75

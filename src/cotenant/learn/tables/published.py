@@ -21,8 +21,6 @@ SAMPLES = 4096
 """Of the data that MLPs and CNNs were trained with: the last batch of an epoch is what is left of it."""
 
 Cells = Mapping[str, str]
-_GROWTH = 32
-"""Channels that each layer of a dense block adds."""
 
 
 def read_published(path: Path) -> list[Row]:
@@ -58,11 +56,6 @@ def is_published(path: Path) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return any(needed <= columns for needed, _ in _READERS)
-
-
-def is_usable(row: Row) -> bool:
-    """Whether the peak of `row` is what the job needed: it trained, and the card was not full."""
-    return row.status == "ok" and row.extras.get("flag") != "near_capacity"
 
 
 def is_plain(row: Row) -> bool:
