@@ -70,6 +70,15 @@ def test_the_same_question_is_answered_from_the_cache(ask):
     assert first == second
 
 
+def test_other_estimators_take_the_options_of_the_run(job, capsys):
+    assert main(["estimate", "train.py", "--estimator", "params16", "--python", "/absent/python"]) == 1
+    assert "cannot start `/absent/python`" in capsys.readouterr().err
+    assert main(["estimate", "train.py", "--estimator", "params16", "--fits-on"]) == 2
+    assert "`--fits-on` is for `--estimator traced`" in capsys.readouterr().err
+    assert main(["compare", "train.py", "--lengths", "absent.csv"]) == 2
+    assert "cannot read lengths from `absent.csv`" in capsys.readouterr().err
+
+
 def test_utilization_is_told_on_request(ask, capsys):
     pytest.importorskip("numpy", reason="learned models need it")
     told = ask("--utilization")["utilization"]
@@ -79,7 +88,7 @@ def test_utilization_is_told_on_request(ask, capsys):
     assert main(["estimate", "train.py", "--utilization"]) == 0
     assert f"alone on an A100 about SMACT {told['smact']:.2f}" in capsys.readouterr().out
     assert main(["estimate", "train.py", "--utilization", "--estimator", "horus"]) == 2
-    assert "`--utilization` needs a trace" in capsys.readouterr().err
+    assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 
 
 def test_no_cache_neither_reads_nor_keeps(ask, tmp_path):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cotenant.cli import estimate_options as options
+from cotenant.cli import estimate_text
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import TraceError
 from cotenant.core.units import format_bytes
@@ -20,19 +22,22 @@ if TYPE_CHECKING:
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
+Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python training script; it is not changed.")]
+Gpu = Annotated[str, typer.Option(metavar="NAME", help="Device profile, e.g. A100-40GB.")]
+
 
 def command(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python training script; it is not changed.")],
-    args: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script, after `--`.")
-    ] = None,
-    gpu: Annotated[str, typer.Option(metavar="NAME", help="Device profile, e.g. A100-40GB.")] = "A100-40GB",
-    python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Interpreter that runs the script; default: this one.")
-    ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Optimizer steps to see.")] = 3,
-    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop the script after this long.")] = 120.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+    script: Script,
+    args: options.Args = None,
+    gpu: Gpu = "A100-40GB",
+    gpus: options.Gpus = 1,
+    stand_in: options.StandIn = None,
+    lengths: options.Lengths = "",
+    online: options.Online = False,
+    python: options.Python = None,
+    steps: options.Steps = 3,
+    timeout: options.Timeout = 120.0,
+    json: options.Json = False,
 ) -> None:
     """Ask every estimator about one PyTorch training script, without a GPU.
 
@@ -48,13 +53,21 @@ def command(
 
     began_s = time.perf_counter()
     request = EstimateRequest(
-        command=(script, *(args or ())), workdir=str(Path.cwd()), env=dict(os.environ), gpu=gpu, timeout_s=timeout
+        command=(script, *(args or ())),
+        workdir=str(Path.cwd()),
+        env=dict(os.environ),
+        gpu=gpu,
+        timeout_s=timeout,
+        gpus=gpus,
+        stand_ins=tuple(stand_in or ()),
+        lengths=lengths,
+        online=online,
     )
     try:
         result = TracedEstimator(steps=steps, python=python).explain(request)
     except TraceError as error:
-        if not json and error.log_tail.strip():
-            note("the script's last words:\n  " + "\n  ".join(error.log_tail.strip().splitlines()[-12:]))
+        if not json:
+            estimate_text.print_last_words(error)
         raise
     found = opinions(result, profile(gpu), request.command)
     elapsed_s = time.perf_counter() - began_s

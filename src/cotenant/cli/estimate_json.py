@@ -16,7 +16,8 @@ Of a traced one also:
                   `peak_reserved_bytes`, `bound_bytes`, `saves_bytes`, `assumed`
     utilization   with `--utilization`: `smact`, `smocc` (ratios), `gpu`, `warnings`; null where it cannot be told
     batch_size    with `--find-batch-size`: `argument`, `limit_bytes`, `largest`, `smallest_misfit`, `trials`
-                  (`batch_size`, `bound_bytes`, `fits`, `problem`); the estimate is that of `largest`
+                  (`batch_size`, `bound_bytes`, `fits`, `problem`), `remark` (a sentence or null: why a larger one
+                  may do); the estimate is that of `largest`
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cotenant.cli.output import Column, note, print_table
+from cotenant.core.errors import TraceError
 from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         (
             "bound",
             estimate.bound_bytes,
-            f"to find free: with a margin of {margin}, for {estimate.coverage:.0%} of jobs",
+            f"to find free: with a margin of {margin}, for {estimate.coverage * 100:.3g}% of jobs",
         ),
     ]
     for name, value, meaning in lines:
@@ -43,13 +44,20 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
     print()
     warnings = list(estimate.warnings)
     if result is not None:
-        print(f"  {result.fit.sentence}")
+        print(f"  {result.fit.sentence}{', as far as it was seen' if estimate.partial else ''}")
         print(f"  {_made_from(result, elapsed_s)}")
         if result.workspaces is not None:
             print(f"  {result.workspaces}")
         warnings = [each for each in warnings if not each.startswith(result.fit.sentence)]
     for warning in warnings:
         note(f"warning: {warning}")
+
+
+def print_last_words(error: TraceError) -> None:
+    """What the script printed last, before the error itself."""
+    last = error.log_tail.strip().splitlines()[-12:]
+    if last:
+        note("\n  ".join(["the script's last words:", *last]))
 
 
 def busy_line(smact: float, smocc: float | None) -> str:

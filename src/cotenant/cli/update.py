@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ import typer
 from cotenant.cli import times
 from cotenant.cli.common import JobIds, Json, Socket, for_each, new_client
 from cotenant.cli.jobspec import slowdown_bound
-from cotenant.cli.words import DEPENDENCIES, dependencies, gpu_count, with_ids
+from cotenant.cli.words import DEPENDENCIES, dependencies, gpu_count, priority_of, with_ids
 from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes, parse_duration
 
@@ -108,30 +109,28 @@ def command(
     cotenant update 17 18 --priority 5
     cotenant update 17 --dependency none --begin none
     """
-    if nice is not None and priority is not None:
-        raise UsageError("--nice and --priority say the same", hint="leave out one of them")
+    ahead = priority_of(nice, priority)
+    ahead = priority_of(nice, priority)
     fields: dict[str, Any] = {
         "name": job_name,
         "gpus": None if gpus is None else gpu_count(gpus),
         "exclusive": exclusive,
-        "priority": -nice if nice is not None else priority,
+        "priority": ahead,
         "requeue": requeue,
         "retries": retries,
         "max_attempts": max_attempts,
     }
     fields = {key: value for key, value in fields.items() if value is not None}
     fields |= _sharing(share, exclusive=exclusive)
-    for key, text, read in (
-        ("declared_bytes", gpu_mem, parse_bytes),
-        ("slowdown_bound", slowdown, _bound),
-        ("time_limit_s", time, parse_duration),
-        ("slot_s", time_slot, parse_duration),
-        ("begin_at_s", begin, _begin_at_s),
-        ("notify", notify, str),
-        ("progress", progress, str),
-    ):
-        if text is not None:
-            fields[key] = None if text == NONE else read(text)
+    fields |= _read(
+        declared_bytes=gpu_mem,
+        slowdown_bound=slowdown,
+        time_limit_s=time,
+        slot_s=time_slot,
+        begin_at_s=begin,
+        notify=notify,
+        progress=progress,
+    )
     if dependency is not None:
         fields |= dependencies(None if dependency == NONE else dependency)
     if not fields:
@@ -151,6 +150,22 @@ def _sharing(share: str | None, *, exclusive: bool | None) -> dict[str, Any]:
             raise UsageError("--share none and --no-exclusive exclude each other", hint="leave out one of them")
         return {"exclusive": True, "share": "auto"}
     return {"exclusive": bool(exclusive), "share": share}
+
+
+def _read(**texts: str | None) -> dict[str, Any]:
+    """Fields by what is written for them: None for `none`, which takes a wish back; absent where nothing is written."""
+    readers: dict[str, Callable[[str], Any]] = {
+        "declared_bytes": parse_bytes,
+        "slowdown_bound": _bound,
+        "time_limit_s": parse_duration,
+        "slot_s": parse_duration,
+        "begin_at_s": _begin_at_s,
+    }
+    return {
+        field: None if text == NONE else readers.get(field, str)(text)
+        for field, text in texts.items()
+        if text is not None
+    }
 
 
 def _begin_at_s(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What the words of an option mean, as Slurm spells them: GPUs, dependencies, environments."""
+"""What the words of an option mean, as Slurm spells them: GPUs, priorities, dependencies, environments."""
 
 from __future__ import annotations
 
@@ -42,6 +42,17 @@ def gres_count(gres: str | None) -> int | None:
     if not count or len(count) > len(str(MOST_GPUS)) or int(count) > MOST_GPUS:
         raise UsageError(f"`--gres={shortened(gres)}` is no number from 1 to {MOST_GPUS}", hint="write --gres=gpu:N")
     return int(count)
+
+
+def priority_of(nice: int | None, priority: int | None) -> int | None:
+    """What `--nice` or `--priority` asks for; None: neither is given.
+
+    Raises:
+        UsageError: both are.
+    """
+    if nice is not None and priority is not None:
+        raise UsageError("--nice and --priority say the same", hint="leave out one of them")
+    return -nice if nice is not None else priority
 
 
 DEPENDENCIES = {"afterok": "after", "afterany": "after_any", "afternotok": "after_failed"}

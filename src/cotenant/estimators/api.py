@@ -38,11 +38,11 @@ def estimate(
     were seen; the model may be on the CPU before, or be made by the function, and must go to `cuda` inside it.
 
     `gpus`: how many it sees; `per_gpu` of the answer tells of each that it uses. `stand_ins`, `lengths`, `online`: as
-    of `core.ports.EstimateRequest`.
+    of `core.ports.EstimateRequest`; they, `workdir`, `env` and `python` are for scripts only.
 
     Raises:
         TraceError: it could not be traced; `kind` says why.
-        UsageError: no such script, or no such GPU.
+        UsageError: no such script, no such GPU, or an option that is not for a function.
     """
     found = explain(
         target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, gpus=gpus,
@@ -75,11 +75,19 @@ def explain(
     Raises:
         TraceError, UsageError: as `estimate` does.
     """
+    if isinstance(args, str):
+        raise UsageError(f"`args` is one text, `{args}`", hint="give a list: `shlex.split` makes one")
+    if steps < 1:
+        raise UsageError(f"{steps} optimizer steps are none to see", hint="`steps` is at least 1")
     if callable(target):
         from cotenant.tracing.process.forked import trace_function
 
         if args:
             raise UsageError("a function takes no arguments", hint="bind them: `functools.partial(step, batch)`")
+        own = {"workdir": workdir, "env": env, "python": python, "stand_ins": stand_ins, "lengths": lengths}
+        for name, value in {**own, "online": online}.items():
+            if value:
+                raise UsageError(f"`{name}` is for scripts: a function runs in a copy of this process, as it is")
         known = profile(gpu)
         recorded = trace_function(target, card=card_of(known, gpus), steps=steps, timeout_s=timeout_s)
         return TracedEstimator(steps=steps).on(recorded, known)

@@ -14,11 +14,14 @@ _SECANTS = 5
 _GRAIN = 100
 """The answer is exact to this share of itself: to one example below 200, to 1 % above."""
 _MOST_GROWTH = 16
+_PLATEAU = 256
+"""Memory that a batch so many times larger leaves the same does not follow the batch (any more). Less tells nothing:
+the tensors of a few small examples share segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One batch size that was tried. `bound_bytes` is None, and `problem` told, where the script failed with it."""
+    """One batch size that was tried. `bound_bytes` is None, and `problem` told, where it gave no whole trace."""
 
     batch_size: int
     bound_bytes: int | None
@@ -31,9 +34,11 @@ class BatchSearch:
     """What the search found.
 
     Attributes:
-        largest: the largest size that was traced and fits; None if not even 1 does.
+        largest: the largest size that was traced and fits; None if not even 1 does. Where memory stops growing with
+            the size, the smallest of those that take the same.
         smallest_misfit: the smallest size that was traced and does not fit; None if every one fits.
         trials: in the order they were made.
+        remark: what to know of `largest` where it is not simply the last before memory runs out; None where it is.
     """
 
     argument: str
@@ -41,6 +46,7 @@ class BatchSearch:
     largest: int | None
     smallest_misfit: int | None
     trials: tuple[Trial, ...]
+    remark: str | None = None
 
 
 def find_batch_size(
@@ -63,27 +69,36 @@ def find_batch_size(
     first = search.attempt(start, may_fail=False)
     if first.fits:
         search.attempt(2 * start)
+        for factor in (8, _PLATEAU):
+            if search.is_flat() and search.high is None:
+                search.attempt(factor * start)
+        if search.is_flat() and search.high is None:
+            raise _useless(argument, search.known)
     elif start > 1:
         search.attempt(max(1, start // 2))
-    if search.is_flat():
-        search.attempt(8 * start)
-    if search.is_flat():
-        raise UsageError(
-            f"`{argument}` does not change the memory: the bound is {format_bytes(first.bound_bytes)} with "
-            f"{' and '.join(str(each.batch_size) for each in search.trials)}",
-            hint="name the argument that sets the batch size with `--arg`",
-        )
-    while len(search.trials) < _MOST_TRIALS:
+        if search.is_flat() and search.smallest > 1:
+            search.attempt(1)
+    while len(search.trials) < _MOST_TRIALS and search.plateau() is None:
         guess = search.next_guess()
         if guess is None:
             break
         search.attempt(guess)
+    largest = search.plateau() or search.low
     return BatchSearch(
         argument=argument,
         limit_bytes=limit_bytes,
-        largest=search.low.batch_size if search.low else None,
+        largest=largest.batch_size if largest else None,
         smallest_misfit=search.high.batch_size if search.high else None,
         trials=tuple(search.trials),
+        remark=search.remark(),
+    )
+
+
+def _useless(argument: str, trials: Sequence[Trial]) -> UsageError:
+    return UsageError(
+        f"`{argument}` does not change the memory: the bound is {format_bytes(trials[0].bound_bytes)} with "
+        f"{' and '.join(str(each.batch_size) for each in trials)}",
+        hint="name the argument that sets the batch size with `--arg`",
     )
 
 
@@ -114,10 +129,43 @@ class _Search:
         self.on_trial(trial)
         return trial
 
+    @property
+    def known(self) -> list[Trial]:
+        """Trials whose bound is known."""
+        return [each for each in self.trials if each.bound_bytes is not None]
+
+    @property
+    def smallest(self) -> int:
+        return min(each.batch_size for each in self.trials)
+
     def is_flat(self) -> bool:
         """More than one bound is known, and all are the same."""
-        known = [each.bound_bytes for each in self.trials if each.bound_bytes is not None]
-        return len(known) > 1 and len(set(known)) == 1
+        return len(self.known) > 1 and len({each.bound_bytes for each in self.known}) == 1
+
+    def plateau(self) -> Trial | None:
+        """The first trial from which on memory does not grow; None if it does, or nobody knows."""
+        if self.high is not None or self.low is None:
+            return None
+        same = [each for each in self.known if each.bound_bytes == self.low.bound_bytes]
+        first = min(same, key=lambda each: each.batch_size)
+        return first if self.low.batch_size >= _PLATEAU * first.batch_size else None
+
+    def remark(self) -> str | None:
+        """See `BatchSearch`."""
+        flat, low, high = self.plateau(), self.low, self.high
+        if flat is not None:
+            return f"from {flat.batch_size} on, larger batches take no more memory: do the data end there?"
+        if low is None:
+            return None
+        if high is None:
+            return f"larger ones than {low.batch_size} may fit: the search ended after {len(self.trials)} trials"
+        rest = high.batch_size - low.batch_size
+        if rest > max(1, low.batch_size // _GRAIN):
+            told = f"between {low.batch_size} and {high.batch_size} nothing is known: the search ended"
+            return f"{told} after {len(self.trials)} trials"
+        if high.problem is not None:
+            return f"with {high.batch_size} it is not memory that is missing: {high.problem}"
+        return None
 
     def next_guess(self) -> int | None:
         """The size to try next; None if the answer is known."""
@@ -127,12 +175,15 @@ class _Search:
         low = self.low.batch_size
         grain = max(1, low // _GRAIN)
         if self.high is None:
-            return max(low + grain, min(self.on_line() or 2 * low, _MOST_GROWTH * low))
+            most = _MOST_GROWTH * low
+            return max(low + grain, min(self.on_line() or most, most))
         high = self.high.batch_size
         if high - low <= grain:
             return None
         halve = len(self.trials) > _SECANTS and len(self.trials) % 2 == 0
         line = None if halve else self.on_line()
+        if line is not None and line >= high and self.high.bound_bytes is None:
+            line = None  # the line tells of memory, and memory is not what ended it here
         return min(max(line or (low + high) // 2, low + grain), high - 1)
 
     def on_line(self) -> int | None:

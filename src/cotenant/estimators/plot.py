@@ -45,7 +45,7 @@ def new_figure(path: Path) -> Any:
 def save_plot(path: Path, history: History, *, title: str, usable_bytes: int | None = None) -> None:
     """Draw allocated bytes by category and reserved bytes over the events; the file's ending chooses the format.
 
-    `usable_bytes`: drawn as a line if the reserved bytes come within a quarter of it.
+    `usable_bytes`: what the GPU has beside the context; a line if the reserved bytes come within a quarter of it.
 
     Raises:
         UsageError: as `new_figure`, or there is no event to draw.
@@ -68,7 +68,8 @@ def _draw(axes: Any, history: History, usable_bytes: int | None) -> None:
     axes.step(chosen, reserved, where="post", color="black", linewidth=1.2, label="reserved")
     top = max(reserved)
     if usable_bytes is not None and top * GiB > 0.75 * usable_bytes:
-        axes.axhline(usable_bytes / GiB, color="crimson", linestyle="--", linewidth=1, label="memory of the GPU")
+        told = "memory of the GPU,\nless the context"
+        axes.axhline(usable_bytes / GiB, color="crimson", linestyle="--", linewidth=1, label=told)
         top = max(top, usable_bytes / GiB)
     _shade(axes, history, top)
     _mark_peaks(axes, history, top)

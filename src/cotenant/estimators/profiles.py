@@ -104,7 +104,8 @@ class DeviceProfile:
                     name=f"{self.name}:{each.name}",
                     aliases=(),
                     nvml_names=tuple(f"{name} MIG {each.name}" for name in self.nvml_names),
-                    memory_total_bytes=each.memory_bytes,
+                    # Sources of 7g and of the whole card differ; an instance has no more than its card.
+                    memory_total_bytes=min(each.memory_bytes, self.torch_total_bytes or each.memory_bytes),
                     torch_total_bytes=None,
                     sm_count=each.sm_count,
                     context=derived_context(each.sm_count),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli import jobspec, words
+from cotenant.cli import job_program, jobspec, words
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import GiB, MiB
 
@@ -81,13 +81,13 @@ def test_resolve(folder, words, argv):
     script(folder, "a.py")
     script(folder, "b.sh")
     script(folder, "tool", mode=0o755)
-    found = jobspec.resolve(words, f"{HERE}:/usr/bin:/bin", moved=False)
+    found = job_program.resolve(words, f"{HERE}:/usr/bin:/bin", moved=False)
     assert found == [each.format(folder=folder) for each in argv]
 
 
 def test_a_job_that_runs_elsewhere_gets_the_script_by_its_full_path(folder):
     script(folder)
-    assert jobspec.resolve(["train.py"], HERE, moved=True)[1] == f"{folder}/train.py"
+    assert job_program.resolve(["train.py"], HERE, moved=True)[1] == f"{folder}/train.py"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint)
     script(folder)
     script(folder, "plain")
     with pytest.raises(UsageError) as caught:
-        jobspec.resolve(words, path, moved=False)
+        job_program.resolve(words, path, moved=False)
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 

@@ -22,7 +22,7 @@ def line(size):
 @pytest.mark.parametrize("start", [1, 8, 100, 129, 130, 131, 1000])
 def test_finds_the_largest_on_a_line(start):
     found = search(line, start=start)
-    assert (found.largest, found.smallest_misfit) == (130, 131)
+    assert (found.largest, found.smallest_misfit, found.remark) == (130, 131, None)
     assert len(found.trials) <= 5
 
 
@@ -63,12 +63,19 @@ def test_just_one_fits():
 def test_an_argument_that_does_nothing_is_told():
     with pytest.raises(UsageError, match="`--batch` does not change the memory") as caught:
         search(lambda size: 700)
-    assert "8 and 16 and 64" in caught.value.message
+    assert "8 and 16 and 64 and 2048" in caught.value.message
     assert "--arg" in caught.value.hint
 
 
 def test_small_batches_may_look_alike():
     assert search(lambda size: 500 + 20 * (size // 40), limit_mib=600).largest in range(237, 240)
+    assert search(lambda size: 500 + 2 * (size // 1000), limit_mib=600).largest in range(50_000, 51_000)
+
+
+def test_a_limit_below_what_small_batches_share_is_no_batch():
+    found = search(lambda size: 500 + 2 * (size // 100), limit_mib=400)
+    assert [each.batch_size for each in found.trials] == [8, 4, 1]
+    assert (found.largest, found.smallest_misfit) == (None, 1)
 
 
 def test_a_script_that_fails_with_a_large_batch_bounds_it():
@@ -80,6 +87,27 @@ def test_a_script_that_fails_with_a_large_batch_bounds_it():
     found = search(bound)
     assert found.largest == 100
     assert next(each for each in found.trials if each.batch_size > 100).problem.startswith("the script ended")
+    assert found.remark.startswith("with 101 it is not memory that is missing: the script ended")
+
+
+def test_where_the_script_fails_memory_draws_no_line():
+    """The line leads beyond what runs: what is left is halved, and no trial is next to one that failed."""
+
+    def bound(size):
+        if size > 4096:
+            raise TraceError("raised", "more than the data")
+        return 500 + size // 50
+
+    found = search(bound)
+    assert 4096 - 40 <= found.largest <= 4096 < found.smallest_misfit
+    assert found.smallest_misfit - found.largest <= found.largest // 100
+    assert len(found.trials) < 16
+
+
+def test_a_search_that_is_not_done_says_so():
+    found = search(lambda size: 500 + size.bit_length())
+    assert found.smallest_misfit is None
+    assert found.remark == f"larger ones than {found.largest} may fit: the search ended after 16 trials"
 
 
 def test_a_script_that_always_fails_is_an_error():
@@ -93,7 +121,9 @@ def test_a_script_that_always_fails_is_an_error():
 def test_memory_that_stops_growing_ends_the_search():
     found = search(lambda size: min(line(size), 5000))
     assert found.smallest_misfit is None
-    assert len(found.trials) == 16
+    assert len(found.trials) <= 8
+    assert found.largest < 1000
+    assert "larger batches take no more memory" in found.remark
 
 
 def test_every_trial_is_told():

@@ -7,6 +7,7 @@ import pytest
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import GiB, MiB
 from cotenant.estimators.profiles import derived_context, profile, profile_for_gpu, profiles
+from cotenant.estimators.replays import usable_bytes
 
 NAMES = [
     "A100-40GB",
@@ -145,3 +146,9 @@ def test_a_mig_instance():
 def test_an_unknown_mig_profile(name):
     with pytest.raises(UnknownName, match="no MIG profile of"):
         profile(name)
+
+
+def test_no_instance_has_more_than_its_card():
+    for card in profiles():
+        for each in card.mig:
+            assert usable_bytes(card.instance(each.name)) <= usable_bytes(card), f"{card.name}:{each.name}"

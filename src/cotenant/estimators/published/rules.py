@@ -50,9 +50,10 @@ class TraceRule(ABC):
         self._steps = steps
         self._python = python
 
-    def estimate(self, request: EstimateRequest) -> Estimate:
-        """The estimate; see `core.ports.Estimator`."""
-        recorded = TracedEstimator(steps=self._steps, python=self._python).explain(request).trace
+    def estimate(self, request: EstimateRequest, tracer: TracedEstimator | None = None) -> Estimate:
+        """The estimate; see `core.ports.Estimator`. `tracer`: makes the trace in place of one of its own."""
+        tracer = tracer or TracedEstimator(steps=self._steps, python=self._python)
+        recorded = tracer.explain(request).trace
         return self.on(recorded, features_of(recorded, request.command), profile(request.gpu))
 
     def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:

@@ -1,0 +1,99 @@
+"""`cotenant estimate`: what it says beside the estimate, and what it refuses before a script is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cotenant.cli.estimate_batch import Batch
+from cotenant.cli.estimate_extras import Extras
+from cotenant.core.errors import CotenantError, TraceError, UsageError
+from cotenant.core.ports import EstimateRequest
+from cotenant.core.units import MiB
+from cotenant.estimators.profiles import profile
+from cotenant.estimators.traced import TracedEstimator
+from traces import a_trace, alloc, steps
+
+GPU = profile("A100-40GB")
+REQUEST = EstimateRequest(command=("train.py",), workdir=".", gpu="A100-40GB")
+
+
+def extras(*, plot=None, snapshot=None):
+    return Extras(fits_on=False, what_if=False, utilization=False, plot=plot, snapshot=snapshot, batch=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param("absent/x.pickle", "no folder", id="no such folder"),
+        pytest.param(".", "is a folder", id="a folder"),
+        pytest.param("link.py", "is the script", id="the script itself"),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused(tmp_path, name, told):
+    script = tmp_path / "train.py"
+    script.write_text("pass")
+    (tmp_path / "link.py").symlink_to(script)
+    with pytest.raises(UsageError, match=told):
+        extras(snapshot=tmp_path / name).check_files(str(script))
+    extras(snapshot=tmp_path / "x.pickle").check_files(str(script))
+
+
+def test_a_plot_ends_where_the_context_begins(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
+    asked = {}
+    monkeypatch.setattr("cotenant.estimators.plot.save_plot", lambda path, history, **more: asked.update(more))
+    result = TracedEstimator().on(a_trace([alloc(0, 39_000)]), GPU)
+    extras(plot=tmp_path / "x.svg").save_files(result, title="train.py")
+    assert asked["usable_bytes"] == result.fit.usable_bytes - result.estimate.context_bytes
+
+
+def test_of_several_gpus_the_files_name_theirs(tmp_path, capsys):
+    events = [alloc(0, 10), alloc(1, 500)._replace(device=1)]
+    result = TracedEstimator().on(a_trace(events, devices=2), GPU)
+    extras(snapshot=tmp_path / "x.pickle").save_files(result, title="train.py")
+    assert "snapshot of GPU 1 in" in capsys.readouterr().err
+
+
+class Scripted:
+    """In place of an estimator that runs scripts: what each batch size gives, made by `trace_of`."""
+
+    def __init__(self, trace_of):
+        self.trace_of = trace_of
+
+    def explain(self, request):
+        return TracedEstimator().on(self.trace_of(int(request.command[-1])), GPU)
+
+
+def search(trace_of, limit_mib):
+    batch = Batch(argument="--batch-size", limit_bytes=limit_mib * MiB)
+    return batch.search(REQUEST, Scripted(trace_of), json=True)
+
+
+def test_a_lower_bound_lets_no_batch_fit():
+    def trace_of(size):
+        whole = steps(batch_mib=size)
+        return replace(whole, partial=True, warnings=("it was stopped",)) if size > 20 else whole
+
+    _, found = search(trace_of, 30_000)
+    assert found.largest == 20
+    assert "it is not memory that is missing: only a lower bound: it was stopped" in found.remark
+
+
+def test_no_batch_that_fits_names_the_smallest_whose_bound_is_known():
+    def trace_of(size):
+        if size == 1:
+            raise TraceError("raised", "the script raised ValueError: more than one is needed")
+        return steps(batch_mib=size)
+
+    with pytest.raises(CotenantError) as caught:
+        search(trace_of, 1)
+    assert "with 4 the bound is 2.1 GiB; with 1" in caught.value.message
+    assert caught.value.message.endswith("; with 1, the script raised ValueError: more than one is needed")
+
+
+def test_no_batch_that_fits_where_none_changes_anything_names_the_argument():
+    with pytest.raises(CotenantError) as caught:
+        search(lambda size: steps(batch_mib=10), 1)
+    assert "`--arg`" in caught.value.hint

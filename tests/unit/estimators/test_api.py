@@ -1,0 +1,28 @@
+"""`cotenant.estimate`: what it refuses before anything is run."""
+
+from __future__ import annotations
+
+import pytest
+
+import cotenant
+from cotenant.core.errors import UsageError
+
+
+def step():
+    raise AssertionError("was called")
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "told"),
+    [
+        pytest.param("train.py", {"args": "--batch-size 4"}, "`args` is one text", id="words in one text"),
+        pytest.param("train.py", {"steps": 0}, "0 optimizer steps", id="no step"),
+        pytest.param(step, {"args": ["4"]}, "takes no arguments", id="arguments of a function"),
+        pytest.param(step, {"lengths": "longest"}, "`lengths` is for scripts", id="lengths"),
+        pytest.param(step, {"stand_ins": ["3x4"]}, "`stand_ins` is for scripts", id="stand-ins"),
+        pytest.param(step, {"env": {"A": "1"}}, "`env` is for scripts", id="an environment"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(target, given, told):
+    with pytest.raises(UsageError, match=told):
+        cotenant.estimate(target, **given)
