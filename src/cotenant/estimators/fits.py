@@ -107,18 +107,21 @@ def judge(scene: Scene, free: ReplayResult, margin: int) -> tuple[Fit, ReplayRes
     return fit, result
 
 
-def fits_on(trace: MemoryTrace, stack: Stack, spread_bytes: int, coverage: float | None = None) -> tuple[Fit, ...]:
+def fits_on(
+    trace: MemoryTrace, stack: Stack, spread_bytes: int, coverage: float | None = None, *, split_bytes: int = 0
+) -> tuple[Fit, ...]:
     """Verdicts for every known GPU and its MIG instances, largest first.
 
-    `spread_bytes`: of the interval on the GPU that was asked for, above its middle; taken for all. `coverage`: as of
-    `margin_of`.
+    `spread_bytes`: of the interval on the GPU that was asked for, above its middle; `split_bytes`: of that interval;
+    both are taken for all. `coverage`: as of `margin_of`.
     """
     made = capability_of(trace)
     seen: dict[object, tuple[Scene, ReplayResult]] = {}
     found = []
     for gpu in (with_nccl(each, trace.header) for each in _all_gpus()):
         scene, free = _replayed(trace, gpu, stack, seen)
-        fit, _ = judge(scene, free, margin_of(trace, gpu, free, spread_bytes, coverage, stack.answers).bytes)
+        margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.answers, split_bytes=split_bytes)
+        fit, _ = judge(scene, free, margin.bytes)
         differs = made is not None and gpu.compute_capability != made
         found.append(replace(fit, capability_differs=differs))
     return tuple(sorted(found, key=lambda each: (-each.usable_bytes, each.gpu)))

@@ -37,12 +37,15 @@ class Interval:
         low_bytes, high_bytes: least and most, the unchanged replay included.
         states: one range (low, high), or two where the values fall into two groups far apart.
         replays: how many were made, the unchanged one not counted.
+        split_bytes: how far one more replay, of no part in the range, is above the unchanged one: in it every
+            convolution that is suspected of it is split over the elements of its kernel (`ConvRule.split_bytes`).
     """
 
     low_bytes: int
     high_bytes: int
     states: tuple[tuple[int, int], ...]
     replays: int
+    split_bytes: int = 0
 
 
 def interval_of(trace: MemoryTrace, gpu: DeviceProfile, stack: Stack, reserved_bytes: int) -> Interval:
@@ -57,7 +60,24 @@ def interval_of(trace: MemoryTrace, gpu: DeviceProfile, stack: Stack, reserved_b
     count = max(2, min(_REPLAYS, _EVENTS // max(1, len(trace.events))))
     values = [_changed(trace, gpu, stack, seed).replay().peak_reserved_bytes for seed in range(count)]
     values.append(reserved_bytes)
-    return Interval(low_bytes=min(values), high_bytes=max(values), states=states_of(values), replays=count)
+    return Interval(
+        low_bytes=min(values),
+        high_bytes=max(values),
+        states=states_of(values),
+        replays=count,
+        split_bytes=_split_bytes(trace, gpu, stack, reserved_bytes),
+    )
+
+
+def _split_bytes(trace: MemoryTrace, gpu: DeviceProfile, stack: Stack, reserved_bytes: int) -> int:
+    """As of `Interval.split_bytes`; no replay where no call is suspected."""
+    rule = conv_of(gpu, stack)
+    told = {id(op): rule.split_bytes(op) for op in trace.ops if op.kind.startswith("conv")}
+    split = {key: nbytes for key, nbytes in told.items() if nbytes is not None}
+    if not split:
+        return 0
+    scene = scene_of(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else rule(op))
+    return max(0, scene.replay().peak_reserved_bytes - reserved_bytes)
 
 
 def states_of(values: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """What is added to a traced estimate, so that the true peak stays below it with a chosen probability.
 
 Split conformal prediction on our own errors: `data/margins.json` holds, for each family of jobs, what measured peaks
-were above the interval of the estimate, on a scale that follows what is uncertain. A quantile of them covers a further
+were above the estimate or its interval, on a scale that follows what is uncertain. A quantile of them covers a further
 job of that family with the probability asked for, whatever the distribution, if it is drawn like those measured.
 Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; decision 0011. The file is made by
 `benchmarks/margins.py`.
@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any
 
 from cotenant.allocator import ReplayResult
 from cotenant.core.errors import UsageError
@@ -28,14 +27,14 @@ from cotenant.estimators.profiles import DeviceProfile
 COVERAGE = 0.99
 CONV_COVERAGE = 0.95
 """Probability asked for unless said otherwise; the second where cuDNN chooses algorithms, since a few of its choices
-are far off any rule, and 99 % of networks would cost most of them a third of their memory."""
+are far off any rule, and 99 % of networks would cost twice the margin."""
 
-FAMILIES = ("no convolutions", "known convolutions", "even convolutions", "odd convolutions")
-"""Jobs without cuDNN's convolutions; with only such as cuDNN was asked for; with others, all of whose channels are
-multiples of four, as tensor cores take them; with others."""
+FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
+"""Jobs without cuDNN's convolutions; with only such as cuDNN was asked for; with others."""
 
-_EVEN = 4
-_FIRST_LAYER = 4
+_GUESSED_BYTES = 2048 * MiB
+_SPLIT_WEIGHT = 8
+"""What a guessed job's scale has beside the reserved bytes (decision 0024)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +68,19 @@ def margin_of(
     spread_bytes: int,
     coverage: float | None = None,
     answers: CudnnAnswers | None = None,
+    *,
+    split_bytes: int = 0,
 ) -> Margin:
     """The margin of a replay without end that small changes raised by up to `spread_bytes`.
 
-    `coverage`: None for the usual one. `answers`: as of `family_of`. Beside spread and quantile: how far the context
-    can exceed its typical size.
+    `coverage`: None for the usual one. `answers`: as of `family_of`. `split_bytes`: as of `Interval`. Beside spread and
+    quantile: how far the context can exceed its typical size.
     """
     family = family_of(trace, gpu, answers)
     wanted = coverage or (COVERAGE if family == FAMILIES[0] else CONV_COVERAGE)
     scores = calibration()[family]
     score, reached = quantile(scores, wanted)
-    beyond = score * scale_bytes(family, free.peak_reserved_bytes, free.peak_allocated_bytes)
+    scale = scale_bytes(family, free.peak_reserved_bytes, free.peak_allocated_bytes, split_bytes)
     warnings = []
     if reached < wanted:
         warnings.append(
@@ -88,7 +89,7 @@ def margin_of(
         )
     context = gpu.context.high_bytes - gpu.context.typical_bytes
     return Margin(
-        bytes=max(0, round(spread_bytes + beyond)) + context,
+        bytes=max(0, round(above_bytes(family, score, spread_bytes, scale))) + context,
         coverage=min(wanted, reached),
         family=family,
         rows=len(scores),
@@ -96,15 +97,34 @@ def margin_of(
     )
 
 
-def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int) -> int:
-    """What a family's scores are counted in.
+def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int, split_bytes: int) -> int:
+    """What a family's scores are counted in; `split_bytes`: as of `Interval`.
 
     Without convolutions only the allocator's history is uncertain, and that is what it holds beyond the live blocks;
-    a workspace can move all of it.
+    a workspace can move all of it. Where workspaces are guessed, most of what is uncertain is whether a few calls take
+    several times their operands.
     """
     if family == FAMILIES[0]:
         return reserved_bytes - allocated_bytes + 16 * MiB
-    return reserved_bytes + 128 * MiB
+    if family == FAMILIES[1]:
+        return reserved_bytes + 128 * MiB
+    return reserved_bytes + _GUESSED_BYTES + _SPLIT_WEIGHT * split_bytes
+
+
+def above_bytes(family: str, score: float, spread_bytes: int, scale: int) -> float:
+    """What a score stands for, above the estimate.
+
+    It comes on top of the interval; where workspaces are guessed it is the larger of both, since there the interval is
+    wide and rarely too low and too narrow for the same reason.
+    """
+    return max(spread_bytes, score * scale) if family == FAMILIES[2] else spread_bytes + score * scale
+
+
+def score_of(family: str, found_bytes: int, spread_bytes: int, scale: int) -> float:
+    """The least score for which `above_bytes` gives `found_bytes`, of a measured peak above its estimate."""
+    if family == FAMILIES[2]:
+        return found_bytes / scale if found_bytes > spread_bytes else 0.0
+    return (found_bytes - spread_bytes) / scale
 
 
 def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
@@ -126,14 +146,7 @@ def family_of(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnAnswers | No
     if not calls:
         return FAMILIES[0]
     rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
-    if not any(rule.guesses(op) for op in calls):
-        return FAMILIES[1]
-    return FAMILIES[2] if all(_is_even(op.params) for op in calls) else FAMILIES[3]
-
-
-def _is_even(params: Mapping[str, Any]) -> bool:
-    out_channels, in_channels = params["w"][:2]
-    return bool(out_channels % _EVEN == 0 and (in_channels <= _FIRST_LAYER or in_channels % _EVEN == 0))
+    return FAMILIES[2] if any(rule.guesses(op) for op in calls) else FAMILIES[1]
 
 
 @lru_cache(maxsize=1)

@@ -110,7 +110,7 @@ def blas_of(gpu: DeviceProfile, stack: Stack) -> BlasWorkspaces:
     return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
 
 
-def conv_of(gpu: DeviceProfile, stack: Stack | None = None, *, second_guess: bool = False) -> ConvWorkspace:
+def conv_of(gpu: DeviceProfile, stack: Stack | None = None, *, second_guess: bool = False) -> ConvRule:
     """The convolution workspaces on `gpu`, by the answers of `stack` where it has some; `second_guess` as of
     `ConvRule`.
     """

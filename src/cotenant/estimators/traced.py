@@ -81,7 +81,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "4"
+    version = "5"
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class TracedEstimator:
         free = scene.replay()
         interval = interval_of(recorded, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
-        margin = margin_of(recorded, gpu, free, spread, self._coverage, stack.answers)
+        margin = margin_of(recorded, gpu, free, spread, self._coverage, stack.answers, split_bytes=interval.split_bytes)
         fit, result = judge(scene, free, margin.bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.estimators.margin import margin_of
-from cotenant.estimators.replays import Scene, make_stack, scene_of
+from cotenant.estimators.replays import Scene, scene_of
 from cotenant.estimators.traced import TracedResult
 
 SETTINGS = (
@@ -60,10 +60,10 @@ def _changes(result: TracedResult) -> Iterator[Change]:
     stack = result.scene.stack
     for setting in SETTINGS:
         try:
-            other = make_stack(stack.torch_version, merged(stack.alloc_conf, setting), stack.cublas_config)
+            scene = result.scene.with_settings(merged(stack.alloc_conf, setting))
         except UsageError:
             continue
-        yield _change(result, setting, "setting", replace(result.scene, stack=other))
+        yield _change(result, setting, "setting", scene)
     smaller = with_8bit_states(result.trace)
     if smaller.events != result.trace.events:
         yield _change(result, "8-bit optimizer states", "optimizer", scene_of(smaller, result.scene.gpu, stack))
@@ -72,8 +72,20 @@ def _changes(result: TracedResult) -> Iterator[Change]:
 def _change(result: TracedResult, name: str, kind: str, scene: Scene) -> Change:
     replayed = scene.replay()
     reserved = replayed.peak_reserved_bytes
-    margin = margin_of(result.trace, scene.gpu, replayed, result.spread_bytes, result.coverage).bytes
-    bound = reserved + scene.gpu.context.typical_bytes + margin
+    margin = margin_of(
+        result.trace,
+        scene.gpu,
+        replayed,
+        result.spread_bytes,
+        result.coverage,
+        result.scene.stack.answers,
+        split_bytes=result.interval.split_bytes,
+    )
+    bound = reserved + scene.gpu.context.typical_bytes + margin.bytes
+    if kind == "optimizer":
+        # Without convolutions the margin follows what is reserved and not allocated. Smaller states in the segments of
+        # the larger ones make that more, and nothing less certain.
+        bound = min(bound, reserved + result.fit.bound_bytes - result.fit.reserved_bytes)
     return Change(
         name=name,
         kind=kind,

@@ -95,6 +95,23 @@ def test_in_half_of_them_weight_gradients_have_other_parts():
     assert taken == [{usual}, {other}, {other}, {usual}]
 
 
+def test_one_more_replay_splits_the_calls_that_are_suspected():
+    params = {**conv_wgrad().params, "x": (2, 256, 8, 8), "y": (2, 1536, 8, 8)}  # too few pixels for the rule
+    few = OpCall(kind="conv_wgrad", thread="autograd", params=params)
+    reserved, found = interval(a_trace([call(0), call(1)], [few, conv_wgrad()]))
+    split = conv_of(GPU).split_bytes(few)
+    assert conv_of(GPU)(few) == 0
+    assert split is not None
+    # The other call needs more than that, so it reserves a segment of its own, as it does without.
+    assert found.split_bytes == pytest.approx(split, abs=2 * MiB)
+    assert found.high_bytes < reserved + found.split_bytes
+
+
+def test_where_none_is_suspected_nothing_is_replayed():
+    assert interval(steps())[1].split_bytes == 0
+    assert interval(a_trace([call(0)], [conv_wgrad()]))[1].split_bytes == 0
+
+
 def test_in_every_other_the_addresses_grow():
     trace = a_trace([alloc(0, 1)])
     scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]

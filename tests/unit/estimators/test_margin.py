@@ -10,14 +10,23 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import OpCall
 from cotenant.core.units import MiB
 from cotenant.estimators import margin as module
-from cotenant.estimators.margin import FAMILIES, check_coverage, family_of, margin_of, quantile, scale_bytes
+from cotenant.estimators.margin import (
+    FAMILIES,
+    above_bytes,
+    check_coverage,
+    family_of,
+    margin_of,
+    quantile,
+    scale_bytes,
+    score_of,
+)
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.replays import scene_of, stack_of
 from cotenant.estimators.traced import TracedEstimator
 from traces import a_trace, alloc, call
 
 A100 = profile("A100-40GB")
-DENSE, KNOWN, EVEN, ODD = FAMILIES
+DENSE, KNOWN, GUESSED = FAMILIES
 
 
 def conv(x=(64, 64, 56, 56), w=(64, 64, 3, 3), y=(64, 64, 56, 56), kind="conv_forward", **changes):
@@ -54,15 +63,13 @@ def scores(monkeypatch):
         pytest.param([OpCall(kind="gemm", thread="main")], "A100-40GB", DENSE, id="matrices only"),
         pytest.param([conv(groups=64, w=(64, 1, 3, 3))], "A100-40GB", DENSE, id="depthwise: no cuDNN"),
         pytest.param([conv()], "A100-40GB", KNOWN, id="of ResNet, looked up"),
-        pytest.param([conv(), conv(padding=(9, 9))], "A100-40GB", EVEN, id="one is in no table"),
-        pytest.param([conv()], "RTX3060-12GB", EVEN, id="no table for this capability"),
-        pytest.param([conv(padding=(9, 9), w=(63, 64, 3, 3))], "A100-40GB", ODD, id="channels that need padding"),
-        pytest.param([conv(padding=(9, 9), w=(64, 63, 3, 3))], "A100-40GB", ODD, id="channels that come in, too"),
+        pytest.param([conv(), conv(padding=(9, 9))], "A100-40GB", GUESSED, id="one is in no table"),
+        pytest.param([conv()], "RTX3060-12GB", GUESSED, id="no table for this capability"),
         pytest.param([conv(padding=(9, 9), w=(64, 3, 3, 3))], "A100-40GB", KNOWN, id="a first layer"),
         pytest.param([conv(dtype="float64")], "A100-40GB", KNOWN, id="no tensor cores, no workspace"),
-        pytest.param([conv(dtype="bfloat16")], "A100-40GB", EVEN, id="halves in the usual layout"),
+        pytest.param([conv(dtype="bfloat16")], "A100-40GB", GUESSED, id="halves in the usual layout"),
         pytest.param([conv(dtype="bfloat16", channels_last=True)], "A100-40GB", KNOWN, id="halves as cores take them"),
-        pytest.param([conv(benchmark=True)], "A100-40GB", EVEN, id="whatever was fastest"),
+        pytest.param([conv(benchmark=True)], "A100-40GB", GUESSED, id="whatever was fastest"),
     ],
 )
 def test_family(ops, gpu, family):
@@ -96,7 +103,7 @@ def test_margin_is_the_spread_and_the_quantile(scores):
     trace = with_ops()
     free = scene_of(trace, A100, stack_of(trace.header)).replay()
     context = A100.context.high_bytes - A100.context.typical_bytes
-    scale = scale_bytes(DENSE, free.peak_reserved_bytes, free.peak_allocated_bytes)
+    scale = scale_bytes(DENSE, free.peak_reserved_bytes, free.peak_allocated_bytes, 0)
     found = margin_of(trace, A100, free, 40 * MiB, 0.9)
     assert found.bytes == round(0.9 * scale + 40 * MiB) + context
     assert (found.coverage, found.family, found.rows, found.warnings) == (0.9, DENSE, 99, ())
@@ -129,8 +136,42 @@ def test_a_negative_quantile_takes_nothing_away(monkeypatch):
 
 
 def test_scale_follows_what_is_uncertain():
-    assert scale_bytes(DENSE, 1000 * MiB, 900 * MiB) == 116 * MiB
-    assert {scale_bytes(each, 1000 * MiB, 900 * MiB) for each in (KNOWN, EVEN, ODD)} == {1128 * MiB}
+    assert scale_bytes(DENSE, 1000 * MiB, 900 * MiB, 50 * MiB) == 116 * MiB
+    assert scale_bytes(KNOWN, 1000 * MiB, 900 * MiB, 50 * MiB) == 1128 * MiB
+    assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 0) == 3048 * MiB
+    assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 50 * MiB) == 3448 * MiB
+
+
+@pytest.mark.parametrize(
+    ("family", "score", "above"),
+    [
+        pytest.param(KNOWN, 0.2, 50, id="on top of the interval"),
+        pytest.param(KNOWN, -0.2, 10, id="or less"),
+        pytest.param(GUESSED, 0.2, 30, id="within the interval"),
+        pytest.param(GUESSED, 0.4, 40, id="beyond it"),
+        pytest.param(GUESSED, 0.0, 30, id="nothing is below the interval"),
+    ],
+)
+def test_what_a_score_stands_for(family, score, above):
+    assert above_bytes(family, score, 30, 100) == above
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_score_is_the_least_that_covers_its_row(family):
+    for found in (-20, 0, 30, 31, 90):
+        score = score_of(family, found, 30, 100)
+        assert above_bytes(family, score, 30, 100) >= found
+        if score:
+            assert above_bytes(family, score - 0.01, 30, 100) < found
+
+
+def test_a_suspected_call_widens_the_margin_and_its_absence_does_not(scores):
+    trace = with_ops(conv(padding=(9, 9)))
+    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    context = A100.context.high_bytes - A100.context.typical_bytes
+    usual, suspected = (margin_of(trace, A100, free, 0, 0.9, split_bytes=each).bytes for each in (0, 100 * MiB))
+    assert usual == round(0.9 * scale_bytes(GUESSED, free.peak_reserved_bytes, 0, 0)) + context
+    assert suspected - usual == round(0.9 * 8 * 100 * MiB)
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 1.5, -0.1])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cotenant.core.units import MiB
+from cotenant.estimators.cudnn.answers import CudnnAnswers, question_of
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.estimators.whatif import merged, what_if, with_8bit_states
-from traces import a_trace, alloc, free, steps
+from traces import a_trace, alloc, call, conv_call, free, steps
 
 GPU = profile("A100-40GB")
 
@@ -71,6 +74,33 @@ def test_8bit_states_shrink_to_a_quarter_and_their_scales():
 def test_8bit_sizes(nbytes, category, left):
     event = alloc(0, 0, category)._replace(bytes=nbytes)
     assert with_8bit_states(a_trace([event])).events[0].bytes == left
+
+
+def test_smaller_states_in_the_same_segments_cost_nothing():
+    # Segments of 600 and 700 MiB are there before the first state.
+    events = [alloc(0, 600), free(0), alloc(1, 700), free(1)]
+    result, found = changes(a_trace([*events, alloc(2, 590, "optimizer state", "step"), alloc(3, 690)]))
+    change = found["8-bit optimizer states"]
+    assert change.peak_reserved_bytes == result.fit.reserved_bytes
+    assert change.peak_allocated_bytes < result.replay.peak_allocated_bytes
+    assert change.saves_bytes == 0
+
+
+def test_the_word_of_the_jobs_cudnn_counts_for_changes_too():
+    """Its margin is that of known convolutions, also under other settings."""
+    call_of = conv_call(x=[32, 63, 40, 40], w=[65, 63, 3, 3])
+    key = json.dumps(question_of(call_of), sort_keys=True, separators=(",", ":"))
+    known = CudnnAnswers(version=91002, capability=(8, 0), found={key: 0})
+
+    class Asked(TracedEstimator):
+        def _answers(self, recorded, gpu):
+            return known
+
+    trace = a_trace([alloc(0, 500), call(0)], [call_of])
+    result = Asked().on(trace, GPU)
+    assert result.fit.bound_bytes != TracedEstimator().on(trace, GPU).fit.bound_bytes
+    found = {each.name: each.saves_bytes for each in what_if(result)}
+    assert found["garbage_collection_threshold:0.8"] == 0
 
 
 def test_no_row_for_states_that_are_not_there():

@@ -50,6 +50,9 @@ _SPLIT_UP_TO_CHANNELS = 576
 """With more output and at most so many input channels a weight gradient is split all the same."""
 _MANY_IMAGES = 44
 """Images from which on it is split with more input channels, too."""
+_WIDE_TILE = 256
+_SUSPECTED_TILES = 6
+"""Tiles of channels of an input gradient that takes several times its operands on many networks (decision 0024)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,28 @@ class ConvRule:
         if sizes.stem or _is_narrow_pointwise(sizes) or self._known(call, sizes) is not None:
             return False
         return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
+
+    def split_bytes(self, call: OpCall) -> int | None:
+        """What `call` takes where it is split over the elements of its kernel; None if it is not suspected of that.
+
+        Suspected are guessed calls of two kinds that measured networks had beyond any rule (decision 0024): input
+        gradients of 1,281 to 1,536 channels, whose result is written once for each element, and weight gradients over
+        few pixels, for which the rule takes nothing.
+        """
+        p: dict[str, Any] = dict(call.params)
+        _, channels, *kernel = p["w"]
+        elements: int = math.prod(kernel)
+        kind = _kind(call)
+        few = kind == "conv_wgrad" and p["y"][0] * math.prod(p["y"][2:]) <= _FEW_PIXELS
+        wide = kind == "conv_dgrad" and math.ceil(channels / _WIDE_TILE) == _SUSPECTED_TILES
+        if elements == 1 or not (few or wide) or not self.guesses(call):
+            return None
+        sizes = _sizes(p)
+        if few:
+            return sizes.x + sizes.y + elements * sizes.weight
+        result, other = (p["y"], sizes.x) if p.get("transposed") else (p["x"], sizes.y)
+        one: int = _item_bytes(p) * result[0] * _SUSPECTED_TILES * _WIDE_TILE * math.prod(result[2:])
+        return elements * one + other + sizes.weight
 
     def _is_for_tensor_cores(self, p: dict[str, Any]) -> bool:
         if p["groups"] > 1 or not p.get("enabled", True):
@@ -240,8 +265,12 @@ def _is_narrow_pointwise(sizes: _Sizes) -> bool:
     return sizes.pointwise and sizes.narrow
 
 
+def _item_bytes(p: dict[str, Any]) -> int:
+    return 2 if p["dtype"] in _HALF else 4
+
+
 def _sizes(p: dict[str, Any]) -> _Sizes:
-    item = 2 if p["dtype"] in _HALF else 4
+    item = _item_bytes(p)
     out_channels, in_channels, *kernel = p["w"]
     if p.get("transposed"):
         out_channels, in_channels = in_channels, out_channels

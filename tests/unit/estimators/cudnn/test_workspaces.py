@@ -203,6 +203,41 @@ def test_an_asked_call_is_not_guessed():
     assert not replace(A100, answers=answers(conv(), 0)).guesses(conv())
 
 
+WIDE = {"x": (200, 1500, 8, 8), "w": (512, 1500, 3, 3), "y": (200, 512, 8, 8)}
+SIX_TILES = 200 * 6 * 256 * 64  # elements of the result
+
+
+@pytest.mark.parametrize(
+    ("call", "elements"),
+    [
+        pytest.param(
+            conv("conv_dgrad", **WIDE), 9 * SIX_TILES + 200 * 512 * 64 + 512 * 1500 * 9, id="once for each element"
+        ),
+        pytest.param(
+            conv(
+                transposed=True, x=(200, 512, 8, 8), w=(512, 1500, 3, 3), y=(200, 1500, 8, 8)
+            ),  # runs as an input gradient
+            9 * SIX_TILES + 200 * 512 * 64 + 512 * 1500 * 9,
+            id="as an input gradient",
+        ),
+        pytest.param(conv("conv_wgrad"), X + Y + 9 * W, id="few pixels"),
+        pytest.param(large("conv_wgrad"), None, id="more pixels"),
+        pytest.param(large("conv_dgrad"), None, id="fewer channels"),
+        pytest.param(conv("conv_dgrad", **{**WIDE, "w": (512, 1280, 3, 3)}), None, id="five tiles"),
+        pytest.param(conv("conv_dgrad", **{**WIDE, "w": (512, 1537, 3, 3)}), None, id="seven tiles"),
+        pytest.param(conv(**WIDE), None, id="forward"),
+        pytest.param(conv("conv_dgrad", **{**WIDE, "w": (512, 1500, 1, 1)}), None, id="a kernel of one element"),
+    ],
+)
+def test_what_suspected_calls_may_take(call, elements):
+    assert A100.split_bytes(call) == (None if elements is None else 4 * elements)
+
+
+def test_what_cudnn_was_asked_for_is_not_suspected():
+    call = conv("conv_wgrad")
+    assert replace(A100, answers=answers(call, 0)).split_bytes(call) is None
+
+
 def test_told_of_convolutions():
     calls = (conv(), conv("conv_dgrad"), conv(groups=2), OpCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header={})
