@@ -24,8 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FAMILY_COLORS = {
     "no convolutions": "#4e79a7",
     "known convolutions": "#59a14f",
-    "even convolutions": "#f28e2b",
-    "odd convolutions": "#e15759",
+    "guessed convolutions": "#e15759",
 }
 
 

@@ -30,10 +30,11 @@ from ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sa
 from ground_truth_rows import GROUPS, Row, read
 from ground_truth_scores import commonest
 from kept_results import commit, keep, today
+from margin_scales import Guessed, scale_lines
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
-from cotenant.estimators.margin import FAMILIES, family_of, quantile, scale_bytes
+from cotenant.estimators.margin import FAMILIES, above_bytes, family_of, quantile, scale_bytes, score_of
 from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import TracedEstimator
 
@@ -53,30 +54,34 @@ class Scored:
     """A row, and how far its peak is from the estimate.
 
     Attributes:
-        excess_bytes: of the measured peak over the upper end of the estimate's interval.
-        scale_bytes: what the family counts that in.
+        above_bytes: of the measured peak over the estimate; below 0 where that is too high.
+        spread_bytes: of the upper end of the estimate's interval over the estimate.
+        split_bytes: as of `Interval`.
+        scale_bytes: what the family's scores are counted in.
         device_bytes: the estimate, context included.
     """
 
     group: str
     title: str
     family: str
-    excess_bytes: int
-    scale_bytes: int
+    reserved_bytes: int
+    above_bytes: int
     spread_bytes: int
+    split_bytes: int
+    scale_bytes: int
     device_bytes: int
 
     @property
     def score(self) -> float:
-        return self.excess_bytes / self.scale_bytes
+        return score_of(self.family, self.above_bytes, self.spread_bytes, self.scale_bytes)
 
     def margin_bytes(self, score: float) -> float:
         """The margin where the family's quantile is `score`."""
-        return max(0.0, self.spread_bytes + score * self.scale_bytes)
+        return max(0.0, above_bytes(self.family, score, self.spread_bytes, self.scale_bytes))
 
     def is_covered(self, score: float) -> bool:
         """Whether that margin is enough."""
-        return self.spread_bytes + self.excess_bytes <= self.margin_bytes(score)
+        return self.above_bytes <= self.margin_bytes(score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,7 @@ class Replayed:
     reserved_bytes: int = 0
     allocated_bytes: int = 0
     spread_bytes: int = 0
+    split_bytes: int = 0
 
 
 def replay_row(row: Row, options: Options) -> Replayed:
@@ -109,6 +115,7 @@ def replay_row(row: Row, options: Options) -> Replayed:
         reserved_bytes=found.replay.peak_reserved_bytes,
         allocated_bytes=found.replay.peak_allocated_bytes,
         spread_bytes=found.spread_bytes,
+        split_bytes=found.interval.split_bytes,
     )
 
 
@@ -149,15 +156,16 @@ def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]
         if each.row.doubt:
             continue
         beside = outside.get(each.row.loads, usual)
-        excess = each.row.measured_bytes - beside - each.reserved_bytes - each.spread_bytes
         scored.append(
             Scored(
                 group=name,
                 title=each.row.title,
                 family=each.family,
-                excess_bytes=excess,
-                scale_bytes=scale_bytes(each.family, each.reserved_bytes, each.allocated_bytes),
+                reserved_bytes=each.reserved_bytes,
+                above_bytes=each.row.measured_bytes - beside - each.reserved_bytes,
                 spread_bytes=each.spread_bytes,
+                split_bytes=each.split_bytes,
+                scale_bytes=scale_bytes(each.family, each.reserved_bytes, each.allocated_bytes, each.split_bytes),
                 device_bytes=each.reserved_bytes + max(beside, CONTEXT_BYTES),
             )
         )
@@ -194,6 +202,8 @@ def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
             cells = list(_cells(rows, title, part))
             if cells:
                 lines.append(f"| {part} | " + " | ".join(cells) + " |")
+    guessed = (each for each in rows if each.family == FAMILIES[2])
+    lines += scale_lines([Guessed(**{name: getattr(each, name) for name in Guessed.__slots__}) for each in guessed])
     lines += ["", "The rows that are farthest above their estimate, in units of their family:", ""]
     lines += ["| row | family | score |", "| --- | --- | ---: |"]
     for family in FAMILIES:

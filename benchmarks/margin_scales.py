@@ -1,0 +1,116 @@
+"""What the bound of networks with guessed workspaces costs by other ways to count its errors (decision 0024).
+
+A way is a scale, and whether its quantile comes on top of the interval or stands beside it. What is told of each comes
+from rows that took no part in its quantile; in the last row of the table the way itself was chosen without them, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cotenant.core.units import MiB
+from cotenant.estimators.margin import quantile
+
+FOLDS = 5
+COVERAGES = (0.95, 0.98, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guessed:
+    """A measured network: see `margins.Scored` and `Interval.split_bytes`."""
+
+    reserved_bytes: int
+    spread_bytes: int
+    split_bytes: int
+    above_bytes: int
+    device_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A quantile of errors in units of reserved bytes, a constant, and a multiple of what split calls would add."""
+
+    constant_mib: int
+    split_weight: int
+    on_top: bool = False
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        split = f" + {self.split_weight} x split" if self.split_weight else ""
+        return f"reserved + {self.constant_mib} MiB{split}, {'on top of' if self.on_top else 'or'} the interval"
+
+    def scale_bytes(self, row: Guessed) -> int:
+        return row.reserved_bytes + self.constant_mib * MiB + self.split_weight * row.split_bytes
+
+    def score(self, row: Guessed) -> float:
+        if self.on_top:
+            return (row.above_bytes - row.spread_bytes) / self.scale_bytes(row)
+        return row.above_bytes / self.scale_bytes(row) if row.above_bytes > row.spread_bytes else 0.0
+
+    def margin_bytes(self, row: Guessed, score: float) -> float:
+        beyond = score * self.scale_bytes(row)
+        return max(0.0, row.spread_bytes + beyond) if self.on_top else max(row.spread_bytes, beyond)
+
+
+BEFORE = Way(constant_mib=128, split_weight=0, on_top=True)
+SHIPPED = Way(constant_mib=2048, split_weight=8)
+WAYS = tuple(
+    Way(constant_mib=constant, split_weight=weight)
+    for constant, weight in itertools.product((128, 1024, 2048, 4096), (0, 4, 8, 16))
+)
+
+
+def folds_of(rows: Sequence[Guessed]) -> Iterator[tuple[list[Guessed], list[Guessed]]]:
+    """(The other folds, the fold), in a fixed random order."""
+    mixed = list(rows)
+    random.Random(0).shuffle(mixed)
+    for fold in range(FOLDS):
+        yield [each for i, each in enumerate(mixed) if i % FOLDS != fold], mixed[fold::FOLDS]
+
+
+def judged(way: Way, known: Sequence[Guessed], rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
+    """(Above its bound, margin as a share of the estimate) of `rows` by the quantile of `known`."""
+    score, _ = quantile(sorted(way.score(each) for each in known), coverage)
+    margins = [way.margin_bytes(each, score) for each in rows]
+    return [(each.above_bytes > margin, margin / each.device_bytes) for each, margin in zip(rows, margins, strict=True)]
+
+
+def by_way(way: Way, rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
+    """All of `rows`, each by the other folds."""
+    return [told for known, fold in folds_of(rows) for told in judged(way, known, fold, coverage)]
+
+
+def chosen(rows: Sequence[Guessed], coverage: float) -> Way:
+    """The way with the least mean margin on rows outside its quantile."""
+    return min(WAYS, key=lambda way: statistics.fmean(margin for _, margin in by_way(way, rows, coverage)))
+
+
+def nested(rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
+    """All of `rows`, each by the way and the quantile of the other folds."""
+    return [told for known, fold in folds_of(rows) for told in judged(chosen(known, coverage), known, fold, coverage)]
+
+
+def scale_lines(rows: Sequence[Guessed]) -> list[str]:
+    """A table of the ways; none where there are too few rows for folds of folds."""
+    if len(rows) < FOLDS**2:
+        return []
+    head = " | ".join(f"{each:.0%}: above the bound | mean margin" for each in COVERAGES)
+    lines = ["", f"Guessed convolutions, {len(rows)} rows, by how their errors are counted:", ""]
+    lines += [f"| scale | {head} |", "| --- |" + " ---: |" * (2 * len(COVERAGES))]
+    for way in dict.fromkeys((BEFORE, WAYS[0], SHIPPED, *WAYS)):
+        lines.append(_line(way.title, [by_way(way, rows, each) for each in COVERAGES]))
+    lines.append(_line("one of those with `or`, chosen on the other folds", [nested(rows, each) for each in COVERAGES]))
+    return lines
+
+
+def _line(title: str, columns: Sequence[Sequence[tuple[bool, float]]]) -> str:
+    cells = []
+    for told in columns:
+        missed = sum(above for above, _ in told)
+        cells.append(f"{missed} ({missed / len(told):.1%}) | {statistics.fmean(margin for _, margin in told):.1%}")
+    return f"| {title} | " + " | ".join(cells) + " |"
