@@ -23,26 +23,32 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cotenant.tracing import places
 from cotenant.tracing.distributed.groups import Groups
 from cotenant.tracing.operators import (
     calls,
     convolutions,
     counts,
     dynamic,
+    insides,
     layout,
     loops,
     losses,
+    no_meta,
     plain,
     reads,
     rnn,
     routing,
     shapes,
     sparse,
+    tokens,
     truth,
 )
 from cotenant.tracing.operators.remembered import Remembered
-from cotenant.tracing.operators.values import Values
+from cotenant.tracing.operators.values import GENERATED, Values
 from cotenant.tracing.recorder import Recorder
+from cotenant.tracing.training import moving
+from cotenant.tracing.training.sums import Sums
 from cotenant.tracing.untraceable import Untraceable
 
 _aten = torch.ops.aten
@@ -80,11 +86,13 @@ class TraceMode(TorchDispatchMode):
         self._templates: dict[torch.device, dict[str, Any]] = {}
         self.loops = loops.Loops(recorder)
         self.reads = reads.Reads()
+        self.tokens = tokens.Tokens()
         self._main = threading.get_ident()
         self._lock = threading.RLock()  # autograd has a thread for each GPU, and fake tensors are for one at a time
         self._has_meta: dict[Any, bool] = {}
         self._held: list[Any] = []
         self._plain_kinds: set[Any] = {torch.Tensor}
+        self._with_methods: set[Any] = set()
         self._composite: dict[Any, bool] = {}
         self.groups: Groups | None = None  # that functional collectives may use
         self.composites: dict[Any, Any] = {}  # what to do for one, instead of dividing it
@@ -95,41 +103,14 @@ class TraceMode(TorchDispatchMode):
             **dynamic.HANDLERS,
             **rnn.HANDLERS,
             **losses.HANDLERS,
+            **no_meta.HANDLERS,
             **sparse.HANDLERS,
             **routing.HANDLERS,
+            **tokens.HANDLERS,
         }
-        self._learning: list[tuple[int, int, int]] | None = None
-        self._sole_owner = (4, 2, 0)
+        self._kinds: dict[Any, Any] = {**calls.KINDS, **insides.KINDS}
+        self.sums = Sums()
         torch._C._set_only_lift_cpu_tensors(True)
-
-    # -- gradients that meet ----------------------------------------------------------------------------------
-
-    def learn_engine(self) -> None:
-        """See how a sum of gradients that autograd would take in place looks from here. Call inside the mode."""
-        self._learning = []
-        x = torch.empty(4, 4, device="cuda", requires_grad=True)
-        hidden = x.mm(x)
-        (hidden.relu() * 2 + hidden).mm(x).sum().backward()
-        if self._learning:
-            self._sole_owner = min(self._learning)
-        self._learning = None
-
-    def _engine_adds_in_place(self, args: Any) -> bool:
-        """Whether autograd's engine, adding two gradients of one tensor, would write into the first.
-
-        The engine reuses a gradient that nobody else holds; under a dispatch mode it never does, since a mode
-        makes every tensor look like a subclass. Source: torch/csrc/autograd/input_buffer.cpp, `accumulate`.
-        """
-        first = args[0]
-        if not isinstance(first, FakeTensor) or torch.is_grad_enabled() or not isinstance(args[1], FakeTensor):
-            return False
-        if _called_from_python():
-            return False
-        shares = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
-        owners = (first._use_count(), shares, sys.getrefcount(first))
-        if self._learning is not None:
-            self._learning.append(owners)
-        return owners == self._sole_owner and layout.is_dense(first)
 
     # -- making tensors ---------------------------------------------------------------------------------------
 
@@ -163,9 +144,12 @@ class TraceMode(TorchDispatchMode):
         for kind in types:
             if kind is not FakeTensor and kind not in self._plain_kinds and not self._is_plain(kind):
                 return NotImplemented  # a tensor made of others, such as a DTensor: its parts come back here
+            if kind in self._with_methods:
+                with moving.without_own_methods((*args, *kwargs.values())):
+                    return self.__torch_dispatch__(func, (), args, kwargs)
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
-        if func is _ADD and self._engine_adds_in_place(args):
+        if func is _ADD and self.sums.are_in_place(args):
             return args[0]
         if _thinks_of_shapes(_FAKE) is not None:
             return func(*args, **kwargs)
@@ -188,6 +172,8 @@ class TraceMode(TorchDispatchMode):
         """Whether a tensor class leaves operators to PyTorch; a class that is, is kept."""
         if issubclass(kind, FakeTensor):
             self._plain_kinds.add(kind)
+            if moving.has_own_methods(kind):
+                self._with_methods.add(kind)
             return True
         own = getattr(kind, "__torch_dispatch__", None)
         plain = own in (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
@@ -199,6 +185,10 @@ class TraceMode(TorchDispatchMode):
         if self._is_composite(func):
             with self:
                 return self.composites.get(func, func.decompose)(*args, **kwargs)
+        opened = insides.OPENED.get(func)
+        if opened is not None:
+            with self:
+                return func._op_dk(opened, *args, **kwargs)
         out = NotImplemented
         handler = self._handlers.get(func)
         if func in sparse.FOR_SPARSE and _any_sparse(args):
@@ -216,8 +206,8 @@ class TraceMode(TorchDispatchMode):
         self.values.follow(func, args, kwargs, out)
         if isinstance(out, FakeTensor) and out.dtype in counts.KINDS:
             truth.follow(func, args, out)
-            counts.follow(func, args, out)
-        kind = calls.KINDS.get(func)
+            counts.follow(func, args, out, self.values.of)
+        kind = self._kinds.get(func)
         if kind is not None:
             kind(self, func, args, kwargs, out)
         else:
@@ -225,6 +215,12 @@ class TraceMode(TorchDispatchMode):
         if self._held:
             self._held.clear()
         return out
+
+    def scratch(self, nbytes: int, device: torch.device) -> FakeTensor:
+        """Memory that a kernel takes for itself; it is given back when nobody holds it."""
+        made = self.empty_strided((nbytes,), (1,), torch.uint8, device)
+        self.note(made)
+        return made
 
     def hold(self, tensors: Any) -> None:
         """Keep what an operator needs beside its results alive until it is over, its workspace included."""
@@ -307,6 +303,15 @@ class TraceMode(TorchDispatchMode):
 
     # -- telling the recorder ---------------------------------------------------------------------------------
 
+    def tell_belief(self, why: str) -> None:
+        """Warn that values which are believed decide something; of generated tokens once, with the script's line."""
+        if why != GENERATED:
+            self.recorder.warn(why)
+        elif not self.tokens.are_told:
+            self.tokens.are_told = True
+            place = places.of_call()
+            self.recorder.warn(f"{why}, and so are rewards of them{f' ({place})' if place else ''}")
+
     def note(self, out: Any) -> None:
         """Record the storages of a result."""
         if isinstance(out, FakeTensor):
@@ -325,15 +330,6 @@ class TraceMode(TorchDispatchMode):
 def _is_written_in_operators(func: Any) -> bool:
     """Whether a library's operator has one implementation for every device, which calls others."""
     return func.namespace != "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE.name)
-
-
-def _called_from_python() -> bool:
-    """Whether the operator was called by Python code, not by C++ at the bottom of autograd's thread."""
-    try:
-        sys._getframe(3)
-    except ValueError:
-        return False
-    return True
 
 
 def _fake_mode() -> FakeTensorMode:

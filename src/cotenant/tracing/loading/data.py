@@ -6,13 +6,16 @@ differ a batch has padding, and a mask that says so.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from cotenant.tracing.libraries.after_import import when_imported
 from cotenant.tracing.loading import histogram, lengths
 from cotenant.tracing.training.loop import Loop
 
@@ -35,9 +38,50 @@ def install(loop: Loop, which_length: str = "") -> None:
 
     DataLoader._get_iterator = get_iterator
     DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
+    _let_epochs_end(loop)
+    when_imported("fastai.data.load", functools.partial(_load_here, loop))
     torch.Tensor.pin_memory = lambda self, device=None: self
     torch.Tensor.is_pinned = lambda self, device=None: False
     torch.Tensor.record_stream = lambda self, stream: None
+
+
+def _let_epochs_end(loop: Loop) -> None:
+    """Loaders that keep one endless iterator for all epochs count batches, and do not expect it to run dry."""
+
+    def ends(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        @functools.wraps(iterate)
+        def iterate_(self: Any) -> Iterator[Any]:
+            try:
+                yield from iterate(self)
+            except RuntimeError as error:  # what Python makes of the end of an iterator within a generator
+                if not (loop.hurrying and isinstance(error.__cause__, StopIteration)):
+                    raise
+
+        return iterate_
+
+    def init_subclass(cls: Any, /, **kwargs: Any) -> None:
+        super(DataLoader, cls).__init_subclass__(**kwargs)
+        own = vars(cls).get("__iter__")
+        if inspect.isgeneratorfunction(own):
+            cls.__iter__ = ends(own)
+
+    vars_of: Any = DataLoader
+    vars_of.__init_subclass__ = classmethod(init_subclass)
+    for kind in DataLoader.__subclasses__():
+        init_subclass(kind)
+
+
+def _load_here(loop: Loop, module: Any) -> None:
+    """Loaders of fastai, which are not PyTorch's, but have its workers: batches as they come, until enough was seen."""
+
+    def load(source: Iterable[Any]) -> Iterator[Any]:
+        loop.loaders += 1
+        for given, batch in enumerate(source):
+            if loop.hurrying and given >= _AFTER:
+                return
+            yield batch
+
+    module._loaders = (load, load)
 
 
 class _Batches:
@@ -67,6 +111,7 @@ class _Batches:
     def __next__(self) -> Any:
         loop = self._loop
         if loop.hurrying and self._given >= _AFTER:
+            self._given = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
         if self._sizes is None:
             batch = self._as_is()
@@ -93,7 +138,7 @@ class _Batches:
         if self._spread is None:
             return list(itertools.islice(itertools.cycle(self._samples[which]), size))
         (sample,) = self._samples[0]
-        own = lengths.length_of(sample)
+        own = lengths.length_of(sample, words=False)
         if not own:
             self._loop.recorder.warn("the histogram of lengths is not used: samples have no part that varies in length")
             return [sample] * size
@@ -103,7 +148,7 @@ class _Batches:
 
     def _as_they_come(self, indices: Sequence[Any] | None) -> list[Any]:
         samples = self._fetch(indices)
-        if lengths.varies(samples):
+        if lengths.varies(samples, self._loader.collate_fn):
             self._loop.recorder.warn(
                 f"samples vary in length, and batches are made of {len(samples)} of them: `--lengths longest` takes "
                 f"the longest of {lengths.LOOKED_AT}, `--lengths p95` one that few exceed"
@@ -118,7 +163,7 @@ class _Batches:
         else:
             samples = self._fetch(lengths.spread_to_look_at(len(dataset)), most=lengths.LOOKED_AT)
         found, told = lengths.chosen(samples, self._shares)
-        if self._spread is None and lengths.varies(samples):
+        if self._spread is None and lengths.varies(samples, self._loader.collate_fn):
             self._loop.recorder.warn(told)
         return [[each] for each in found]
 

@@ -1,12 +1,13 @@
 """Samples of varying length: which of them a batch is made of, and how they are spread.
 
-The length of a sample is the size of its longest one-dimensional part: the tokens of a text, the frames of a sound.
+The length of a sample is the size of its longest one-dimensional part: the tokens of a text, the frames of a sound,
+the words of a text that is made tokens only when a batch is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,16 +40,31 @@ def shares_of(which: str) -> tuple[float, ...]:
     return (float(match.group(1)) / 100 if match.group(1) else 1.0,)
 
 
-def length_of(sample: Any) -> int:
-    """The length of a sample; 0 for one without a one-dimensional part."""
-    if isinstance(sample, Mapping):
-        return max((length_of(each) for each in sample.values()), default=0)
-    if isinstance(sample, tuple) or (isinstance(sample, list) and sample and not isinstance(sample[0], (int, float))):
-        return max((length_of(each) for each in sample), default=0)
-    shape = getattr(sample, "shape", None)
-    if isinstance(sample, list):
-        return len(sample)
-    return int(shape[0]) if shape is not None and len(shape) == 1 else 0
+def length_of(sample: Any, *, words: bool = True) -> int:
+    """The length of a sample; 0 for one without a one-dimensional part. `words`: those of texts count as well."""
+    return max(_lengths(sample, words=words), default=0)
+
+
+def _lengths(sample: Any, *, words: bool = True) -> Iterator[int]:
+    """The lengths of all parts of a sample."""
+    if isinstance(sample, str):
+        if words:
+            yield len(sample.split())
+    elif isinstance(sample, list) and not (sample and not isinstance(sample[0], (int, float))):
+        yield len(sample)
+    elif isinstance(sample, (Mapping, list, tuple)):
+        for each in sample.values() if isinstance(sample, Mapping) else sample:
+            yield from _lengths(each, words=words)
+    else:
+        shape: Sequence[int] = getattr(sample, "shape", None) or ()
+        if len(shape) == 1:
+            yield int(shape[0])
+
+
+def _order(sample: Any) -> tuple[int, int]:
+    """By length, then by all parts: of sounds that are cut to one length, that with the longest text is the longest."""
+    parts = list(_lengths(sample))
+    return max(parts, default=0), sum(parts)
 
 
 def spread_to_look_at(count: int) -> list[int]:
@@ -60,7 +76,7 @@ def spread_to_look_at(count: int) -> list[int]:
 
 def chosen(samples: Sequence[Any], shares: Sequence[float]) -> tuple[list[Any], str]:
     """The samples at these shares of all when ordered by length, and a sentence on how they are spread."""
-    ordered = sorted(samples, key=length_of)
+    ordered = sorted(samples, key=_order)
     places = [min(len(ordered) - 1, max(0, -(-int(each * 1000) * len(ordered) // 1000) - 1)) for each in shares]
     sizes = [length_of(each) for each in ordered]
     middle, late = sizes[len(sizes) // 2], sizes[min(len(sizes) - 1, len(sizes) * 95 // 100)]
@@ -72,9 +88,33 @@ def chosen(samples: Sequence[Any], shares: Sequence[float]) -> tuple[list[Any], 
     return [ordered[at] for at in places], told
 
 
-def varies(samples: Sequence[Any]) -> bool:
-    """Whether lengths differ."""
-    return len({length_of(each) for each in samples}) > 1
+def varies(samples: Sequence[Any], collate: Callable[[list[Any]], Any]) -> bool:
+    """Whether lengths differ: those of texts, and of parts beside a longer one, only where batches show it.
+
+    Many texts are padded to one length, and many parts are never used.
+    """
+    if len({length_of(each, words=False) for each in samples}) > 1:
+        return True
+    ordered = sorted(samples, key=_order)
+    shortest, longest = ordered[0], ordered[-1]
+    if _order(shortest) == _order(longest):
+        return False
+    try:
+        made = [list(_shapes(collate([each] * len(samples)))) for each in (shortest, longest)]
+    except Exception:  # noqa: BLE001 - a script's own code may want other batches than these
+        return False
+    return made[0] != made[1]
+
+
+def _shapes(batch: Any) -> Iterator[tuple[int, ...]]:
+    if isinstance(batch, Mapping):
+        batch = batch.values()
+    elif not isinstance(batch, (list, tuple)):
+        if isinstance(batch, torch.Tensor):
+            yield tuple(batch.shape)
+        return
+    for each in batch:
+        yield from _shapes(each)
 
 
 def is_stream(dataset: Any) -> bool:

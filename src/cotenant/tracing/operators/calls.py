@@ -11,18 +11,21 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.operators import insides
 from cotenant.tracing.operators.layout import is_channels_last
 
 _aten = torch.ops.aten
 
 
 def _gemm(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    insides.for_blas(mode, *args[-2:])
     mode.note(out)
     mode.call("gemm", out.fake_device, dtype=_dtype(out))
 
 
 def _gemm_bias(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     # A bias vector is fused by cuBLASLt; anything else is copied and goes to cuBLAS.
+    insides.for_blas(mode, *args[1:3])
     mode.note(out)
     bias = args[0]
     fused = bias.dim() == 1 and bias.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)

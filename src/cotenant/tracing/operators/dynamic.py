@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators import counts, routing
+from cotenant.tracing.operators import counts
 from cotenant.tracing.operators.layout import contiguous_strides
-from cotenant.tracing.operators.values import is_believed
+from cotenant.tracing.operators.values import why_believed
 
 _aten = torch.ops.aten
 _BOX_BLOCK = 64  # boxes for each word of torchvision's overlap mask
@@ -46,8 +46,8 @@ def _positions(mode: Any, func: Any, mask: torch.Tensor) -> FakeTensor:
         count = mask.numel()
     else:
         count = int(torch.count_nonzero(value))
-        if is_believed(mask):
-            mode.recorder.warn(routing.ASSUMED)
+        if why := why_believed(mask):
+            mode.tell_belief(why)
     return mode.empty_strided((count, mask.dim()), (1, max(count, 1)), torch.int64, mask.device)
 
 
@@ -128,14 +128,19 @@ def _unique(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return (out, _ints(mode, inverse, source), _ints(mode, counts, source))
 
 
+def _unique_pair(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The older operator, without counts; the derivative of `index_fill` asks it."""
+    return _unique(mode, func, args, kwargs)[:2]
+
+
 def _repeat_interleave(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     repeats = args[0]
     size = kwargs.get("output_size")
     value = mode.values.of(repeats)
     if value is not None:
         size = int(value.sum())
-        if is_believed(repeats):
-            mode.recorder.warn(routing.ASSUMED)
+        if why := why_believed(repeats):
+            mode.tell_belief(why)
     elif size is None:
         _assume(mode, func, "one copy of each")
         size = repeats.numel()
@@ -221,6 +226,7 @@ HANDLERS: dict[Any, Any] = {
     _aten.index_put.default: _index_put,
     _aten._index_put_impl_.default: _index_put,
     _aten.masked_select.default: _masked_select,
+    _aten._unique.default: _unique_pair,
     _aten._unique2.default: _unique,
     _aten.unique_dim.default: _unique,
     _aten.unique_consecutive.default: _unique,

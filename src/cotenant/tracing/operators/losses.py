@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.layout import contiguous_strides
+from cotenant.tracing.operators.plain import piece
 
 _aten = torch.ops.aten
 _ALIGNMENT_BYTES = 16
@@ -83,7 +84,24 @@ def _margin_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.empty_like(args[1])
 
 
+def _log_sigmoid(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The result, and an empty buffer: only the CPU keeps one. Source: ATen/native/cuda/Activation.cpp."""
+    return mode.empty_like(args[0]), mode.empty_strided((0,), (1,), args[0].dtype, args[0].device)
+
+
+def _cross_entropy_of_two(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """A reduced loss stays in the storage of the loss of each element.
+
+    Source: ATen/native/cuda/Loss.cu, `binary_cross_entropy_out_cuda`.
+    """
+    each = mode.empty_like(args[0])
+    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
+    return each if reduction == 0 else piece(mode, each, (), (), 0)
+
+
 HANDLERS: dict[Any, Any] = {
+    _aten.log_sigmoid_forward.default: _log_sigmoid,
+    _aten.binary_cross_entropy.default: _cross_entropy_of_two,
     _aten.multi_margin_loss_backward.default: _margin_backward,
     _aten.multilabel_margin_loss_backward.default: _margin_backward,
     _aten._ctc_loss.default: _ctc,

@@ -73,10 +73,10 @@ def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if math.prod(shape) != source.numel() or min(shape, default=1) < 0:
         return NotImplemented
     strides = source.stride() if tuple(shape) == source.shape else contiguous_strides(shape)
-    return _piece(mode, source, shape, strides, source.storage_offset())
+    return piece(mode, source, shape, strides, source.storage_offset())
 
 
-def _piece(mode: Any, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
+def piece(mode: Any, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
     """A view of `source`."""
     with in_kernel_invocation_manager(mode.fake):
         meta = _aten.as_strided.default(source, shape, strides, offset)
@@ -96,7 +96,7 @@ def _slice(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     offset = source.storage_offset() + start * strides[dim]
     shape[dim] = -(-(end - start) // step)
     strides[dim] *= step
-    return _piece(mode, source, shape, strides, offset)
+    return piece(mode, source, shape, strides, offset)
 
 
 def _within(place: int, least: int, size: int) -> int:
@@ -115,7 +115,7 @@ def _select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     offset = source.storage_offset() + index % shape[dim] * strides[dim]
     rest = [each for each in range(source.dim()) if each != dim]
-    return _piece(mode, source, [shape[each] for each in rest], [strides[each] for each in rest], offset)
+    return piece(mode, source, [shape[each] for each in rest], [strides[each] for each in rest], offset)
 
 
 def _embedding(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

@@ -87,7 +87,7 @@ def _is_lasting(func: Any) -> bool:
 def _describe(parts: list[Any], values: Iterable[Any], device: torch.device) -> bool:
     for value in values:
         kind = type(value)
-        if kind is FakeTensor:
+        if kind is FakeTensor or issubclass(kind, FakeTensor):
             if value.fake_device != device or value.layout is not torch.strided or value.dtype.is_complex:
                 return False
             parts += (value.dtype, value.shape, value.stride())

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.values import Values
+from cotenant.tracing.operators.values import ROUTED, Values, why_believed
 
-ASSUMED = "what a router chooses depends on the data; assumed: every expert gets the same number of tokens"
 _MOST_EXPERTS = 1024
 _aten = torch.ops.aten
 
@@ -29,10 +28,10 @@ def install(values: Values) -> None:
         if not (isinstance(tensor, FakeTensor) and isinstance(made, FakeTensor) and 1 < num_classes <= _MOST_EXPERTS):
             return made
         if values.of(tensor) is None and tensor.numel():
-            values.believe(tensor, _even(tensor.shape, num_classes))
+            values.believe(tensor, _even(tensor.shape, num_classes), ROUTED)
         known = values.of(tensor)
         if known is not None and values.of(made) is None and made.numel() <= values.most_believed:
-            values.believe(made, original(known, num_classes))
+            values.believe(made, original(known, num_classes), ROUTED)
         return made
 
     torch.nn.functional.one_hot = torch._C._nn.one_hot = one_hot
@@ -49,7 +48,23 @@ def _topk(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if few and source.dim() > 1 and source.numel() > choices and dim % source.dim() == source.dim() - 1:
         indices = out[1]
         if indices.numel() <= mode.values.most_believed:
-            mode.values.believe(indices, _even(indices.shape, choices))
+            mode.values.believe(indices, _even(indices.shape, choices), ROUTED)
+    return out
+
+
+def _marks(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`zeros.scatter(1, chosen, 1)`: a one for each choice, in a tensor too big for its zeros to be known."""
+    target, dim, chosen, value = args
+    out = target if func._opname.endswith("_") else mode.by_shape(func, args, kwargs, target.device)
+    values = mode.values
+    if value != 1 or why_believed(chosen) != ROUTED or out.numel() > values.most_believed:
+        return out
+    mode.tell_belief(ROUTED)  # what is counted so becomes sizes in Python
+    if values.of(target) is None:
+        marked = torch.zeros(out.shape, dtype=out.dtype)
+        if out is not target or out.dtype.is_floating_point:  # of integers, what is written is followed
+            marked.scatter_(dim, values.of(chosen), 1)
+        values.believe(out, marked, ROUTED)
     return out
 
 
@@ -58,4 +73,8 @@ def _even(shape: Any, choices: int) -> torch.Tensor:
     return (torch.arange(math.prod(shape)) % choices).reshape(shape)
 
 
-HANDLERS: dict[Any, Any] = {_aten.topk.default: _topk}
+HANDLERS: dict[Any, Any] = {
+    _aten.topk.default: _topk,
+    _aten.scatter.value: _marks,
+    _aten.scatter_.value: _marks,
+}

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import truth
 from cotenant.tracing.operators.layout import contiguous_strides, strides_for
-from cotenant.tracing.operators.values import is_believed
+from cotenant.tracing.operators.values import GENERATED, why_believed
 
 _aten = torch.ops.aten
 _ZEROED_NUMEL = 1 << 20
@@ -26,8 +26,7 @@ def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """A value read from the GPU, if it is known; else one, or False, but see `loops`. Scripts divide by losses."""
     value = mode.values.of(args[0])
     dtype = args[0].dtype
-    if value is None or is_believed(args[0]):
-        mode.reads.note(number=dtype.is_floating_point)
+    _note_read(mode, args[0], value, number=dtype.is_floating_point)
     if value is not None:
         return value.item()
     if dtype is torch.bool:
@@ -63,8 +62,7 @@ def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
     """`target`, on the CPU, with what is known of `source`: its values, or one as a scalar, or zeros."""
     value = mode.values.of(source)
-    if value is None or is_believed(source):
-        mode.reads.note(number=target.numel() == 1 and target.dtype.is_floating_point)
+    _note_read(mode, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
     if value is not None:
         return target.copy_(value)
     if target.dtype is torch.bool and truth.of(source) in (True, "likely"):
@@ -72,6 +70,14 @@ def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
     if target.numel() > _ZEROED_NUMEL:
         return target  # fresh pages are zero, and cost nothing while nobody looks
     return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
+
+
+def _note_read(mode: Any, source: Any, value: torch.Tensor | None, *, number: bool) -> None:
+    why = why_believed(source)
+    if value is None or why:
+        mode.reads.note(number=number)
+    if why == GENERATED:  # what a router chose is told where a size depends on it
+        mode.tell_belief(why)
 
 
 def _copy_(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -103,7 +109,7 @@ def _nothing(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     first, second = mode.values.of(args[0]), mode.values.of(args[1])
-    return first is not None and second is not None and torch.equal(first, second)
+    return first is not None and second is not None and bool(func(first, second, *args[2:], **kwargs))
 
 
 def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -113,6 +119,9 @@ def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _batch_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """(output, saved mean, saved inverse deviation); the statistics are of the accumulation type."""
     x, training = args[0], args[5]
+    if training:  # its schema does not say that the running mean and variance are written to
+        mode.values.forget(args[3])
+        mode.values.forget(args[4])
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     channels = (x.shape[1],) if training else (0,)
     save = [mode.empty_strided(channels, (1,), dtype, x.fake_device) for _ in range(2)]
@@ -171,6 +180,7 @@ def foreach(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 HANDLERS: dict[Any, Any] = {
     _aten._local_scalar_dense.default: _scalar,
     _aten.equal.default: _equal,
+    _aten.allclose.default: _equal,
     _aten._to_copy.default: _to_copy,
     _aten.copy_.default: _copy_,
     _aten.clone.default: _clone,

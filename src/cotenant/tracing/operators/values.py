@@ -1,9 +1,10 @@
-"""Real values of small integer tensors that are on the fake GPU.
+"""Real values of small tensors that are on the fake GPU.
 
-A batch's masks, labels and lengths come from the CPU, where their values were known. They stay known: each operator
-on known integers is computed for real, beside the fake one. So a branch on a mask and a shape that depends on a
-mask are what they are on a GPU. Floating-point values are never kept: they come out of the model, which is not run.
-Some integers are believed instead (see `routing`), and what follows from them is believed as well.
+A batch's masks, labels, boxes and lengths come from the CPU, where their values were known. They stay known: each
+operator on known values is computed for real, beside the fake one. So a branch on a mask and a shape that depends on
+a mask are what they are on a GPU. Floating-point values are kept of few elements, and only of data and constants:
+not of parameters, nor of what is drawn at random, so a model is not run.
+Some integers are believed instead (see `routing` and `tokens`), and what follows from them is believed as well.
 
 Values belong to a storage, so that views and writes in place see each other's.
 """
@@ -21,6 +22,9 @@ _aten = torch.ops.aten
 # Bigger ones are masks of attention and the like, whose values decide nothing; computing them would cost seconds.
 _MOST_ELEMENTS = 1 << 20
 _MOST_BELIEVED = 1 << 24  # of which expert is whose, on which the memory of a mixture depends
+ROUTED = "what a router chooses depends on the data; assumed: every expert gets the same number of tokens"
+GENERATED = "what a model generates is not known: assumed to run to its largest length, with tokens that are made up"
+_MOST_FLOATS = 1 << 16  # boxes and times of a batch, not its images
 _EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 _ATTRIBUTE = "_cotenant_values"
 _BELIEVED = "_cotenant_believed"
@@ -45,17 +49,15 @@ class Values:
         """The values, as a CPU tensor over the same layout; None where they are not known. Not to be written to."""
         if not isinstance(tensor, FakeTensor):
             return tensor if tensor.device.type == "cpu" else None
-        if tensor.dtype not in _EXACT:
-            return None
-        flat = getattr(tensor.untyped_storage(), _ATTRIBUTE, None)
+        flat = _noted(tensor, _ATTRIBUTE)
         if flat is None:
             return None
         return torch.empty(0, dtype=tensor.dtype).set_(flat, tensor.storage_offset(), tensor.shape, tensor.stride())
 
-    def believe(self, tensor: FakeTensor, value: torch.Tensor) -> None:
-        """Take `value` for the values of `tensor`, which nobody computed."""
+    def believe(self, tensor: FakeTensor, value: torch.Tensor, why: str) -> None:
+        """Take `value` for the values of `tensor`, which nobody computed; `why` is told where a size depends on it."""
         self._give(tensor, value)
-        setattr(tensor.untyped_storage(), _BELIEVED, True)
+        setattr(tensor.untyped_storage(), _BELIEVED, why)
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Do for the values what `func` did for the fake tensors."""
@@ -67,13 +69,18 @@ class Values:
             return
         if writes:
             self._write(func, args, kwargs, writes)
-        elif any(_is_kept(each, _MOST_BELIEVED) for each in _leaves(out)):
+        elif any(_is_kept(each, _MOST_BELIEVED) for each in _leaves(out)) or _is_data(func, args, out):
             self._compute(func, args, kwargs, out)
 
+    def forget(self, tensor: Any) -> None:
+        """The values of a tensor were changed, and nobody knows to what."""
+        if _noted(tensor, _ATTRIBUTE) is not None:
+            setattr(tensor.untyped_storage(), _ATTRIBUTE, None)
+
     def _compute(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        believed = any(is_believed(each) for each in _leaves(args))
-        most = _MOST_BELIEVED if believed else _MOST_ELEMENTS
-        if not any(_is_kept(each, most) for each in _leaves(out)):
+        why = _why_any(args)
+        most = _most(why)
+        if not any(_is_kept(each, most) or _is_few(each) for each in _leaves(out)):
             return
         try:
             values = func(*self._known(args), **self._known(_on_cpu(kwargs)))
@@ -84,8 +91,10 @@ class Values:
         except _ERRORS:
             return
         for fake, value in zip(_leaves(out), _leaves(values), strict=True):
-            if _is_kept(fake, most) and fake.shape == value.shape:
-                (self.believe if believed else self._give)(fake, value)
+            if (_is_kept(fake, most) or _is_few(fake)) and fake.shape == value.shape:
+                self._give(fake, value)
+                if why:
+                    setattr(fake.untyped_storage(), _BELIEVED, why)
 
     def _decided(self, func: Any, args: Any, out: Any) -> torch.Tensor | None:
         """What one operand decides alone: a truth value or-ed with true, or and-ed with false."""
@@ -94,26 +103,30 @@ class Values:
             return None
         for each in args:
             known = self.of(each) if isinstance(each, torch.Tensor) and each.numel() <= _MOST_ELEMENTS else None
-            if known is not None and not is_believed(each) and bool((known == absorbing).all()):
+            if known is not None and not why_believed(each) and bool((known == absorbing).all()):
                 return torch.full(out.shape, absorbing, dtype=out.dtype)
         return None
 
     def _write(self, func: Any, args: Any, kwargs: Any, writes: tuple[int, ...]) -> None:
         targets = [each for index in writes if index < len(args) for each in _leaves(args[index])]
         targets += [each for key in ("out", "values", "indices") if key in kwargs for each in _leaves(kwargs[key])]
-        kept = [each for each in targets if isinstance(each, FakeTensor) and each.dtype in _EXACT]
+        overwrites = func in _OVERWRITES
+        kept = [each for each in targets if _is_followed(each, overwrites)]
         if not kept:
             return
-        if func in _OVERWRITES and _is_kept(kept[0]) and _covers(kept[0]) and self.of(kept[0]) is None:
+        if overwrites and (_is_kept(kept[0]) or _is_few(kept[0])) and _covers(kept[0]) and self.of(kept[0]) is None:
             self._give(kept[0], torch.zeros((), dtype=kept[0].dtype).expand(kept[0].shape))
-        if any(is_believed(each) for each in _leaves(args)):
-            for each in kept:
-                setattr(each.untyped_storage(), _BELIEVED, True)
+        why = _why_any(args)
+        for each in kept if why else ():
+            setattr(each.untyped_storage(), _BELIEVED, why)
+        if kept[0].dtype not in _EXACT and _draws(func):
+            self.forget(kept[0])
+            return
         try:
             func(*self._known(args), **self._known(kwargs))
         except (_Unknown, *_ERRORS):
             for each in kept:
-                setattr(each.untyped_storage(), _ATTRIBUTE, None)
+                self.forget(each)
 
     def _give(self, tensor: FakeTensor, value: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -126,7 +139,7 @@ class Values:
         """`value` with every fake tensor replaced by its values."""
         if isinstance(value, torch.Tensor):
             known = self.of(value)
-            if known is None or known.numel() > (_MOST_BELIEVED if is_believed(value) else _MOST_ELEMENTS):
+            if known is None or known.numel() > _most(why_believed(value)):
                 raise _Unknown
             return known
         if isinstance(value, (list, tuple)):
@@ -136,9 +149,25 @@ class Values:
         return value
 
 
-def is_believed(tensor: Any) -> bool:
-    """Whether the values of a tensor are believed, not computed."""
-    return isinstance(tensor, FakeTensor) and getattr(tensor.untyped_storage(), _BELIEVED, False)
+def why_believed(tensor: Any) -> str:
+    """What is to be told of values that are believed, not computed; empty for others."""
+    return _noted(tensor, _BELIEVED) or ""
+
+
+def _noted(tensor: Any, name: str) -> Any:
+    """What a storage was given by this name; None without any. A sparse tensor has no storage of its own."""
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+        return None
+    return getattr(tensor.untyped_storage(), name, None)
+
+
+def _why_any(args: Any) -> str:
+    return next((why for each in _leaves(args) if (why := why_believed(each))), "")
+
+
+def _most(why: str) -> int:
+    """Elements that are kept of values that are believed, or known."""
+    return _MOST_BELIEVED if why == ROUTED else _MOST_ELEMENTS
 
 
 class _Unknown(Exception):
@@ -170,6 +199,43 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _is_kept(value: Any, most: int = _MOST_ELEMENTS) -> bool:
     return isinstance(value, FakeTensor) and value.dtype in _EXACT and value.numel() <= most
+
+
+def _is_data(func: Any, args: Any, out: Any) -> bool:
+    """Whether `out` is few floating-point numbers, made of data and constants alone."""
+    return _is_few(out) and not any(_is_unknown(each) for each in _leaves(args)) and not _draws(func)
+
+
+def _is_few(value: Any) -> bool:
+    """Whether floating-point values would be kept."""
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+        return False
+    return value.dtype.is_floating_point and value.numel() <= _MOST_FLOATS
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether it is a tensor whose values are not known, or which a model learns."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    if value.requires_grad:
+        return True
+    return isinstance(value, FakeTensor) and _noted(value, _ATTRIBUTE) is None
+
+
+def _is_followed(value: Any, overwritten: bool) -> bool:
+    """Whether a tensor that is written to may have values to be changed, or gets some."""
+    if not isinstance(value, FakeTensor):
+        return False
+    if value.dtype in _EXACT:
+        return True
+    if not _is_few(value):
+        return False
+    return (overwritten and not value.requires_grad) or not _is_unknown(value)
+
+
+def _draws(func: Any) -> bool:
+    """Whether an operator gives random numbers."""
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _covers(tensor: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ Ends by `os._exit`: autograd's device thread cannot be joined, and nothing of th
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cotenant.tracing.recorder import Recorder
 
 _LATER = "raise the limit with `--timeout`, or shorten what the script does before it trains"
+_MOST_CAUSES = 20  # of one error, so that a circle of them ends
 _last_word = threading.Lock()  # of the script's end and the deadline, one answers
 
 
@@ -151,7 +153,9 @@ class Session:
             runpy.run_module(program["target"], run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(Path(program["target"]).resolve().parent))
-            runpy.run_path(program["target"], run_name="__main__")
+            # Python gives a script its `__file__` as an absolute path, and `sys.argv[0]` as it was written.
+            vars(runpy)["_ModifiedArgv0"] = contextlib.nullcontext
+            runpy.run_path(os.path.abspath(program["target"]), run_name="__main__")  # noqa: PTH100 - links stay
 
     def run(self, body: Callable[[], object]) -> NoReturn:
         """Call `body` and answer with its trace; the process ends here."""
@@ -161,7 +165,7 @@ class Session:
         try:
             with self.mode:
                 native.wake_engine()
-                self.mode.learn_engine()
+                self.mode.sums.learn()
                 self.recorder.restart(header)
                 body()
         except SystemExit as stop:
@@ -197,11 +201,7 @@ class Session:
         if self.recorder.steps:
             self._answer(partial=False)
         if not self.recorder.cuda_used:
-            raise_as = TraceError(
-                "no-cuda",
-                "the script ended without putting anything on a GPU",
-                hint="does it choose its device by an option, such as `-- --device cuda`?",
-            )
+            raise_as = _without_gpu("the script ended without putting anything on a GPU")
         else:
             raise_as = TraceError(
                 "no-step",
@@ -235,7 +235,8 @@ class Session:
 
     def _failed(self, sentence: str, kind: str = "raised", hint: str | None = None) -> NoReturn:
         if self.recorder.steps:
-            self.recorder.warn(f"{sentence}, after {self.recorder.steps} optimizer steps")
+            count = self.recorder.steps
+            self.recorder.warn(f"{sentence}, after {count} optimizer step{'s' if count != 1 else ''}")
             self._answer(partial=True)
         answer_error(
             self.answer,
@@ -243,6 +244,9 @@ class Session:
         )
 
     def _answer(self, *, partial: bool) -> NoReturn:
+        if not self.recorder.cuda_used:
+            # Its optimizer steps were on the CPU: 0 B and a context would be told of a job that has neither.
+            answer_error(self.answer, _without_gpu("the script trains without putting anything on a GPU"))
         self.recorder.header.update(_libraries())
         self.loop.rare.warn()
         gc.disable()  # of all that is made here nothing goes, and looking for it would take half of the time
@@ -272,26 +276,45 @@ def _enclosed(request: dict[str, Any], answer: Path) -> Overlay:
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first frame on; all of it if the script has none."""
+    """The traceback from the script's first frame on; nothing of ours if it was never started."""
     first = frames
     while first is not None and (
         first.tb_frame.f_code.co_filename == __file__ or "runpy" in first.tb_frame.f_code.co_filename
     ):
         first = first.tb_next
-    return first or frames
+    return first
 
 
 def _told(error: BaseException) -> str:
     """What an error says, and where in the user's files it came from."""
     place = places.of_error(error)
-    return f"{_first_line(error)} ({place})" if place else _first_line(error)
+    text = f"{_first_line(error)}{_cause(error)}"
+    return f"{text} ({place})" if place else text
+
+
+def _cause(error: BaseException) -> str:
+    """What a failed import failed of: libraries that import late, such as transformers, raise an error of their own."""
+    first = error
+    for _ in range(_MOST_CAUSES if isinstance(error, ImportError) else 0):
+        first = first.__cause__ or first
+    told = _first_line(first)
+    return "" if told in _first_line(error) else f": {told}"
 
 
 def _hint(error: BaseException) -> str | None:
     """What to do about an error whose cause is the place it was run at."""
     if isinstance(error, ModuleNotFoundError):
         return "the script runs in the Python that estimates it: name the job's own with `--python PATH`"
+    if isinstance(error, SyntaxError):
+        version = ".".join(map(str, sys.version_info[:2]))
+        return f"is it for another Python than {version}? name the job's own with `--python PATH`"
+    if isinstance(error, EOFError) and "reading a line" in str(error):
+        return "it runs without input: nobody is there to answer it"
     return None
+
+
+def _without_gpu(sentence: str) -> TraceError:
+    return TraceError("no-cuda", sentence, hint="does it choose its device by an option, such as `-- --device cuda`?")
 
 
 def _exit_text(code: object) -> str:

@@ -1,4 +1,8 @@
-"""`torch.compile` left out: the model runs as written, and the estimate says so."""
+"""`torch.compile` left out: the model runs as written, and the estimate says so, and which way it errs.
+
+A compiled model keeps less for its backward pass where elementwise results are computed again, and holds fewer results
+in between. A compiled optimizer step holds none but what it writes. CUDA graphs keep a pool of their own: that is more.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ from typing import Any
 import torch
 
 _WARNING = "`torch.compile` was left out: the estimate is for the model as written, compiled code often needs less"
+_STEP = (
+    "a compiled optimizer step was traced as written, with results in between that compiled code does not hold: "
+    "where the peak is in the step, it is an upper bound"
+)
+_GRAPHS = "`torch.compile` with CUDA graphs keeps their memory in a pool of its own, which is not counted"
 
 
 class Compiled(torch.nn.Module):
@@ -34,27 +43,45 @@ class Compiled(torch.nn.Module):
 def install(recorder: Any) -> None:
     """Replace the entries to the compiler. What is compiled and never called, as libraries do, is not told."""
 
-    def called() -> None:
-        recorder.warn(_WARNING)
+    def called(options: dict[str, Any], *, steps: bool = False, only: bool = False) -> None:
+        if steps:
+            recorder.warn(_STEP)
+        if not only:
+            recorder.warn(_WARNING)
+        if _has_graphs(options):
+            recorder.warn(_GRAPHS)
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
-            return compile_
+            return functools.partial(compile_, **options)
         if isinstance(model, torch.nn.Module):
-            return Compiled(model, called)
+            return Compiled(model, functools.partial(called, options))
 
         @functools.wraps(model)
         def call(*args: Any, **kwargs: Any) -> Any:
-            called()
-            return model(*args, **kwargs)
+            before, within = recorder.steps, recorder.phase == "step" or _is_step(model)
+            try:
+                return model(*args, **kwargs)
+            finally:
+                called(options, steps=within or recorder.steps > before, only=within)
 
         return call
 
     def compile_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        recorder.warn(_WARNING)
+        called(kwargs)
 
     nothing: Callable[[], None] = lambda: None  # noqa: E731 - one name for two entries
     torch.compile = compile_
     torch.nn.Module.compile = compile_module
     torch.compiler.cudagraph_mark_step_begin = nothing
     torch.compiler.reset = nothing
+
+
+def _is_step(function: Any) -> bool:
+    return isinstance(getattr(function, "__self__", None), torch.optim.Optimizer)
+
+
+def _has_graphs(options: dict[str, Any]) -> bool:
+    """Whether calls are captured. Source: torch/_inductor/__init__.py, `list_mode_options`."""
+    more = options.get("options") or {}
+    return options.get("mode") in ("reduce-overhead", "max-autotune") or bool(more.get("triton.cudagraphs"))

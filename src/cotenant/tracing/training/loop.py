@@ -9,6 +9,7 @@ its teacher's, as many of its steps are seen, too.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.libraries.after_import import when_imported
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.training import later, moving, quasi_newton
 from cotenant.tracing.training.layers import LayerNotes
@@ -58,8 +60,22 @@ class Loop:
         if FakeTensor not in types:
             types.append(FakeTensor)
         self.turns.install()
+        when_imported("fastai.optimizer", self._watch_steps)
         quasi_newton.install()
         moving.install(self.recorder)
+
+    def _watch_steps(self, module: Any) -> None:
+        """Optimizers of fastai are none of PyTorch's."""
+        take = module.Optimizer.step
+
+        @functools.wraps(take)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._before_step(optimizer, args, kwargs)
+            result = take(optimizer, *args, **kwargs)
+            self._after_step(optimizer, args, kwargs)
+            return result
+
+        module.Optimizer.step = step
 
     # -- modules ----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ afterwards as they are on a GPU. A real tensor cannot hold fake data, so object 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,10 +19,17 @@ from cotenant.tracing.training import lazy
 _recorders: list[Recorder] = []  # who is told that a tensor is a module's parameter or buffer
 _data: Any = torch.Tensor.data
 _subclass: Any = torch.Tensor._make_subclass
-_fakes: dict[type, type] = {}  # by a class of tensors, the same for fake ones
+_view_as: Any = torch.Tensor.as_subclass
+_fakes: dict[tuple[type, torch.device], type] = {}  # by a class of tensors and a GPU, the same for fake ones
 _plain: dict[type, type] = {}  # the other way round
 _NO_DISPATCH = (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
 _OF_FAKES = frozenset({"pytype", "dispatch_keys", "fake_mode", "real_tensor", "constant", "_fake_device", "_is_param"})
+
+
+class _Results:
+    """Results are of the class of what they were made from, which is not so of fake tensors."""
+
+    __torch_function__ = vars(torch.Tensor)["__torch_function__"]
 
 
 def install(recorder: Recorder) -> None:
@@ -29,6 +37,7 @@ def install(recorder: Recorder) -> None:
     torch.nn.Module._apply = _apply
     torch.Tensor.data = property(_data.__get__, _set_data)
     torch.Tensor._make_subclass = staticmethod(_make_subclass)
+    torch.Tensor.as_subclass = _as_subclass
     lazy.install(_become)
     _recorders.append(recorder)
 
@@ -98,9 +107,9 @@ def _become(tensor: Any, moved: torch.Tensor) -> None:
         _data.__set__(tensor, moved)
         return
     wanted, is_param = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
-    kept = {name: value for name, value in vars(tensor).items() if name not in _OF_FAKES and "_memo" not in name}
+    kept = {name: value for name, value in vars(tensor).items() if not _is_of_fake(name)}
     if isinstance(moved, FakeTensor):
-        kind = _faked(type(tensor))
+        kind = _faked(type(tensor), moved)
         moved = moved.detach().requires_grad_(wanted)
         if is_param:
             moved._is_param = True
@@ -119,18 +128,58 @@ def _swap(first: Any, second: Any) -> None:
     torch._C._swap_tensor_impl(first, second)
 
 
-def _faked(kind: type) -> type:
+def _faked(kind: type, like: FakeTensor) -> type:
     """The class of a fake tensor that was of class `kind`: its own, if a library or script gave it methods."""
-    if kind in (torch.Tensor, torch.nn.Parameter, FakeTensor) or issubclass(kind, FakeTensor):
-        return kind if issubclass(kind, FakeTensor) else FakeTensor
+    kind = _plain.get(kind, kind)
+    if kind in (torch.Tensor, torch.nn.Parameter) or issubclass(kind, FakeTensor):
+        return FakeTensor
     if getattr(kind, "__torch_dispatch__", None) not in _NO_DISPATCH:
         return FakeTensor
-    made = _fakes.get(kind)
+    return _lasting(kind, like)
+
+
+def _lasting(kind: type, like: FakeTensor) -> type:
+    """A class that holds by itself what makes `like` a fake tensor: libraries exchange the `__dict__` of an image."""
+    made = _fakes.get((kind, like.fake_device))
     if made is None:
-        more = {"__torch_dispatch__": FakeTensor.__torch_dispatch__}
-        made = _fakes[kind] = type(kind)(kind.__name__, (kind, FakeTensor), more)
+        above = [_lasting(each, like) for each in kind.__bases__ if issubclass(each, torch.Tensor)]
+        between = (_Results,) if torch.Tensor in kind.__bases__ else ()
+        bases = (FakeTensor,) if kind is torch.Tensor else (kind, *between, *above)
+        more = {name: value for name, value in vars(like).items() if _is_of_fake(name) and name != "_is_param"}
+        more["__torch_dispatch__"] = FakeTensor.__torch_dispatch__
+        made = _fakes[kind, like.fake_device] = type(kind)(kind.__name__, bases, more)
         _plain[made] = kind
     return made
+
+
+@contextlib.contextmanager
+def without_own_methods(values: Any) -> Iterator[None]:
+    """Inside, fake tensors in `values` are of no class of a library's: a meta kernel would call its methods."""
+    dressed = {id(each): (each, type(each)) for each in _tensors(values) if has_own_methods(type(each))}
+    for each, _ in dressed.values():
+        each.__class__ = _lasting(torch.Tensor, each)
+    try:
+        yield
+    finally:
+        for each, kind in dressed.values():
+            each.__class__ = kind
+
+
+def has_own_methods(kind: type) -> bool:
+    """Whether fake tensors of this class have methods of a library or script."""
+    return _plain.get(kind, torch.Tensor) is not torch.Tensor
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
+
+
+def _is_of_fake(name: str) -> bool:
+    return name in _OF_FAKES or "_memo" in name
 
 
 def _make_subclass(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +191,21 @@ def _make_subclass(*args: Any, **kwargs: Any) -> Any:
     made = data.detach().requires_grad_(wanted)
     if issubclass(kind, torch.nn.Parameter):
         made._is_param = True
-    made.__class__ = _faked(kind)
+    made.__class__ = _faked(kind, made)
+    return made
+
+
+def _as_subclass(self: Any, cls: type) -> Any:
+    """`Tensor.as_subclass`; of fake data, a fake tensor of that class, as images and volumes of libraries are."""
+    if not isinstance(self, FakeTensor):
+        return _view_as(self, _plain.get(cls, torch.Tensor if cls is FakeTensor else cls))
+    with torch._C.DisableTorchFunctionSubclass():
+        made: Any = torch.ops.aten.alias.default(self)
+    kind = _plain.get(cls, cls)
+    made.__class__ = _lasting(kind, made) if kind is torch.Tensor else _faked(kind, made)
+    if type(made) is not FakeTensor:
+        for name in list(filter(_is_of_fake, vars(made))):
+            del vars(made)[name]
     return made
 
 

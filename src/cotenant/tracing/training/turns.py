@@ -14,6 +14,7 @@ import torch
 
 from cotenant.tracing.training import quasi_newton
 
+_THAWED = 1.1  # times the most elements that were trained before
 _PATIENCE = 5  # further steps, for each optimizer, that one which has not stepped yet is waited for
 
 
@@ -43,14 +44,20 @@ class Turns:
 
     def stepped(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         """Note that `optimizer` took the last of `steps` steps."""
+        self._sizes.add(_trained(optimizer))
         if optimizer not in self._stepped:
             self._stepped.add(optimizer)
-            self._sizes.add(_size(optimizer))
             self._last_first = steps
 
     def is_other_work(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether `optimizer` never stepped, and trains another number of parameters than those that did."""
-        return optimizer not in self._stepped and _size(optimizer) not in self._sizes
+        """Whether `optimizer` trains another number of parameters than those that stepped; if it did, far more.
+
+        So layers that thaw after a first epoch are seen, and it does not matter which experts a batch reached.
+        """
+        size = _trained(optimizer)
+        if optimizer in self._stepped:
+            return size > _THAWED * max(self._sizes)
+        return size not in self._sizes
 
     def begin_again(self, steps: int) -> None:
         """See as many steps as before once more: after `steps`, another training begins."""
@@ -75,5 +82,8 @@ class Turns:
         return max(self._steps, self._last_first + others)
 
 
-def _size(optimizer: torch.optim.Optimizer) -> int:
-    return sum(each.numel() for group in optimizer.param_groups for each in group["params"])
+def _trained(optimizer: torch.optim.Optimizer) -> int:
+    """Elements of the parameters that have a gradient; of all of them before any has, as where a closure makes them."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    with_gradient = [each for each in parameters if each.grad is not None]
+    return sum(each.numel() for each in with_gradient or parameters)

@@ -1,0 +1,118 @@
+"""What kernels take inside and give back at once; bytes by hand, from what PyTorch's CUDA sources allocate."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import allocations, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+one = torch.ones(1, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([one], lr=0.1)
+def made(*shape, **kind):
+    return torch.randn(*shape, device="cuda", **kind).requires_grad_()
+"""
+STEP = "one.sum().backward()\noptimizer.step()\n"
+
+
+def scratch(tmp_path, line, phase=""):
+    """Sizes of all storages that the line makes, those of its operands left out."""
+    before = allocations(traced(tmp_path, HEAD + line.split("---")[0] + "\n" + STEP))
+    after = allocations(traced(tmp_path, HEAD + line.replace("---", "\n") + "\n" + STEP))
+    for each in before:
+        after.remove(each)
+    return sorted((each for each in after if each > 512), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        pytest.param("x = made(50, 77)---y = F.logsigmoid(x)", [50 * 77 * 4], id="log-sigmoid keeps no buffer"),
+        pytest.param("x = made(50, 77)---y = F.mse_loss(x, x.detach())", [50 * 77 * 4], id="squares, then their mean"),
+        pytest.param(
+            "x = made(50, 77)---y = F.smooth_l1_loss(x, x.detach(), reduction='none')", [50 * 77 * 4],
+            id="nothing to reduce",
+        ),
+        pytest.param(
+            "x = made(50, 77)---y = torch.logsumexp(x, 1)", [50 * 77 * 4], id="exponentials before the sum"
+        ),
+        pytest.param(
+            "x = made(50, 77)---y = F.binary_cross_entropy(x.detach(), x.detach())", [50 * 77 * 4],
+            id="a loss in the storage of its elements",
+        ),
+        pytest.param(
+            "x = made(40, 50)\nw = made(50, 30)---y = x.t().contiguous()[:, ::2] @ w[:20]",
+            [50 * 40 * 4, 50 * 20 * 4, 50 * 30 * 4],
+            id="a matrix with gaps is copied for cuBLAS",
+        ),
+        pytest.param(
+            "x = made(40, 50)\nw = made(40, 30)---y = x.t() @ w", [50 * 30 * 4], id="a transposed one is not"
+        ),
+        pytest.param(
+            "x = made(70, 50)---y = F.layer_norm(x.t(), (70,))", [50 * 70 * 4, 50 * 70 * 4],
+            id="rows in order for layer norm",
+        ),
+        pytest.param("x = made(70, 50)---y = F.softmax(x.t(), 1)", [50 * 70 * 4, 50 * 70 * 4], id="and for softmax"),
+        pytest.param(
+            "x = made(70, 50)\nm = torch.ones(70, 50, device='cuda', dtype=torch.bool)---"
+            "with torch.no_grad(): y = x.masked_scatter_(m, x.detach())",
+            [70 * 50 * 8],
+            id="sums of a mask",
+        ),
+    ],
+)  # fmt: skip
+def test_forward(tmp_path, line, wanted):
+    assert scratch(tmp_path, line) == sorted(wanted, reverse=True)
+
+
+def backward(tmp_path, line):
+    """Sizes of what a backward pass makes."""
+    return allocations(traced(tmp_path, HEAD + line + "\noptimizer.step()\n"), "backward")
+
+
+@pytest.mark.parametrize(("tokens", "sorted_first"), [(3072, False), (3073, True)])
+def test_many_indices_of_an_embedding_are_sorted(tmp_path, tokens, sorted_first):
+    line = f"table = nn.Embedding(900, 24).cuda()\ny = table(torch.zeros({tokens}, dtype=torch.long, device='cuda'))\n"
+    sizes = backward(tmp_path, line + "(y * one).sum().backward()")
+    parts = tokens // 10 + 900
+    assert (parts * 24 * 4 in sizes, sizes.count(tokens * 8) == 3) == (sorted_first, sorted_first)
+
+
+def test_values_added_by_index_are_sorted(tmp_path):
+    line = "x = made(500, 3)\ni = torch.zeros(777, dtype=torch.long, device='cuda')\n(x[i] * one).sum().backward()"
+    assert backward(tmp_path, line).count(777 * 8) == 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "grouped", "wanted"),
+    [
+        # batch 2, 3 heads of 40, 100 long: 128 rows of 64 for each head. Flash: the gradient of queries, the given one
+        # and the result in rows, two gradients for each query's head. Efficient: three gradients, again as their
+        # leaves are laid out, the given one in rows, and its product with the result.
+        pytest.param("bfloat16", 3, {2 * 3 * 128 * 64 * 4: 1, 2 * 3 * 128 * 4: 1}, id="flash sums in float32"),
+        pytest.param(
+            "bfloat16", 1, {2 * 3 * 128 * 64 * 4: 1, 2 * 3 * 100 * 40 * 2: 5}, id="grouped heads, each its own"
+        ),
+        pytest.param(
+            "float32", 3, {2 * 3 * 100 * 40 * 4: 8, 2 * 3 * 100 * 4: 2}, id="efficient multiplies by the result"
+        ),
+    ],
+)
+def test_backward_of_attention(tmp_path, dtype, grouped, wanted):
+    kind = f"dtype=torch.{dtype}"
+    line = f"q = made(2, 3, 100, 40, {kind})\nk, v = (made(2, {grouped}, 100, 40, {kind}) for _ in 'kv')\n"
+    line += f"y = F.scaled_dot_product_attention(q, k, v, enable_gqa={grouped != 3})\n"
+    sizes = backward(tmp_path, line + f"y.backward(torch.ones(2, 3, 100, 40, device='cuda', {kind}))")
+    assert {each: sizes.count(each) for each in wanted} == wanted
+
+
+def test_scratch_is_given_back(tmp_path):
+    trace = traced(tmp_path, HEAD + "x = made(50, 77)\ny = F.mse_loss(x, x.detach())\nz = made(50, 77)\n" + STEP)
+    made = [(i, e.storage_id) for i, e in enumerate(trace.events) if e.action == "alloc" and e.bytes == 50 * 77 * 4]
+    _, (_, loss), (later, _) = made
+    assert loss in [e.storage_id for e in trace.events[:later] if e.action == "free"]

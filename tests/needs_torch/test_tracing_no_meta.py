@@ -1,0 +1,98 @@
+"""Operators for which PyTorch knows no shapes: what they give and keep, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import allocations, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = """
+import torch
+from torch import nn
+model = nn.Linear(16, 16).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def check(found, *shapes):
+    assert [tuple(each.shape) for each in found] == list(shapes), [each.shape for each in found]
+"""
+TRAINS = """
+for _ in range(3):
+    x = model(torch.randn(64, 16, device="cuda"))
+    step(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(
+            "out = nn.FractionalMaxPool3d(2, output_size=2)(x.reshape(2, 1, 8, 8, 8))\n"
+            "    check([out], (2, 1, 2, 2, 2))\n"
+            "    return out",
+            id="fractional pooling",
+        ),
+        pytest.param(
+            "one, zero = torch.ones(1, device='cuda'), torch.zeros(1, device='cuda')\n"
+            "    return torch.fake_quantize_per_tensor_affine(x, one, zero.int(), 0, 255)",
+            id="rounded by known scales",
+        ),
+        pytest.param(
+            "scales, zeros = torch.ones(16, device='cuda'), torch.zeros(16, device='cuda')\n"
+            "    return torch.fake_quantize_per_channel_affine(x, scales, zeros.int(), 1, 0, 255)",
+            id="rounded by channel",
+        ),
+        pytest.param(
+            "scale, zero = torch.ones(1, device='cuda', requires_grad=True), torch.zeros(1, device='cuda')\n"
+            "    out = torch._fake_quantize_learnable_per_tensor_affine(x, scale, zero, 0, 255, 1.0)\n"
+            "    check(torch.autograd.grad(out.sum(), [x, scale], retain_graph=True), (64, 16), (1,))\n"
+            "    return out",
+            id="rounded by learned scales",
+        ),
+        pytest.param(
+            "found = torch.geqrf(x.detach())\n"
+            "    check(found, (64, 16), (16,))\n"
+            "    assert found[0].stride() == (1, 64)\n"
+            "    return x",
+            id="reflections of a matrix",
+        ),
+        pytest.param(
+            "_, change = torch.func.jvp(nn.functional.glu, (x,), (x.detach(),))\n"
+            "    check([change], (64, 8))\n"
+            "    return x",
+            id="forward through a gate",
+        ),
+        pytest.param(
+            "places = torch.zeros(3, dtype=torch.long, device='cuda')\n    return x.index_fill(0, places, x.sum())",
+            id="filled with a value that is trained",
+        ),
+    ],
+)
+def test_what_pytorch_gives_no_shape_for(tmp_path, lines):
+    source = HEAD + f"def step(x):\n    {lines}\n" + TRAINS
+    assert not traced(tmp_path, source).partial
+
+
+def test_synchronized_batch_norm_keeps_its_input(tmp_path):
+    source = """
+    import torch, torch.distributed as dist
+    from torch import nn
+    dist.init_process_group("nccl")
+    model = nn.Sequential(nn.Conv2d(3, 32, 1, bias=False), nn.BatchNorm2d(32)).cuda()
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        with torch.autocast("cuda", torch.float16):
+            out = model(torch.randn(4, 3, 16, 16, device="cuda"))
+        assert out.shape == (4, 32, 16, 16) and out.dtype is torch.float16
+        out.float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    trace = traced(tmp_path, source, launcher=["torchrun", "--nproc-per-node", "4"])
+    assert not trace.partial
+    half = 2 * 4 * 32 * 16 * 16
+    assert allocations(trace, "forward").count(half) == 3 * 2  # the convolution's result and its own, in each step
+    assert allocations(trace, "forward").count(4 * 4 * (2 * 32 + 1)) == 3  # statistics of all processes, in fp32
+    assert allocations(trace, "backward").count(half) == 3 * 2  # gradients of both
