@@ -2,12 +2,13 @@
 
 import importlib.util
 import json
+import textwrap
 
 import pytest
 
 pytest.importorskip("torch", reason="tracing needs torch")
 
-from traced_scripts import by_category, traced
+from traced_scripts import by_category, failing, traced
 
 MiB = 2**20
 
@@ -292,6 +293,87 @@ assert model.config.name_or_path == model.name_or_path == "model"
     assert "not here" in traced(tmp_path, PACKED + load + TRAIN).warnings[0]
 
 
+def test_layers_of_a_model_without_its_weights_are_quantized_by_the_library(tmp_path):
+    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("accelerate") is None:
+        pytest.skip("needs transformers and accelerate")
+    (tmp_path / "model").mkdir()
+    config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50, "n_positions": 32}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    load = """
+from transformers import AutoModelForCausalLM
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+@register_quantization_config("bytes")
+class BytesConfig(QuantizationConfigMixin):
+    def __init__(self, **kwargs):
+        self.quant_method = "bytes"
+
+@register_quantizer("bytes")
+class Bytes(HfQuantizer):
+    requires_calibration, requires_parameters_quantization, required_packages = False, True, []
+    is_trainable = True
+
+    def is_serializable(self, safe_serialization=None):
+        return True
+
+    def check_quantized_param(self, model, param_value, param_name, state_dict, **kwargs):
+        return "mlp" in param_name and "weight" in param_name
+
+    def create_quantized_param(self, model, value, name, device, state_dict, unexpected_keys=None):
+        owner, _, last = name.rpartition(".")
+        made = value.to(device).to(torch.int8)
+        model.get_submodule(owner)._parameters[last] = nn.Parameter(made, requires_grad=False)
+
+    def _process_model_before_weight_loading(self, model, **kwargs):
+        model.config.quantization_config = self.quantization_config
+
+    def _process_model_after_weight_loading(self, model, **kwargs):
+        return model
+
+before = torch.cuda.memory_allocated()
+model = AutoModelForCausalLM.from_pretrained(
+    "model", quantization_config=BytesConfig(), dtype=torch.float16, device_map={"": 0}
+)
+block = model.transformer.h[0]
+assert block.mlp.c_fc.weight.dtype == torch.int8 and block.mlp.c_fc.weight.is_cuda
+assert block.attn.c_attn.weight.dtype == torch.float16 and block.attn.c_attn.weight.is_cuda
+assert model.config.name_or_path == model.name_or_path == "model" and not model.training
+small, half = 2 * 16 * 64 + 32 * 32, 2 * (50 * 16 + 32 * 16 + 4 * 16 * 16)  # the mask of attention with the former
+assert small + half < torch.cuda.memory_allocated() - before < small + half + 16 * 512
+"""
+    assert "not here" in traced(tmp_path, PACKED + load + TRAIN).warnings[0]
+
+
 def test_a_parameter_is_not_all_zeros(tmp_path):
     ask = "assert head.weight.any() and not (head.weight != head.weight).any()\n"
     assert not traced(tmp_path, PACKED + ask + TRAIN).partial
+
+
+def test_an_import_that_failed_of_another_tells_of_which(tmp_path):
+    (tmp_path / "library.py").write_text(
+        "try:\n    import absent_module\nexcept ImportError as error:\n"
+        "    raise ImportError('cannot import Trainer') from error\n"
+    )
+    with failing("raised", "ImportError: cannot import Trainer: No module named 'absent_module' (library.py, line 4)"):
+        traced(tmp_path, "import library")
+
+
+def test_triplets_of_labels_are_counted(tmp_path):
+    source = """
+    import torch
+    from torch import nn
+    labels = (torch.arange(128) % 8).cuda()
+    same = (labels[:, None] == labels[None]).byte()
+    other = same ^ 1
+    same.fill_diagonal_(0)
+    triplets = torch.where(same.unsqueeze(2) * other.unsqueeze(1))
+    assert len(triplets) == 3 and triplets[0].shape == (128 * 15 * 112,)
+    both = same.bool().unsqueeze(2) & other.bool().unsqueeze(1)
+    assert both.nonzero().shape == (128 * 15 * 112, 3)
+    head = nn.Linear(1024, 4).cuda()
+    optimizer = torch.optim.SGD(head.parameters(), 0.1)
+    """
+    told = "the size that `nonzero` gives depends on the data; assumed: as many are found as were set"
+    assert traced(tmp_path, textwrap.dedent(source) + TRAIN).warnings == (told,)
