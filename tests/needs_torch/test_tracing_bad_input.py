@@ -337,3 +337,31 @@ def test_an_error_of_another_cause_blames_no_values(tmp_path, lines):
     with pytest.raises(TraceError) as caught:
         traced(tmp_path, "import torch\nx = torch.randn(3).cuda()\n" + lines)
     assert "maybe" not in caught.value.message
+
+
+def test_training_on_the_cpu_is_no_job_of_0_bytes(tmp_path):
+    lines = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    model(torch.randn(4, 64)).sum().backward()
+    optimizer.step()
+"""
+    with failing("no-cuda", "the script trains without putting anything on a GPU"):
+        traced(tmp_path, lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        pytest.param("def f(:", "is it for another Python than ", id="no Python"),
+        pytest.param("input('go? ')", "it runs without input", id="asks somebody"),
+    ],
+)
+def test_what_cannot_run_here_is_told_without_our_own_frames(tmp_path, lines, hint):
+    with pytest.raises(TraceError) as caught:
+        traced(tmp_path, lines)
+    assert caught.value.hint.startswith(hint)
+    assert "runpy" not in caught.value.log_tail
+    assert "child.py" not in caught.value.log_tail

@@ -131,6 +131,14 @@ for _ in range(3):
             id="a checked matrix",
         ),
         pytest.param(
+            "share = x.detach().softmax(-1)\n"
+            "torch.distributions.Multinomial(10, share).entropy()\n"
+            "torch.distributions.Bernoulli(share).log_prob(share)\n"
+            "assert torch.distributions.VonMises(x, x.exp()).sample((3,)).shape == (3, 64, 16)\n"
+            "loss = x.sum()",
+            id="whole numbers and rejected samples",
+        ),
+        pytest.param(
             "layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)\n"
             "encoder = nn.TransformerEncoder(layer, 2).cuda().eval()\n"
             "with torch.no_grad(): found = encoder(x[None], src_key_padding_mask=x[None, :, 0] > 0)\n"
@@ -155,6 +163,12 @@ for _ in range(3):
 """
     )
     assert not traced(tmp_path, source).partial
+
+
+def test_what_cannot_be_traced_is_not_caught_as_what_is_not_implemented(tmp_path):
+    source = HEAD + "x = torch.ones(3).cuda()\ntry:\n    x.is_set_to(x)\nexcept NotImplementedError:\n    pass\n"
+    with failing("unsupported", "`aten::is_set_to` cannot be traced"):
+        traced(tmp_path, source)
 
 
 HALVES = """

@@ -152,6 +152,45 @@ def test_varying_lengths_are_told(tmp_path):
     assert traced(tmp_path, TRAIN.format(data=same, more=more)).warnings == ()
 
 
+WORDS = """
+def tokens(rows):
+    longest = {longest}
+    return torch.stack([torch.ones(longest) * len(row["text"]) for row in rows])
+data = [{{"text": "word " * (5 + index % 7), "name": f"file{{index}}.png"}} for index in range(60)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("longest", "count"),
+    [
+        pytest.param("max(len(row['text'].split()) for row in rows)", 1, id="padded to the longest"),
+        pytest.param("16", 0, id="padded to one length"),
+        pytest.param("16 if len({row['name'] for row in rows}) > 1 else missing", 0, id="not to be asked"),
+    ],
+)
+def test_texts_of_varying_length_are_told_where_batches_show_it(tmp_path, longest, count):
+    source = TRAIN.format(data=WORDS.format(longest=longest), more=", collate_fn=tokens")
+    source = source.replace("LazyLinear(3)", "Linear(1, 3)").replace("x.flatten(1)", "x.unsqueeze(-1)")
+    assert len(traced(tmp_path, source).warnings) == count
+    if count:
+        (told,) = traced(tmp_path, source, lengths="longest").warnings
+        assert told.startswith("batches are made of samples of length 11; of 60 samples")
+
+
+def test_a_short_part_that_varies_beside_a_long_one_is_told(tmp_path):
+    data = """
+from torch.nn.utils.rnn import pad_sequence
+data = [{"sound": torch.ones(30), "text": torch.ones(5 + index % 3)} for index in range(20)]
+def both(rows):
+    return torch.cat([pad_sequence([row[name] for row in rows]) for name in ("sound", "text")])
+"""
+    source = TRAIN.format(data=data, more=", collate_fn=both").replace("LazyLinear(3)", "Linear(1, 3)")
+    source = source.replace("x.flatten(1)", "x.unsqueeze(-1)")
+    (told,) = traced(tmp_path, source).warnings
+    assert told.startswith("samples vary in length")
+    assert 4 * 4 * (30 + 7) in allocations(traced(tmp_path, source, lengths="longest"), category="input")
+
+
 def test_a_wrong_option_is_told(tmp_path):
     with failing("unsupported", "`short` names no length"):
         traced(tmp_path, "", lengths="short")
@@ -161,6 +200,8 @@ def test_lengths_of_samples():
     assert lengths.length_of({"ids": [1, 2, 3], "label": 1}) == 3
     assert lengths.length_of((torch.ones(7), torch.ones(3, 8, 8))) == 7
     assert lengths.length_of(torch.ones(3, 8, 8)) == 0
+    assert lengths.length_of(("one", "of four words here")) == 4
+    assert lengths.length_of(("one", "of four words here"), words=False) == 0
     assert [lengths.shares_of(each) for each in ("", "longest", "p95")] == [(), (1.0,), (0.95,)]
     with pytest.raises(UsageError, match="names no length"):
         lengths.shares_of("short")

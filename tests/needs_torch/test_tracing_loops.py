@@ -41,7 +41,7 @@ def step(x):
     y = torch.tanh(model(x))
     error = (y - x).norm()
     return y
-x = torch.ones(4, 64, device="cuda")
+x = torch.randn(4, 64, device="cuda")
 error, other = x.sum(), x.mean()
 """
     trace = traced(tmp_path, HEAD + WAITS.format(loop=setup + loop) + f"for _ in range(3): {TRAINS}")

@@ -28,7 +28,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     [
         pytest.param(
             """
-            x = torch.randn(4, 8).cuda()
+            x = torch.randn(4, 8, device="cuda")
             assert (x.sum().item(), float(x.sum()), f"{x.sum():.3f}") == (1.0, 1.0, "1.000")
             assert x.cpu().numpy().shape == (4, 8) and x.device.type == "cuda" and x.is_cuda
             print(x, x.mean(), model, x.tolist())
@@ -59,7 +59,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         pytest.param(
             """
             y = torch.tensor([3, 1, 2]).cuda()
-            y += torch.randn(3).cuda().long()
+            y += torch.randn(3, device="cuda").long()
             assert y.sum().item() == 1  # not known any more
             """,
             id="integers that the model touched do not",
@@ -337,6 +337,25 @@ def test_compile_is_left_out_and_told(tmp_path):
     assert "torch.compile" in trace.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        pytest.param("optimizer.step = torch.compile(optimizer.step)\n", ["upper bound"], id="a method"),
+        pytest.param(
+            "plain = optimizer.step\n@torch.compile(fullgraph=False)\ndef step(): plain()\noptimizer.step = step\n",
+            ["upper bound", "as written"],
+            id="a function",
+        ),
+        pytest.param("model = torch.compile(model, mode='reduce-overhead')\n", ["as written", "pool"], id="graphs"),
+        pytest.param("model.compile(options={'triton.cudagraphs': True})\n", ["as written", "pool"], id="in place"),
+    ],
+)
+def test_a_compiled_step_is_told_to_be_an_upper_bound(tmp_path, lines, told):
+    warnings = traced(tmp_path, MODEL + lines + TRAIN).warnings
+    assert len(warnings) == len(told)
+    assert all(words in each for words, each in zip(told, warnings, strict=True))
+
+
 def test_one_process_of_a_distributed_job(tmp_path):
     plain = traced(tmp_path, MODEL + TRAIN)
     lines = """
@@ -383,7 +402,7 @@ def test_what_was_traced_before_an_error_is_partial(tmp_path):
     )
     assert trace.partial
     assert trace.header["steps"] == 1
-    assert "OSError: disk (train.py, line 12), after 1 optimizer steps" in trace.warnings[0]
+    assert "OSError: disk (train.py, line 12), after 1 optimizer step" in trace.warnings[0]
 
 
 def test_a_script_that_ends_by_itself_is_complete(tmp_path):

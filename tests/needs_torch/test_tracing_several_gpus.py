@@ -187,6 +187,22 @@ def test_zero_1_shards_the_states_only(tmp_path):
     assert by_category(trace)["optimizer state"] == 2 * (4 * MiB // 2)
 
 
+def test_states_of_others_are_collected_to_be_saved(tmp_path):
+    source = LAYERS.format(
+        setup=GROUP + "; from torch.distributed.optim import ZeroRedundancyOptimizer as Zero",
+        wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])",
+        optimizer="Zero(model.parameters(), optimizer_class=torch.optim.AdamW)",
+    )
+    source += """
+    optimizer.consolidate_state_dict(to=0)
+    states = optimizer.state_dict()["state"]
+    assert sorted(states) == [0, 1, 2, 3] and all(not each["exp_avg"].is_cuda for each in states.values())
+"""
+    trace = traced(tmp_path, source, launcher=[*TORCHRUN, "2"])
+    assert not any("raised" in each for each in trace.warnings)
+    assert 2 * (4 * MiB // 2) + 2 * 4 in allocations(trace)  # two states of half of the weights, and two counts
+
+
 BY_HAND = """
 import os, sys, torch, torch.multiprocessing as mp
 from torch import nn

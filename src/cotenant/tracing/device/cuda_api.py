@@ -145,70 +145,14 @@ class _State(dict[str, Any]):
 def install(card: Card, recorder: Recorder) -> None:
     """Replace what scripts and libraries call in `torch.cuda`."""
     cuda = torch.cuda
-    properties = _Properties(card)
-    current = Stream(number=0)
-    state = _State(stream=current, device=0)
-
-    @contextlib.contextmanager
-    def use_stream(stream: Stream | None) -> Iterator[None]:
-        before = state["stream"]
-        chosen = stream if isinstance(stream, Stream) else before
-        state["stream"], recorder.stream = chosen, chosen.number
-        try:
-            yield
-        finally:
-            state["stream"], recorder.stream = before, before.number
-
-    def set_stream(stream: Stream) -> None:
-        state["stream"], recorder.stream = stream, stream.number
-
-    class DeviceContext:
-        """`torch.cuda.device(i)`."""
-
-        def __init__(self, device: object) -> None:
-            self.idx = _index(device)
-
-        def __enter__(self) -> None:
-            self.before, state["device"] = state["device"], self.idx
-
-        def __exit__(self, *_: object) -> None:
-            state["device"] = self.before
-
+    first = Stream(number=0)
+    state = _State(stream=first, device=0)
     replaced: dict[str, Any] = {
-        "is_available": lambda: True,
-        "_is_compiled": lambda: True,
-        "is_initialized": lambda: True,
-        "init": lambda: None,
-        "_lazy_init": lambda: None,
-        "device_count": lambda: card.count,
-        "_device_count_nvml": lambda: card.count,
-        "_raw_device_count_nvml": lambda: card.count,
-        "current_device": lambda: state["device"],
-        "set_device": lambda device: state.__setitem__("device", _index(device)),
-        "device": DeviceContext,
-        "get_device_properties": lambda device=None: properties,
-        "get_device_capability": lambda device=None: card.capability,
-        "get_device_name": lambda device=None: card.name,
-        "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
-        "is_bf16_supported": lambda including_emulation=True: card.capability >= (8, 0) or including_emulation,
-        "synchronize": lambda device=None: None,
+        **_says_it_works(card),
+        **_devices(card, state),
         **memory_queries(card, recorder, state),
-        "manual_seed": lambda seed: None,
-        "manual_seed_all": lambda seed: None,
-        "seed": lambda: None,
-        "seed_all": lambda: None,
-        "initial_seed": lambda: 0,
-        "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(card.count)],
-        "set_rng_state": lambda state, device="cuda": None,
-        "set_rng_state_all": lambda states: None,
-        "Stream": Stream,
-        "Event": Event,
-        "stream": use_stream,
-        "set_stream": set_stream,
-        "current_stream": lambda device=None: state["stream"],
-        "default_stream": lambda device=None: current,
-        "is_current_stream_capturing": lambda: False,
+        **_no_randomness(card),
+        **_streams(recorder, state, first),
     }
     for name, value in replaced.items():
         if hasattr(cuda, name):
@@ -224,7 +168,100 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda.graphs.is_current_stream_capturing = replaced["is_current_stream_capturing"]
     if hasattr(torch, "accelerator"):
         _install_accelerator(card, state, replaced)
-    # Half of the libraries ask the C module directly.
+    _install_below(recorder, state, replaced)
+    cuda._exchange_device = lambda index: state["device"]
+    cuda._maybe_exchange_device = lambda index: state["device"]
+    torch.backends.cuda.is_built = lambda: True
+    cuda.nccl.version = lambda: _NCCL_VERSION
+
+
+def _says_it_works(card: Card) -> dict[str, Any]:
+    """That there is CUDA, that it has started, and that all its work is done."""
+    return {
+        "is_available": lambda: True,
+        "_is_compiled": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
+        "is_bf16_supported": lambda including_emulation=True: card.capability >= (8, 0) or including_emulation,
+        "synchronize": lambda device=None: None,
+    }
+
+
+def _devices(card: Card, state: _State) -> dict[str, Any]:
+    """How many GPUs there are, which is meant, and what each of them is."""
+    properties = _Properties(card)
+
+    class DeviceContext:
+        """`torch.cuda.device(i)`."""
+
+        def __init__(self, device: object) -> None:
+            self.idx = _index(device)
+
+        def __enter__(self) -> None:
+            self.before, state["device"] = state["device"], self.idx
+
+        def __exit__(self, *_: object) -> None:
+            state["device"] = self.before
+
+    return {
+        "device_count": lambda: card.count,
+        "_device_count_nvml": lambda: card.count,
+        "_raw_device_count_nvml": lambda: card.count,
+        "current_device": lambda: state["device"],
+        "set_device": lambda device: state.__setitem__("device", _index(device)),
+        "device": DeviceContext,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: card.capability,
+        "get_device_name": lambda device=None: card.name,
+    }
+
+
+def _no_randomness(card: Card) -> dict[str, Any]:
+    """Generators of numbers that nobody draws: seeds and states may be set, and read, and mean nothing."""
+    return {
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
+        "seed": lambda: None,
+        "seed_all": lambda: None,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(card.count)],
+        "set_rng_state": lambda state, device="cuda": None,
+        "set_rng_state_all": lambda states: None,
+    }
+
+
+def _streams(recorder: Recorder, state: _State, default: Stream) -> dict[str, Any]:
+    """Streams that tell the recorder which of them memory is for, and events that have happened."""
+
+    @contextlib.contextmanager
+    def use_stream(stream: Stream | None) -> Iterator[None]:
+        before = state["stream"]
+        chosen = stream if isinstance(stream, Stream) else before
+        state["stream"], recorder.stream = chosen, chosen.number
+        try:
+            yield
+        finally:
+            state["stream"], recorder.stream = before, before.number
+
+    def set_stream(stream: Stream) -> None:
+        state["stream"], recorder.stream = stream, stream.number
+
+    return {
+        "Stream": Stream,
+        "Event": Event,
+        "stream": use_stream,
+        "set_stream": set_stream,
+        "current_stream": lambda device=None: state["stream"],
+        "default_stream": lambda device=None: default,
+        "is_current_stream_capturing": lambda: False,
+    }
+
+
+def _install_below(recorder: Recorder, state: _State, replaced: dict[str, Any]) -> None:
+    """The C module, which half of the libraries ask directly."""
     for name, value in {
         "_cuda_getDeviceCount": replaced["device_count"],
         "_cuda_getDevice": replaced["current_device"],
@@ -239,13 +276,9 @@ def install(card: Card, recorder: Recorder) -> None:
         "_get_accelerator": lambda check=None: torch.device("cuda"),
     }.items():
         setattr(torch._C, name, _own(value))
-    cuda._exchange_device = lambda index: state["device"]
-    cuda._maybe_exchange_device = lambda index: state["device"]
-    torch.backends.cuda.is_built = lambda: True
-    cuda.nccl.version = lambda: _NCCL_VERSION
 
 
-def _install_accelerator(card: Card, state: dict[str, Any], replaced: dict[str, Any]) -> None:
+def _install_accelerator(card: Card, state: _State, replaced: dict[str, Any]) -> None:
     accelerator = torch.accelerator
     for name, value in {
         "is_available": lambda: True,

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.distributed import data_parallel, pipelines, processes
+from cotenant.tracing.distributed import consolidated, data_parallel, pipelines, processes
 from cotenant.tracing.distributed.groups import Groups
 
 _FIRST_BUCKET_BYTES = 1 << 20
@@ -55,6 +55,7 @@ def install(recorder: Any) -> Groups:
     _install_groups(recorder, groups)
     _install_spawn(recorder)
     pipelines.install(recorder)
+    consolidated.install()
     ddp: Any = torch.nn.parallel.DistributedDataParallel
     ddp.__init__, ddp.forward, ddp.no_sync = _ddp_init, _ddp_forward, _ddp_no_sync
     for name in ("register_comm_hook", "_set_static_graph", "_register_fused_optim", "join"):
@@ -67,7 +68,7 @@ def install(recorder: Any) -> Groups:
 _IN_PLACE = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "scatter", "gather", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv",
-    "_all_gather_base", "_reduce_scatter_base", "all_reduce_coalesced",
+    "_all_gather_base", "_reduce_scatter_base", "all_reduce_coalesced", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
 
 

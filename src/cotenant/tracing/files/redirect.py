@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import importlib
 import io
 import os
 import pathlib
@@ -14,6 +15,8 @@ from typing import Any
 
 from cotenant.tracing.files.overlay import Entries, Entry, Overlay, real_chdir, real_open
 
+_OWN_OPEN = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
+"""Modules that keep the function by which Python opens files, under names of their own."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -164,6 +167,10 @@ def _install_open(overlay: Overlay) -> None:
 
     builtins.open = io.open = open_
     os.open = os_open
+    for module, name in _OWN_OPEN.items():
+        own: Any = importlib.import_module(module)
+        if getattr(own, name, None) is plain:
+            setattr(own, name, open_)
 
 
 def _opened(overlay: Overlay, path: Any, mode: str) -> Any:

@@ -1,6 +1,6 @@
-"""Distributions that check their arguments: a matrix on the GPU is what it should be, since nobody computes its values.
+"""Distributions that check values, which nobody computes on the GPU: matrices and whole numbers are as they should be.
 
-Checks of single numbers pass by themselves (see `operators.truth`). Source: torch/distributions/constraints.py.
+Checks of ranges pass by themselves (see `operators.truth`). Source: torch/distributions/constraints.py.
 """
 
 from __future__ import annotations
@@ -11,23 +11,41 @@ from typing import Any
 
 import torch
 
+_OF_NUMBERS = ("_Boolean", "_IntegerInterval", "_IntegerLessThan", "_IntegerGreaterThan")
 _OF_MATRICES = ("_Symmetric", "_PositiveSemidefinite", "_PositiveDefinite", "_LowerCholesky", "_CorrCholesky")
 
 
 def install(_: Any) -> None:
-    """Let matrices pass."""
-    for name in _OF_MATRICES:
+    """Let them pass, and samples that are drawn until they are accepted be so at once."""
+    for name in (*_OF_NUMBERS, *_OF_MATRICES):
         kind = getattr(torch.distributions.constraints, name, None)
         if kind is not None:
-            kind.check = _passing(kind.check)
+            kind.check = _passing(kind.check, 2 if name in _OF_MATRICES else 0)
+    circular: Any = torch.distributions.von_mises
+    circular._rejection_sample = _accepting(circular._rejection_sample)
 
 
-def _passing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _passing(original: Callable[..., Any], dims: int) -> Callable[..., Any]:
+    """`dims`: of what is checked as one."""
+
     @functools.wraps(original)
     def check(constraint: Any, value: torch.Tensor) -> torch.Tensor:
         if not value.is_cuda:
             checked: torch.Tensor = original(constraint, value)
             return checked
-        return torch.ones(value.shape[:-2], dtype=torch.bool, device=value.device)
+        return torch.ones(value.shape[: value.dim() - dims], dtype=torch.bool, device=value.device)
 
     return check
+
+
+def _accepting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """One round of three numbers for each sample; the loop would never see the last one accepted."""
+
+    def sample(loc: torch.Tensor, concentration: Any, proposal: Any, x: torch.Tensor) -> torch.Tensor:
+        if not loc.is_cuda:
+            drawn: torch.Tensor = original(loc, concentration, proposal, x)
+            return drawn
+        first, second, third = torch.rand((3, *x.shape), dtype=loc.dtype, device=loc.device).unbind()
+        return torch.where(first > second, third + loc.detach(), x)
+
+    return sample

@@ -16,6 +16,11 @@ from cotenant.core.units import format_duration
 from cotenant.tracing.process import wire
 
 _CALLS_PER_STEP = 1024
+_HINTS = {
+    "no-cuda": "move the model and what it is given to `cuda` inside the function",
+    "no-step": "only training is estimated: does the function call `optimizer.step()`?",
+}
+"""In place of those for scripts, which name options."""
 
 
 def trace_function(
@@ -52,7 +57,8 @@ def trace_function(
         told = json.loads(answer.read_text())
     if "error" in told:
         error = told["error"]
-        raise TraceError(error["kind"], error["message"], hint=error["hint"])
+        kind, message = error["kind"], error["message"].replace("the script", "the function", 1)
+        raise TraceError(kind, message, hint=_HINTS.get(kind, error["hint"]))
     return wire.trace_from_dict(told["trace"])
 
 

@@ -50,9 +50,13 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
     launcher = Path(first).name
     if launcher in launchers.NAMES:
         return _launched(launcher, rest, _beside(first, env) or python, workdir)
+    if Path(workdir, first).is_dir():
+        raise UsageError(
+            f"`{first or '.'}` is a folder", hint="give the script in it, or a package: `-- python -m package.train`"
+        )
     raise UsageError(
         f"`{Path(first).name}` is no Python script, and only Python scripts can be traced",
-        hint="give the script itself: `cotenant estimate train.py -- ARGS`",
+        hint="give the script itself: `cotenant estimate train.py -- ARGS`, or a module: `-- python -m package.train`",
     )
 
 

@@ -49,7 +49,9 @@ def test_an_interpreter_in_the_command_is_kept(folder):
     [
         pytest.param([], "no command", id="empty"),
         pytest.param(["nope.py"], "no script `nope.py`", id="no such script"),
-        pytest.param(["sub"], "no Python script", id="a folder is no script"),
+        pytest.param(["sub"], "`sub` is a folder", id="a folder is no script"),
+        pytest.param([""], "`.` is a folder", id="an empty word"),
+        pytest.param(["-m", "sub.train"], "`-m` is no Python script", id="a module without an interpreter"),
         pytest.param(["bash", "-lc", "python train.py"], "`bash` is no Python script", id="a shell"),
         pytest.param([sys.executable, "-c", "print(1)"], "names no script", id="code in the command"),
         pytest.param([sys.executable, "sub"], "is a folder", id="a package folder"),

@@ -1,0 +1,235 @@
+"""What frameworks that train do in ways of their own: classes of tensors, loaders, optimizers, layers that thaw."""
+
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+from traced_scripts import by_category, traced
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 8)).cuda()
+"""
+ONE_STEP = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, 64, device="cuda")).sum().backward()
+optimizer.step()
+"""
+BODY, TOP = 4 * (64 * 32 + 32), 4 * (32 * 8 + 8)
+
+
+def test_numbers_of_the_data_are_known_and_no_others(tmp_path):
+    checks = """
+boxes = torch.tensor([[0.0, 3.0], [0.0, 4.0], [2.0, 5.0]]).cuda()
+_, counts = boxes[:, 0].unique(return_counts=True)
+assert counts.max() == 2 and (boxes[:, 0] == 0).nonzero().shape == (2, 1)
+share = torch.as_tensor([0.25, 0.5], device="cuda")
+assert not share[0] > share[1] and share[0].item() == 0.25
+assert torch.allclose(share, share * 1.0) and not torch.allclose(share, torch.rand(2, device="cuda"))
+total = torch.zeros((), device="cuda")
+total += boxes.sum()
+assert total.item() == 14.0
+total += model[1].bias.sum()  # what is learned is not followed, nor what is drawn
+assert total.item() == 1.0
+drawn = torch.zeros(6, device="cuda").normal_()
+assert (drawn > 100).nonzero().shape == (6, 1) and (torch.randn(6, device="cuda") > 100).nonzero().shape == (6, 1)
+norm = nn.BatchNorm1d(4).cuda()
+norm(boxes.new_ones(8, 4))
+assert norm.running_mean.sum().item() == 1.0  # changed, though its operator does not say so
+"""
+    assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
+
+
+def test_images_of_a_library_stay_its_own_on_the_gpu(tmp_path):
+    checks = """
+class Image(torch.Tensor):
+    def __new__(cls, x, **kwargs):
+        return torch.as_tensor(x).as_subclass(cls)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        out = super().__torch_function__(func, types, args, kwargs or {})
+        if isinstance(out, Image) and isinstance(args[0], Image):
+            out.__dict__ = args[0].__dict__
+        return out
+
+    def new_empty(self, *size, **kwargs):
+        return self.as_subclass(torch.Tensor).new_empty(*size, **kwargs).as_subclass(type(self))
+
+class Mask(Image):
+    def area(self):
+        return self.sum()
+
+image, mask = Image(torch.rand(2, 8)), Mask(torch.ones(2, dtype=torch.int64))
+image.place = mask.place = "here"
+image, mask = image.to("cuda"), mask.cuda()
+assert isinstance(image, Image) and not isinstance(image, Mask) and isinstance(mask, Mask)
+assert image.is_cuda and image.place == "here" and mask.area() == 2
+more = image * 2 + 1
+assert isinstance(more, Image) and more.place == "here" and isinstance(more.argmax(1), Image)
+assert isinstance(nn.functional.cross_entropy(more, mask), Image)
+plain = more.as_subclass(torch.Tensor)
+plain.__dict__ = mask.__dict__
+assert not isinstance(plain, Image) and (plain + 1).is_cuda and plain.place == "here"
+back = more.cpu()
+assert type(back) is Image and back.numpy().shape == (2, 8)
+assert type(torch.ones(2).as_subclass(type(plain + 1))) is torch.Tensor  # the class of a tensor that was on the GPU
+assert type(Image(torch.ones(2)).as_subclass(type(more))) is Image
+"""
+    assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
+
+
+ENDLESS = """
+class Again:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+class Endless(DataLoader):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+data = TensorDataset(torch.randn(400, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train, test = Endless(data, batch_size=4), DataLoader(data, batch_size=100)
+for epoch in range(1000):
+    for (x,) in train:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for (x,) in test:
+        model(x.cuda())
+"""
+
+
+def test_a_loader_with_one_iterator_for_all_epochs_ends_its_epoch(tmp_path):
+    trace = traced(tmp_path, HEAD + ENDLESS)
+    assert not trace.warnings
+    assert not trace.partial
+    assert trace.header["steps"] == 3
+    assert any(event.bytes == 100 * 64 * 4 for event in trace.events if event.action == "alloc")
+
+
+THAWS = """
+data = TensorDataset(torch.randn(40, 64))
+optimizer = torch.optim.Adam(model.parameters())
+model[0].requires_grad_(False)
+for epoch in range(1000):
+    if epoch == 2:
+        model[0].requires_grad_(True)
+    for (x,) in DataLoader(data, batch_size=4):
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_layers_that_thaw_in_the_next_epoch_are_seen(tmp_path):
+    trace = traced(tmp_path, HEAD + THAWS.replace("epoch == 2", "epoch == 1"))
+    assert by_category(trace)["optimizer state"] == 2 * (BODY + TOP)
+    assert trace.header["steps"] == 6
+
+
+def test_layers_that_stay_frozen_ask_for_no_more_steps(tmp_path):
+    trace = traced(tmp_path, HEAD + THAWS.replace("epoch == 2", "False"))
+    assert by_category(trace)["optimizer state"] == 2 * TOP
+    assert trace.header["steps"] == 3
+
+
+FASTAI_OPTIMIZER = """
+class Optimizer:
+    def __init__(self, params):
+        self.params, self.state = list(params), {}
+
+    @property
+    def param_groups(self):
+        return [{"params": self.params}]
+
+    def step(self, closure=None):
+        for p in self.params:
+            average = self.state.setdefault(p, {"average": p.new_zeros(p.shape)})["average"]
+            average.add_(p.grad)
+"""
+FASTAI_LOADER = """
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+_loaders = (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter)
+
+class Source:
+    num_workers = 2
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+class DataLoader:
+    def __init__(self, batches):
+        self.fake_l = Source(batches)
+
+    def __iter__(self):
+        for batch in _loaders[self.fake_l.num_workers == 0](self.fake_l):
+            yield batch.cuda()
+"""
+FASTAI_SCRIPT = """
+from fastai.data.load import DataLoader
+from fastai.optimizer import Optimizer
+
+optimizer = Optimizer(model.parameters())
+train, test = DataLoader([torch.randn(4, 64)] * 1000), DataLoader([torch.randn(100, 64)] * 1000)
+for epoch in range(1000):
+    for x in train:
+        model(x).sum().backward()
+        optimizer.step()
+        model.zero_grad()
+    for x in test:
+        model(x)
+"""
+
+
+def test_loaders_and_optimizers_of_fastai_are_seen(tmp_path):
+    (tmp_path / "fastai" / "data").mkdir(parents=True)
+    (tmp_path / "fastai" / "optimizer.py").write_text(textwrap.dedent(FASTAI_OPTIMIZER))
+    (tmp_path / "fastai" / "data" / "load.py").write_text(textwrap.dedent(FASTAI_LOADER))
+    trace = traced(tmp_path, HEAD + FASTAI_SCRIPT)
+    assert not trace.partial
+    assert trace.header["steps"] == 3
+    assert by_category(trace)["optimizer state"] == BODY + TOP
+    assert sum(event.bytes == 100 * 64 * 4 for event in trace.events if event.action == "alloc") == 2
+
+
+def test_files_that_a_script_wrote_are_found_by_readers_of_archives(tmp_path):
+    checks = """
+import bz2
+import os
+import sys
+import tarfile
+
+assert os.path.isabs(__file__) and sys.argv[0].endswith("train.py")
+with open("data.yaml", "w") as file:
+    file.write("names: [a, b]")
+with bz2.open("data.bz2", "wt") as file:
+    file.write("names")
+assert not tarfile.is_tarfile("data.yaml")
+assert bz2.open("data.bz2", "rt").read() == "names"
+"""
+    assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
+    assert not (tmp_path / "data.yaml").exists()

@@ -1,0 +1,48 @@
+"""How many tokens an expert gets, by ways of counting that models of libraries have."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+MIXTURE = """
+import torch
+from torch import nn
+router, expert = nn.Linear(16, {experts}, bias=False).cuda(), nn.Linear(16, 16).cuda()
+optimizer = torch.optim.SGD([*router.parameters(), *expert.parameters()], lr=0.1)
+for _ in range(3):
+    x = torch.randn({tokens}, 16, device="cuda")
+    scores, chosen = router(x).topk(8, dim=1)
+    counts = {counts}
+    assert counts == [{tokens} * 8 // {experts}] * {experts}, counts[:9]
+    order = chosen.flatten().sort(0)[1]
+    parts = x[order.div(8, rounding_mode="trunc")].split(counts, dim=0)
+    torch.cat([expert(each) for each in parts]).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        pytest.param("torch.zeros_like(router(x)).scatter(1, chosen, 1).long().sum(0).tolist()", id="in numbers"),
+        pytest.param("torch.zeros_like(router(x)).scatter_(1, chosen, 1).sum(0).int().tolist()", id="in place"),
+        pytest.param(
+            "torch.zeros_like(router(x), dtype=torch.int32).scatter(1, chosen, 1).bool().sum(0).tolist()", id="whole"
+        ),
+        pytest.param(
+            "torch.zeros_like(router(x), dtype=torch.int64).scatter_(1, chosen, 1).sum(0).tolist()",
+            id="whole, in place",
+        ),
+    ],
+)
+@pytest.mark.parametrize("tokens", [64, 8192])
+def test_choices_are_counted_by_marks(tmp_path, counts, tokens):
+    experts = 32 if tokens == 64 else 256
+    trace = traced(tmp_path, MIXTURE.format(counts=counts, tokens=tokens, experts=experts))
+    assert not trace.partial
+    assert ["every expert gets the same number" in each for each in trace.warnings] == [True]
