@@ -126,7 +126,7 @@ def test_another_setting_is_a_replay(ask, monkeypatch):
     after = ask()
     assert was_kept(after)
     assert after["trace"]["alloc_conf"] == "roundup_power2_divisions:1,max_split_size_mb:20"
-    assert after["peak_reserved_bytes"] > before["peak_reserved_bytes"]
+    assert after["peak_reserved_bytes"] != before["peak_reserved_bytes"]
 
 
 def test_a_setting_of_the_script_itself_counts(ask, monkeypatch):
@@ -221,7 +221,7 @@ def test_files_that_cannot_be_written_are_refused_at_once(ask, tmp_path):
 @pytest.mark.parametrize("option", ["--what-if", "--fits-on", "--find-batch-size", "--plot=x.png", "--snapshot=x"])
 def test_what_needs_a_trace_is_refused_without_one(ask, option):
     told = ask("--estimator", "declared", "--gpu-mem", "3G", option, code=2)
-    assert "needs a trace" in told["error"]["message"]
+    assert "is for `--estimator traced`" in told["error"]["message"]
 
 
 def test_limit_alone_is_refused(ask):

@@ -122,7 +122,7 @@ def test_every_job_script_exists(tables):
         "xmem_lm.py",
         "peft_row.py",
     }
-    assert scripts == {each.name for each in (BENCHMARKS / "jobs").glob("*.py")}
+    assert scripts == {each.name for each in (BENCHMARKS / "jobs").glob("*.py")} - {"architecture.py"}
 
 
 def test_read_counts_what_it_leaves_out(tables, tmp_path):
