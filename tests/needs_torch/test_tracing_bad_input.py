@@ -307,16 +307,16 @@ assert q.grad.shape == q.shape and k.grad.shape == k.shape
     ("lines", "told"),
     [
         pytest.param(
-            "ids = torch.randn(4, 9).cuda().argmax(-1).tolist()\nprint([5][1 + ids[0]])\n",
+            "ids = torch.randn(4, 9, device='cuda').argmax(-1).tolist()\nprint([5][1 + ids[0]])\n",
             "list index out of range (train.py, line 3); maybe because of values that are not known without a GPU"
             ", read at train.py, line 2",
             id="a list",
         ),
         pytest.param(
-            "x = torch.randn(4).cuda()\nn = x.cpu()\nassert n.sum() > 1\n", "read at train.py, line 3", id="moved"
+            "x = torch.randn(4, device='cuda')\nn = x.cpu()\nassert n.sum() > 1\n", "read at train.py, line 3", id="moved"
         ),
         pytest.param(
-            "x = torch.randn(4).cuda().sum().item()\n1 / (x - x)\n", "read at train.py, line 2", id="a number"
+            "x = torch.randn(4, device='cuda').sum().item()\n1 / (x - x)\n", "read at train.py, line 2", id="a number"
         ),
     ],
 )
