@@ -313,7 +313,9 @@ assert q.grad.shape == q.shape and k.grad.shape == k.shape
             id="a list",
         ),
         pytest.param(
-            "x = torch.randn(4, device='cuda')\nn = x.cpu()\nassert n.sum() > 1\n", "read at train.py, line 3", id="moved"
+            "x = torch.randn(4, device='cuda')\nn = x.cpu()\nassert n.sum() > 1\n",
+            "read at train.py, line 3",
+            id="moved",
         ),
         pytest.param(
             "x = torch.randn(4, device='cuda').sum().item()\n1 / (x - x)\n", "read at train.py, line 2", id="a number"
