@@ -12,6 +12,10 @@ from cotenant.learn.described.tape import DONE, F32, Do, Parameter, Tape, Tensor
 
 SAVE_OUTPUT = frozenset({"relu", "tanh", "sigmoid", "softmax"})
 """Activations whose gradient is computed from their output; of all others, from their input."""
+INDEX_BYTES = 8
+FEW_INDICES = 3072
+ROWS_A_THREAD = 10
+"""Of the gradient of an embedding: see `tracing.operators.insides`."""
 
 
 def linear(tape: Tape, x: Tensor, rows: int, weight: Parameter, bias: Parameter | None) -> Tensor:
@@ -114,8 +118,18 @@ def concatenate(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
 
 
 def embed(tape: Tape, indices: Tensor, elements: int, weight: Parameter) -> Tensor:
-    """Rows of a table; its gradient is as large as the table."""
-    return tape.result(tape.make(F32 * elements), [indices], [Do("weight", parameter=weight)], [indices])
+    """Rows of a table; its gradient is as large as the table, and many indices are sorted for it."""
+    formula = [Do("weight", parameter=weight)]
+    count = indices.bytes // INDEX_BYTES
+    if count > FEW_INDICES:
+        width = elements // count
+        segments = min(count, weight.bytes // (F32 * width))
+        parts = count // ROWS_A_THREAD + segments
+        sizes = [count, count, count, segments, segments, parts]
+        scratch = [*(INDEX_BYTES * each for each in sizes), F32 * parts * width]
+        made = [Do("make", i, nbytes) for i, nbytes in enumerate(scratch)]
+        formula = [*made[:2], *formula, *made[2:], *(Do("drop", i) for i in reversed(range(len(made))))]
+    return tape.result(tape.make(F32 * elements), [indices], formula, [indices])
 
 
 def add_positions(tape: Tape, x: Tensor, weight: Parameter) -> Tensor:
@@ -141,7 +155,8 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     out = tape.make(size)
     log_sums = tape.make(F32 * batch * heads * (-(-length // 32) * 32))
     seeds = [tape.make(8), tape.make(8)]
-    tape.result(out, [apart], _attention_gradient(size), [apart, log_sums, out, *reversed(seeds)])
+    rows_bytes = F32 * batch * heads * length
+    tape.result(out, [apart], _attention_gradient(size, rows_bytes), [apart, log_sums, out, *reversed(seeds)])
     for each in (apart, log_sums, *seeds):
         tape.drop(each)
     merged = tape.result(tape.make(size), [out], [Do("pass", 0)])
@@ -152,9 +167,14 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     return tape.result(projected, [projected], [Do("grad", 0, size)])
 
 
-def _attention_gradient(size: int) -> list[Do]:
-    """Gradients of queries, keys and values; each is laid out twice again, then all three become one."""
-    steps = [*(Do("make", i, size) for i in range(3)), DONE]
+def _attention_gradient(size: int, rows_bytes: int) -> list[Do]:
+    """Gradients of queries, keys and values; each is laid out twice again, then all three become one.
+
+    The kernel wants the given gradient in rows, and sums its product with the result: see `tracing.operators.insides`.
+    """
+    steps = [Do("make", 12, size), *(Do("make", i, size) for i in range(3)), Do("make", 13, size)]
+    steps += [Do("make", 14, rows_bytes), Do("drop", 13), Do("make", 15, rows_bytes), Do("drop", 14)]
+    steps += [Do("drop", 15), Do("drop", 12), DONE]
     for round_ in (3, 6):
         for i in range(3):
             steps += [Do("make", round_ + i, size), Do("drop", round_ - 1 - i if round_ == 3 else i + 3)]
