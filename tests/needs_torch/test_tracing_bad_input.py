@@ -256,13 +256,6 @@ assert plain.is_cuda and not isinstance(plain, nn.Parameter)
     assert by_category(trace)["optimizer state"] == 2 * 4000
 
 
-def test_what_is_compiled_and_never_called_is_not_told(tmp_path):
-    lines = "@torch.compile\ndef f(x):\n    return x * 2\n"
-    assert trained(tmp_path, lines).warnings == ()
-    called = trained(tmp_path, lines + "assert f(torch.ones(3).cuda()).shape == (3,) and f.__name__ == 'f'\n")
-    assert "torch.compile" in called.warnings[0]
-
-
 def test_routers_by_one_hot_and_by_sorting(tmp_path):
     trace = trained(
         tmp_path,

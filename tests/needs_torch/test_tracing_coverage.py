@@ -165,12 +165,6 @@ for _ in range(3):
     assert not traced(tmp_path, source).partial
 
 
-def test_what_cannot_be_traced_is_not_caught_as_what_is_not_implemented(tmp_path):
-    source = HEAD + "x = torch.ones(3).cuda()\ntry:\n    x.is_set_to(x)\nexcept NotImplementedError:\n    pass\n"
-    with failing("unsupported", "`aten::is_set_to` cannot be traced"):
-        traced(tmp_path, source)
-
-
 HALVES = """
 model = nn.Sequential(nn.Linear(1024, 8192), nn.Linear(8192, 1024)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

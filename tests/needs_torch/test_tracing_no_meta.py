@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traced_scripts import allocations, traced
+from traced_scripts import allocations, failing, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -96,3 +96,9 @@ def test_synchronized_batch_norm_keeps_its_input(tmp_path):
     assert allocations(trace, "forward").count(half) == 3 * 2  # the convolution's result and its own, in each step
     assert allocations(trace, "forward").count(4 * 4 * (2 * 32 + 1)) == 3  # statistics of all processes, in fp32
     assert allocations(trace, "backward").count(half) == 3 * 2  # gradients of both
+
+
+def test_what_cannot_be_traced_is_not_caught_as_what_is_not_implemented(tmp_path):
+    source = HEAD + "x = torch.ones(3).cuda()\ntry:\n    x.is_set_to(x)\nexcept NotImplementedError:\n    pass\n"
+    with failing("unsupported", "`aten::is_set_to` cannot be traced"):
+        traced(tmp_path, source)

@@ -330,32 +330,6 @@ def test_masks_of_ones_are_left_out_and_padded_ones_not(tmp_path):
     assert 2 * 24 * 24 in padded
 
 
-def test_compile_is_left_out_and_told(tmp_path):
-    lines = "model = torch.compile(model)\nassert '_orig_mod.weight' in model.state_dict() and model.in_features == 8\n"
-    trace = traced(tmp_path, MODEL + lines + TRAIN)
-    assert len(trace.warnings) == 1
-    assert "torch.compile" in trace.warnings[0]
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        pytest.param("optimizer.step = torch.compile(optimizer.step)\n", ["upper bound"], id="a method"),
-        pytest.param(
-            "plain = optimizer.step\n@torch.compile(fullgraph=False)\ndef step(): plain()\noptimizer.step = step\n",
-            ["upper bound", "as written"],
-            id="a function",
-        ),
-        pytest.param("model = torch.compile(model, mode='reduce-overhead')\n", ["as written", "pool"], id="graphs"),
-        pytest.param("model.compile(options={'triton.cudagraphs': True})\n", ["as written", "pool"], id="in place"),
-    ],
-)
-def test_a_compiled_step_is_told_to_be_an_upper_bound(tmp_path, lines, told):
-    warnings = traced(tmp_path, MODEL + lines + TRAIN).warnings
-    assert len(warnings) == len(told)
-    assert all(words in each for words, each in zip(told, warnings, strict=True))
-
-
 def test_one_process_of_a_distributed_job(tmp_path):
     plain = traced(tmp_path, MODEL + TRAIN)
     lines = """
