@@ -50,10 +50,11 @@ class OpCall:
     """A library call that asks the allocator for a workspace on a real GPU.
 
     Attributes:
-        kind: `gemm` or `gemm_lt` (cuBLAS handle of `thread`), `conv_forward`, `conv_dgrad`, `conv_wgrad`, ...
+        kind: `gemm` or `gemm_lt` (cuBLAS handle of `thread`), `conv_forward`, `conv_dgrad`, `conv_wgrad`, `reduction`.
         thread: `main` or `autograd`: cuBLAS keeps a handle, and so a workspace, for each.
         params: what decides the size: for convolutions `x`, `w`, `y` (shapes), `stride`, `padding`, `dilation`,
-            `groups`, `dtype`, `channels_last`, `transposed`, `benchmark`, `deterministic`, `allow_tf32`.
+            `groups`, `dtype`, `channels_last`, `transposed`, `benchmark`, `deterministic`, `allow_tf32`; for reductions
+            `shape`, `strides`, `offset`, `dims`, `item_bytes`, `sum_bytes`.
     """
 
     kind: str

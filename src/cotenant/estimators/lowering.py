@@ -15,6 +15,9 @@ from cotenant.core.units import KiB, MiB
 ConvWorkspace = Callable[[OpCall], int]
 """Bytes of workspace that a convolution call takes."""
 
+Buffers = Callable[[OpCall], tuple[int, ...]]
+"""Bytes of the buffers that a reduction takes, in their order."""
+
 _LT_BYTES = 1 * MiB
 
 
@@ -44,7 +47,12 @@ def blas_workspaces(default_bytes: int, torch_version: str, config: str) -> Blas
 
 
 def lower(
-    trace: MemoryTrace, *, blas: BlasWorkspaces, conv: ConvWorkspace, spare: set[int] | None = None
+    trace: MemoryTrace,
+    *,
+    blas: BlasWorkspaces,
+    conv: ConvWorkspace,
+    reduction: Buffers,
+    spare: set[int] | None = None,
 ) -> Iterator[MemoryEvent]:
     """The events of `trace` with every `op` replaced by the allocations it makes.
 
@@ -53,7 +61,7 @@ def lower(
     among those is one that needs none: so in all of 1,800 lists (cuDNN 9.10.2 for 8.0, and 9.20 for 8.6).
     """
     number = max((event.storage_id for event in trace.events), default=-1) + 1 + len(trace.ops)
-    conv_bytes: dict[int, int] = {}
+    known: dict[int, tuple[int, ...]] = {}
     handles: set[tuple[str, int, int]] = set()
     for event in trace.events:
         if event.action != "op":
@@ -67,19 +75,26 @@ def lower(
                 handles.add(handle)
                 number += 1
                 yield _alloc(event, number, blas.handle_bytes)
-            nbytes = blas.lt_bytes if op.kind == "gemm_lt" else 0
-        elif op.kind.startswith("conv"):
-            if event.storage_id not in conv_bytes:
-                conv_bytes[event.storage_id] = conv(op)
-            nbytes = conv_bytes[event.storage_id]
-            if spare is not None and nbytes:
-                spare.add(number + 1)
-        else:
-            nbytes = 0
-        if nbytes:
+        if event.storage_id not in known:
+            sizes = _taken_for(op, blas, conv, reduction)
+            known[event.storage_id] = tuple(each for each in sizes if each)
+        first = number + 1
+        for nbytes in known[event.storage_id]:
             number += 1
             yield _alloc(event, number, nbytes)
-            yield event._replace(action="free", storage_id=number, bytes=0, category="", module="")
+        if spare is not None and op.kind.startswith("conv"):
+            spare.update(range(first, number + 1))
+        for each in range(number, first - 1, -1):
+            yield event._replace(action="free", storage_id=each, bytes=0, category="", module="")
+
+
+def _taken_for(op: OpCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduction: Buffers) -> tuple[int, ...]:
+    """Bytes that a call takes and gives back when it is over."""
+    if op.kind == "gemm_lt":
+        return (blas.lt_bytes,)
+    if op.kind.startswith("conv"):
+        return (conv(op),)
+    return reduction(op) if op.kind == "reduction" else ()
 
 
 def _alloc(event: MemoryEvent, number: int, nbytes: int) -> MemoryEvent:

@@ -13,6 +13,7 @@ from cotenant.estimators.cudnn.answers import CudnnAnswers
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
 from cotenant.estimators.profiles import DeviceProfile
+from cotenant.estimators.reductions import ReductionRule, threads_of_sm
 
 _ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
@@ -168,5 +169,11 @@ def scene_of(
 ) -> Scene:
     """`trace` on `gpu`, with its usual workspaces or with those given."""
     spare: set[int] = set()
-    events = tuple(lower(trace, blas=blas or blas_of(gpu, stack), conv=conv or conv_of(gpu, stack), spare=spare))
-    return Scene(gpu=gpu, stack=stack, events=events, spare=frozenset(spare))
+    events = lower(
+        trace,
+        blas=blas or blas_of(gpu, stack),
+        conv=conv or conv_of(gpu, stack),
+        reduction=ReductionRule(sm_count=gpu.sm_count, sm_threads=threads_of_sm(gpu.compute_capability)),
+        spare=spare,
+    )
+    return Scene(gpu=gpu, stack=stack, events=tuple(events), spare=frozenset(spare))

@@ -81,7 +81,7 @@ class TracedEstimator:
     """
 
     name = "traced"
-    version = "5"
+    version = "6"
 
     def __init__(
         self,

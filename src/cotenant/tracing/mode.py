@@ -37,6 +37,7 @@ from cotenant.tracing.operators import (
     no_meta,
     plain,
     reads,
+    reductions,
     rnn,
     routing,
     shapes,
@@ -108,7 +109,7 @@ class TraceMode(TorchDispatchMode):
             **routing.HANDLERS,
             **tokens.HANDLERS,
         }
-        self._kinds: dict[Any, Any] = {**calls.KINDS, **insides.KINDS}
+        self._kinds: dict[Any, Any] = {**calls.KINDS, **insides.KINDS, **reductions.KINDS}
         self.sums = Sums()
         torch._C._set_only_lift_cpu_tensors(True)
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
-from cotenant.estimators.lowering import BlasWorkspaces, blas_workspaces, lower
+from cotenant.estimators import lowering
+from cotenant.estimators.lowering import BlasWorkspaces, blas_workspaces
 
 
 def event(action, number=-1, nbytes=0, stream=0):
     return MemoryEvent(action, number, nbytes, "", "forward", "", stream, 0)
 
 
-def lowered(events, ops, *, lt_bytes=0, conv=lambda op: 0):
+def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), spare=None):
+    return lowering.lower(trace, blas=blas, conv=conv, reduction=reduction, spare=spare)
+
+
+def lowered(events, ops, *, lt_bytes=0, **rules):
     trace = MemoryTrace(events=tuple(events), ops=tuple(ops), header={})
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes)
-    return [(each.action, each.bytes) for each in lower(trace, blas=blas, conv=conv)]
+    return [(each.action, each.bytes) for each in lower(trace, blas=blas, **rules)]
 
 
 MAIN, AUTOGRAD = OpCall(kind="gemm", thread="main"), OpCall(kind="gemm", thread="autograd")
 LT = OpCall(kind="gemm_lt", thread="main")
 CONV = OpCall(kind="conv_forward", thread="main")
+REDUCTION = OpCall(kind="reduction", thread="autograd")
 
 
 def test_a_handle_keeps_its_workspace():
@@ -43,6 +49,19 @@ def test_an_older_lt_takes_its_own_for_the_call():
 
 def test_a_convolution_takes_its_workspace_for_the_call():
     assert lowered([event("op", 0)], [CONV], conv=lambda op: 9) == [("alloc", 9), ("free", 0)]
+
+
+def test_a_reduction_takes_its_buffers_together():
+    found = lowered([event("op", 0)] * 2, [REDUCTION], reduction=lambda op: (90, 4))
+    assert found == [("alloc", 90), ("alloc", 4), ("free", 0), ("free", 0)] * 2
+
+
+def test_a_reduction_cannot_do_without():
+    spare: set[int] = set()
+    trace = MemoryTrace(events=(event("op", 0),), ops=(REDUCTION,), header={})
+    blas = BlasWorkspaces(handle_bytes=100, lt_bytes=0)
+    assert [each.bytes for each in lower(trace, blas=blas, reduction=lambda op: (9,), spare=spare)] == [9, 0]
+    assert spare == set()
 
 
 def test_a_convolution_can_do_without_and_a_handle_cannot():

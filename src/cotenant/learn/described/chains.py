@@ -161,8 +161,9 @@ class _Chain:
     def _pool(self, layer: Layer) -> None:
         if any(side != 1 for side in layer.output_shape[1:]):
             raise UsageError(f"`{layer.name or layer.kind}` to {layer.output_shape} cannot be simulated")
-        elements = layer.outputs
-        self.then(lambda tape, x, samples: op.mean(tape, x, samples * elements))
+        shape = self.shape
+        pixels = tuple(range(2, len(shape) + 1))
+        self.then(lambda tape, x, samples: op.mean(tape, x, (samples, *shape), pixels))
         self.shape = layer.output_shape
 
 
@@ -262,5 +263,5 @@ class _Dense(_Chain):
         """An average pooling that the list does not tell."""
         self.block = (self.block[0], side, side)
         elements = math.prod(self.block)
-        self.then(lambda tape, x, samples: op.mean(tape, x, samples * elements))
+        self.then(lambda tape, x, samples: op.pool(tape, x, samples * elements))
         self.steps.append(lambda run, _: run.branch(run.x))

@@ -46,7 +46,7 @@ def encoder_job(shape: Encoder, batch: int, last_batch: int = 0) -> Job:
             tape.drop(x)
             x = found
         tape.drop(source)
-        pooled = op.mean(tape, x, samples * D)
+        pooled = op.mean(tape, x, (samples, L, D), (1,))
         tape.drop(x)
         logits = op.linear(tape, pooled, samples, head[0], head[1])
         tape.drop(pooled)

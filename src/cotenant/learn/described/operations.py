@@ -16,6 +16,8 @@ INDEX_BYTES = 8
 FEW_INDICES = 3072
 ROWS_A_THREAD = 10
 """Of the gradient of an embedding: see `tracing.operators.insides`."""
+LEAST_VALUES = 256
+"""Of a reduction that divides a result: see `tracing.operators.reductions`."""
 
 
 def linear(tape: Tape, x: Tensor, rows: int, weight: Parameter, bias: Parameter | None) -> Tensor:
@@ -27,8 +29,24 @@ def linear(tape: Tape, x: Tensor, rows: int, weight: Parameter, bias: Parameter 
     formula = [Do("grad", 0, x.bytes), Do("op", gemm)] if x.node else []
     formula += [Do("weight", parameter=weight), Do("op", gemm)]
     if bias:
-        formula.append(Do("weight", parameter=bias))
+        formula += summed(tape, bias, (rows, features), (0,))
     return tape.result(out, [x], formula, [x])
+
+
+def summed(tape: Tape, parameter: Parameter, shape: tuple[int, ...], dims: tuple[int, ...]) -> list[Do]:
+    """The gradient of a parameter that was spread over `dims` of a tensor of `shape`: the sum over them."""
+    gradient = Do("weight", parameter=parameter)
+    call = reduction(tape, "autograd", shape, dims)
+    return [gradient] if call is None else [gradient, Do("op", call)]
+
+
+def reduction(tape: Tape, thread: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
+    """The library call that a reduction over `dims` makes; None where it divides no result among blocks."""
+    if math.prod(shape[each] for each in dims) < LEAST_VALUES:
+        return None
+    strides = tuple(math.prod(shape[each + 1 :]) for each in range(len(shape)))
+    sizes = (("item_bytes", F32), ("sum_bytes", F32))
+    return tape.op("reduction", thread, (("shape", shape), ("strides", strides), ("offset", 0), ("dims", dims), *sizes))
 
 
 def convolution(
@@ -66,7 +84,8 @@ def convolution(
     if x.node:
         formula += [Do("grad", 0, x.bytes), Do("op", tape.op("conv_dgrad", "autograd", params))]
     formula += [Do("weight", parameter=weights[0]), Do("op", tape.op("conv_wgrad", "autograd", params))]
-    formula += [Do("weight", parameter=each) for each in weights[1:]]
+    for each in weights[1:]:
+        formula += summed(tape, each, y_shape, (0, 2, 3))
     return tape.result(out, [x], formula, [x])
 
 
@@ -89,7 +108,7 @@ def activation(tape: Tape, x: Tensor, name: str, weight: Parameter | None = None
     out = tape.make(x.bytes)
     formula = [Do("grad", 0, x.bytes)]
     if weight is not None:
-        formula += [Do("make", 0, x.bytes), Do("weight", parameter=weight), Do("drop", 0)]
+        formula += [Do("make", 0, x.bytes), *summed(tape, weight, (x.bytes // F32,), (0,)), Do("drop", 0)]
     return tape.result(out, [x], formula, [out if name in SAVE_OUTPUT else x])
 
 
@@ -102,8 +121,17 @@ def dropout(tape: Tape, x: Tensor) -> Tensor:
     return out
 
 
-def mean(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """The mean over pixels or tokens, to so many elements in all; nothing is kept."""
+def mean(tape: Tape, x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
+    """The mean over `dims` of `x`, which has `shape`; nothing is kept."""
+    out = tape.make(F32 * math.prod(size for each, size in enumerate(shape) if each not in dims))
+    call = reduction(tape, "main", shape, dims)
+    if call is not None:
+        tape.called(call)
+    return tape.result(out, [x], [Do("grad", 0, x.bytes)])
+
+
+def pool(tape: Tape, x: Tensor, elements: int) -> Tensor:
+    """An average pooling to so many elements in all; nothing is kept."""
     return tape.result(tape.make(F32 * elements), [x], [Do("grad", 0, x.bytes)])
 
 
@@ -134,7 +162,8 @@ def embed(tape: Tape, indices: Tensor, elements: int, weight: Parameter) -> Tens
 
 def add_positions(tape: Tape, x: Tensor, weight: Parameter) -> Tensor:
     """Learned positions, the same for every sample."""
-    return tape.result(tape.make(x.bytes), [x], [Do("pass", 0), Do("weight", parameter=weight)])
+    shape = (x.bytes // weight.bytes, weight.bytes // F32)
+    return tape.result(tape.make(x.bytes), [x], [Do("pass", 0), *summed(tape, weight, shape, (0,))])
 
 
 def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, weights: Sequence[Parameter]) -> Tensor:
@@ -149,7 +178,8 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     apart = tape.make(3 * size)
     tape.drop(packed)
     gemm = tape.op("gemm", "autograd")
-    formula = [Do("weight", parameter=b_in), Do("weight", parameter=w_in), Do("op", gemm), Do("grad", 0, size)]
+    bias = summed(tape, b_in, (length * batch, b_in.bytes // F32), (0,))
+    formula = [*bias, Do("weight", parameter=w_in), Do("op", gemm), Do("grad", 0, size)]
     tape.result(apart, [turned], [*formula, Do("op", gemm)], [turned])
     tape.drop(turned)
     out = tape.make(size)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.operators import insides
+from cotenant.tracing.operators import insides, reductions
 from cotenant.tracing.operators.layout import is_channels_last
 
 _aten = torch.ops.aten
@@ -52,6 +52,8 @@ def _conv_backward(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> No
         _conv_call(mode, "conv_wgrad", x, w, grad, *shape)
     if mask[2]:
         mode.note(grad_b)
+        pixels = tuple(each for each in range(grad.dim()) if each != 1)
+        reductions.divided(mode, grad, pixels, reductions.sum_bytes_of(grad.dtype))
 
 
 def _conv_call(

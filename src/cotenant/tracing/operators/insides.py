@@ -4,7 +4,8 @@ No dispatch mode sees it: such tensors are made below the dispatcher, by the ker
 told a call and its result, and records both the result and the scratch memory, in the order in which the kernel takes
 them. Operators that PyTorch writes in terms of others for every device are opened instead: see `OPENED`.
 
-Not modeled: buffers of CUB's sorts and scans, a few bytes for each element, and those of reductions, which are small.
+Those of reductions depend on the GPU: see `reductions`. Not modeled: buffers of CUB's sorts and scans, a few bytes for
+each element.
 """
 
 from __future__ import annotations

@@ -1,0 +1,208 @@
+"""What the blocks of a reduction keep in global memory, where several blocks share one result.
+
+A sum over the rows of a matrix, such as the gradient of a bias, has few results and many elements for each. PyTorch
+then gives each result to several blocks of threads, and takes a buffer for what each of them found. The buffer is
+sized by results x blocks x threads of a row of the block, far more than is written: for float32 twice the matrix that
+is summed, up to a limit that the GPU sets (108 MiB on an A100).
+
+Source: aten/src/ATen/native/cuda/Reduce.cuh, `setReduceConfig`, `global_memory_size`; the iteration's dimensions:
+aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`, `coalesce_dimensions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from cotenant.core.trace import OpCall
+
+_MOST_THREADS = 512
+_MOST_THREADS_COMPLEX = 256
+_WARP = 32
+_VECTOR = 4
+_VECTORIZED_INPUTS = 128
+_LEAST_VALUES = 16
+_MOST_VALUES = 256
+_THREADS_OF_SM = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+_USUAL_THREADS_OF_SM = 2048
+_INDEX_LIMIT = 2**31 - 1
+_COMPLEX_DOUBLE_BYTES = 16
+_COUNTER_BYTES = 4
+
+
+def threads_of_sm(capability: tuple[int, int]) -> int:
+    """Threads that a multiprocessor holds. Source: CUDA C++ Programming Guide, table "Technical Specifications"."""
+    return _THREADS_OF_SM.get(capability, _USUAL_THREADS_OF_SM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionRule:
+    """The buffers on one GPU.
+
+    Attributes:
+        sm_count: multiprocessors that torch sees, those of the instance where the GPU is partitioned.
+        sm_threads: threads that each of them holds.
+    """
+
+    sm_count: int
+    sm_threads: int
+
+    def __call__(self, op: OpCall) -> tuple[int, ...]:
+        """Bytes that one call takes and gives back: what blocks found, and their counters; () if it takes none.
+
+        `op.params`: `shape`, `strides` and `offset` (elements), `dims` that are reduced, `item_bytes` of an element,
+        `sum_bytes` of what a thread keeps.
+        """
+        shape, strides, dims = (cast("Sequence[int]", op.params[each]) for each in ("shape", "strides", "dims"))
+        offset, item_bytes, sum_bytes = (cast("int", op.params[each]) for each in ("offset", "item_bytes", "sum_bytes"))
+        grid = _Grid(_iteration(shape, strides, dims), offset, item_bytes)
+        blocks = self._blocks_of_result(grid)
+        return (sum_bytes * grid.kept * blocks, _COUNTER_BYTES * grid.width) if blocks > 1 else ()
+
+    def _blocks_of_result(self, grid: _Grid) -> int:
+        """How many blocks share a result: enough to fill the GPU, but each thread keeps 16 elements at least."""
+        wanted = self.sm_count * (self.sm_threads // grid.threads)
+        if not grid.splits or grid.values < _MOST_VALUES or grid.width > wanted:
+            return 1
+        fill = -(-wanted // grid.width)
+        return max(min(fill, -(-grid.values // _LEAST_VALUES)), -(-grid.values // _MOST_VALUES))
+
+
+@dataclass(slots=True)
+class _Dim:
+    size: int
+    stride: int
+    out_stride: int
+
+    @property
+    def is_reduced(self) -> bool:
+        return self.out_stride == 0
+
+
+class _Grid:
+    """The threads of a reduction: how they divide results and elements among them.
+
+    Attributes:
+        threads: of a block.
+        width: blocks beside each other, for different results.
+        values: elements of one result that a thread adds up, if a result has one block.
+        splits: whether the warps of a block share a result.
+        kept: values that a block of each result leaves in memory, as the buffer is sized.
+    """
+
+    def __init__(self, dims: list[_Dim], offset: int, item_bytes: int) -> None:
+        dims = _indexable(dims, item_bytes)
+        reduced = [each for each in dims if each.is_reduced]
+        results = math.prod(each.size for each in dims if not each.is_reduced)
+        inputs = math.prod(each.size for each in reduced)
+        count = len(reduced)
+        rows = count == len(dims) or dims[0].stride < dims[count].stride
+        across, down = (inputs, results) if rows else (results, inputs)
+        vector = 1
+        if dims[0 if rows else count].stride == 1:
+            if not rows:
+                vector = _output_vector(dims, count, offset)
+                across //= vector
+            elif across > _VECTORIZED_INPUTS and count == 1:
+                across //= _VECTOR
+        limit = (_MOST_THREADS_COMPLEX if item_bytes == _COMPLEX_DOUBLE_BYTES else _MOST_THREADS) // vector
+        width, height = _block(across, down, limit)
+        self.threads = width * height
+        step_in, step_out = (width, 1) if rows else (1, width)
+        self.splits = -(-inputs // step_in) >= min(height * _LEAST_VALUES, _MOST_VALUES)
+        if self.splits:
+            step_in *= height
+        else:
+            step_out *= height
+        self.values = -(-inputs // step_in)
+        self.width = -(-(results // vector) // step_out)
+        self.kept = results if rows else results * width * vector
+
+
+def _block(across: int, down: int, limit: int) -> tuple[int, int]:
+    """(Width, height) of a block of threads. Source: `set_block_dimension`."""
+    most_across, most_down = (_power_of_two(min(max(each, 1), limit)) for each in (across, down))
+    width = min(most_across, _WARP)
+    height = min(most_down, limit // width)
+    return min(most_across, limit // height), height
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << (number.bit_length() - 1)
+
+
+def _output_vector(dims: Sequence[_Dim], first: int, offset: int) -> int:
+    """Results that a thread loads together, if all addresses are multiples. Source: `get_output_vec_size`."""
+    vector = _VECTOR
+    multiples = (offset, dims[first].size, *(each.stride for i, each in enumerate(dims) if i != first))
+    for each in multiples:
+        while each % vector:
+            vector //= 2
+    return vector
+
+
+def _iteration(shape: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> list[_Dim]:
+    """Dimensions as they are gone through: reduced ones first, the fastest of them first; merged where possible."""
+    kept = [i for i in range(len(shape)) if i not in reduced]
+    out_strides = dict.fromkeys(reduced, 0)
+    step = 1
+    for i in reversed(kept):
+        out_strides[i] = step
+        step *= max(shape[i], 1)
+    dims = [_Dim(shape[i], strides[i], out_strides[i]) for i in reversed(range(len(shape)))]
+    for i in range(1, len(dims)):
+        at = i
+        for before in range(i - 1, -1, -1):
+            order = _compare(dims[before], dims[at])
+            if order > 0:
+                dims[before], dims[at] = dims[at], dims[before]
+                at = before
+            elif order < 0:
+                break
+    return _merged(dims)
+
+
+def _compare(one: _Dim, other: _Dim) -> int:
+    """Whether `one` comes after (1) or before (-1) `other`; 0: it does not matter. Source: `should_swap`."""
+    if one.is_reduced != other.is_reduced:
+        return 1 if other.is_reduced else -1
+    for mine, its in ((one.out_stride, other.out_stride), (one.stride, other.stride)):
+        if not mine or not its:
+            continue
+        if mine != its:
+            return -1 if mine < its else 1
+        if one.size > other.size:
+            return 1
+    return 0
+
+
+def _merged(dims: list[_Dim]) -> list[_Dim]:
+    merged = dims[:1]
+    for each in dims[1:]:
+        last = merged[-1]
+        follows = last.size * last.stride == each.stride and last.size * last.out_stride == each.out_stride
+        if last.size == 1:
+            merged[-1] = _Dim(each.size, each.stride, each.out_stride)
+        elif follows or each.size == 1:
+            last.size *= each.size
+        else:
+            merged.append(each)
+    return merged
+
+
+def _indexable(dims: list[_Dim], item_bytes: int) -> list[_Dim]:
+    """The dimensions of one part of what is reduced part by part, because 32 bits do not reach all of it.
+
+    Source: `with_32bit_indexing`, which halves the dimension that spans most bytes.
+    """
+    dims = [_Dim(each.size, each.stride, each.out_stride) for each in dims]
+    while (
+        math.prod(each.size for each in dims) > _INDEX_LIMIT
+        or 1 + sum((each.size - 1) * each.stride * item_bytes for each in dims) > _INDEX_LIMIT
+    ):
+        widest = max(dims, key=lambda each: (each.size - 1) * each.stride)
+        widest.size -= widest.size // 2
+    return dims

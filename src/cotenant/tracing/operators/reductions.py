@@ -1,0 +1,115 @@
+"""Sums, means, norms and extremes over many elements: calls whose buffers depend on the GPU.
+
+Where few results are made of many elements, CUDA's kernel divides a result among blocks and takes a buffer for what
+each found. How many blocks is a question of the GPU, so the trace keeps the call, not the bytes:
+`estimators.reductions` says what it takes. Source: aten/src/ATen/native/cuda/Reduce.cuh, `gpu_reduce_kernel`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+_LEAST_VALUES = 256
+"""Elements of a result with which it can be divided."""
+
+_KEPT_AS_IS = ("amax", "amin", "max", "min")
+_PAIRS = ("argmax", "argmin", "max.dim", "min.dim")
+_MOMENTS = ("std.correction", "var.correction", "std_mean.correction", "var_mean.correction")
+_INDEX_BYTES = 8
+_COUNT_BYTES = 4
+_VECTOR = 4
+
+
+def divided(mode: Any, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
+    """Record that `x` is reduced over `dims`, where that can take a buffer; a thread keeps `sum_bytes`."""
+    if math.prod(x.shape[each] for each in dims) < _LEAST_VALUES or not x.numel():
+        return
+    mode.call(
+        "reduction",
+        x.fake_device,
+        shape=tuple(x.shape),
+        strides=tuple(x.stride()),
+        offset=x.storage_offset() % _VECTOR,
+        dims=dims,
+        item_bytes=x.element_size(),
+        sum_bytes=sum_bytes,
+    )
+
+
+def sum_bytes_of(dtype: torch.dtype) -> int:
+    """Bytes of a sum of such numbers: halves are added up in float32, integers in int64."""
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return 8
+    return max(4, dtype.itemsize)
+
+
+def _reduction(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    mode.note(out)
+    x = args[0]
+    if x.layout is not torch.strided:
+        return
+    name, at = _known(func)
+    if _is_copied(func, x, out):
+        x = mode.empty_like(x, out.dtype)
+        mode.note(x)
+        mode.hold([x])
+    dims = args[at] if at < len(args) else kwargs.get("dim")
+    divided(mode, x, _numbers(dims, x.dim()), _kept_bytes(name, x))
+
+
+def _is_copied(func: Any, x: Any, out: Any) -> bool:
+    """Whether the elements are converted first: not those of half precision that give float32, nor those of extremes.
+
+    Source: aten/src/ATen/native/ReduceOpsUtils.h, `make_reduction_from_out_ty`.
+    """
+    if func._opname not in ("sum", "nansum", "mean", "prod", "linalg_vector_norm", "norm") or x.dtype == out.dtype:
+        return False
+    return not (x.dtype in (torch.float16, torch.bfloat16) and out.dtype is torch.float32)
+
+
+def _kept_bytes(name: str, x: Any) -> int:
+    """What a thread keeps: a sum, an extreme, one with its place, or a mean with deviations and counts."""
+    if name in _PAIRS:
+        return 2 * _INDEX_BYTES
+    if name in _MOMENTS:
+        number = max(4, x.element_size())
+        return 2 * number + max(number, _COUNT_BYTES) + number
+    return x.element_size() if name.partition(".")[0] in _KEPT_AS_IS else sum_bytes_of(x.dtype)
+
+
+def _numbers(dims: Any, rank: int) -> tuple[int, ...]:
+    """All of them if none is named; a number stands for one."""
+    if dims is None or dims == []:
+        return tuple(range(rank))
+    named = dims if isinstance(dims, (list, tuple)) else [dims]
+    return tuple(sorted(each % rank for each in named)) if rank else ()
+
+
+@functools.cache
+def _known(func: Any) -> tuple[str, int]:
+    """(Name without `.default`, place of `dim` among the arguments)."""
+    names = [each.name for each in func._schema.arguments]
+    name = func._opname if func._overloadname == "default" else f"{func._opname}.{func._overloadname}"
+    return name, names.index("dim") if "dim" in names else len(names)
+
+
+def _overloads(names: tuple[str, ...]) -> list[Any]:
+    found = []
+    for each in names:
+        packet, _, overload = each.partition(".")
+        func = getattr(getattr(_aten, packet, None), overload or "default", None)
+        found += [] if func is None else [func]
+    return found
+
+
+_SUMS = (
+    *("sum", "sum.dim_IntList", "nansum", "mean", "mean.dim", "prod", "prod.dim_int", "linalg_vector_norm"),
+    *("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype"),
+)
+KINDS: dict[Any, Any] = dict.fromkeys(_overloads((*_SUMS, *_KEPT_AS_IS, *_PAIRS, *_MOMENTS)), _reduction)
+"""What records a call, by operator."""

@@ -1,0 +1,108 @@
+"""Reductions that the GPU divides among blocks are in the trace, with what decides their buffers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.units import MiB
+from cotenant.estimators.profiles import profile
+from cotenant.estimators.replays import scene_of, stack_of
+from traced_scripts import traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+HEAD = """
+import torch
+from torch import nn
+one = torch.ones(1, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([one], lr=0.1)
+def made(*shape, **kind):
+    return torch.randn(*shape, device="cuda", **kind)
+"""
+STEP = "one.sum().backward()\noptimizer.step()\n"
+
+
+def reductions(tmp_path, lines):
+    """The parameters of each such call."""
+    trace = traced(tmp_path, HEAD + lines + "\n" + STEP)
+    return [op.params for op in trace.ops if op.kind == "reduction"]
+
+
+def one_reduction(tmp_path, lines):
+    (found,) = reductions(tmp_path, lines)
+    shape, strides, dims = (tuple(found[name]) for name in ("shape", "strides", "dims"))
+    return shape, strides, dims, found["offset"], found["item_bytes"], found["sum_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("made(300, 8).sum(0)", ((300, 8), (8, 1), (0,), 0, 4, 4)),
+        ("made(300, 8).sum(0, keepdim=True)", ((300, 8), (8, 1), (0,), 0, 4, 4)),
+        ("made(8, 300).mean(dim=-1)", ((8, 300), (300, 1), (1,), 0, 4, 4)),
+        ("made(20, 5, 20).sum((0, -1))", ((20, 5, 20), (100, 20, 1), (0, 2), 0, 4, 4)),
+        ("made(30, 10).sum()", ((30, 10), (10, 1), (0, 1), 0, 4, 4)),
+        ("made(8, 300).t().sum(0)", ((300, 8), (1, 300), (0,), 0, 4, 4)),
+        ("made(301, 8)[1:, 1:].sum(0)", ((300, 7), (8, 1), (0,), 1, 4, 4)),
+        ("made(300, 8, dtype=torch.bfloat16).sum(0)", ((300, 8), (8, 1), (0,), 0, 2, 4)),
+        ("made(300, 8, dtype=torch.float16).sum(0, dtype=torch.float32)", ((300, 8), (8, 1), (0,), 0, 2, 4)),
+        ("made(300, 8, dtype=torch.float64).prod(0)", ((300, 8), (8, 1), (0,), 0, 8, 8)),
+        ("made(300, 8, dtype=torch.float16).amax(0)", ((300, 8), (8, 1), (0,), 0, 2, 2)),
+        ("made(300, 8).max(0)", ((300, 8), (8, 1), (0,), 0, 4, 16)),
+        ("made(300, 8).argmin(0)", ((300, 8), (8, 1), (0,), 0, 4, 16)),
+        ("made(300, 8).var(0)", ((300, 8), (8, 1), (0,), 0, 4, 16)),
+        ("torch.var_mean(made(300, 8, dtype=torch.float64), 0)", ((300, 8), (8, 1), (0,), 0, 8, 32)),
+        ("torch.linalg.vector_norm(made(300, 8))", ((300, 8), (8, 1), (0, 1), 0, 4, 4)),
+        ("made(300, 8).norm(dim=0)", ((300, 8), (8, 1), (0,), 0, 4, 4)),
+    ],
+)
+def test_what_decides_the_buffer_is_kept(tmp_path, line, wanted):
+    assert one_reduction(tmp_path, line) == wanted
+
+
+@pytest.mark.parametrize(
+    "line", ["made(255, 8).sum(0)", "made(300, 8).sum(1)", "made(0, 8).sum(0)", "made(300).cumsum(0)"]
+)
+def test_what_is_never_divided_is_left_out(tmp_path, line):
+    assert reductions(tmp_path, line) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "wanted"),
+    [
+        pytest.param("nn.Linear(16, 8)", "(5, 60, 16)", ((300, 8), (0,)), id="rows of a linear layer"),
+        pytest.param("nn.Conv2d(3, 8, 1)", "(2, 3, 16, 16)", ((2, 8, 16, 16), (0, 2, 3)), id="pixels of a convolution"),
+        pytest.param("nn.Linear(16, 8, bias=False)", "(300, 16)", None, id="no bias"),
+    ],
+)
+def test_gradients_of_biases_are_sums(tmp_path, layer, shape, wanted):
+    lines = f"layer = {layer}.cuda()\nx = made(*{shape})\ny = layer(x)\ny.backward(torch.ones_like(y))"
+    found = [(tuple(each["shape"]), tuple(each["dims"])) for each in reductions(tmp_path, lines)]
+    assert found == ([] if wanted is None else [wanted])
+
+
+def test_numbers_of_another_kind_are_converted_first(tmp_path):
+    trace = traced(tmp_path, HEAD + "mask = made(300, 7) > 0\ncount = mask.sum(0)\n" + STEP)
+    sizes = [each.bytes for each in trace.events if each.action == "alloc"]
+    at = sizes.index(300 * 7 * 8)
+    assert sizes[at - 1 : at + 1] == [7 * 8, 300 * 7 * 8]
+    (call,) = (op.params for op in trace.ops if op.kind == "reduction")
+    assert (call["item_bytes"], call["sum_bytes"]) == (8, 8)
+
+
+def test_halves_that_become_floats_are_not(tmp_path):
+    lines = "x = made(300, 8, dtype=torch.float16)\ny = x.sum(0, dtype=torch.float32)\n"
+    trace = traced(tmp_path, HEAD + lines + STEP)
+    assert 300 * 8 * 4 not in [each.bytes for each in trace.events if each.action == "alloc"]
+
+
+def test_the_buffer_is_allocated_while_the_bias_gets_its_gradient(tmp_path):
+    lines = "layer = nn.Linear(512, 512).cuda()\ny = layer(made(64 * 512, 512))\ny.backward(torch.ones_like(y))"
+    trace = traced(tmp_path, HEAD + lines + "\n" + STEP)
+    big = {}
+    for name in ("A100-40GB", "A10G-24GB"):
+        gpu = profile(name)
+        events = scene_of(trace, gpu, stack_of(trace.header)).events
+        big[name] = [each for each in events if each.category == "workspace" and each.bytes > 40 * MiB]
+    assert [(each.bytes, each.phase) for each in big["A100-40GB"]] == [(108 * MiB, "backward")]
+    assert [(each.bytes, each.phase) for each in big["A10G-24GB"]] == [(60 * MiB, "backward")]

@@ -1,0 +1,114 @@
+"""Buffers of reductions; bytes by hand, from `setReduceConfig`."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.trace import OpCall
+from cotenant.core.units import MiB
+from cotenant.estimators.reductions import ReductionRule, threads_of_sm
+
+A100 = ReductionRule(sm_count=108, sm_threads=2048)
+
+
+def call(shape, dims, *, strides=None, offset=0, item_bytes=4, sum_bytes=4):
+    if strides is None:
+        strides, step = [], 1
+        for size in reversed(shape):
+            strides.insert(0, step)
+            step *= size
+    params = {
+        "shape": shape,
+        "strides": strides,
+        "offset": offset,
+        "dims": dims,
+        "item_bytes": item_bytes,
+        "sum_bytes": sum_bytes,
+    }
+    return OpCall(kind="reduction", thread="autograd", params=params)
+
+
+def test_sums_of_rows_take_twice_the_matrix():
+    # Blocks of 32 x 4 threads, four results a thread: 8192 / 4 / 16 blocks share a result.
+    assert A100(call((8192, 256), (0,))) == (4 * 256 * 128 * (32 * 4), 4 * 2)
+    assert A100(call((8192, 256), (0,)))[0] == 2 * (8192 * 256 * 4)
+
+
+@pytest.mark.parametrize("width", [512, 1024, 4096])
+def test_no_more_blocks_than_fill_the_gpu(width):
+    assert A100(call((64 * 512, width), (0,)))[0] == 108 * MiB
+
+
+def test_a_smaller_gpu_has_smaller_buffers():
+    a10g = ReductionRule(sm_count=80, sm_threads=threads_of_sm((8, 6)))
+    assert a10g(call((64 * 512, 1024), (0,)))[0] == 60 * MiB
+
+
+@pytest.mark.parametrize(("capability", "threads"), [((7, 0), 2048), ((7, 5), 1024), ((8, 9), 1536), ((9, 0), 2048)])
+def test_threads_of_a_multiprocessor(capability, threads):
+    assert threads_of_sm(capability) == threads
+
+
+def test_results_that_cannot_be_loaded_together_have_other_blocks():
+    # 981 is odd: blocks of 32 x 16 threads, 31 beside each other, of which 432 fill the GPU.
+    assert A100(call((8192, 981), (0,)))[0] == 4 * 981 * 14 * 32
+    # 982 is even: two results a thread, so blocks of 32 x 8; 16 beside each other, 864 fill the GPU.
+    assert A100(call((8192, 982), (0,)))[0] == 4 * 982 * 54 * (32 * 2)
+
+
+def test_an_odd_address_counts_as_an_odd_length():
+    assert A100(call((8192, 256), (0,), offset=1))[0] == 4 * 256 * 32 * 32
+
+
+def test_halves_are_added_up_in_float32():
+    assert A100(call((8192, 256), (0,), item_bytes=2)) == A100(call((8192, 256), (0,)))
+    assert A100(call((8192, 256), (0,), item_bytes=2, sum_bytes=16))[0] == 4 * A100(call((8192, 256), (0,)))[0]
+
+
+@pytest.mark.parametrize("rows", [64, 512, 1020])
+def test_few_rows_are_no_reason_to_share(rows):
+    assert A100(call((rows, 256), (0,))) == ()
+
+
+def test_enough_rows_are():
+    # Each of four warps has 256 rows, or 16 of 16 blocks.
+    assert A100(call((1024, 256), (0,)))[0] == 4 * 256 * 16 * 128
+
+
+def test_many_results_fill_the_gpu_by_themselves():
+    assert A100(call((4096, 1 << 20), (0,))) == ()
+
+
+def test_long_rows_leave_one_number_for_each_block():
+    # 128 x 4 threads add up a row: 1,954 values each, so 108 blocks for each of four rows.
+    assert A100(call((4, 1_000_000), (1,))) == (4 * 4 * 108, 4 * 4)
+
+
+def test_dimensions_that_follow_each_other_are_one():
+    assert A100(call((64, 128, 256), (0, 1))) == A100(call((8192, 256), (0,)))
+    assert A100(call((64, 1, 128, 256), (0, 1, 2))) == A100(call((8192, 256), (0,)))
+    turned = call((128, 64, 256), (0, 1), strides=(256, 128 * 256, 1))
+    assert A100(turned) == A100(call((8192, 256), (0,)))
+
+
+def test_images_by_their_layout():
+    planes = call((32, 64, 56, 56), (0, 2, 3))
+    assert A100(planes) == ()  # 196 values for each of 512 threads
+    pixels = call((32, 64, 56, 56), (0, 2, 3), strides=(64 * 56 * 56, 1, 64 * 56, 64))
+    # Blocks of 16 x 8 threads: 12,544 values for each, so 784 blocks.
+    assert A100(pixels)[0] == 4 * 64 * 784 * (16 * 4)
+
+
+def test_everything_in_one_number():
+    # 512 threads have 2,048 values each; 432 blocks would fill the GPU, but each thread keeps 16 values.
+    assert A100(call((1024, 1024), (0, 1)))[0] == 4 * 128
+
+
+def test_what_32_bits_do_not_reach_is_summed_in_parts():
+    whole, half = call((1 << 20, 1000), (0,)), call((1 << 19, 1000), (0,))
+    assert A100(whole) == A100(half)
+    assert A100(call((1 << 22, 256), (0,))) == A100(call((1 << 21, 256), (0,)))
+
+
+def test_a_scalar_has_nothing_to_divide():
+    assert A100(call((1,), (0,))) == ()
