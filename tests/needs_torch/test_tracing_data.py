@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
 from cotenant.tracing.loading import histogram, lengths, standins  # noqa: E402
+from cotenant.tracing.loading.wishes import DTYPES, stand_in_of  # noqa: E402
 
 TRAIN = """
 import torch
@@ -91,24 +92,10 @@ def test_an_ordinary_error_gets_no_such_hint(tmp_path):
     assert "stand-in" not in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "shape", "dtype", "classes"),
-    [
-        pytest.param("3x224x224", (3, 224, 224), "float32", 10, id="shape"),
-        pytest.param("512:int64", (512,), "int64", 10, id="type"),
-        pytest.param("3x32x32:uint8:100", (3, 32, 32), "uint8", 100, id="classes"),
-    ],
-)
-def test_stand_ins_are_read(text, shape, dtype, classes):
-    found = standins.parse(text)
-    assert (found.shape, found.dtype, found.classes) == (shape, dtype, classes)
-    assert found.sample().shape == shape
-
-
-@pytest.mark.parametrize("text", ["", "3x", "3x4:what8", "3x4:float32:many", "3x4:load"])
-def test_what_is_no_stand_in_is_refused(text):
-    with pytest.raises(UsageError, match="is no stand-in"):
-        standins.parse(text)
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_a_sample_is_of_the_type_that_was_asked_for(dtype):
+    found = standins.sample_of(stand_in_of(f"3x2:{dtype}:5"))
+    assert (found.shape, found.dtype) == ((3, 2), getattr(torch, dtype))
 
 
 @pytest.mark.parametrize(
@@ -202,9 +189,6 @@ def test_lengths_of_samples():
     assert lengths.length_of(torch.ones(3, 8, 8)) == 0
     assert lengths.length_of(("one", "of four words here")) == 4
     assert lengths.length_of(("one", "of four words here"), words=False) == 0
-    assert [lengths.shares_of(each) for each in ("", "longest", "p95")] == [(), (1.0,), (0.95,)]
-    with pytest.raises(UsageError, match="names no length"):
-        lengths.shares_of("short")
 
 
 def test_batches_by_a_histogram(tmp_path):

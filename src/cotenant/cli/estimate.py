@@ -15,6 +15,7 @@ from cotenant.cli import estimate_options as options
 from cotenant.cli.estimate_batch import Batch
 from cotenant.cli.estimate_extras import Extras
 from cotenant.cli.output import Column, emit_json, print_table
+from cotenant.cli.words import read
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.units import format_bytes, parse_bytes
 
@@ -86,7 +87,7 @@ def command(
         raise UsageError("`--limit` needs `--find-batch-size`")
     from cotenant.core.ports import EstimateRequest
 
-    batch = Batch(argument=arg, limit_bytes=parse_bytes(limit) if limit else None) if find_batch_size else None
+    batch = Batch(argument=arg, limit_bytes=read("--limit", limit, parse_bytes)) if find_batch_size else None
     extras = Extras(
         fits_on=fits_on, what_if=what_if, utilization=utilization, plot=plot, snapshot=snapshot, batch=batch
     )
@@ -96,7 +97,7 @@ def command(
         env=dict(os.environ),
         gpu=gpu,
         timeout_s=timeout,
-        declared_bytes=parse_bytes(gpu_mem) if gpu_mem else None,
+        declared_bytes=read("--gpu-mem", gpu_mem, parse_bytes),
         gpus=gpus,
         stand_ins=tuple(stand_in or ()),
         lengths=lengths,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotenant.cli import estimate_json, estimate_text
+from cotenant.cli import estimate_json, estimate_text, output_files
 from cotenant.cli.estimate_batch import Batch
 from cotenant.cli.output import note
 from cotenant.core.errors import UsageError
@@ -43,8 +42,13 @@ class Extras:
     def check_files(self, script: str) -> None:
         """Refuse what could not be written, or would be `script` itself, before it is run for that."""
         for path in (self.plot, self.snapshot):
-            if path is not None:
-                _check_file(path, script)
+            if path is None:
+                continue
+            output_files.check(path)
+            if path.exists() and Path(script).exists() and path.samefile(script):
+                raise UsageError(
+                    f"cannot write `{path}`: it is the script, and would be overwritten", hint="name another file"
+                )
         if self.plot is not None:
             from cotenant.estimators.plot import new_figure
 
@@ -54,18 +58,12 @@ class Extras:
         """The tables asked for: printed, or given for the JSON value."""
         told: dict[str, Any] = {}
         if self.fits_on:
-            from cotenant.estimators.fits import capability_of, fits_on
+            from cotenant.estimators.fits import capability_of
 
-            fits = fits_on(
-                result.trace,
-                result.scene.stack,
-                result.spread_bytes,
-                result.coverage,
-                split_bytes=result.interval.split_bytes,
-            )
+            fits = result.fits_on()
             told["fits_on"] = [estimate_json.of_fit(each) for each in fits]
             if not json:
-                estimate_text.print_fits(fits, capability_of(result.trace))
+                estimate_text.print_fits(fits, capability_of(result.trace), gpus=len(result.gpus) or 1)
         if self.what_if:
             from cotenant.estimators.whatif import NOT_COMPUTED, what_if
 
@@ -85,8 +83,7 @@ class Extras:
         from cotenant.estimators.plot import save_plot
         from cotenant.estimators.timeline import history_of
 
-        needs = result.estimate.per_gpu  # of several GPUs, all is of the one with the largest bound
-        of = f" of GPU {max(needs, key=lambda each: each.bound_bytes).index}" if needs else ""
+        of = f" of GPU {result.index}" if result.gpus else ""
         history = history_of(result.scene, result.capacity_bytes)
         if self.plot is not None:
             left = max(0, result.fit.usable_bytes - result.estimate.context_bytes)
@@ -95,18 +92,6 @@ class Extras:
         if self.snapshot is not None:
             save_snapshot(self.snapshot, history, result.scene.stack)
             note(f"snapshot{of} in `{self.snapshot}`: open it at https://pytorch.org/memory_viz")
-
-
-def _check_file(path: Path, script: str) -> None:
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"no folder `{path.parent}` to write `{path.name}` to")
-    if path.is_dir():
-        raise UsageError(f"`{path}` is a folder", hint="name a file")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"`{path}` may not be written")
-    if path.exists() and Path(script).exists() and path.samefile(script):
-        raise UsageError(f"`{path}` is the script: it would be overwritten", hint="name another file")
 
 
 def _utilization(result: TracedResult, command: Sequence[str], *, json: bool) -> dict[str, Any] | None:

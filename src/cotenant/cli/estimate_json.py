@@ -11,7 +11,8 @@ Of a traced one also:
                   `reserved_bytes` and `bound_bytes` on a GPU without end, `spare_bytes`, `retries`,
                   `capability_differs`, and `oom`, null or the request that found no memory: `phase`, `module`,
                   `request_bytes`, `allocated_bytes`, `reserved_bytes`
-    fits_on       with `--fits-on`: one such verdict for each known GPU and MIG instance, by `gpu`
+    fits_on       with `--fits-on`: one such verdict for each known GPU and MIG instance, by `gpu`; of a process that
+                  uses several GPUs, that of its GPU which fits least, and none for MIG instances
     what_if       with `--what-if`: `name`, `kind` (`setting`, `optimizer`), `peak_allocated_bytes`,
                   `peak_reserved_bytes`, `bound_bytes`, `saves_bytes`, `assumed`
     utilization   with `--utilization`: `smact`, `smocc` (ratios), `gpu`, `warnings`; null where it cannot be told

@@ -44,7 +44,8 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
     print()
     warnings = list(estimate.warnings)
     if result is not None:
-        print(f"  {result.fit.sentence}{', as far as it was seen' if estimate.partial else ''}")
+        of = f" (GPU {result.index}, the fullest of {len(result.gpus)})" if result.gpus else ""
+        print(f"  {result.fit.sentence}{of}{', as far as it was seen' if estimate.partial else ''}")
         print(f"  {_made_from(result, elapsed_s)}")
         if result.workspaces is not None:
             print(f"  {result.workspaces}")
@@ -115,8 +116,8 @@ def _range(low_bytes: int, high_bytes: int) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None) -> None:
-    """The table of `--fits-on`."""
+def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None, *, gpus: int = 1) -> None:
+    """The table of `--fits-on`; `gpus`: how many the process uses."""
     traced = f" (as traced for sm{made_for[0]}{made_for[1]})" if made_for else ""
     rows = [
         {
@@ -128,7 +129,7 @@ def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None) -> None:
         }
         for each in fits
     ]
-    print()
+    print(f"\nfor {gpus} of a kind: a row is of the process's GPU that fits it least" if gpus > 1 else "")
     print_table(rows, _columns({"gpu": "GPU", "memory": "MEMORY", "bound": "BOUND", "spare": "SPARE"}, "VERDICT"))
 
 

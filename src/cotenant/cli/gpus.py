@@ -10,6 +10,7 @@ import typer
 from cotenant.cli import past
 from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
 from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.cli.words import read
 from cotenant.core.units import format_bytes, parse_duration
 from cotenant.daemon.client import Client
 
@@ -54,9 +55,10 @@ def command(
       cotenant gpus --history 2:00:00
       cotenant gpus --no-header --format gpu,available
     """
+    past_s = read("--history", history, parse_duration)
     client = new_client(socket)
-    if history is not None:
-        _print_past(client, parse_duration(history), form=form, header=not no_header, json=json)
+    if past_s is not None:
+        _print_past(client, past_s, form=form, header=not no_header, json=json)
         return
     found = client.gpus()
     if json:
@@ -65,8 +67,8 @@ def command(
     print_table([_row(each) for each in found], COLUMNS, only=form, header=not no_header)
 
 
-def _print_past(client: Client, seconds: float, *, form: str | None, header: bool, json: bool) -> None:
-    found = client.past(seconds)
+def _print_past(client: Client, past_s: float, *, form: str | None, header: bool, json: bool) -> None:
+    found = client.past(past_s)
     if json:
         emit_json({"gpus": found})
         return
@@ -74,7 +76,7 @@ def _print_past(client: Client, seconds: float, *, form: str | None, header: boo
     if not ends:
         note("nothing was read in that time; minutes are known once they are over")
     until_s = max(ends, default=0.0)
-    lines = [line for gpu in found for line in past.rows(gpu, since_s=until_s - seconds, until_s=until_s)]
+    lines = [line for gpu in found for line in past.rows(gpu, since_s=until_s - past_s, until_s=until_s)]
     print_table(lines, past.COLUMNS, only=form, header=header)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
 from cotenant.cli.history_by import print_users, print_works, usage_cells
 from cotenant.cli.ls import state_named
 from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.cli.words import read
 from cotenant.core.units import format_bytes, format_duration
 
 COLUMNS = (
@@ -80,14 +82,14 @@ def command(
       cotenant history --since "2days ago" -s F,OOM
       cotenant history --by user --since "30days ago"
     """
-    now = datetime.now().astimezone()
+    past_s = functools.partial(times.past_s, now=datetime.now().astimezone())
     client = new_client(socket)
     filters: dict[str, Any] = {
         "states": None if state is None else ",".join(state_named(each.strip()) for each in state.split(",")),
         "user": user,
         "name": job_name,
-        "since_s": None if since is None else times.past_s(since, now),
-        "until_s": None if until is None else times.past_s(until, now),
+        "since_s": read("--since", since, past_s),
+        "until_s": read("--until", until, past_s),
     }
     if by is not None:
         found = client.usage(by, last=last, **filters)

@@ -7,7 +7,6 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from cotenant.cli import directives, output_files, times
 from cotenant.cli import job_options as options
 from cotenant.cli.job_program import what_runs
 from cotenant.cli.output import note
-from cotenant.cli.words import dependencies, environment, gpu_count, gres_count, priority_of
+from cotenant.cli.words import dependencies, environment, gpu_count, gres_count, priority_of, read
 from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes, parse_duration
 
@@ -101,7 +100,6 @@ def describe(
     workdir = _workdir(chdir)
     ahead = priority_of(nice, priority)
     argv, name, told = what_runs(command, rad_memory or "measured", moved=chdir is not None)
-    count = gpu_count(gpus) if gpus is not None else gres_count(gres)
     job = {
         "command": argv,
         "workdir": str(workdir),
@@ -111,14 +109,14 @@ def describe(
         "exclusive": bool(exclusive) or share == "none",
         "share": share if share is not None and share != "none" else "auto",
         "priority": ahead or 0,
-        "time_limit_s": None if time is None else parse_duration(time),
+        "time_limit_s": read("--time", time, parse_duration),
         "slowdown_bound": slowdown_bound(slowdown),
         **dependencies(dependency),
-        "begin_at_s": None if begin is None else times.begin_at_s(begin, datetime.now().astimezone()),
+        "begin_at_s": read("--begin", begin, times.from_now_s),
         "hold": bool(hold),
         "requeue": bool(requeue),
         "retries": retries or 0,
-        "slot_s": None if time_slot is None else parse_duration(time_slot),
+        "slot_s": read("--time-slot", time_slot, parse_duration),
         "notify": notify,
         "progress": progress,
         "max_attempts": max_attempts or 4,
@@ -126,12 +124,19 @@ def describe(
         "umask": _umask(),
         **told,
     }
+    # What these say is of the job only where they are given: a .rad file may have said it.
+    wished = {
+        "array": read("--array", array, _array),
+        "gpus": gpu_count(gpus) if gpus is not None else gres_count(gres),
+        "declared_bytes": read("--gpu-mem", gpu_mem, parse_bytes),
+    }
     output_files.warn({job["stdout_path"], job["stderr_path"]})
-    if array is not None:
-        tasks, limit = times.array_tasks(array)
-        job["array"] = {"tasks": tasks, "limit": limit}
-    job |= {} if count is None else {"gpus": count}
-    return job | ({} if gpu_mem is None else {"declared_bytes": parse_bytes(gpu_mem)})
+    return job | {field: value for field, value in wished.items() if value is not None}
+
+
+def _array(text: str) -> dict[str, Any]:
+    tasks, limit = times.array_tasks(text)
+    return {"tasks": tasks, "limit": limit}
 
 
 def _workdir(chdir: Path | None) -> Path:

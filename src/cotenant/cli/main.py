@@ -161,9 +161,9 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        where = f": `{error.filename}`" if error.filename else ""
-        report_error(CotenantError(f"{(error.strerror or type(error).__name__).lower()}{where}"), json=json)
-        return 1
+        told = _of_file(error, argv)
+        report_error(told, json=json)
+        return told.exit_code
     except Exception as error:
         if not hasattr(error, "format_message"):  # click's own errors have it, in every version
             raise
@@ -199,6 +199,24 @@ def _complete_at_once() -> None:
     scripts: dict[str, str] = getattr(shared, "_completion_scripts", {})
     if "funcstack" not in scripts.get("zsh", "funcstack"):
         scripts["zsh"] += _ZSH_AUTOLOADED
+
+
+_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def _of_file(error: OSError, argv: Sequence[str]) -> CotenantError:
+    """An error of the system; the request is wrong where it is about a file that the command line names."""
+    where = f": `{error.filename}`" if error.filename else ""
+    told = f"{(error.strerror or type(error).__name__).lower()}{where}"
+    if not (error.filename and isinstance(error, _WRONG_PATH)):
+        return CotenantError(told)
+    path = os.path.abspath(os.fsdecode(error.filename))  # noqa: PTH100 - `..` and links stay as they were written
+    words = [word for each in argv for word in each.split("=", 1)]  # of `--out=DIR` too
+    for before, word in zip(["", *words], words, strict=False):
+        if word and os.path.abspath(word) == path:  # noqa: PTH100
+            option = f"`{before}`: " if before.startswith("-") and before != "--" else ""
+            return UsageError(option + told, hint="name another file or folder")
+    return CotenantError(told)
 
 
 _OF_CLICK = re.compile(r"not a valid (int|float)\w*( range)?")

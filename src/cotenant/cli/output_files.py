@@ -1,4 +1,4 @@
-"""Files for a job's output, looked at while somebody reads what we say of them."""
+"""Files that will be written later, looked at while somebody reads what we say of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cotenant.cli.output import note
+from cotenant.core.errors import UsageError
 
 _MARK = re.compile("%%|(%[0-9]{0,2}[jAaxu])")
 
 
+def check(path: Path) -> None:
+    """Refuse a file for a command's results that could not be written, before the work that leads to them.
+
+    Raises:
+        UsageError: it says why.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        why = f"there is no folder `{path.parent}`"
+    elif path.is_dir():
+        why = "it is a folder"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        why = "permission denied"
+    else:
+        return
+    raise UsageError(f"cannot write `{path}`: {why}", hint="name another file")
+
+
 def warn(paths: Iterable[str | None]) -> None:
-    """Say on stderr which of `paths`, which are absolute, could not be written now.
+    """Say on stderr which of `paths` for a job's output, which are absolute, could not be written now.
 
     No error, as with `sbatch`: until the job starts, somebody may have made the folder. Of a name with a mark, which
     the daemon fills in, what stands before it is looked at. Nothing is said where the daemon is on another machine.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotenant.cli import output_files, simulate_text
 from cotenant.cli import simulate_options as options
-from cotenant.cli import simulate_text
 from cotenant.cli.common import Json, Socket
 from cotenant.cli.output import emit_json, note
 from cotenant.cli.simulate_options import policies_of, settings_of
+from cotenant.cli.words import read
 from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def command(
     from cotenant.sim.world.config import WorldConfig
 
     _check(report, save_jobs, slowdown_bound)
-    chosen = policies_of(policies or DEFAULT)
+    chosen = policies_of(DEFAULT if policies is None else policies)
     settings = settings_of(option, chosen)
-    gpus = gpus or traces.usual_gpus(trace)
+    gpus = traces.usual_gpus(trace) if gpus is None else gpus
     made = _shaped(
         _trace(trace, from_journal, trace_format),
         group=group,
@@ -122,17 +122,9 @@ def _refuse_traces(*given: str | Path | None) -> None:
 def _check(report: Path | None, save_jobs: Path | None, slowdown_bound: float | None) -> None:
     """Tell before anything runs, and not after all of it."""
     for path in filter(None, (report, save_jobs)):
-        _writable(path)
+        output_files.check(path)
     if slowdown_bound is not None and not 1.0 <= slowdown_bound < math.inf:
         raise UsageError(f"no job has a slowdown of {slowdown_bound:g}", hint="write 1.0 or more, e.g. `1.5`")
-
-
-def _writable(path: Path) -> None:
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"cannot write `{path}`: there is no folder `{path.parent}`")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"cannot write `{path}`: {'it is a folder' if path.is_dir() else 'permission denied'}")
 
 
 def _trace(name: str | None, from_journal: Path | None, trace_format: str | None) -> Trace:
@@ -141,7 +133,9 @@ def _trace(name: str | None, from_journal: Path | None, trace_format: str | None
 
     if (name is None) == (from_journal is None):
         raise UsageError("one of `--trace` and `--from-journal` is wanted", hint="e.g. `--trace t1`; see `--list`")
-    return journal.read(from_journal) if from_journal is not None else traces.load(name or "", format=trace_format)
+    if from_journal is not None:
+        return read("--from-journal", from_journal, journal.read)
+    return traces.load(name or "", format=trace_format)
 
 
 def _shaped(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotenant.cli.common import new_client
 from cotenant.cli.output import Column, emit_json, print_table
+from cotenant.cli.words import read
 from cotenant.core.gpu import Gpu
 from cotenant.core.units import format_duration, parse_duration
 
@@ -35,8 +36,8 @@ def answer(
     from cotenant.sim import whatif
     from cotenant.sim.world.config import WorldConfig
 
+    assumed_s = read("--assume", assume, parse_duration)
     client = new_client(socket)
-    assumed_s = parse_duration(assume)
     jobs, gpus = client.records(), [_gpu(each) for each in client.gpus()]
     found = whatif.scene(jobs, gpus, at_s=time.time(), assumed_s=assumed_s)
     config = WorldConfig(seed=seed)

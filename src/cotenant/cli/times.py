@@ -45,6 +45,11 @@ def begin_at_s(text: str, now: datetime) -> float:
     return (at if at.tzinfo is not None else at.replace(tzinfo=now.tzinfo)).timestamp()
 
 
+def from_now_s(text: str) -> float:
+    """`begin_at_s`, as of now."""
+    return begin_at_s(text, datetime.now().astimezone())
+
+
 def past_s(text: str, now: datetime) -> float:
     """Seconds since 1970 meant by `2days ago`, `yesterday`, `today`, `16:00` (the last one) or `2026-11-21T16:00`.
 

@@ -9,6 +9,7 @@ import typer
 from cotenant.cli.common import Format, Json, LocalSocket, NoHeader, new_client
 from cotenant.cli.main import new_app
 from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.cli.words import read
 from cotenant.core.units import parse_duration
 
 COLUMNS = (
@@ -50,8 +51,8 @@ def create(
 
     $ cotenant token create --name laptop > token; chmod 600 token
     """
+    lasts_s = read("--expires", expires, parse_duration)
     client = new_client(socket)
-    lasts_s = None if expires is None else parse_duration(expires)
     made = client.create_token(name=name, admin=admin, user=user, lasts_s=lasts_s)
     if json:
         emit_json({"token": made})

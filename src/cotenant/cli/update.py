@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from cotenant.cli import times
 from cotenant.cli.common import JobIds, Json, Socket, for_each, new_client
 from cotenant.cli.jobspec import slowdown_bound
-from cotenant.cli.words import DEPENDENCIES, dependencies, gpu_count, priority_of, with_ids
+from cotenant.cli.words import DEPENDENCIES, dependencies, gpu_count, priority_of, read, with_ids
 from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes, parse_duration
 
@@ -109,30 +108,30 @@ def command(
     cotenant update 17 18 --priority 5
     cotenant update 17 --dependency none --begin none
     """
-    ahead = priority_of(nice, priority)
-    ahead = priority_of(nice, priority)
-    fields: dict[str, Any] = {
+    plain = {
         "name": job_name,
         "gpus": None if gpus is None else gpu_count(gpus),
         "exclusive": exclusive,
-        "priority": ahead,
+        "priority": priority_of(nice, priority),
         "requeue": requeue,
         "retries": retries,
         "max_attempts": max_attempts,
     }
-    fields = {key: value for key, value in fields.items() if value is not None}
-    fields |= _sharing(share, exclusive=exclusive)
-    fields |= _read(
-        declared_bytes=gpu_mem,
-        slowdown_bound=slowdown,
-        time_limit_s=time,
-        slot_s=time_slot,
-        begin_at_s=begin,
-        notify=notify,
-        progress=progress,
-    )
-    if dependency is not None:
-        fields |= dependencies(None if dependency == NONE else dependency)
+    texts = {
+        "--gpu-mem": gpu_mem,
+        "--slowdown": slowdown,
+        "--time": time,
+        "--time-slot": time_slot,
+        "--begin": begin,
+        "--notify": notify,
+        "--progress": progress,
+    }
+    fields = {
+        **{field: value for field, value in plain.items() if value is not None},
+        **_sharing(share, exclusive=exclusive),
+        **_read(texts),
+        **({} if dependency is None else dependencies(None if dependency == NONE else dependency)),
+    }
     if not fields:
         raise UsageError("nothing to change", hint="see `cotenant update --help`")
     client = new_client(socket)
@@ -152,28 +151,26 @@ def _sharing(share: str | None, *, exclusive: bool | None) -> dict[str, Any]:
     return {"exclusive": bool(exclusive), "share": share}
 
 
-def _read(**texts: str | None) -> dict[str, Any]:
-    """Fields by what is written for them: None for `none`, which takes a wish back; absent where nothing is written."""
-    readers: dict[str, Callable[[str], Any]] = {
-        "declared_bytes": parse_bytes,
-        "slowdown_bound": _bound,
-        "time_limit_s": parse_duration,
-        "slot_s": parse_duration,
-        "begin_at_s": _begin_at_s,
+def _read(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    """Fields by what is written for options: None for `none`, which takes a wish back; absent where nothing is."""
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "--gpu-mem": ("declared_bytes", parse_bytes),
+        "--slowdown": ("slowdown_bound", _bound),
+        "--time": ("time_limit_s", parse_duration),
+        "--time-slot": ("slot_s", parse_duration),
+        "--begin": ("begin_at_s", times.from_now_s),
+        "--notify": ("notify", str),
+        "--progress": ("progress", str),
     }
+    given = {option: text for option, text in texts.items() if text is not None}
     return {
-        field: None if text == NONE else readers.get(field, str)(text)
-        for field, text in texts.items()
-        if text is not None
+        readers[option][0]: None if text == NONE else read(option, text, readers[option][1])
+        for option, text in given.items()
     }
-
-
-def _begin_at_s(text: str) -> float:
-    return times.begin_at_s(text, datetime.now().astimezone())
 
 
 def _bound(text: str) -> float | None:
     try:
         return slowdown_bound(float(text))
     except ValueError as error:
-        raise UsageError(f"`--slowdown={text}` is no number", hint="write e.g. 1.5, or none") from error
+        raise UsageError(f"`{text}` is no number", hint="write e.g. 1.5, or none") from error

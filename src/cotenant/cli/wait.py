@@ -9,6 +9,7 @@ import typer
 
 from cotenant.cli.common import JobIds, Json, Socket, new_client
 from cotenant.cli.output import emit_json, say
+from cotenant.cli.words import read
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import format_duration, parse_duration
 
@@ -27,8 +28,8 @@ def command(jobs: JobIds, *, timeout: Timeout = None, json: Json = False, socket
       cotenant wait 17 && cotenant submit evaluate.py
       cotenant wait 17 18 19
     """
+    limit_s = read("--timeout", timeout, parse_duration)
     client = new_client(socket)
-    limit_s = None if timeout is None else parse_duration(timeout)
     end_s = None if limit_s is None else time.monotonic() + limit_s
     views = []
     for job_id in (each for ref in jobs for each in client.ids([ref])):

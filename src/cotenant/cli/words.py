@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import LONGEST_TEXT, shortened
+
+_Given = TypeVar("_Given", str, Path)
+_Read = TypeVar("_Read")
 
 MOST_GPUS = 1024
 SECRETS = ("COTENANT_TOKEN",)
 """What `ALL` leaves out: a job, and whoever may read it, has no use for them."""
 _ALWAYS_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
+
+
+@overload
+def read(option: str, text: _Given, reader: Callable[[_Given], _Read]) -> _Read: ...
+@overload
+def read(option: str, text: None, reader: Callable[..., _Read]) -> None: ...
+def read(option: str, text: _Given | None, reader: Callable[[_Given], _Read]) -> _Read | None:
+    """`text`, given for `option`, as `reader` understands it; None where nothing was given.
+
+    Raises:
+        UsageError: it cannot be understood; names `option`.
+    """
+    if text is None:
+        return None
+    try:
+        return reader(text)
+    except UsageError as error:
+        raise UsageError(f"`{option}`: {error.message}", hint=error.hint) from error
 
 
 def gpu_count(text: str) -> int:
@@ -36,7 +58,8 @@ def gres_count(gres: str | None) -> int | None:
         return None
     kind, *rest = gres.split(":")
     is_counted = bool(rest) and rest[-1].isascii() and rest[-1].isdigit()
-    if kind != "gpu" or len(rest) > 2 or (len(rest) == 2 and not is_counted):
+    of_a_kind = len(rest) == 1 and rest[0][:1].isalpha()
+    if kind != "gpu" or len(rest) > 2 or (rest and not (is_counted or of_a_kind)):
         raise UsageError(f"`--gres={gres}` is not understood", hint="write --gres=gpu:N")
     count = rest[-1].lstrip("0") if is_counted else "1"
     if not count or len(count) > len(str(MOST_GPUS)) or int(count) > MOST_GPUS:

@@ -9,6 +9,7 @@ an out-of-memory exit of a job is no exception but an event.
     |  |- JobFileError           2   a job file, with file and line
     |  |- SummaryError           2   a summary of a model, with file and line
     |  `- UnknownName            2   a GPU, policy or estimator that does not exist
+    |- DatasetError              2   rows to learn from, in a file that was named
     |- DaemonUnreachable         3
     |- NoSuchJob                 4
     |- NotPermitted              5
@@ -126,6 +127,8 @@ class TraceError(CotenantError):
 
 class DatasetError(CotenantError):
     """Rows to learn from that cannot be what they say: a value out of range, a duplicate, a leak."""
+
+    exit_code = 2
 
 
 class BackendError(CotenantError):

@@ -99,8 +99,8 @@ class EstimateRequest:
         timeout_s: wall-clock limit.
         declared_bytes: what the user declared, for the estimator of that name.
         gpus: how many GPUs the command sees, all of the model `gpu`.
-        stand_ins: data to be made up where it is absent, as `tracing.loading.standins` reads them.
-        lengths: of which samples batches are made where lengths vary, as `tracing.loading.lengths` reads it, or a
+        stand_ins: data to be made up where it is absent, as `tracing.loading.wishes` reads them.
+        lengths: of which samples batches are made where lengths vary, as `tracing.loading.wishes` reads it, or a
             file of lengths; empty: the first.
         online: whether the script may use the network; `real_writes`: whether what it writes is kept.
     """

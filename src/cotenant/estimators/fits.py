@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from cotenant.allocator import OomReport, ReplayResult
 from cotenant.core.trace import MemoryTrace
@@ -107,18 +107,29 @@ def judge(scene: Scene, free: ReplayResult, margin: int) -> tuple[Fit, ReplayRes
     return fit, result
 
 
+def worst(fits: Sequence[Fit]) -> Fit:
+    """Of verdicts for one kind of GPU, that of the job's GPU that fits least; the one with the larger bound of two."""
+    return max(fits, key=lambda each: (get_args(Verdict).index(each.verdict), each.bound_bytes))
+
+
 def fits_on(
-    trace: MemoryTrace, stack: Stack, spread_bytes: int, coverage: float | None = None, *, split_bytes: int = 0
+    trace: MemoryTrace,
+    stack: Stack,
+    spread_bytes: int,
+    coverage: float | None = None,
+    *,
+    split_bytes: int = 0,
+    instances: bool = True,
 ) -> tuple[Fit, ...]:
-    """Verdicts for every known GPU and its MIG instances, largest first.
+    """Verdicts for every known GPU and its MIG instances, largest first; for one GPU of the job.
 
     `spread_bytes`: of the interval on the GPU that was asked for, above its middle; `split_bytes`: of that interval;
-    both are taken for all. `coverage`: as of `margin_of`.
+    both are taken for all. `coverage`: as of `margin_of`. `instances`: of MIG, too.
     """
     made = capability_of(trace)
     seen: dict[object, tuple[Scene, ReplayResult]] = {}
     found = []
-    for gpu in (with_nccl(each, trace.header) for each in _all_gpus()):
+    for gpu in (with_nccl(each, trace.header) for each in _all_gpus(instances=instances)):
         scene, free = _replayed(trace, gpu, stack, seen)
         margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.answers, split_bytes=split_bytes)
         fit, _ = judge(scene, free, margin.bytes)
@@ -133,10 +144,10 @@ def capability_of(trace: MemoryTrace) -> tuple[int, int] | None:
     return (int(found[0]), int(found[1])) if isinstance(found, (list, tuple)) and len(found) == 2 else None
 
 
-def _all_gpus() -> Iterator[DeviceProfile]:
+def _all_gpus(*, instances: bool) -> Iterator[DeviceProfile]:
     for card in profiles():
         yield card
-        for each in card.mig:
+        for each in card.mig if instances else ():
             yield card.instance(each.name)
 
 

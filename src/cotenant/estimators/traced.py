@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cotenant.allocator import ReplayResult
@@ -16,15 +16,15 @@ from cotenant.estimators.cache import TraceCache, trace_key
 from cotenant.estimators.cudnn.answers import CudnnAnswers, ask, installed_cudnn
 from cotenant.estimators.cudnn.workspaces import told_of_convolutions
 from cotenant.estimators.devices import devices_of, on_device
-from cotenant.estimators.fits import Fit, capability_of, judge
+from cotenant.estimators.fits import Fit, capability_of, fits_on, judge, worst
 from cotenant.estimators.interval import Interval, interval_of
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import told as told_of_nccl
 from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.profiles import DeviceProfile, profile
 from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
-from cotenant.tracing.loading import histogram
-from cotenant.tracing.process.program import find_program
+from cotenant.tracing.loading import histogram, wishes
+from cotenant.tracing.process.program import find_interpreter, find_program
 from cotenant.tracing.process.run import trace as trace_program
 from cotenant.tracing.process.sources import SETTINGS
 from cotenant.tracing.process.warm import WarmTracer
@@ -40,6 +40,7 @@ class TracedResult:
         interval: of the reserved bytes on a GPU without end; `fit`: the verdict for the GPU.
         coverage: that was asked for; None: the usual one.
         from_cache: the trace was not made now.
+        index: which GPU of the process all of this is of; `gpus`: where it uses several, the same of each.
     """
 
     estimate: Estimate
@@ -50,6 +51,8 @@ class TracedResult:
     fit: Fit
     coverage: float | None = None
     from_cache: bool = False
+    index: int = 0
+    gpus: tuple[TracedResult, ...] = ()
 
     @property
     def spread_bytes(self) -> int:
@@ -67,6 +70,24 @@ class TracedResult:
         if self.fit.verdict == "no":
             return None
         return max(0, self.fit.usable_bytes - self.estimate.context_bytes)
+
+    def fits_on(self) -> tuple[Fit, ...]:
+        """Verdicts for all known GPUs, largest first: each GPU of the process must fit, so the worst of them is told.
+
+        MIG instances are for processes on one GPU: CUDA shows a process one instance, whatever there are.
+        """
+        by_name: dict[str, list[Fit]] = {}
+        for each in self.gpus or (self,):
+            for row in fits_on(
+                each.trace,
+                each.scene.stack,
+                each.spread_bytes,
+                each.coverage,
+                split_bytes=each.interval.split_bytes,
+                instances=not self.gpus,
+            ):
+                by_name.setdefault(row.gpu, []).append(row)
+        return tuple(map(worst, by_name.values()))
 
 
 class TracedEstimator:
@@ -116,7 +137,10 @@ class TracedEstimator:
 
     def _trace(self, request: EstimateRequest, gpu: DeviceProfile, env: Mapping[str, str]) -> tuple[MemoryTrace, bool]:
         """The trace, and whether it was kept from before."""
-        program = find_program(request.command, workdir=request.workdir, env=env, python=self._python or sys.executable)
+        python = sys.executable
+        if self._python is not None:
+            python = find_interpreter(self._python, workdir=request.workdir, env=env)
+        program = find_program(request.command, workdir=request.workdir, env=env, python=python)
         key = ""
         options = options_of(request)
         if self._cache is not None:
@@ -155,12 +179,20 @@ class TracedEstimator:
         `env`: environment whose allocator settings count; None: those the trace was made with. Of several GPUs, all
         but `estimate.per_gpu` is about the one with the largest bound.
         """
-        found = {index: self._on_one(on_device(recorded, index), gpu, env) for index in devices_of(recorded)}
-        largest = max(found.values(), key=lambda each: each.fit.bound_bytes)
-        needs = tuple(_need(index, each) for index, each in found.items()) if len(found) > 1 else ()
+        found = [
+            replace(self._on_one(on_device(recorded, index), gpu, env), index=index) for index in devices_of(recorded)
+        ]
+        largest = max(found, key=lambda each: each.fit.bound_bytes)
         processes = recorded.header.get("processes")
-        estimate = replace(largest.estimate, per_gpu=needs, processes=processes if isinstance(processes, int) else 1)
-        return replace(largest, estimate=estimate)
+        estimate = replace(largest.estimate, processes=processes if isinstance(processes, int) else 1)
+        if len(found) == 1:
+            return replace(largest, estimate=estimate)
+        estimate = replace(
+            estimate,
+            per_gpu=tuple(map(_need, found)),
+            warnings=(*estimate.warnings, *_told_of_others(found, largest)),
+        )
+        return replace(largest, estimate=estimate, gpus=tuple(found))
 
     def _on_one(self, recorded: MemoryTrace, gpu: DeviceProfile, env: Mapping[str, str] | None = None) -> TracedResult:
         gpu, nccl = with_nccl(gpu, recorded.header), told_of_nccl(recorded.header, gpu)
@@ -196,10 +228,19 @@ class TracedEstimator:
         return None if library is None else ask(library, gpu.compute_capability, calls, folder=folder)
 
 
-def _need(index: int, result: TracedResult) -> GpuNeed:
+def _told_of_others(found: Sequence[TracedResult], told: TracedResult) -> tuple[str, ...]:
+    """A verdict on another GPU that is worse than that on the one which is `told`."""
+    least = worst([each.fit for each in found])
+    if least.verdict == told.fit.verdict:
+        return ()
+    index = next(each.index for each in found if each.fit is least)
+    return (f"GPU {index} {least.sentence}",)
+
+
+def _need(result: TracedResult) -> GpuNeed:
     estimate = result.estimate
     return GpuNeed(
-        index=index,
+        index=result.index,
         peak_allocated_bytes=result.replay.peak_allocated_bytes,
         peak_reserved_bytes=estimate.peak_reserved_bytes,
         device_bytes=estimate.device_bytes,
@@ -208,10 +249,16 @@ def _need(index: int, result: TracedResult) -> GpuNeed:
 
 
 def options_of(request: EstimateRequest) -> dict[str, object]:
-    """How a script is to be traced, beside what it is and where."""
+    """How a script is to be traced, beside what it is and where.
+
+    Raises:
+        UsageError: the request asks for data in words that mean nothing.
+    """
+    lengths = histogram.spelled(request.lengths, request.workdir)
+    wishes.check(request.stand_ins, lengths)
     return {
         "stand_ins": list(request.stand_ins),
-        "lengths": histogram.spelled(request.lengths, request.workdir),
+        "lengths": lengths,
         "online": request.online,
         "real_writes": request.real_writes,
     }

@@ -28,7 +28,7 @@ def extras(*, plot=None, snapshot=None):
     [
         pytest.param("absent/x.pickle", "no folder", id="no such folder"),
         pytest.param(".", "is a folder", id="a folder"),
-        pytest.param("link.py", "is the script", id="the script itself"),
+        pytest.param("link.py", "it is the script", id="the script itself"),
     ],
 )
 def test_files_that_cannot_be_written_are_refused(tmp_path, name, told):

@@ -148,7 +148,7 @@ def test_wrong_requests(run, args, said):
 
 def test_a_journal_that_is_not_there(run, tmp_path):
     code, _, err = run("--from-journal", str(tmp_path / "journal.db"))
-    assert code == 1
+    assert code == 2
     assert "no journal at" in err
 
 

@@ -61,7 +61,7 @@ def test_fields(asked, words, fields):
         ("--share none --no-exclusive", "exclude each other", "leave out"),
         ("--slowdown nan", "a slowdown of nan cannot be kept", "1 is no slowdown"),
         ("--slowdown inf", "a slowdown of inf cannot be kept", "1 is no slowdown"),
-        ("--slowdown x", "`--slowdown=x` is no number", "1.5"),
+        ("--slowdown x", "`--slowdown`: `x` is no number", "1.5"),
         ("", "nothing to change", "--help"),
     ],
 )

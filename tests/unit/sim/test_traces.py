@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.builders import a_spec, an_estimate
 
-from cotenant.core.errors import JobFileError, JournalError, UsageError
+from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted
 from cotenant.core.job import AttemptExit, Spell
 from cotenant.core.placement import Placement
@@ -325,9 +325,9 @@ def test_activity_is_what_was_seen_alone_or_is_expected_from_memory(tmp_path):
 
 
 def test_what_is_no_journal_is_an_error(tmp_path):
-    with pytest.raises(JournalError, match="no journal at"):
+    with pytest.raises(UsageError, match="no journal at"):
         journal.read(tmp_path / "absent.db")
     other = tmp_path / "other.db"
     sqlite3.connect(other).close()
-    with pytest.raises(JournalError, match="cannot read"):
+    with pytest.raises(UsageError, match="is no journal"):
         journal.read(other)

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cotenant.core.codec import CodecError, decode
-from cotenant.core.errors import JournalError
+from cotenant.core.errors import UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
 from cotenant.core.job import JobSpec
 from cotenant.scheduling.knowledge.interference import expected_smact
@@ -50,7 +50,7 @@ def read(path: Path) -> Trace:
     """The jobs of the journal whose last attempt ran to its end.
 
     Raises:
-        JournalError: it cannot be read.
+        UsageError: it cannot be read, or is no journal.
     """
     seen: dict[int, _Seen] = {}
     for event in _events(path):
@@ -129,14 +129,14 @@ def _job(job_id: int, seen: _Seen, duration_s: float, smact: float) -> TraceJob:
 
 def _events(path: Path) -> Iterator[Journaled]:
     if not path.is_file():
-        raise JournalError(f"no journal at `{path}`")
+        raise UsageError(f"no journal at `{path}`", hint="a daemon keeps its own as `journal.db` in its state folder")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
             for seq, body in db.execute("SELECT seq, body FROM events ORDER BY seq"):
                 try:
                     event: Journaled = decode(Journaled, json.loads(body))
                 except (CodecError, ValueError) as error:
-                    raise JournalError(f"{path}: event {seq} cannot be understood: {error}") from error
+                    raise UsageError(f"`{path}`: event {seq} cannot be understood: {error}") from error
                 yield event
     except sqlite3.Error as error:
-        raise JournalError(f"cannot read {path}: {error}") from error
+        raise UsageError(f"`{path}` is no journal: {error}") from error

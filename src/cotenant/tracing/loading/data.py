@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.tracing.libraries.after_import import when_imported
-from cotenant.tracing.loading import histogram, lengths
+from cotenant.tracing.loading import histogram, lengths, wishes
 from cotenant.tracing.training.loop import Loop
 
 _AFTER = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
@@ -27,10 +27,10 @@ _SAMPLES = 4  # different ones in a batch; the rest are these again
 def install(loop: Loop, which_length: str = "") -> None:
     """Replace how data loaders make batches, for all of the process.
 
-    `which_length`: as of `lengths.shares_of` or `histogram.parse`.
+    `which_length`: as of `wishes.shares_of` or `histogram.parse`.
     """
     spread = histogram.parse(which_length)
-    shares = lengths.shares_of(which_length) if spread is None else (1.0,)
+    shares = wishes.shares_of(which_length) if spread is None else (1.0,)
 
     def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
         loop.loaders += 1
@@ -100,6 +100,8 @@ class _Batches:
         self._samples: list[list[Any]] = []
         self._sizes = self._batch_sizes()
         self._partial = self._last_size()
+        self._few = self._told_few()
+        self._steps_before = loop.recorder.steps
         self._source: Iterator[Any] | None = None
 
     def __iter__(self) -> _Batches:
@@ -110,19 +112,29 @@ class _Batches:
 
     def __next__(self) -> Any:
         loop = self._loop
+        if self._few and loop.recorder.steps > self._steps_before:  # it is what the script trains on
+            loop.recorder.warn(self._few)
         if loop.hurrying and self._given >= _AFTER:
             self._given = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
         if self._sizes is None:
             batch = self._as_is()
         else:
-            size, indices = next(self._sizes)
+            size, indices = self._next_size(self._sizes)
             if self._partial and self._given and (loop.hurrying or loop.last_step):
                 loop.hurrying = True
                 size, self._given = self._partial, _AFTER
             batch = self._batch(size, indices)
         self._given += 1
         return batch
+
+    def _next_size(self, sizes: Iterator[tuple[int, Sequence[Any] | None]]) -> tuple[int, Sequence[Any] | None]:
+        try:
+            return next(sizes)
+        except StopIteration:
+            if self._few and not self._given:
+                self._loop.without_batches = self._few
+            raise
 
     def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
         if not self._samples:
@@ -192,18 +204,33 @@ class _Batches:
             return None
         if isinstance(loader.dataset, IterableDataset):
             return iter((loader.batch_size or 1, None) for _ in range(_ENDLESS))
-        return ((len(batch), batch) for batch in map(list, loader.batch_sampler or ()))
+        batches = () if loader.batch_sampler is None else loader.batch_sampler  # which need not have a length
+        return ((len(batch), batch) for batch in map(list, batches))
 
     def _last_size(self) -> int:
         """Size of the last batch of an epoch if it is smaller than the others, else 0."""
+        count, size = self._counts()
+        return 0 if not size or getattr(self._loader.batch_sampler, "drop_last", True) else count % size
+
+    def _told_few(self) -> str:
+        """What to say of data that do not fill a batch, such as a handful put there to try a script out."""
+        count, size = self._counts()
+        if not 0 < count < size:
+            return ""
+        left_out = getattr(self._loader.batch_sampler, "drop_last", True)
+        what = "is left out (`drop_last`)" if left_out else "and its memory are smaller than with enough data"
+        return f"a data set has {count} samples for batches of {size}: the only batch {what}"
+
+    def _counts(self) -> tuple[int, int]:
+        """Samples of an epoch and of a full batch; zeros where nobody says."""
         sampler = self._loader.batch_sampler
         size = getattr(sampler, "batch_size", None)
-        if not isinstance(size, int) or size < 1 or getattr(sampler, "drop_last", True):
-            return 0
+        if not isinstance(size, int) or size < 1:
+            return 0, 0
         try:
-            return len(sampler.sampler) % size
+            return len(sampler.sampler), size
         except (TypeError, AttributeError):
-            return 0
+            return 0, 0
 
 
 def _fresh(batch: Any) -> Any:

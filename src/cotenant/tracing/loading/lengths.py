@@ -6,38 +6,12 @@ the words of a text that is made tokens only when a batch is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from cotenant.core.errors import UsageError
-
 LOOKED_AT = 256
-_GROWING = (0.8, 0.9, 1.0)
-"""Shares of the first batches and all later ones where lengths grow."""
-_HINT = "write `longest`, `growing`, a percentile such as `p95`, or a file of lengths, e.g. `lengths.csv`"
-_FORM = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?)")
-
-
-def shares_of(which: str) -> tuple[float, ...]:
-    """Shares of the first batches, of which the last holds for all later ones: `longest` is 1, `p95` 0.95.
-
-    `growing` begins with shorter ones: blocks of each batch are then too small for the next, and the allocator keeps
-    them. Empty for the empty text: samples as they come.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    if not which:
-        return ()
-    if which == "growing":
-        return _GROWING
-    match = _FORM.fullmatch(which)
-    if match is None:
-        raise UsageError(f"`{which}` names no length", hint=_HINT)
-    return (float(match.group(1)) / 100 if match.group(1) else 1.0,)
 
 
 def length_of(sample: Any, *, words: bool = True) -> int:

@@ -25,6 +25,7 @@ from cotenant.tracing.files import fence, redirect
 from cotenant.tracing.files.overlay import Overlay, cache_folders, scratch_below
 from cotenant.tracing.process import deadline, launched, wire
 from cotenant.tracing.process.sources import provenance
+from cotenant.tracing.process.wire import USAGE
 from cotenant.tracing.untraceable import Untraceable
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def main(request_path: str, answer_path: str) -> NoReturn:
 
 
 def refused(error: UsageError) -> TraceError:
-    """An option that only the tracing process can read, and could not."""
-    return TraceError("unsupported", error.message, hint=error.hint)
+    """An option that only the tracing process can read, and could not; who asked raises it as it was."""
+    return TraceError(USAGE, error.message, hint=error.hint)
 
 
 def answer_error(answer: Path, error: TraceError) -> NoReturn:
@@ -98,7 +99,7 @@ class Session:
         from cotenant.tracing.device.limit import Limit
         from cotenant.tracing.distributed import parallel
         from cotenant.tracing.files import saving
-        from cotenant.tracing.libraries import distributions, mends
+        from cotenant.tracing.libraries import distributions, hub, mends
         from cotenant.tracing.loading import data, standins
         from cotenant.tracing.mode import TraceMode
         from cotenant.tracing.operators import attention, flex, jagged, kernels, linear, losses, rnn, routing
@@ -123,6 +124,7 @@ class Session:
         routes = attention.install(card.capability, cudnn_version=request["cudnn_version"])
         addresses.install(self.recorder)
         mends.install(self.recorder)
+        hub.install(self.recorder)
         generators.install(card.count)
         for each in (compiled, scripted, distributions):
             each.install(self.recorder)
@@ -137,6 +139,7 @@ class Session:
         self.mode = TraceMode(self.recorder)
         self.mode.composites.update(routes)
         self.mode.cover_threads()
+        kernels.read_through(self.mode)
         routing.install(self.mode.values)
         self.mode.groups = groups
         saving.install(self.overlay)
@@ -190,9 +193,9 @@ class Session:
         limit, at = format_duration(timeout_s), f"; it was at {place}" if place else ""
         if recorder is not None and recorder.steps:
             if self.loop.draining:
-                recorder.warn(f"not all that comes after training was seen in {limit}{at}")
+                recorder.warn(f"not all that comes after training was seen in {limit} (the `--timeout`){at}")
                 self._answer(partial=False)
-            self._failed(f"the script was stopped {limit} after it started{at}")
+            self._failed(f"the script was stopped {limit} after it started (the `--timeout`){at}")
         why = ", without an optimizer step" if recorder is not None and recorder.cuda_used else ""
         told = TraceError("timeout", f"the script had not finished {limit} after it started{why}{at}", hint=_LATER)
         answer_error(self.answer, told)
@@ -206,7 +209,8 @@ class Session:
             raise_as = TraceError(
                 "no-step",
                 "the script ended without an optimizer step",
-                hint="only training is estimated; does the script need options to train, after `--`?",
+                hint=self.loop.without_batches
+                or "only training is estimated; does the script need options to train, after `--`?",
             )
         answer_error(self.answer, raise_as)
 
@@ -308,6 +312,8 @@ def _hint(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError):
         version = ".".join(map(str, sys.version_info[:2]))
         return f"is it for another Python than {version}? name the job's own with `--python PATH`"
+    if isinstance(error, OSError) and "CUDA_HOME" in str(error):
+        return "it asks for the CUDA toolkit: set `CUDA_HOME` as the job has it"
     if isinstance(error, EOFError) and "reading a line" in str(error):
         return "it runs without input: nobody is there to answer it"
     return None

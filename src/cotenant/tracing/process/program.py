@@ -46,7 +46,7 @@ def find_program(command: Sequence[str], *, workdir: str, env: Mapping[str, str]
     if first.endswith(".py") and not _is_python(first):
         return _script(python, first, rest, workdir)
     if _is_python(first):
-        return _of_python(_resolve(first, workdir, env), rest, workdir)
+        return _of_python(find_interpreter(first, workdir=workdir, env=env), rest, workdir)
     launcher = Path(first).name
     if launcher in launchers.NAMES:
         return _launched(launcher, rest, _beside(first, env) or python, workdir)
@@ -87,16 +87,23 @@ def _is_python(word: str) -> bool:
     return name in {"python", "python3"} or (name.startswith("python3.") and name[8:].isdigit())
 
 
-def _resolve(word: str, workdir: str, env: Mapping[str, str]) -> str:
+def find_interpreter(word: str, *, workdir: str, env: Mapping[str, str]) -> str:
+    """The path of the program `word`: of a name by the PATH of `env`, of a path from `workdir`.
+
+    Raises:
+        UsageError: there is none.
+    """
     if os.sep in word:
         found = Path(workdir, word)
-        if found.exists():
+        if found.is_file() and os.access(found, os.X_OK):
             return str(found)
     else:
         on_path = shutil.which(word, path=env.get("PATH", os.defpath))
         if on_path:
             return on_path
-    raise UsageError(f"no interpreter `{word}`", hint="is the environment activated?")
+    raise UsageError(
+        f"no interpreter `{word}`", hint="is the environment activated? `--python` takes the path of its Python"
+    )
 
 
 def _of_python(python: str, words: list[str], workdir: str) -> Program:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cotenant.core.errors import TraceError
+from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
 from cotenant.tracing.process import wire
@@ -60,6 +60,7 @@ def trace(
 
     Raises:
         TraceError: see its kinds; the script's own last words are in `log_tail`.
+        UsageError: one of `options` cannot be understood.
     """
     request = {
         "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
@@ -87,6 +88,8 @@ def trace(
         answer = json.loads(paths["answer"].read_text())
     if "error" in answer:
         error = answer["error"]
+        if error["kind"] == wire.USAGE:
+            raise UsageError(error["message"], hint=error["hint"])
         raise TraceError(error["kind"], error["message"], hint=error["hint"], log_tail=log)
     return wire.trace_from_dict(answer["trace"])
 

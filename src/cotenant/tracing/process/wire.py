@@ -11,6 +11,8 @@ from cotenant.core.errors import CotenantError, TraceError
 from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
 
 SCHEMA = 1
+USAGE = "usage"
+"""Kind of an error that is a `UsageError` to who asked."""
 _INTERNED = ("action", "category", "phase", "module")
 
 

@@ -1,0 +1,72 @@
+"""Command lines that ask for what cannot be: exit code 2, and the option, its value and what is wanted are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.cli import main
+from cotenant.core.errors import DatasetError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """With a script, a folder and an empty file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COTENANT_SOCKET", str(tmp_path / "sock"))
+    (tmp_path / "train.py").write_text("raise SystemExit('nothing is run')\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("estimate --stand-in WRONG train.py", "error: `--stand-in`: `WRONG` is no stand-in for data"),
+        ("compare --stand-in 3x0 train.py", "error: `--stand-in`: `3x0` is no stand-in for data"),
+        ("estimate --lengths p101 train.py", "error: `--lengths`: `p101` names no length"),
+        ("estimate --python nope train.py", "error: no interpreter `nope`\nhint: is the environment activated? `--pyt"),
+        ("estimate --python ./folder train.py", "error: no interpreter `./folder`"),
+        ("estimate --python ./empty train.py", "error: no interpreter `./empty`"),
+        ("estimate --gpu-mem 5X train.py", "error: `--gpu-mem`: `5X` is not a size in bytes"),
+        ("estimate --gpu-mem= train.py", "error: `--gpu-mem`: `` is not a size in bytes"),
+        ("estimate --find-batch-size --limit=-3 train.py", "error: `--limit`: `-3` is not a size in bytes"),
+        ("submit --gpu-mem G true", "error: `--gpu-mem`: `G` is not a size in bytes"),
+        ("submit --time=-1 true", "error: `--time`: `-1` is not a duration"),
+        ("submit --time-slot 0 true", "error: `--time-slot`: `0` is zero seconds"),
+        ("submit --begin soon true", "error: `--begin`: `soon` is no time to begin"),
+        ("submit --array 3-1 true", "error: `--array`: array `3-1`"),
+        ("submit --gres gpu:-1 true", "error: `--gres=gpu:-1` is not understood"),
+        ("update 1 --time-slot x", "error: `--time-slot`: `x` is not a duration"),
+        ("history --since x", "error: `--since`: `x` is no time in the past"),
+        ("gpus --history x", "error: `--history`: `x` is not a duration"),
+        ("wait 1 --timeout=-1", "error: `--timeout`: `-1` is not a duration"),
+        ("token create --expires x", "error: `--expires`: `x` is not a duration"),
+        ("simulate --what-if --assume x", "error: `--assume`: `x` is not a duration"),
+        ("simulate --trace t1 --policies=", "error: no policy given"),
+        ("simulate --trace t1 --gpus=", "error: "),
+        ("simulate --from-journal nope", "error: `--from-journal`: no journal at `nope`"),
+        ("simulate --from-journal folder", "error: `--from-journal`: no journal at `folder`"),
+        ("simulate --from-journal empty", "error: `--from-journal`: `empty` is no journal"),
+        ("learn summary folder", "error: is a directory: `folder`"),
+        ("learn generate --out folder cnn-small", "error: `--out`: is a directory: `folder`"),
+        ("daemon --simulate 1xA100-40GB --state-dir empty", "error: `--state-dir`: file exists: `"),
+        ("daemon --simulate 1xA100-40GB --state-dir=empty/x", "error: `--state-dir`: not a directory: `"),
+    ],
+)
+def test_is_refused(words, told, capsys):
+    assert main.main(words.split()) == 2
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_a_file_that_nobody_named_is_no_wrong_request(monkeypatch, capsys):
+    def absent(*_):
+        raise FileNotFoundError(2, "No such file or directory", "/gone/away")
+
+    monkeypatch.setattr("cotenant.cli.main._invoke", absent)
+    assert main.main(["ls", "--format", "away"]) == 1
+    assert capsys.readouterr().err == "error: no such file or directory: `/gone/away`\n"
+
+
+def test_rows_that_cannot_be_are_a_wrong_file():
+    assert DatasetError("row 3").exit_code == 2

@@ -1,0 +1,60 @@
+"""What `--stand-in` and `--lengths` say, and that what says nothing is refused with the option's name."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.tracing.loading import wishes
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype", "classes"),
+    [
+        pytest.param("3x224x224", (3, 224, 224), "float32", 10, id="shape"),
+        pytest.param("512:int64", (512,), "int64", 10, id="type"),
+        pytest.param("3x32x32:uint8:100", (3, 32, 32), "uint8", 100, id="classes"),
+        pytest.param(" 7:bfloat16", (7,), "bfloat16", 10, id="with a blank"),
+    ],
+)
+def test_stand_ins(text, shape, dtype, classes):
+    found = wishes.stand_in_of(text)
+    assert (found.shape, found.dtype, found.classes) == (shape, dtype, classes)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3x", "-3", "0", "3x0x2", "3x4:what8", "3x4:float32:many", "3x4:int64:0", "3x4:load"]
+)
+def test_what_is_no_stand_in_is_refused(text):
+    with pytest.raises(UsageError) as caught:
+        wishes.check(["3x4", text], "")
+    assert caught.value.message == f"`--stand-in`: `{text}` is no stand-in for data"
+    assert "SHAPE[:DTYPE[:CLASSES]]" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("which", "shares"),
+    [
+        ("", ()),
+        ("longest", (1.0,)),
+        ("p95", (0.95,)),
+        ("p99.5", (0.995,)),
+        ("p100", (1.0,)),
+        ("growing", (0.8, 0.9, 1)),
+    ],
+)
+def test_lengths(which, shares):
+    wishes.check([], which)
+    assert wishes.shares_of(which) == shares
+
+
+@pytest.mark.parametrize("which", ["short", "p", "p101", "p-1", "p95%", "95"])
+def test_what_names_no_length_is_refused(which):
+    with pytest.raises(UsageError) as caught:
+        wishes.check([], which)
+    assert caught.value.message == f"`--lengths`: `{which}` names no length"
+    assert "p95" in caught.value.hint
+
+
+def test_a_file_of_lengths_was_read_before():
+    wishes.check([], "histogram:20x6,40x3")
