@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.study.measure.campaign import Setup, run_campaign
-from cotenant.study.measure.jobs import JobList, MeasureJob
+from cotenant.study.measure.jobs import JobList, MeasureJob, read_jobs
 from cotenant.study.measure.pairs import run_pairs
 from cotenant.study.measure.rows import read_rows
 from measured_scripts import FAKE_CUDA, TRAIN
@@ -134,7 +134,7 @@ def test_a_partner_that_dies_does_not_hold_up_the_other(campaign):
     assert told["time-sliced", "bad"] == ("error", True)
 
 
-def test_settings_reach_the_script(tmp_path, capsys):
+def test_settings_reach_the_script(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\nraise SystemExit(f'tf32 {torch.backends.cudnn.allow_tf32} {torch.backends.cudnn.benchmark}')\n"
     )
@@ -142,9 +142,9 @@ def test_settings_reach_the_script(tmp_path, capsys):
         '[[job]]\nname = "a"\nscript = "train.py"\n'
         'settings = { "cudnn.allow_tf32" = false, "cudnn.benchmark" = true }\n'
     )
-    assert main(["measure", str(tmp_path / "jobs.toml"), "--out", str(tmp_path / "out"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["rows"][0]["message"] == "the script ended with 'tf32 False True'"
+    setup = Setup(out=tmp_path / "out", python=sys.executable, watch=None)
+    (row,) = run_campaign(read_jobs(tmp_path / "jobs.toml"), setup, resume=False, say=print)
+    assert row["message"] == "the script ended with 'tf32 False True'"
 
 
 def test_dry_run_estimates_every_job(tmp_path, capsys):

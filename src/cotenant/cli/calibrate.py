@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from cotenant.cli import output_files
 from cotenant.cli.output import emit_json, note
 
 
@@ -30,12 +31,16 @@ def command(
     from cotenant.gpus.watch import open_watch
     from cotenant.study.measure.calibrate import calibrate, profile_text, report
     from cotenant.study.measure.campaign import Setup, default_python
+    from cotenant.study.measure.ready import check_gpu
 
+    if out is not None:
+        output_files.check(out)
     watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if watch is None:
-        note(f"the GPU is not watched: {reason}")
     with tempfile.TemporaryDirectory(prefix="cotenant-calibrate-") as folder:
         setup = Setup(out=Path(folder), python=python or default_python(), watch=watch, no_watch=reason)
+        check_gpu(setup)
+        if watch is None:
+            note(f"the GPU is not watched: {reason}")
         readings = calibrate(setup)
     for line in report(readings):
         note(line)

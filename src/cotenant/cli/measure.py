@@ -81,13 +81,16 @@ def command(
 def _setup(out: Path | None, python: str, limit_s: float | None) -> Setup:
     from cotenant.gpus.watch import open_watch
     from cotenant.study.measure.campaign import Setup
+    from cotenant.study.measure.ready import check_gpu
 
     if out is None:
         raise UsageError("no folder for the results", hint="say `--out DIR`")
     watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    setup = Setup(out=out, python=python, watch=watch, no_watch=reason, limit_s=limit_s)
+    check_gpu(setup)
     if watch is None:
         note(f"the GPU is not watched: {reason}")
-    return Setup(out=out, python=python, watch=watch, no_watch=reason, limit_s=limit_s)
+    return setup
 
 
 def _show(rows: Iterator[Mapping[str, object]], line: Any, *, json: bool) -> int:
