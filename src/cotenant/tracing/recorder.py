@@ -16,15 +16,13 @@ import torch
 
 from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
 
-_Key = tuple[str, str, str]
-
 
 class Recorder:
     """Events so far. One per traced process; called from the main and the autograd thread, never at once."""
 
     def __init__(self) -> None:
         self.phase = "load"
-        self.stream = 0
+        self.streams: dict[int, int] = {}  # the current one of each GPU, where it is not the first
         self.warnings: dict[str, None] = {}
         self.header: dict[str, object] = {}
         self.steps = 0
@@ -75,7 +73,7 @@ class Recorder:
         self.live_bytes[device] += nbytes
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
         self._refs[key] = weakref.ref(storage, functools.partial(self._gone, key))
-        self._actions.append(("alloc", number, nbytes, self.phase, self._module(), self.stream, device))
+        self._actions.append(("alloc", number, nbytes, self.phase, self._module(), self.streams.get(device, 0), device))
 
     def _gone(self, key: int, _: object) -> None:
         self._ended(key)
@@ -86,7 +84,7 @@ class Recorder:
         if number is not None:
             device = self._devices[number]
             self.live_bytes[device] -= self._sizes[number]
-            self._actions.append(("free", number, 0, self.phase, "", self.stream, device))
+            self._actions.append(("free", number, 0, self.phase, "", self.streams.get(device, 0), device))
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Note that a known storage changed its size in place: the old block goes, a new one comes."""
@@ -122,7 +120,7 @@ class Recorder:
         if number is None:
             number = self._op_ids[key] = len(self._ops)
             self._ops.append(OpCall(kind=kind, thread=thread, params=dict(params)))
-        self._actions.append(("op", number, 0, self.phase, self._module(), self.stream, device))
+        self._actions.append(("op", number, 0, self.phase, self._module(), self.streams.get(device, 0), device))
 
     def enter_phase(self, phase: str) -> str:
         """Begin a phase; gives the one before."""
@@ -160,10 +158,6 @@ class Recorder:
     def in_module(self) -> bool:
         """Whether a module's forward runs."""
         return bool(self._modules)
-
-    def reset_modules(self) -> None:
-        """Forget modules whose forward never returned (it raised)."""
-        self._modules.clear()
 
     def _module(self) -> str:
         return self._modules[-1] if self._modules else ""

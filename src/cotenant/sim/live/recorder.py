@@ -68,10 +68,15 @@ class LiveRecorder(Recorder):
         self._blocks[key] = (device, self._take(device, storage.nbytes()))
         self._refs[key] = weakref.ref(storage, functools.partial(self._gone, key))
 
-    def resized(self, tensor: torch.Tensor) -> None:
-        """The old block goes, a new one comes."""
-        self._ended(tensor.untyped_storage()._cdata)
-        self.saw(tensor)
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """The old block of a known storage goes, a new one comes."""
+        key = storage._cdata
+        if key not in self._blocks:
+            return
+        device, _ = self._blocks[key]
+        self._ended(key)
+        self._blocks[key] = (device, self._take(device, storage.nbytes()))
+        self._refs[key] = weakref.ref(storage, functools.partial(self._gone, key))
 
     def classify(self, tensor: object, category: str, *, again: bool = True) -> None:
         """A card does not know what its memory is for."""
@@ -95,7 +100,7 @@ class LiveRecorder(Recorder):
         full = ""
         self._busy = True
         try:
-            address = self.gpus[device].malloc(size_bytes, self.stream)
+            address = self.gpus[device].malloc(size_bytes, self.streams.get(device, 0))
         except CardFull as error:
             full = str(error)
         finally:
@@ -119,7 +124,7 @@ class LiveRecorder(Recorder):
         if self._away:
             return
         if kind.startswith("gemm"):
-            handle = (thread, self.stream, device)
+            handle = (thread, self.streams.get(device, 0), device)
             if handle not in self._handles and self._blas.handle_bytes:
                 self._handles.add(handle)
                 self._take(device, self._blas.handle_bytes)

@@ -1,10 +1,13 @@
-"""`torch.cuda` as a script sees it: one GPU of the wanted model, whose driver is never called."""
+"""`torch.cuda` as a script sees it: GPUs of the wanted model, whose driver is never called.
+
+A thread has a current GPU of its own, as with CUDA, and each GPU a current stream; that one is of all threads, since
+autograd's take the streams of the forward pass.
+Source of what changes the current GPU: torch/csrc/cuda/Module.cpp and Stream.cpp.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +72,7 @@ class Stream:
             number, Stream._next = Stream._next, Stream._next + 1
         self.number = number
         self.priority = priority
-        self.device = torch.device("cuda", _index(device))
+        self.device = torch.device("cuda", max(0, _index(device)))
         self.device_index = self.device.index
         self.device_type = 1
         self.stream_id = number
@@ -103,10 +106,10 @@ class Stream:
         return
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.number == self.number
+        return isinstance(other, Stream) and (other.number, other.device) == (self.number, self.device)
 
     def __hash__(self) -> int:
-        return hash(self.number)
+        return hash((self.number, self.device))
 
 
 class Event:
@@ -133,26 +136,15 @@ class Event:
         return 1.0
 
 
-class _State(dict[str, Any]):
-    """The current `stream` and `device`, which libtorch is told of as well."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        if name == "device":
-            native.set_current(value)
-
-
 def install(card: Card, recorder: Recorder) -> None:
     """Replace what scripts and libraries call in `torch.cuda`."""
     cuda = torch.cuda
-    first = Stream(number=0)
-    state = _State(stream=first, device=0)
     replaced: dict[str, Any] = {
         **_says_it_works(card),
-        **_devices(card, state),
-        **memory_queries(card, recorder, state),
+        **_devices(card),
+        **memory_queries(card, recorder, native.current),
         **_no_randomness(card),
-        **_streams(recorder, state, first),
+        **_streams(recorder),
     }
     for name, value in replaced.items():
         if hasattr(cuda, name):
@@ -167,10 +159,8 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda.random.set_rng_state = replaced["set_rng_state"]
     cuda.graphs.is_current_stream_capturing = replaced["is_current_stream_capturing"]
     if hasattr(torch, "accelerator"):
-        _install_accelerator(card, state, replaced)
-    _install_below(recorder, state, replaced)
-    cuda._exchange_device = lambda index: state["device"]
-    cuda._maybe_exchange_device = lambda index: state["device"]
+        _install_accelerator(card, replaced)
+    _install_below(recorder, replaced)
     torch.backends.cuda.is_built = lambda: True
     cuda.nccl.version = lambda: _NCCL_VERSION
 
@@ -189,33 +179,34 @@ def _says_it_works(card: Card) -> dict[str, Any]:
     }
 
 
-def _devices(card: Card, state: _State) -> dict[str, Any]:
+def _devices(card: Card) -> dict[str, Any]:
     """How many GPUs there are, which is meant, and what each of them is."""
     properties = _Properties(card)
 
-    class DeviceContext:
-        """`torch.cuda.device(i)`."""
-
-        def __init__(self, device: object) -> None:
-            self.idx = _index(device)
-
-        def __enter__(self) -> None:
-            self.before, state["device"] = state["device"], self.idx
-
-        def __exit__(self, *_: object) -> None:
-            state["device"] = self.before
+    def set_device(device: object) -> None:
+        _exchange(_index(device))
 
     return {
         "device_count": lambda: card.count,
         "_device_count_nvml": lambda: card.count,
         "_raw_device_count_nvml": lambda: card.count,
-        "current_device": lambda: state["device"],
-        "set_device": lambda device: state.__setitem__("device", _index(device)),
-        "device": DeviceContext,
+        "current_device": native.current,
+        "set_device": set_device,
+        "_exchange_device": _exchange,  # of `torch.cuda.device` and `device_of`
+        "_maybe_exchange_device": _exchange,
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: card.capability,
         "get_device_name": lambda device=None: card.name,
     }
+
+
+def _exchange(index: int) -> int:
+    """Make GPU `index` the current one, unless it is below 0; gives the one before, or -1."""
+    if index < 0:
+        return -1
+    before = native.current()
+    native.set_current(index)
+    return before
 
 
 def _no_randomness(card: Card) -> dict[str, Any]:
@@ -233,41 +224,43 @@ def _no_randomness(card: Card) -> dict[str, Any]:
     }
 
 
-def _streams(recorder: Recorder, state: _State, default: Stream) -> dict[str, Any]:
+def _streams(recorder: Recorder) -> dict[str, Any]:
     """Streams that tell the recorder which of them memory is for, and events that have happened."""
+    chosen: dict[int, Stream] = {}
 
-    @contextlib.contextmanager
-    def use_stream(stream: Stream | None) -> Iterator[None]:
-        before = state["stream"]
-        chosen = stream if isinstance(stream, Stream) else before
-        state["stream"], recorder.stream = chosen, chosen.number
-        try:
-            yield
-        finally:
-            state["stream"], recorder.stream = before, before.number
+    def default_stream(device: object = None) -> Stream:
+        return Stream(device, number=0)
 
-    def set_stream(stream: Stream) -> None:
-        state["stream"], recorder.stream = stream, stream.number
+    def current_stream(device: object = None) -> Stream:
+        return chosen.get(_index(device)) or default_stream(device)
+
+    def set_stream(stream: object) -> None:
+        if not isinstance(stream, Stream):  # of no class of `torch.cuda`: memory is not told apart by it
+            return
+        chosen[stream.device_index] = stream
+        recorder.streams[stream.device_index] = stream.number
+        native.set_current(stream.device_index)
 
     return {
         "Stream": Stream,
         "Event": Event,
-        "stream": use_stream,
         "set_stream": set_stream,
-        "current_stream": lambda device=None: state["stream"],
-        "default_stream": lambda device=None: default,
+        "current_stream": current_stream,
+        "default_stream": default_stream,
         "is_current_stream_capturing": lambda: False,
     }
 
 
-def _install_below(recorder: Recorder, state: _State, replaced: dict[str, Any]) -> None:
+def _install_below(recorder: Recorder, replaced: dict[str, Any]) -> None:
     """The C module, which half of the libraries ask directly."""
     for name, value in {
         "_cuda_getDeviceCount": replaced["device_count"],
         "_cuda_getDevice": replaced["current_device"],
         "_cuda_setDevice": replaced["set_device"],
-        "_cuda_exchangeDevice": lambda index: state["device"],
-        "_cuda_maybeExchangeDevice": lambda index: state["device"],
+        "_cuda_exchangeDevice": _exchange,
+        "_cuda_maybeExchangeDevice": _exchange,
+        "_accelerator_exchangeDevice": _exchange,
+        "_accelerator_maybeExchangeDevice": _exchange,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_clearCublasWorkspaces": lambda: None,
         "_cuda_resetPeakMemoryStats": lambda device: None,
@@ -278,14 +271,14 @@ def _install_below(recorder: Recorder, state: _State, replaced: dict[str, Any]) 
         setattr(torch._C, name, _own(value))
 
 
-def _install_accelerator(card: Card, state: _State, replaced: dict[str, Any]) -> None:
+def _install_accelerator(card: Card, replaced: dict[str, Any]) -> None:
     accelerator = torch.accelerator
     for name, value in {
         "is_available": lambda: True,
         "device_count": lambda: card.count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": lambda: state["device"],
-        "current_device_idx": lambda: state["device"],
+        "current_device_index": native.current,
+        "current_device_idx": native.current,
         "set_device_index": replaced["set_device"],
         "set_device_idx": replaced["set_device"],
         "current_stream": replaced["current_stream"],
@@ -318,8 +311,10 @@ def _own(value: Any) -> Any:
 
 
 def _index(device: object) -> int:
-    if device is None:
-        return 0
+    """The number of a GPU, named in any of the ways there are; without a name the current one, and -1 as it is."""
     if isinstance(device, int):
-        return device if device >= 0 else 0
-    return torch.device(device).index or 0
+        return device
+    if isinstance(device, torch.cuda.device):
+        return int(device.idx)
+    index = None if device is None else torch.device(device).index
+    return native.current() if index is None else int(index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +27,17 @@ def install(recorder: Recorder, stream_of: Any) -> None:
     def new_pool() -> _Pool:
         return (0, next(numbers))
 
+    replaced = {
+        "CUDAGraph": _graph_class(recorder, stream_of, new_pool),
+        "graph": _capture_class(recorder),
+        "graph_pool_handle": new_pool,
+    }
+    for name, value in replaced.items():
+        setattr(torch.cuda, name, value)
+        setattr(torch.cuda.graphs, name, value)
+
+
+def _graph_class(recorder: Recorder, stream_of: Any, new_pool: Callable[[], _Pool]) -> type:
     class Graph:
         """A CUDA graph whose replay does nothing."""
 
@@ -64,6 +76,10 @@ def install(recorder: Recorder, stream_of: Any) -> None:
             self._pool = self._pool or new_pool()
             return self._pool
 
+    return Graph
+
+
+def _capture_class(recorder: Recorder) -> type:
     class Capture:
         """`torch.cuda.graph(...)`."""
 
@@ -79,7 +95,4 @@ def install(recorder: Recorder, stream_of: Any) -> None:
         def __exit__(self, *_: object) -> None:
             self.cuda_graph.capture_end()
 
-    cuda, module = torch.cuda, torch.cuda.graphs
-    for name, value in (("CUDAGraph", Graph), ("graph", Capture), ("graph_pool_handle", new_pool)):
-        setattr(cuda, name, value)
-        setattr(module, name, value)
+    return Capture

@@ -1,4 +1,4 @@
-"""Old spellings: `torch.cuda.FloatTensor` and its kin, as constructors and as arguments of `.type()`."""
+"""Old spellings: `torch.cuda.FloatTensor` and its kin, as constructors, in `.type()` and as the default."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def install() -> None:
         setattr(torch.cuda, f"{name}Tensor", kind)
         kinds[f"torch.cuda.{name}Tensor"] = kind
     original, set_default = torch.Tensor.type, torch.set_default_tensor_type
+    plain_new = torch.Tensor.__new__
 
     def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         kind = kinds.get(dtype, dtype) if isinstance(dtype, str) else dtype
@@ -42,11 +43,29 @@ def install() -> None:
         if isinstance(kind, _Kind):
             torch.set_default_dtype(kind.dtype)
             torch.set_default_device("cuda")
+            torch.Tensor.__new__ = _new_of(kind)
         else:
+            torch.set_default_device(None)
+            torch.Tensor.__new__ = plain_new
             set_default(kind)
 
     torch.Tensor.type = type_
     torch.set_default_tensor_type = set_default_
+
+
+def _new_of(kind: Any) -> Any:
+    """`torch.Tensor(...)` where a kind of CUDA is the default; a default device by itself does not change it.
+
+    Source: torch/csrc/tensor/python_tensor.cpp, `set_default_tensor_type`; torch/utils/_device.py.
+    """
+    plain_new: Any = torch._C.TensorBase.__new__
+
+    def new(*args: Any, **kwargs: Any) -> Any:  # the compiler, when imported, compares its signature
+        if args[0] is torch.Tensor and not kwargs:
+            return _construct(kind, *args[1:])
+        return plain_new(*args, **kwargs)
+
+    return new
 
 
 def _construct(cls: Any, *args: Any, **_: Any) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Limit:
     def __init__(self, recorder: Any, capacity_bytes: int, count: int, total_bytes: int) -> None:
         self._recorder = recorder
         self._count = count
-        self._capacity_bytes = capacity_bytes
+        self._capacity_bytes = min(capacity_bytes, total_bytes)
         self._total_bytes = total_bytes
         self._main = threading.get_ident()
         self._catching: dict[CodeType, bool] = {}
@@ -59,8 +59,8 @@ class Limit:
     @property
     def capacity_bytes(self) -> int:
         """What the allocator can get: what is beside the context, or the share of the card that the script set."""
-        share = self._recorder.header.get("memory_fraction", 1.0)
-        return min(self._capacity_bytes, int(share * self._total_bytes))
+        share = self._recorder.header.get("memory_fraction")
+        return self._capacity_bytes if share is None else min(self._capacity_bytes, int(share * self._total_bytes))
 
     def _is_awaited(self) -> bool:
         """Whether a frame of this thread, or of the main one, which waits for autograd's, catches it."""

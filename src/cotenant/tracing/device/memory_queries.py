@@ -7,7 +7,7 @@ those bytes in whole small segments. Source of the names: torch/cuda/memory.py, 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,16 +28,16 @@ NAMES = (
 """Functions that `torch.cuda.memory` has as well."""
 
 
-def memory_queries(card: Any, recorder: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Functions by their names in `torch.cuda`; `state["device"]` is the GPU meant where none is named."""
+def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict[str, Any]:
+    """Functions by their names in `torch.cuda`; `current` gives the GPU meant where none is named."""
 
     def at(device: object) -> int:
         if device is None:
-            return int(state["device"])
+            return current()
         if isinstance(device, int):
             return max(device, 0)
         index = torch.device(device).index
-        return int(state["device"]) if index is None else index
+        return current() if index is None else int(index)
 
     def live(device: object = None) -> int:
         return int(recorder.live_bytes[at(device)])

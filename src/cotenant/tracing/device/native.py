@@ -2,8 +2,9 @@
 
 Backward of a fake CUDA tensor asks two C++ objects about devices: c10's guard for CUDA and ATen's CUDA hooks.
 A CPU build has neither; a CUDA build without a driver has both, and they fail. Both are replaced in place, by
-vtables whose entries return "1" (the device `cuda:0`, true), "0", the number of GPUs or their argument. No compiler, no
-callback into Python, nothing of CUDA is ever called: a GPU that is present is not touched.
+vtables whose entries return "1" (the device `cuda:0`, true), "0", the number of GPUs or their argument, and two that
+keep which GPU is the current one of a thread, as CUDA does. No compiler, no callback into Python, nothing of CUDA is
+ever called: a GPU that is present is not touched.
 
 Which entries must say "no" or be replaced follows from the headers that ship with torch, read at run time.
 Source: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/{Accelerator,CUDA}HooksInterface.h; PyTorch 2.4 to 2.15.
@@ -16,7 +17,9 @@ import mmap
 import platform
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,7 +30,7 @@ _GUARD_SLOTS = 64
 _CUDA = 1  # c10::DeviceType::CUDA
 
 _ROOM = 64  # bytes for each function
-_CELL = 32  # of them, where `current` finds what it answers
+_FAR = 32  # of them, where those for arm find the address that they call
 
 _GIVE_BACK = frozenset(
     (
@@ -37,7 +40,11 @@ _GIVE_BACK = frozenset(
 )
 """Functions that answer with the device they are asked about, or with its stream number 0."""
 
-_cells: list[ctypes.c_uint32] = []  # the one that `set_current` writes to
+_keys: list[int] = []  # the one under which a thread keeps its current device; without a value it is `cuda:0`
+_threads = ctypes.PyDLL(None)
+_threads.pthread_getspecific.argtypes = [ctypes.c_uint]
+_threads.pthread_getspecific.restype = ctypes.c_void_p
+_threads.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
 _keep: list[object] = []  # what C++ points to must live as long as the process
 
 
@@ -55,10 +62,15 @@ def install(count: int = 1) -> None:
     _patch_hooks(include, functions["one"])
 
 
+def current() -> int:
+    """The GPU that this thread means by `cuda`, without a number."""
+    return ((_threads.pthread_getspecific(_keys[0]) or 0) >> 8) & 0x7F if _keys else 0
+
+
 def set_current(index: int) -> None:
-    """Let `cuda`, without a number, mean GPU `index`."""
-    for cell in _cells:
-        cell.value = _CUDA | index << 8
+    """Let this thread mean GPU `index` by `cuda`, without a number."""
+    for key in _keys:
+        _threads.pthread_setspecific(key, _CUDA | index << 8)
 
 
 def wake_engine() -> None:
@@ -80,11 +92,12 @@ def wake_engine() -> None:
         start(engine())
 
 
-def _machine_code(count: int) -> dict[str, bytes]:
+def _machine_code(count: int, key: int, get: int, put: int) -> dict[str, bytes]:
     """By name: `one`, `zero` and `count` return that; `same` the first argument's low 16 bits, a c10::Device; `current`
-    what its cell holds, one as well.
+    what the thread has under `key`, or else `cuda:0`; `choose` puts such an argument there.
 
-    All clear the second result register, the number of a returned c10::Stream.
+    `get`, `put`: addresses of pthread_getspecific and pthread_setspecific. All that return something clear the second
+    result register, the number of a returned c10::Stream.
     """
     machine = platform.machine()
     if machine == "x86_64":
@@ -95,7 +108,8 @@ def _machine_code(count: int) -> dict[str, bytes]:
             "zero": number(0xB8, 0) + back,
             "count": number(0xB8, count) + back,
             "same": bytes.fromhex("0fb7c6") + back,  # movzx eax, si
-            "current": bytes.fromhex("8b05") + struct.pack("<i", _CELL - 6) + back,  # mov eax, [rip + ...]
+            "current": _amd_call(key, get) + bytes.fromhex("83c8014883c408") + back,  # or eax, 1; add rsp, 8
+            "choose": bytes.fromhex("0fb7f6") + _amd_call(key, put) + bytes.fromhex("4883c408c3"),  # movzx esi, si
         }
     if machine == "aarch64":
         word = struct.Struct("<I").pack
@@ -105,14 +119,47 @@ def _machine_code(count: int) -> dict[str, bytes]:
             "zero": word(0x52800000) + back,
             "count": word(0x52800000 | count << 5) + back,
             "same": word(0x12003C20) + back,  # and w0, w1, #0xffff
-            "current": word(0x18000000 | _CELL // 4 << 5) + back,  # ldr w0, [pc + ...]
+            "current": _arm_call(key, get, after=[0x32000000], back=back),  # orr w0, w0, #1
+            "choose": _arm_call(key, put, before=[0x12003C21], back=back),  # and w1, w1, #0xffff
         }
     raise TraceError("unsupported", f"tracing is not possible on a `{machine}` processor (known: aarch64, x86_64)")
 
 
+def _amd_call(key: int, function: int) -> bytes:
+    """A call: `sub rsp, 8; mov edi, key; mov rax, function; call rax`."""
+    return (
+        bytes.fromhex("4883ec08bf") + struct.pack("<I", key) + b"\x48\xb8" + struct.pack("<Q", function) + b"\xff\xd0"
+    )
+
+
+def _arm_call(key: int, function: int, *, before: Sequence[int] = (), after: Sequence[int] = (), back: bytes) -> bytes:
+    """A frame, w0 = `key`, `before`, a call of `function`, `after`, and the end of it all."""
+    words = [0xA9BF7BFD, 0x52800000 | key << 5, *before]  # stp x29, x30, [sp, #-16]!; mov w0, #key
+    words.append(0x58000010 | (_FAR // 4 - len(words)) << 5)  # ldr x16, [pc + ...]
+    words += [0xD63F0200, *after, 0xA8C17BFD]  # blr x16; ldp x29, x30, [sp], #16
+    code = struct.pack(f"<{len(words)}I", *words) + back
+    return code.ljust(_FAR, b"\0") + struct.pack("<Q", function)
+
+
+def _key() -> int:
+    """A new place of each thread's own, empty for all of them."""
+    made = ctypes.c_uint()
+    if _threads.pthread_key_create(ctypes.byref(made), None):
+        raise TraceError(
+            "unsupported", "this process has no room for one more value of its threads, which tracing needs"
+        )
+    _keys.append(made.value)
+    return made.value
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 def _functions(count: int) -> dict[str, int]:
     """Addresses of the functions, by name."""
-    codes = _machine_code(count)
+    get, put = _address(_threads.pthread_getspecific), _address(_threads.pthread_setspecific)
+    codes = _machine_code(count, _key(), get, put)
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     except OSError as error:
@@ -124,10 +171,7 @@ def _functions(count: int) -> dict[str, int]:
     page.write(b"".join(code.ljust(_ROOM, b"\0") for code in codes.values()))
     start = ctypes.addressof(ctypes.c_char.from_buffer(page))
     _keep.append(page)
-    functions = {name: start + _ROOM * index for index, name in enumerate(codes)}
-    _cells.append(ctypes.c_uint32.from_address(functions["current"] + _CELL))
-    set_current(0)
-    return functions
+    return {name: start + _ROOM * index for index, name in enumerate(codes)}
 
 
 def _virtual_names(header: Path, known: list[str]) -> list[str]:
@@ -182,6 +226,8 @@ def _answer(name: str) -> str:
         return "count"
     if name == "getDevice":
         return "current"
+    if name == "setDevice":  # autograd has its thread for a GPU begin with it
+        return "choose"
     return "same" if name in _GIVE_BACK else "one"
 
 

@@ -24,6 +24,7 @@ from cotenant.tracing.training.layers import LayerNotes
 from cotenant.tracing.training.rare import Rare
 from cotenant.tracing.training.turns import Turns
 
+_BY_HAND = 20  # backward passes of a script that changes its weights itself; one that accumulates has several a step
 _WARM_UP = 11  # steps before a capture, as PyTorch's notes on CUDA graphs ask of DDP; 3 of others
 
 
@@ -39,6 +40,8 @@ class Loop:
         self.draining = False
         self.hurrying = False  # data loaders end their epoch as soon as they can
         self.loaders = 0
+        self.without_batches = ""  # why a data loader gave nothing
+        self._passes = 0
         self._around_step = "forward"
 
     @property
@@ -92,7 +95,7 @@ class Loop:
 
     def _enough(self) -> int:
         """Steps to see; those on a stream of their own warm up for a CUDA graph, which is yet to come."""
-        return self.turns.enough + (_WARM_UP if self.recorder.stream > 0 else 0)
+        return self.turns.enough + (_WARM_UP if max(self.recorder.streams.values(), default=0) > 0 else 0)
 
     # -- backward ---------------------------------------------------------------------------------------------
 
@@ -100,6 +103,7 @@ class Loop:
         def call(*args: Any, **kwargs: Any) -> Any:
             self.layer_notes.close()
             self.rare.note()
+            self._without_optimizer()
             before = self.recorder.enter_phase("backward")
             try:
                 return function(*args, **kwargs)
@@ -107,6 +111,20 @@ class Loop:
                 self.recorder.enter_phase("forward" if before == "load" else before)
 
         return call
+
+    def _without_optimizer(self) -> None:
+        """Count backward passes where a script has no optimizer, but changes its weights itself."""
+        if self.turns.made or (self.recorder.steps and self._passes <= _BY_HAND):
+            return
+        self._passes += 1
+        if self._passes <= _BY_HAND:
+            return
+        self.recorder.steps = _BY_HAND
+        self.recorder.warn(f"the script has no optimizer: {_BY_HAND} backward passes were seen instead of steps")
+        if not self.loaders or self.draining:
+            later.warn_of_training(self.recorder)
+            self.finish()
+        self.draining = self.hurrying = True
 
     # -- optimizers -------------------------------------------------------------------------------------------
 

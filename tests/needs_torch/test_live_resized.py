@@ -1,0 +1,47 @@
+"""A storage on a simulated card that changes its size in place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="fake tensors need torch")
+
+from cotenant.sim.live.recorder import LiveRecorder  # noqa: E402 - torch may be absent
+
+
+class Card:
+    """Blocks by their addresses."""
+
+    def __init__(self):
+        self.blocks = {}
+        self.allocator = self
+
+    def malloc(self, size_bytes, stream):
+        address = max(self.blocks, default=0) + 1
+        self.blocks[address] = size_bytes
+        return address
+
+    def free(self, address):
+        del self.blocks[address]
+
+    @property
+    def allocated_bytes(self):
+        return sum(self.blocks.values())
+
+
+def test_the_old_block_goes_and_a_new_one_comes():
+    card = Card()
+    recorder = LiveRecorder([card], blas=SimpleNamespace(), conv=lambda op: 0, pace=None)
+    tensor, stranger = torch.empty(100), torch.empty(5)
+    recorder.saw(tensor)
+    assert list(card.blocks.values()) == [400]
+    tensor.untyped_storage().resize_(0)
+    recorder.resized(tensor.untyped_storage())
+    tensor.untyped_storage().resize_(1000)
+    recorder.resized(tensor.untyped_storage())
+    recorder.resized(stranger.untyped_storage())
+    assert recorder.live_bytes[0] == card.allocated_bytes == 1000
+    del tensor
+    assert card.allocated_bytes == 0
