@@ -20,16 +20,6 @@ NEAREST = 8
 SAME_WORK_WITHIN_S = 3600.0
 SAME_WORK_FACTOR = 2.0
 
-CLASSES: Mapping[str, tuple[float, float]] = {
-    "short": (0.0, 1200.0),
-    "medium": (1200.0, 3400.0),
-    "heavy": (3400.0, math.inf),
-}
-"""Workloads by their run time alone, in seconds: within twenty minutes, within about an hour, and longer."""
-
-CARMA_WEIGHTS: Mapping[str, float] = {"short": 0.3, "medium": 0.6, "heavy": 0.1}
-"""How CARMA mixed its classes for t1 and t2 (its README, 2025-11; no seed was kept)."""
-
 
 def assign(trace: Trace, *, seed: int = 0, workloads: Mapping[str, Measured] | None = None) -> Trace:
     """`trace` with a measured workload for every job that has none; its times and GPUs stay.
@@ -80,31 +70,6 @@ def _same_work(job: TraceJob, last: tuple[float, float, Measured]) -> bool:
     at_s, duration_s, _ = last
     ratio = job.duration_s / duration_s
     return job.submit_s - at_s <= SAME_WORK_WITHIN_S and 1 / SAME_WORK_FACTOR <= ratio <= SAME_WORK_FACTOR
-
-
-def replace_by_class(trace: Trace, *, weights: Mapping[str, float] = CARMA_WEIGHTS, seed: int = 0) -> Trace:
-    """`trace` with every job replaced by a measured workload, drawn by class and then evenly; its arrivals stay.
-
-    This is how CARMA's traces were made of Philly's arrivals.
-
-    Raises:
-        UsageError: no weight is above 0, or a class is unknown.
-    """
-    if not weights or any(each < 0 for each in weights.values()) or sum(weights.values()) <= 0:
-        raise UsageError("weights of classes must be 0 or more, and one above 0")
-    unknown = sorted(set(weights) - set(CLASSES))
-    if unknown:
-        raise UsageError(f"no class `{unknown[0]}` (known: {', '.join(CLASSES)})")
-    members = {name: _members(name) for name in weights}
-    names, chances = list(weights), [weights[each] for each in weights]
-    drawn = random.Random(seed)  # noqa: S311 - no secret
-    jobs = (drawn.choice(members[drawn.choices(names, chances)[0]]).job(job.submit_s, user=job.user) for job in trace)
-    return trace.changed(list(jobs), note=f"jobs drawn from measured workloads by class (seed {seed})")
-
-
-def _members(name: str) -> list[Measured]:
-    low_s, high_s = CLASSES[name]
-    return [each for each in measured_a100().values() if low_s <= each.solo_s < high_s]
 
 
 def window(trace: Trace, count: int) -> Trace:

@@ -40,18 +40,6 @@ def test_recurring_jobs_share_a_workload():
     assert len(mapper.assign(bare(*apart), seed=1).profiles) > 1
 
 
-def test_classes_are_drawn_by_weight():
-    trace = bare(*((each, 1.0, 1, "") for each in range(600)))
-    found = mapper.replace_by_class(trace, weights={"short": 0.25, "heavy": 0.75}, seed=2)
-    heavy = sum(1 for job in found if job.duration_s >= 3400)
-    assert 410 < heavy < 490
-    assert all(job.duration_s < 1200 or job.duration_s >= 3400 for job in found)
-    with pytest.raises(UsageError, match="no class `tiny`"):
-        mapper.replace_by_class(trace, weights={"tiny": 1.0})
-    with pytest.raises(UsageError, match="one above 0"):
-        mapper.replace_by_class(trace, weights={"short": 0.0})
-
-
 def test_the_window_is_the_part_that_resembles_the_whole():
     odd = [(1.0 * each, 9000.0, 8, "") for each in range(40)]
     usual = [(1000.0 + 60.0 * each, 100.0 + each % 7, 1, "") for each in range(400)]

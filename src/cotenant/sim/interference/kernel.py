@@ -11,9 +11,6 @@ from cotenant.sim.interference.model import Activity, PairCost
 TERMS = ("victim", "partner", "both", "victim_own", "partner_own")
 LEAST_SPEED = 0.05
 
-# What the fit on activity looks at, in this order.
-ACTIVITY_TRAITS = ("smact", "smocc", "drama", "utilization", "log_memory")
-
 
 class Traits(NamedTuple):
     """A job as a fit sees it: numbers, and the family (model and data set) it belongs to, if that is known."""
@@ -145,7 +142,7 @@ class KernelFit:
 
 
 def activity_traits(job: Activity, family: str | None = None) -> Traits | None:
-    """The traits named in `ACTIVITY_TRAITS`; None where one is not known."""
+    """SMACT, SMOCC, DRAMA, utilization and the logarithm of its MiB, in this order; None where one is not known."""
     if job.smocc is None or job.drama is None or job.utilization is None or not job.memory_bytes:
         return None
     return Traits((job.smact, job.smocc, job.drama, job.utilization, math.log(job.memory_bytes / 2**20)), family)
