@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._device import _device_constructors
 
-from cotenant.tracing.libraries import pretrained, quantized
+from cotenant.tracing.libraries import extensions, pretrained, quantized
 from cotenant.tracing.libraries.after_import import when_imported
 from cotenant.tracing.operators import vision
 
@@ -40,6 +41,8 @@ def install(recorder: Any) -> None:
     when_imported("deepspeed.runtime.zero.partition_parameters", _build_for_scripts_only)
     when_imported("evaluate.loading", functools.partial(_measure_nothing, recorder))
     quantized.install(recorder)
+    extensions.install(recorder)
+    _pin_nothing()
     _let_scaler_step()
     _believe_samples()
     _leave_compiler_out()
@@ -112,6 +115,25 @@ def _let_scaler_step() -> None:
         return optimizer.step(*args, **kwargs)
 
     torch.amp.grad_scaler.GradScaler._maybe_opt_step = step
+
+
+def _pin_nothing() -> None:
+    """`torch.tensor(..., pin_memory=True)` asks the GPU's driver for memory where no mode sees it.
+
+    Source: torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`.
+    """
+    make = torch.tensor
+    _device_constructors()  # kept by PyTorch: a default device knows them by what they are now
+
+    @functools.wraps(make)
+    def tensor(*args: Any, **kwargs: Any) -> torch.Tensor:
+        kwargs.pop("pin_memory", None)
+        return make(*args, **kwargs)
+
+    torch.tensor = tensor
+    builtins = sys.modules.get("torch.jit._builtins")
+    if builtins is not None and builtins._builtin_table is not None:
+        builtins._register_builtin(tensor, "aten::tensor")
 
 
 def _never_overflow(name: str, module: Any) -> None:

@@ -122,12 +122,9 @@ class Session:
         )
         kernels.install()
         routes = attention.install(card.capability, cudnn_version=request["cudnn_version"])
-        addresses.install(self.recorder)
-        mends.install(self.recorder)
-        hub.install(self.recorder)
-        generators.install(card.count)
-        for each in (compiled, scripted, distributions):
+        for each in (addresses, mends, hub, compiled, scripted, distributions):
             each.install(self.recorder)
+        generators.install(card.count)
         flex.install(self.recorder)
         jagged.install(card.capability)
         copies.install()
