@@ -29,6 +29,7 @@ _EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 _ATTRIBUTE = "_cotenant_values"
 _BELIEVED = "_cotenant_believed"
 _OVERWRITES = frozenset((_aten.copy_.default, _aten.fill_.Scalar, _aten.zero_.default, _aten.random_.default))
+_UNSCALES = _aten._amp_foreach_non_finite_check_and_unscale_.default
 _ABSORBING = {
     **dict.fromkeys(("__or__", "bitwise_or", "logical_or"), True),
     **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), False),
@@ -67,9 +68,12 @@ class Values:
             writes = self._writes[func] = _writes(func)
         if writes is None:
             return
-        if writes:
+        if func is _UNSCALES:  # no gradient overflows, so the mark for it stays what it is
+            for each in args[0]:
+                self.forget(each)
+        elif writes:
             self._write(func, args, kwargs, writes)
-        elif any(_is_kept(each, _MOST_BELIEVED) for each in _leaves(out)) or _is_data(func, args, out):
+        elif _is_any_kept(out) or _is_data(func, args, out):
             self._compute(func, args, kwargs, out)
 
     def forget(self, tensor: Any) -> None:
@@ -201,9 +205,23 @@ def _is_kept(value: Any, most: int = _MOST_ELEMENTS) -> bool:
     return isinstance(value, FakeTensor) and value.dtype in _EXACT and value.numel() <= most
 
 
+def _is_any_kept(out: Any) -> bool:
+    if isinstance(out, FakeTensor):
+        return _is_kept(out, _MOST_BELIEVED)
+    return any(_is_kept(each, _MOST_BELIEVED) for each in _leaves(out))
+
+
 def _is_data(func: Any, args: Any, out: Any) -> bool:
     """Whether `out` is few floating-point numbers, made of data and constants alone."""
-    return _is_few(out) and not any(_is_unknown(each) for each in _leaves(args)) and not _draws(func)
+    if not _is_few(out):
+        return False
+    for each in args:
+        if isinstance(each, (list, tuple)):
+            if any(_is_unknown(one) for one in _leaves(each)):
+                return False
+        elif _is_unknown(each):
+            return False
+    return not _draws(func)
 
 
 def _is_few(value: Any) -> bool:
