@@ -16,6 +16,7 @@ demo: setup ## estimates and a shared server, in three minutes and without a GPU
 	@$(BIN)/cotenant demo
 
 test: setup ## the whole test suite
+	@$(BIN)/python -m compileall -q src  # where no bytecode is written, each process that a test starts would compile it
 	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 lint: setup ## ruff, mypy, and the floors between the rooms

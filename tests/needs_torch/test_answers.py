@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
 import sys
 
 import pytest
@@ -33,10 +35,17 @@ for _ in range(4):
 CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where all tests have their job, one after the other: a trace may be kept for one in the same folder only."""
+    return tmp_path_factory.mktemp("place")
+
+
 @pytest.fixture
-def job(tmp_path, monkeypatch):
-    """A folder with a script, to be the working folder; traces are kept beside it."""
-    folder = tmp_path / "job"
+def job(place, tmp_path, monkeypatch):
+    """A folder with a script, to be the working folder; traces are kept in a folder of the test's own."""
+    folder = place / "job"
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     (folder / "width.py").write_text("WIDTH = 1024\n")
@@ -52,10 +61,27 @@ def ask(job, capsys):
     """Run the command; its JSON."""
 
     def asked(*args, code=0):
+        os.environ.pop("PYTEST_CURRENT_TEST", None)  # any variable may decide what a script does
         assert main(["estimate", "train.py", "--json", *args]) == code
         return json.loads(capsys.readouterr().out)
 
     return asked
+
+
+@pytest.fixture
+def kept(ask, place, tmp_path):
+    """A trace of the script as it is, in the test's cache; made once."""
+    if not (place / "cache").exists():
+        ask()
+        shutil.copytree(tmp_path / "cache", place / "cache")
+    else:
+        shutil.copytree(place / "cache", tmp_path / "cache")
+
+
+@pytest.fixture
+def trials(job, place, monkeypatch):
+    """A cache for all tests that search for a batch size: they try some of the same ones."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "trials"))
 
 
 def was_kept(told):
@@ -79,7 +105,7 @@ def test_other_estimators_take_the_options_of_the_run(job, capsys):
     assert "cannot read lengths from `absent.csv`" in capsys.readouterr().err
 
 
-def test_utilization_is_told_on_request(ask, capsys):
+def test_utilization_is_told_on_request(kept, ask, capsys):
     pytest.importorskip("numpy", reason="learned models need it")
     told = ask("--utilization")["utilization"]
     assert 0 < told["smocc"] < told["smact"] <= 1
@@ -91,15 +117,19 @@ def test_utilization_is_told_on_request(ask, capsys):
     assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 
 
-def test_no_cache_neither_reads_nor_keeps(ask, tmp_path):
+def test_no_cache_keeps_nothing(ask, tmp_path):
     ask("--no-cache")
     assert not (tmp_path / "cache").exists()
-    ask()
+
+
+def test_no_cache_is_not_asked_for_what_is_kept(kept, ask):
+    assert was_kept(ask())
     assert not was_kept(ask("--no-cache"))
 
 
-def test_an_edited_module_is_traced_again(ask, job):
+def test_an_edited_module_is_traced_again(kept, ask, job):
     before = ask()
+    assert was_kept(before)
     (job / "width.py").write_text("WIDTH = 2048\n")
     after = ask()
     assert not was_kept(after)
@@ -107,20 +137,18 @@ def test_an_edited_module_is_traced_again(ask, job):
     assert was_kept(ask())
 
 
-def test_other_arguments_are_traced_again(ask):
-    ask()
+def test_other_arguments_are_traced_again(kept, ask):
     assert not was_kept(ask("--", "--seed", "1"))
 
 
-def test_another_gpu_of_the_same_capability_is_a_replay(ask):
-    ask()
+def test_another_gpu_of_the_same_capability_is_a_replay(kept, ask):
     told = ask("--gpu", "A100-80GB:1g.10gb")
     assert was_kept(told)
     assert told["gpu"] == "A100-80GB:1g.10gb"
     assert not was_kept(ask("--gpu", "H100-80GB"))
 
 
-def test_another_setting_is_a_replay(ask, monkeypatch):
+def test_another_setting_is_a_replay(kept, ask, monkeypatch):
     before = ask()
     monkeypatch.setenv(CONF, "roundup_power2_divisions:1,max_split_size_mb:20")
     after = ask()
@@ -139,7 +167,7 @@ def test_a_setting_of_the_script_itself_counts(ask, monkeypatch):
     assert told["trace"]["alloc_conf"] == "expandable_segments:True"
 
 
-def test_a_backend_that_is_not_modeled_is_told(ask, monkeypatch):
+def test_a_backend_that_is_not_modeled_is_told(kept, ask, monkeypatch):
     monkeypatch.setenv(CONF, "backend:cudaMallocAsync")
     assert any("cudaMallocAsync" in each for each in ask()["warnings"])
 
@@ -149,7 +177,7 @@ def test_a_setting_that_torch_refuses_is_an_error(ask, monkeypatch):
     assert "nonsense" in ask(code=2)["error"]["message"]
 
 
-def test_the_interval_holds_the_answer_and_the_margin_covers_it(ask):
+def test_the_interval_holds_the_answer_and_the_margin_covers_it(kept, ask):
     told = ask()
     interval = told["interval"]
     assert interval["low_bytes"] <= told["peak_reserved_bytes"] <= interval["high_bytes"]
@@ -158,14 +186,14 @@ def test_the_interval_holds_the_answer_and_the_margin_covers_it(ask):
     assert told["trace"]["workspaces"] is None
 
 
-def test_tables(ask):
+def test_tables(kept, ask):
     told = ask("--fits-on", "--what-if")
     assert {each["gpu"]: each["verdict"] for each in told["fits_on"]}["A100-40GB"] == "fits"
     assert told["what_if"][0]["name"] == "expandable_segments:True"
 
 
 @pytest.mark.parametrize("given", [(), ("--", "--batch-size", "3"), ("--", "--batch-size=64")])
-def test_find_batch_size(ask, given):
+def test_find_batch_size(trials, ask, given):
     limit = 2000 * MiB
     told = ask("--find-batch-size", "--limit", "2000MiB", *given)
     found = told["batch_size"]
@@ -180,11 +208,12 @@ def test_find_batch_size_needs_an_argument_that_matters(ask):
     assert "`--seed` does not change the memory" in told["error"]["message"]
 
 
-def test_find_batch_size_where_nothing_fits(ask):
+def test_find_batch_size_where_nothing_fits(trials, ask):
     assert "no batch fits" in ask("--find-batch-size", "--limit", "300MiB", code=1)["error"]["message"]
 
 
-def test_text(job, capsys):
+def test_text(trials, job, ask, capsys):
+    ask()
     assert main(["estimate", "train.py", "--what-if", "--fits-on", "--find-batch-size", "--limit", "2G"]) == 0
     out, err = capsys.readouterr()
     assert "largest --batch-size with a bound of 2.0 GiB at most" in out
@@ -197,7 +226,7 @@ def test_text(job, capsys):
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_snapshot_is_read_by_torch(ask, job, monkeypatch, conf):
+def test_snapshot_is_read_by_torch(kept, ask, job, monkeypatch, conf):
     from torch.cuda import _memory_viz as viz
 
     monkeypatch.setenv(CONF, conf)
