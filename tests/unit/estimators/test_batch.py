@@ -45,6 +45,12 @@ def test_the_answer_was_tried_and_one_more_does_not_fit(bound):
     assert len(by_size) == len(found.trials) <= 16
 
 
+def test_one_that_fits_to_the_byte_is_below_the_limit():
+    found = search(line, limit_mib=line(130), start=130)
+    assert [each.batch_size for each in found.trials] == [130, 260, 131]
+    assert found.largest == 130
+
+
 def test_large_batches_are_exact_to_a_hundredth():
     found = search(lambda size: 500 + size / 10 + size**2 / 10**6)
     assert len(found.trials) <= 10
@@ -88,6 +94,21 @@ def test_a_script_that_fails_with_a_large_batch_bounds_it():
     assert found.largest == 100
     assert next(each for each in found.trials if each.batch_size > 100).problem.startswith("the script ended")
     assert found.remark.startswith("with 101 it is not memory that is missing: the script ended")
+
+
+def test_from_far_above_the_line_leads_down():
+    assert [each.batch_size for each in search(line, start=1000).trials] == [1000, 500, 130, 131]
+
+
+def test_a_half_that_fails_is_halved_again():
+    def bound(size):
+        if size == 4:
+            raise TraceError("raised", "not with four")
+        return line(size)
+
+    found = search(bound, limit_mib=line(2))
+    assert [each.batch_size for each in found.trials] == [8, 4, 2, 3]
+    assert (found.largest, found.smallest_misfit) == (2, 3)
 
 
 def test_where_the_script_fails_memory_draws_no_line():
@@ -136,6 +157,7 @@ def test_every_trial_is_told():
     ("args", "name", "value", "changed"),
     [
         (["--batch", "8", "x"], "--batch", 8, ["--batch", "5", "x"]),
+        (["x", "--batch", "8"], "--batch", 8, ["x", "--batch", "5"]),
         (["--batch=8"], "--batch", 8, ["--batch=5"]),
         (["batch=8"], "batch", 8, ["batch=5"]),
         (["--batches", "8"], "--batch", None, ["--batches", "8", "--batch", "5"]),
@@ -144,6 +166,7 @@ def test_every_trial_is_told():
         (["--batch", "8"], "--batch=", 8, ["--batch", "5"]),
         ([], "--batch=", None, ["--batch=5"]),
         (["--batch"], "--batch", None, ["--batch", "--batch", "5"]),
+        (["x", "--batch"], "--batch", None, ["x", "--batch", "--batch", "5"]),
         (["--batch", "many"], "--batch", None, ["--batch", "5"]),
     ],
 )

@@ -62,6 +62,31 @@ def test_a_stray_block_needs_room():
     assert found.high_bytes - reserved == 20 * MiB
 
 
+def test_strays_are_of_two_to_eight_mib_on_the_first_stream():
+    events = tuple(each._replace(stream=3, device=1) for each in (alloc(0, 1), free(0)))
+    strays = [
+        each
+        for seed in range(40)
+        for each in module._with_stray(events, random.Random(seed), stays=True)
+        if each not in events
+    ]
+    assert {(each.stream, each.device) for each in strays} == {(0, 0)}
+    assert 2 * MiB <= min(each.bytes for each in strays) < 4 * MiB
+    assert 6 * MiB < max(each.bytes for each in strays) <= 8 * MiB
+
+
+def test_a_trace_without_events_has_an_interval():
+    assert interval(a_trace([]))[1].high_bytes == 0
+
+
+def test_a_tenth_of_the_storages_end_late():
+    events = [each for i in range(1000) for each in (alloc(i, 1), free(i))]
+    changed = module._with_late_frees(tuple(events), random.Random(0))
+    at = {event: place for place, event in enumerate(changed)}
+    late = [i for i in range(999) if at[events[2 * i + 1]] > at[events[2 * i + 2]]]
+    assert 60 < len(late) < 140
+
+
 def test_a_late_end_meets_the_next_storage():
     # Every block is reused at once; one that dies late makes the next storage take new memory.
     events = [each for i in range(100) for each in (alloc(i, 64), free(i, "forward"))]
@@ -110,6 +135,12 @@ def test_one_more_replay_splits_the_calls_that_are_suspected():
 def test_where_none_is_suspected_nothing_is_replayed():
     assert interval(steps())[1].split_bytes == 0
     assert interval(a_trace([call(0)], [conv_wgrad()]))[1].split_bytes == 0
+
+
+def test_a_split_that_finds_room_adds_nothing():
+    params = {**conv_wgrad().params, "x": (2, 256, 8, 8), "y": (2, 1536, 8, 8)}
+    few = OpCall(kind="conv_wgrad", thread="autograd", params=params)
+    assert interval(a_trace([alloc(0, 1000), free(0), call(0)], [few]))[1].split_bytes == 0
 
 
 def test_in_every_other_the_addresses_grow():

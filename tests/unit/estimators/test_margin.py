@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from importlib import resources
 
 import pytest
 
@@ -82,6 +84,7 @@ def test_family(ops, gpu, family):
         pytest.param(0.5, 0.5, 0.5, id="50 of 99 and one more"),
         pytest.param(0.95, 0.95, 0.95, id="95 of 99"),
         pytest.param(0.951, 0.96, 0.951, id="rounded up"),
+        pytest.param(0.985, 0.99, 0.985, id="the largest, and less than it covers"),
         pytest.param(0.99, 0.99, 0.99, id="all of 99"),
         pytest.param(0.995, 0.99, 0.99, id="more than 99 rows can tell"),
     ],
@@ -182,11 +185,18 @@ def test_no_probability(coverage):
         TracedEstimator(coverage=coverage)
 
 
+def test_the_usual_coverage_is_one():
+    check_coverage(None)
+    check_coverage(0.5)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shipped_scores(family):
     scores = module.calibration()[family]
     assert list(scores) == sorted(scores)
     assert len(scores) >= 99
+    told = json.loads((resources.files("cotenant.estimators") / "data" / "margins.json").read_text(encoding="utf-8"))
+    assert scores[-1] == told["families"][family]["scores"][-1] / 10_000
 
 
 def test_more_coverage_never_gives_a_lower_bound():

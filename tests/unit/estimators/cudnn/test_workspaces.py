@@ -58,6 +58,15 @@ def large(kind, **changes):
         ),
         pytest.param(A100, conv("conv_wgrad"), 0, id="a weight gradient over 128 pixels copies nothing"),
         pytest.param(
+            A100, conv("conv_wgrad", x=(1, 256, 112, 112), y=(1, 512, 112, 112)), 0, id="nor does one over 12,544"
+        ),
+        pytest.param(
+            A100,
+            conv("conv_wgrad", x=(5, 256, 13, 193), y=(5, 512, 13, 193)),
+            12_545 * (256 + 512) + 2 * W,
+            id="over one more it copies all",
+        ),
+        pytest.param(
             A100,
             conv("conv_wgrad", x=(2, 3, 8, 8), w=(128, 3, 3, 3), y=(2, 128, 8, 8)),
             2 * 64 * (4 + 128) + 9 * 4 * 128,
@@ -144,6 +153,8 @@ def test_parts_that_ampere_sums_a_weight_gradient_in(call, parts):
         pytest.param(A100, conv(x=(2, 249, 8, 8), w=(512, 249, 3, 3)), X + W + Y, id="channels are padded to eight"),
         pytest.param(A100, conv(w=(512, 256, 1, 1)), X + Y, id="a pointwise weight is the same in both layouts"),
         pytest.param(A100, conv(x=(2, 256, 1, 1), y=(2, 512, 1, 1)), W, id="so is an image of one pixel"),
+        pytest.param(A100, conv(x=(2, 256, 1, 2), y=(2, 512, 1, 1)), 4 * 256 + W, id="not one of two"),
+        pytest.param(A100, conv(x=(2, 256, 1, 1), y=(2, 512, 1, 2)), W + 4 * 512, id="nor a result of two"),
     ],
 )
 def test_half_precision(rule, call, elements):
@@ -196,6 +207,18 @@ def answers(call, nbytes, capability=(8, 0)):
 def test_answers_of_the_jobs_own_cudnn(call, capability, nbytes, source):
     rule = replace(A100, answers=answers(call, 77, capability))
     assert (rule(call), rule.source_of(call)) == (nbytes, source)
+
+
+def test_a_call_that_needs_no_tensor_cores_is_not_looked_up():
+    known = conv(x=(64, 64, 56, 56), w=(64, 64, 3, 3), y=(64, 64, 56, 56), padding=(1, 1))
+    assert A100.source_of(known) == "table"
+    assert A100.source_of(replace(known, params={**known.params, "allow_tf32": False})) == "rule"
+
+
+def test_in_channels_last_only_what_is_copied_is_a_guess():
+    half = {"dtype": "bfloat16", "channels_last": True}
+    assert not A100.guesses(conv(**half))
+    assert A100.guesses(conv(**half, x=(2, 249, 8, 8), w=(512, 249, 3, 3)))
 
 
 def test_an_asked_call_is_not_guessed():
