@@ -20,13 +20,13 @@ def made(*shape, **kind):
 STEP = "one.sum().backward()\noptimizer.step()\n"
 
 
-def scratch(tmp_path, line, phase=""):
-    """Sizes of all storages that the line makes, those of its operands left out."""
+def scratch(tmp_path, line, more_than=512):
+    """Sizes of all storages that the line makes, those of its operands and small ones left out."""
     before = allocations(traced(tmp_path, HEAD + line.split("---")[0] + "\n" + STEP))
     after = allocations(traced(tmp_path, HEAD + line.replace("---", "\n") + "\n" + STEP))
     for each in before:
         after.remove(each)
-    return sorted((each for each in after if each > 512), reverse=True)
+    return sorted((each for each in after if each > more_than), reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,16 @@ def scratch(tmp_path, line, phase=""):
             "x = made(40, 50)\nw = made(40, 30)---y = x.t() @ w", [50 * 30 * 4], id="a transposed one is not"
         ),
         pytest.param(
+            "x, w = made(4, 40, 50), made(4, 25, 30)---y = torch.bmm(x[:, :, ::2], w)",
+            [4 * 40 * 30 * 4, 4 * 40 * 25 * 4],
+            id="so is a batch of them",
+        ),
+        pytest.param(
+            "x, w = made(4, 40, 50), made(4, 40, 30)---y = torch.bmm(x.transpose(1, 2), w)",
+            [4 * 50 * 30 * 4],
+            id="but not of transposed ones",
+        ),
+        pytest.param(
             "x = made(70, 50)---y = F.layer_norm(x.t(), (70,))", [50 * 70 * 4, 50 * 70 * 4],
             id="rows in order for layer norm",
         ),
@@ -64,10 +74,32 @@ def scratch(tmp_path, line, phase=""):
             [70 * 50 * 8],
             id="sums of a mask",
         ),
+        pytest.param(
+            "x = made(70, 50)\nm = torch.ones(70, 50, device='cuda', dtype=torch.bool)---y = x.masked_scatter(m, x)",
+            [70 * 50 * 8, 70 * 50 * 4],
+            id="sums of a mask, and a result of its own",
+        ),
+        pytest.param(
+            "x = made(70, 50)\ni = torch.zeros(300, dtype=torch.long, device='cuda')\nv = made(300, 50)---"
+            "with torch.no_grad(): x[i] = v",
+            [],
+            id="values that are put by index need no order",
+        ),
+        pytest.param(
+            "x = made(70, 50)\ni = torch.zeros(300, dtype=torch.long, device='cuda')\nv = made(50, 300)---"
+            "with torch.no_grad(): x.index_put_((i,), v.t(), accumulate=True)",
+            [300 * 50 * 4, *4 * [300 * 8]],
+            id="those that are added do, in rows",
+        ),
     ],
 )  # fmt: skip
 def test_forward(tmp_path, line, wanted):
     assert scratch(tmp_path, line) == sorted(wanted, reverse=True)
+
+
+def test_values_added_by_a_mask_are_not_sorted(tmp_path):
+    line = "x, v = made(70, 50), torch.ones((), device='cuda')\nm = torch.ones(70, 50, device='cuda').bool()---"
+    assert scratch(tmp_path, line + "with torch.no_grad(): x.index_put_((m,), v, accumulate=True)", 4) == []
 
 
 def backward(tmp_path, line):
@@ -75,12 +107,36 @@ def backward(tmp_path, line):
     return allocations(traced(tmp_path, HEAD + line + "\noptimizer.step()\n"), "backward")
 
 
-@pytest.mark.parametrize(("tokens", "sorted_first"), [(3072, False), (3073, True)])
-def test_many_indices_of_an_embedding_are_sorted(tmp_path, tokens, sorted_first):
-    line = f"table = nn.Embedding(900, 24).cuda()\ny = table(torch.zeros({tokens}, dtype=torch.long, device='cuda'))\n"
+@pytest.mark.parametrize(
+    ("tokens", "rows", "dtype", "taken"),
+    [
+        # Places sorted, where they were, and one number for each; two for each row that is met; one for each part, and
+        # its sum: parts are of ten places at most, and each row begins one.
+        pytest.param(3072, 900, "float32", {}, id="few"),
+        pytest.param(
+            3073, 900, "float32", {3073 * 8: 3, 900 * 8: 2, 1207 * 8: 1, 1207 * 24 * 4: 1}, id="more than 3072"
+        ),
+        pytest.param(3073, 4000, "float32", {3073 * 8: 5, 3380 * 8: 1, 3380 * 24 * 4: 1}, id="of more rows"),
+        pytest.param(3073, 900, "float16", {1207 * 24 * 4: 1}, id="halves are summed in float32"),
+        pytest.param(3073, 900, "float64", {1207 * 24 * 8: 1}, id="doubles as they are"),
+    ],
+)
+def test_many_indices_of_an_embedding_are_sorted(tmp_path, tokens, rows, dtype, taken):
+    line = f"table = nn.Embedding({rows}, 24, dtype=torch.{dtype}).cuda()\n"
+    line += f"y = table(torch.zeros({tokens}, dtype=torch.long, device='cuda'))\n"
     sizes = backward(tmp_path, line + "(y * one).sum().backward()")
-    parts = tokens // 10 + 900
-    assert (parts * 24 * 4 in sizes, sizes.count(tokens * 8) == 3) == (sorted_first, sorted_first)
+    assert {each: sizes.count(each) for each in taken} == taken
+    result = sizes.index(rows * 24 * getattr(torch, dtype).itemsize)  # it comes between sorting and summing
+    assert sizes[:result].count(tokens * 8) == (2 if tokens > 3072 else 0)
+    assert (tokens * 8 in sizes) == (tokens > 3072)
+
+
+@pytest.mark.parametrize("line", ["F.softmax(x, 1)", "F.log_softmax(x, 1)", "F.layer_norm(x, (50,))"])
+def test_gradients_are_put_in_order_first(tmp_path, line):
+    tail = f"y = {line}\nz = torch.ones(50, 70, device='cuda')\n"
+    in_order = backward(tmp_path, f"x = made(70, 50)\n{tail}y.backward(z.view(70, 50))")
+    turned = backward(tmp_path, f"x = made(70, 50)\n{tail}y.backward(z.t())")
+    assert turned.count(70 * 50 * 4) == in_order.count(70 * 50 * 4) + 1
 
 
 def test_values_added_by_index_are_sorted(tmp_path):
@@ -109,6 +165,16 @@ def test_backward_of_attention(tmp_path, dtype, grouped, wanted):
     line += f"y = F.scaled_dot_product_attention(q, k, v, enable_gqa={grouped != 3})\n"
     sizes = backward(tmp_path, line + f"y.backward(torch.ones(2, 3, 100, 40, device='cuda', {kind}))")
     assert {each: sizes.count(each) for each in wanted} == wanted
+
+
+def test_a_gradient_whose_rows_are_in_order_is_not_copied(tmp_path):
+    line = "q, k, v = (made(2, 3, length, 40) for length in (100, 60, 60))\n"
+    line += "y = F.scaled_dot_product_attention(q, k, v)\n"
+    usual = "torch.ones(2, 3, 100, 40, device='cuda')"
+    turned = "torch.ones(2, 100, 3, 40, device='cuda').transpose(1, 2)"
+    copied, used = (backward(tmp_path, line + f"y.backward({each})") for each in (usual, turned))
+    assert copied.count(2 * 3 * 100 * 40 * 4) == used.count(2 * 3 * 100 * 40 * 4) + 1
+    assert used.count(2 * 3 * 100 * 4) == 2  # a number for each query
 
 
 def test_scratch_is_given_back(tmp_path):

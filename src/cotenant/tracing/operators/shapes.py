@@ -5,12 +5,13 @@ A handler gets the mode and the call, and answers with the result or with NotImp
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators import truth
+from cotenant.tracing.operators import sparse, truth
 from cotenant.tracing.operators.layout import contiguous_strides, strides_for
 from cotenant.tracing.operators.values import GENERATED, why_believed
 
@@ -43,7 +44,7 @@ def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     target = torch.device(device) if device is not None else source.device
     if source.layout is not torch.strided:
-        return NotImplemented
+        return sparse.moved(mode, func, args, kwargs)
     dtype = kwargs.get("dtype") or source.dtype
     layout = strides_for(source, kwargs.get("memory_format"))
     if target.type == "cuda":
@@ -55,12 +56,15 @@ def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
             mode.recorder.classify(made, "input")  # a parameter or buffer is told apart later
         return made
     if target.type == "cpu" and _is_cuda(source):
-        return _read_back(mode, source, torch.empty_strided(source.shape, layout, dtype=dtype))
+        return _read_back(mode, source, _blank(source.shape, layout, dtype))
     return NotImplemented
 
 
 def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
-    """`target`, on the CPU, with what is known of `source`: its values, or one as a scalar, or zeros."""
+    """`target`, on the CPU, with what is known of `source`: its values, or one as a scalar, or zeros.
+
+    A large one stays as it is: a new one is zero, and into one that the script made nothing is written.
+    """
     value = mode.values.of(source)
     _note_read(mode, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
     if value is not None:
@@ -68,8 +72,20 @@ def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
     if target.dtype is torch.bool and truth.of(source) in (True, "likely"):
         return target.fill_(1)
     if target.numel() > _ZEROED_NUMEL:
-        return target  # fresh pages are zero, and cost nothing while nobody looks
+        return target
     return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
+
+
+def _blank(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A new tensor on the CPU. A large one is zero: fresh pages of the system are, and cost nothing until it is read.
+
+    What malloc gives instead may be memory that was used before.
+    """
+    made = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    if made.numel() <= _ZEROED_NUMEL:
+        return torch.empty_strided(shape, strides, dtype=dtype)
+    pages = mmap.mmap(-1, made.untyped_storage().nbytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).as_strided(made.shape, made.stride())
 
 
 def _note_read(mode: Any, source: Any, value: torch.Tensor | None, *, number: bool) -> None:
@@ -83,7 +99,9 @@ def _note_read(mode: Any, source: Any, value: torch.Tensor | None, *, number: bo
 def _copy_(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """`dst.copy_(src)`: the destination, whatever side it is on."""
     target, source = args[:2]
-    return target if _is_cuda(target) else _read_back(mode, source, target)
+    if not _is_cuda(target):
+        return _read_back(mode, source, target)
+    return target if _fits(source, target) else NotImplemented
 
 
 def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -96,7 +114,24 @@ def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _in_place(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The first tensor, if the others fit into it; of those that do not, the general way tells the error."""
+    target = args[0]
+    fit = all(_fits(each, target) for each in args[1:] if isinstance(each, torch.Tensor))
+    return target if fit else NotImplemented
+
+
+def _scale(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The scale of gradients, whose shape is its own: it and the others have one element."""
     return args[0]
+
+
+def _fits(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether `source` has the shape of `target`, or can be spread to it."""
+    shape, wanted = source.shape, target.shape
+    if shape == wanted:
+        return True
+    lead = len(wanted) - len(shape)
+    return lead >= 0 and all(a in (1, b) for a, b in zip(shape, wanted[lead:], strict=True))
 
 
 def _no_pin(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -154,6 +189,14 @@ def _layer_norm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return (grad_x, grad_w, grad_b)
 
 
+def _log_softmax_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """In rows, however the gradient lies. Source: ATen/native/SoftMax.cpp, TORCH_META_FUNC(log_softmax_backward_data);
+    the decomposition that stands in for it follows the gradient.
+    """
+    grad = args[0]
+    return mode.empty_strided(grad.shape, contiguous_strides(grad.shape), args[3], grad.fake_device)
+
+
 def _dropout(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """(output, mask); CUDA allocates the mask first. Source: ATen/native/cuda/Dropout.cu, `dropout_cuda`."""
     x, _p, train = args
@@ -190,6 +233,7 @@ HANDLERS: dict[Any, Any] = {
     _aten.native_batch_norm_backward.default: _batch_norm_backward,
     _aten.native_layer_norm.default: _layer_norm,
     _aten.native_layer_norm_backward.default: _layer_norm_backward,
+    _aten._log_softmax_backward_data.default: _log_softmax_backward,
     _aten.native_dropout.default: _dropout,
     **dict.fromkeys(
         (
@@ -225,5 +269,5 @@ HANDLERS: dict[Any, Any] = {
         _in_place,
     ),
     _aten._amp_foreach_non_finite_check_and_unscale_.default: _nothing,
-    _aten._amp_update_scale_.default: _in_place,
+    _aten._amp_update_scale_.default: _scale,
 }

@@ -1,0 +1,75 @@
+"""What a script gets that reads many values from the GPU: zeros, and nothing is written into what was there."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+STEP = """
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    for _ in range(3):
+        model(torch.ones(1, 4).cuda()).sum().backward()
+        optimizer.step()
+MANY = 2 << 20
+def dirty():
+    # Once a large block was given back, the system's allocator serves such sizes from memory that was used.
+    big = torch.empty(7 << 20, dtype=torch.uint8)
+    del big
+    used = [torch.full((MANY + i,), 7, dtype=torch.uint8) for i in range(4)]
+    del used
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "bfloat16"])
+def test_many_values_are_zero_whatever_memory_held(tmp_path, dtype):
+    traced(
+        tmp_path,
+        f"""{STEP}
+unknown = (torch.randn(MANY // 64, 64, device="cuda") + model.weight.sum()).to(torch.{dtype})
+for _ in range(4):
+    dirty()
+    read = unknown.cpu()
+    assert read.shape == unknown.shape and read.is_contiguous() and read.dtype == torch.{dtype}
+    assert not read.any(), read
+    read[0] = 1  # it may be written to
+    assert read.clone().t().contiguous().any()
+step()
+""",
+    )
+
+
+def test_values_in_another_order_are_read_in_it(tmp_path):
+    traced(
+        tmp_path,
+        f"""{STEP}
+unknown = (torch.randn(2048, 1024, device="cuda") + model.weight.sum()).t()
+dirty()
+read = unknown.cpu()
+assert read.stride() == (1, 1024) and not read.any()
+torch.save(read, "read.pt")
+assert not torch.load("read.pt").any()
+step()
+""",
+    )
+
+
+def test_what_is_copied_over_many_values_leaves_them(tmp_path):
+    traced(
+        tmp_path,
+        f"""{STEP}
+unknown = torch.randn(MANY, device="cuda") + model.weight.sum()
+kept = torch.full((MANY,), 3.0)
+kept.copy_(unknown)
+assert kept.eq(3).all()
+few = torch.full((10,), 3.0)
+few.copy_(unknown[:10])
+assert not few.any()
+step()
+""",
+    )
