@@ -203,14 +203,14 @@ def test_too_long_is_told_with_its_line(tmp_path):
 def test_what_was_seen_until_the_limit_is_a_lower_bound(tmp_path):
     found = until_over(tmp_path, MODEL + TRAIN.format(steps=2))
     assert (found.partial, found.header["steps"]) == (True, 2)
-    assert "was stopped 1h00m after it started; it was at train.py, line 13" in found.warnings[0]
+    assert "was stopped 1h00m after it started (the `--timeout`); it was at train.py, line 13" in found.warnings[0]
 
 
 def test_enough_was_seen_before_the_limit(tmp_path):
     loader = "loader = torch.utils.data.DataLoader(torch.ones(64, 64), 8)\nx = next(iter(loader))\n"
     found = until_over(tmp_path, MODEL + loader + TRAIN.format(steps=3))
     assert not found.partial
-    assert "not all that comes after training was seen in 1h00m" in found.warnings[0]
+    assert "not all that comes after training was seen in 1h00m (the `--timeout`)" in found.warnings[0]
 
 
 def test_parameters_keep_what_a_script_attached_to_them(tmp_path):

@@ -8,10 +8,8 @@ or by `FakeTensorMode`. Each new CUDA storage is told to the recorder, and each 
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
-import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -19,7 +17,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,6 +42,7 @@ from cotenant.tracing.operators import (
     tokens,
     truth,
 )
+from cotenant.tracing.operators.meta import fake_mode, in_kernel
 from cotenant.tracing.operators.remembered import Remembered
 from cotenant.tracing.operators.values import GENERATED, Values
 from cotenant.tracing.recorder import Recorder
@@ -55,6 +53,7 @@ from cotenant.tracing.untraceable import Untraceable
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
+_make_subclass: Any = torch.Tensor._make_subclass  # as it is before `moving` replaces it for the script
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _thinks_of_shapes = torch._C._get_dispatch_mode  # a library's own fake mode, which comes after this one
 
@@ -71,6 +70,26 @@ _RANDOM_NUMEL = 1 << 16
 _COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
+class _Way(NamedTuple):
+    """How one operator is answered, as far as its name says.
+
+    Attributes:
+        is_composite: whether it is made of other operators. Under `torch.inference_mode` it arrives here undivided.
+        opened: the dispatch key of the kernel to run instead, whose operators come here.
+        handler: answers it, or with NotImplemented.
+        for_sparse: the same where an argument is a sparse tensor.
+        is_factory: whether it makes tensors of numbers alone.
+        kind: records the result and what was called.
+    """
+
+    is_composite: bool
+    opened: Any
+    handler: Any
+    for_sparse: Any
+    is_factory: bool
+    kind: Any
+
+
 class TraceMode(TorchDispatchMode):
     """One per traced process; entered once, around the whole script."""
 
@@ -81,7 +100,7 @@ class TraceMode(TorchDispatchMode):
             if hasattr(torch._subclasses.fake_tensor, name):
                 setattr(torch._subclasses.fake_tensor, name, lambda *_: None)
         self.recorder = recorder
-        self.fake = _fake_mode()
+        self.fake = fake_mode()
         self.values = Values()
         self.remembered = Remembered()
         self._templates: dict[torch.device, dict[str, Any]] = {}
@@ -94,7 +113,7 @@ class TraceMode(TorchDispatchMode):
         self._held: list[Any] = []
         self._plain_kinds: set[Any] = {torch.Tensor}
         self._with_methods: set[Any] = set()
-        self._composite: dict[Any, bool] = {}
+        self._ways: dict[Any, _Way] = {}
         self.groups: Groups | None = None  # that functional collectives may use
         self.composites: dict[Any, Any] = {}  # what to do for one, instead of dividing it
         self._handlers = {
@@ -123,7 +142,7 @@ class TraceMode(TorchDispatchMode):
             if device.index is not None:
                 self._templates[device] = dict(vars(first))
             return first
-        made: FakeTensor = torch.Tensor._make_subclass(
+        made: FakeTensor = _make_subclass(
             FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
         )
         torch._C._set_throw_on_mutable_data_ptr(made)
@@ -183,24 +202,22 @@ class TraceMode(TorchDispatchMode):
         return plain
 
     def _on_cuda(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
-        if self._is_composite(func):
+        way = self._ways.get(func)
+        if way is None:
+            way = self._ways[func] = self._way_of(func)
+        is_composite, opened, handler, for_sparse, is_factory, kind = way
+        if is_composite:
             with self:
                 return self.composites.get(func, func.decompose)(*args, **kwargs)
-        opened = insides.OPENED.get(func)
         if opened is not None:
             with self:
                 return func._op_dk(opened, *args, **kwargs)
         out = NotImplemented
-        handler = self._handlers.get(func)
-        if func in sparse.FOR_SPARSE and _any_sparse(args):
-            handler = sparse.FOR_SPARSE[func]
+        if for_sparse is not None and _any_sparse(args):
+            handler = for_sparse
         if handler is not None:
             out = handler(self, func, args, kwargs)
-        elif func._opname.startswith("_foreach_") or func._opname.startswith("_fused_"):
-            out = shapes.foreach(self, func, args, kwargs)
-        elif func._opname == "nms" and func.namespace == "torchvision":
-            out = dynamic.nms(self, func, args, kwargs)
-        elif func._opname in plain.FACTORIES and func.namespace == "aten":
+        elif is_factory:
             out = plain.factory(self, func, args, kwargs, device)
         if out is NotImplemented:
             out = self.by_shape(func, args, kwargs, device)
@@ -208,7 +225,6 @@ class TraceMode(TorchDispatchMode):
         if isinstance(out, FakeTensor) and out.dtype in counts.KINDS:
             truth.follow(func, args, out)
             counts.follow(func, args, out, self.values.of)
-        kind = self._kinds.get(func)
         if kind is not None:
             kind(self, func, args, kwargs, out)
         else:
@@ -228,12 +244,18 @@ class TraceMode(TorchDispatchMode):
         self._held += tensors
 
     def _is_composite(self, func: Any) -> bool:
-        """Whether `func` is made of other operators. Under `torch.inference_mode` it arrives here undivided."""
-        known = self._composite.get(func)
-        if known is None:
-            known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-            known = self._composite[func] = known and func not in self._handlers
-        return known
+        known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        return known and func not in self._handlers
+
+    def _way_of(self, func: Any) -> _Way:
+        handler, is_composite = self._handlers.get(func), self._is_composite(func)
+        if handler is None and func._opname.startswith(("_foreach_", "_fused_")):
+            handler = shapes.foreach
+        elif handler is None and func._opname == "nms" and func.namespace == "torchvision":
+            handler = dynamic.nms
+        is_factory = func._opname in plain.FACTORIES and func.namespace == "aten"
+        opened, for_sparse = insides.OPENED.get(func), sparse.FOR_SPARSE.get(func)
+        return _Way(is_composite, opened, handler, for_sparse, is_factory, self._kinds.get(func))
 
     def by_shape(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
         """What `func` gives on fake tensors, by the meta kernel if there is one, else by FakeTensorMode."""
@@ -261,8 +283,7 @@ class TraceMode(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         try:
-            with in_kernel_invocation_manager(self.fake):
-                out = func(*args, **kwargs)
+            out = in_kernel(self.fake, func, *args, **kwargs)
         except (RuntimeError, NotImplementedError, TypeError):
             # A mixture of devices, usually; FakeTensorMode knows the rules, and raises the proper error.
             return NotImplemented
@@ -331,22 +352,6 @@ class TraceMode(TorchDispatchMode):
 def _is_written_in_operators(func: Any) -> bool:
     """Whether a library's operator has one implementation for every device, which calls others."""
     return func.namespace != "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE.name)
-
-
-def _fake_mode() -> FakeTensorMode:
-    """A FakeTensorMode, without the compiler that its constructor imports for two of its settings (0.8 s)."""
-    if "torch._dynamo" in sys.modules:
-        return FakeTensorMode(allow_non_fake_inputs=True)
-    config: Any = types.ModuleType("torch._dynamo.config")
-    config.fake_tensor_cache_enabled = False
-    config.fake_tensor_cache_crosscheck_enabled = False
-    package: Any = types.ModuleType("torch._dynamo")
-    package.__path__, package.config = [], config
-    sys.modules.update({"torch._dynamo": package, "torch._dynamo.config": config})
-    try:
-        return FakeTensorMode(allow_non_fake_inputs=True)
-    finally:
-        del sys.modules["torch._dynamo"], sys.modules["torch._dynamo.config"]
 
 
 def _cuda_device(args: Any) -> torch.device | None:

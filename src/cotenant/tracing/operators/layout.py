@@ -68,3 +68,28 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
     if tensor.dim() == 5:
         return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
     return False
+
+
+def viewed_strides(tensor: torch.Tensor, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides of a view of so many elements, or None where the tensor cannot be viewed so.
+
+    Dimensions that lie in memory as one are a run; the view divides each run by itself.
+    Source: aten/src/ATen/TensorUtils.cpp, `computeStride_impl`.
+    """
+    if not tensor.numel():
+        return None
+    sizes, strides = (tensor.shape, tensor.stride()) if tensor.dim() else ((1,), (1,))
+    made: list[int] = []  # from the last dimension on
+    left = list(shape)
+    base, run, taken = strides[-1], 1, 1
+    for dim in reversed(range(len(sizes))):
+        run *= sizes[dim]
+        if dim and (sizes[dim - 1] == 1 or strides[dim - 1] == run * base):
+            continue
+        while left and (taken < run or left[-1] == 1):
+            made.append(taken * base)
+            taken *= left.pop()
+        if taken != run:
+            return None
+        base, run, taken = strides[dim - 1], 1, 1
+    return None if left else tuple(reversed(made))

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 _linear = torch.ops.aten.linear.default
+_IN_PARTS = torch._C.DispatchKey.CompositeImplicitAutograd
 _keep: list[Any] = []
 
 
@@ -20,7 +21,7 @@ def install() -> dict[Any, Any]:
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's own name
         if not isinstance(bias, FakeTensor) or input.dim() == 2 or input.is_contiguous():
-            return _linear.decompose(input, weight, bias)
+            return _linear._op_dk(_IN_PARTS, input, weight, bias)  # as `decompose`, which looks for it first
         return torch.matmul(input, weight.t()).add_(bias)
 
     library: Any = torch.library.Library("aten", "IMPL")

@@ -9,11 +9,13 @@ import math
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.layout import contiguous_strides
+from cotenant.tracing.operators.layout import contiguous_strides, viewed_strides
+from cotenant.tracing.operators.meta import in_kernel
 
 _aten = torch.ops.aten
+_as_strided = _aten.as_strided.default
 
 FACTORIES = frozenset(
     (
@@ -53,8 +55,7 @@ def factory(mode: Any, func: Any, args: Any, kwargs: Any, device: torch.device) 
         if out is not NotImplemented:
             return out
     kwargs = {**kwargs, **{key: value for key, value in _ON_META.items() if key in kwargs}}
-    with in_kernel_invocation_manager(mode.fake):
-        out = mode.wrap(func(*args, **kwargs), device)
+    out = mode.wrap(in_kernel(mode.fake, func, *args, **kwargs), device)
     if known is not None:
         mode.remembered.keep(known, args, out)
     return out
@@ -62,7 +63,7 @@ def factory(mode: Any, func: Any, args: Any, kwargs: Any, device: torch.device) 
 
 def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     source, shape = args
-    if not isinstance(source, FakeTensor) or not source.is_contiguous():
+    if not _is_plain(source):
         return NotImplemented
     shape = list(shape)
     if -1 in shape:
@@ -72,15 +73,18 @@ def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         shape[shape.index(-1)] = source.numel() // rest
     if math.prod(shape) != source.numel() or min(shape, default=1) < 0:
         return NotImplemented
-    strides = source.stride() if tuple(shape) == source.shape else contiguous_strides(shape)
-    return piece(mode, source, shape, strides, source.storage_offset())
+    if tuple(shape) == source.shape:
+        strides = source.stride()
+    elif source.is_contiguous():
+        strides = contiguous_strides(shape)
+    else:  # of a part, such as the queries in a product for queries, keys and values
+        strides = viewed_strides(source, shape)
+    return NotImplemented if strides is None else piece(mode, source, shape, strides, source.storage_offset())
 
 
 def piece(mode: Any, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
     """A view of `source`."""
-    with in_kernel_invocation_manager(mode.fake):
-        meta = _aten.as_strided.default(source, shape, strides, offset)
-    return mode.wrap(meta, source.fake_device)
+    return mode.wrap(in_kernel(mode.fake, _as_strided, source, shape, strides, offset), source.fake_device)
 
 
 def _slice(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

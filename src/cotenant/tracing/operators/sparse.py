@@ -63,6 +63,20 @@ def _shallow(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return _again(mode, args[0], *parts(args[0]))
 
 
+def moved(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """`.to(...)`: indices and values, each for itself. Source: ATen/native/sparse/SparseTensor.cpp, `copy_sparse_`."""
+    source = args[0]
+    if source.layout is not torch.sparse_coo:
+        return NotImplemented
+    indices, values = parts(source) if isinstance(source, FakeTensor) else (source._indices(), source._values())
+    device = kwargs.get("device") or values.device
+    with mode:
+        indices, values = indices.to(device, copy=True), values.to(device, kwargs.get("dtype"), copy=True)
+    if values.is_cuda:
+        return _make(mode, source.shape, indices, values, indices.shape[0])
+    return torch.sparse_coo_tensor(indices, values, source.shape, check_invariants=False)
+
+
 def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     with mode:
         indices, values = (each.clone() for each in parts(args[0]))

@@ -1,0 +1,85 @@
+"""What makes a trace fast: which operators must not go the slow way, and that the fast one tells the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from traced_scripts import allocations, traced
+
+pytest.importorskip("torch", reason="tracing needs torch")
+
+PARTS = """
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+mode = _get_current_dispatch_mode()
+ask, asked = mode.fake.dispatch, []
+
+def noted(func, *args, **kwargs):
+    asked.append(str(func))
+    return ask(func, *args, **kwargs)
+
+mode.fake.dispatch = noted
+
+def views(x):  # (2, 6, 24), as queries, keys and values are cut out of one product, and put together again
+    for part in x.split(8, -1):
+        heads = part.view(2, 6, 2, 4).transpose(1, 2)
+        yield from (part, heads, heads.transpose(1, 2).view(2, 6, 8), part[:, -1].view(2, 2, 4))
+
+real = torch.empty(2, 6, 24)
+on_gpu = list(views(real.to("cuda")))
+for ours, theirs in zip(on_gpu, views(real), strict=True):
+    told = [(each.shape, each.stride(), each.storage_offset()) for each in (ours, theirs)]
+    assert told[0] == told[1], told
+assert not asked, asked
+try:
+    on_gpu[1].view(2, 6, 8)
+except (RuntimeError, ValueError) as error:
+    assert "view" in str(error)
+else:
+    raise AssertionError("a view that is none")
+
+w = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+for _ in range(3):
+    w.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_views_of_parts_are_answered_without_fake_tensor_mode(tmp_path):
+    trace = traced(tmp_path, PARTS)
+    assert 2 * 6 * 24 * 4 in allocations(trace)
+
+
+THREADS = """
+import threading
+import torch
+
+w = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+optimizer = torch.optim.SGD([w], 0.1)
+
+def refuse():  # a kernel that raises must leave the thread as it was
+    for _ in range(3):
+        try:
+            torch.zeros(3, device="cuda").unsqueeze(7)
+        except IndexError:
+            pass
+        else:
+            raise AssertionError("no such dimension")
+        assert torch.zeros(5).sum().item() == 0
+        assert torch.zeros(5, device="cuda").device.type == "cuda"
+
+refuse()
+thread = threading.Thread(target=refuse)
+thread.start()
+thread.join()
+assert type(torch.zeros(2)) is torch.Tensor and torch.ones(2).tolist() == [1, 1]
+for _ in range(3):
+    w.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_kernel_that_raises_leaves_the_dispatcher_as_it_was(tmp_path):
+    assert traced(tmp_path, THREADS).header["steps"] == 3
