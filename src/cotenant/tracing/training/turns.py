@@ -26,6 +26,7 @@ class Turns:
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._sizes: set[int] = set()  # of what those that stepped train
+        self.made = False  # an optimizer, ever
         self._until = 0
         self._last_first = 0  # steps, of all optimizers, when the last one took its first
 
@@ -36,6 +37,7 @@ class Turns:
         @functools.wraps(original)
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
+            self.made = True
             self._known.add(optimizer)
             if isinstance(optimizer, torch.optim.LBFGS):
                 self._steps = max(self._steps, quasi_newton.steps_to_fill(optimizer))
