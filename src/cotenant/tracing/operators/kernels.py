@@ -8,6 +8,7 @@ Source: aten/src/ATen/native/native_functions.yaml, entries with both CUDA and C
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -27,6 +28,19 @@ def install() -> None:
         if name == "value_selecting_reduction_backward":
             continue  # the CUDA key holds the decomposition itself
         library.impl(name, _never, "CUDA")
+    _keep.append(library)
+
+
+def read_through(mode: Any) -> None:
+    """Let `mode` answer where values are read while modes are off, as `torch.tensor([loss, 3])` reads its elements.
+
+    Source: torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`, which leaves out the Python keys.
+    """
+    read = torch.ops.aten._local_scalar_dense.default
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a kernel that a CUDA build has, which would look for data
+        library.impl("_local_scalar_dense", lambda tensor: mode.__torch_dispatch__(read, (), (tensor,)), "CUDA")
     _keep.append(library)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.training import lazy
@@ -104,7 +105,13 @@ def _become(tensor: Any, moved: torch.Tensor) -> None:
     if moved is tensor:
         return
     if isinstance(moved, FakeTensor) == isinstance(tensor, FakeTensor):
-        _data.__set__(tensor, moved)
+        if torch._has_compatible_shallow_copy_type(tensor, moved) or not is_traceable_wrapper_subclass(moved):
+            _data.__set__(tensor, moved)
+        else:  # a tensor made of others, such as a DTensor of shapes that gets memory: PyTorch exchanges it, too
+            is_param = isinstance(tensor, torch.nn.Parameter)
+            moved = torch.nn.Parameter(moved, tensor.requires_grad) if is_param else moved
+            _swap_slots(tensor, moved)
+            _swap(tensor, moved)
         return
     wanted, is_param = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
     kept = {name: value for name, value in vars(tensor).items() if not _is_of_fake(name)}
@@ -126,6 +133,15 @@ def _swap(first: Any, second: Any) -> None:
     first.__class__, second.__class__ = second.__class__, first.__class__
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
     torch._C._swap_tensor_impl(first, second)
+
+
+def _swap_slots(first: Any, second: Any) -> None:
+    """What objects of one class hold outside of their `__dict__`."""
+    names = {each for kind in type(first).__mro__ for each in vars(kind).get("__slots__", ())}
+    for name in names - {"__dict__", "__weakref__"}:
+        ours, theirs = getattr(first, name), getattr(second, name)
+        setattr(first, name, theirs)
+        setattr(second, name, ours)
 
 
 def _faked(kind: type, like: FakeTensor) -> type:

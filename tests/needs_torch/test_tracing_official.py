@@ -1,0 +1,382 @@
+"""What official example scripts do, as a stranger runs them: without their data, or with a handful of samples."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from traced_scripts import allocations, failing, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+from cotenant.tracing.loading import tables  # noqa: E402 - torch may be absent
+from cotenant.tracing.loading.wishes import stand_in_of  # noqa: E402
+
+VISION = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader
+{data}
+model = torch.nn.LazyLinear(3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, *_ in DataLoader(data, batch_size={batch}):
+    model(x.flatten(1).float().cuda()).sum().backward()
+    optimizer.step()
+"""
+DIGITS = """
+from torchvision import datasets, transforms
+data = datasets.{kind}("gone", train=True, download=True, transform=transforms.ToTensor())
+assert len(data.classes) == 10 and set(data.targets.tolist()) == set(range(10))
+assert data.data.shape == (len(data), 28, 28)
+"""
+PAIRS = """
+from PIL import Image
+from torchvision import datasets
+class Pairs(datasets.{kind}):
+    def __getitem__(self, index):
+        image = self.data[index]
+        image = torch.as_tensor(image).float()
+        return torch.stack([image, image]), self.targets[index]
+data = Pairs("gone", train=True, download=True)
+"""
+SAMPLES = """
+from torchvision import datasets, transforms
+class Named(datasets.ImageFolder):
+    def __getitem__(self, index):
+        return (*super().__getitem__(index), self.samples[index][0])
+data = Named("gone", transforms.ToTensor())
+assert data.targets[:3] == [0, 1, 2] and len(data.imgs) == len(data)
+"""
+FLOWS = """
+from torchvision import datasets
+def both(first, second, flow, valid):
+    assert flow.shape == (2, first.height, first.width)
+    return torch.from_numpy(flow), torch.zeros(3, 2), torch.from_numpy(flow), valid
+data = datasets.FlyingChairs("gone", transforms=both)
+assert len(data[0]) == 3
+"""
+LATER = """
+from torchvision import datasets, transforms
+data = datasets.MNIST("gone")
+data.transform = transforms.Compose([transforms.Resize(14), transforms.ToTensor()])
+data.target_transform = float
+assert isinstance(data[0][1], float)
+"""
+MASKS = """
+from torchvision import datasets
+from torchvision.transforms.functional import pil_to_tensor
+data = datasets.VOCSegmentation("gone", transforms=lambda *both: [pil_to_tensor(each) for each in both])
+assert data[0][1].shape == (1, 8, 9)
+"""
+
+
+@VISION
+@pytest.mark.parametrize(
+    ("data", "shape", "values"),
+    [
+        pytest.param(DIGITS.format(kind="MNIST"), "1x28x28:uint8:10", 28 * 28, id="digits"),
+        pytest.param(DIGITS.format(kind="FashionMNIST"), "1x28x28:uint8:10", 28 * 28, id="a kin of theirs"),
+        pytest.param(PAIRS.format(kind="MNIST"), "1x28x28:uint8:10", 2 * 28 * 28, id="a script's own pairs of digits"),
+        pytest.param(PAIRS.format(kind="CIFAR10"), "3x32x32:uint8:10", 2 * 3 * 32 * 32, id="and of photographs"),
+        pytest.param(FLOWS, "3x8x9:uint8:5", 2 * 8 * 9, id="two images and the flow between them"),
+        pytest.param(LATER, "1x28x28:uint8:10", 14 * 14, id="transforms that are set later"),
+        pytest.param(MASKS, "3x8x9:uint8:5", 3 * 8 * 9, id="masks"),
+        pytest.param(SAMPLES, "3x8x9:uint8:5", 3 * 8 * 9, id="named files"),
+    ],
+)
+def test_made_up_data_sets_hold_what_scripts_read(tmp_path, data, shape, values):
+    trace = traced(tmp_path, TRAIN.format(data=data, batch=4), stand_ins=[shape])
+    assert 4 * 4 * values in allocations(trace, category="input")
+    assert f"is not on this machine; made up: {shape}" in trace.warnings[0]
+
+
+@VISION
+def test_a_download_that_fails_names_the_option(tmp_path):
+    with failing("raised", "Error downloading") as caught:
+        traced(tmp_path, "from torchvision.datasets import MNIST\n\nMNIST('gone', download=True)\n")
+    assert "`--stand-in SHAPE`" in caught.value.hint
+
+
+ONLY_12 = "a data set has 12 samples for batches of 64: the only batch"
+FEW = "data = torch.utils.data.TensorDataset(torch.zeros({count}, 8))\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "told"),
+    [
+        pytest.param(
+            12,
+            64,
+            (f"{ONLY_12} and its memory are smaller than with enough data",),
+            id="less than a batch",
+        ),
+        pytest.param(64, 64, (), id="a whole one"),
+    ],
+)
+def test_too_few_samples_for_a_batch_are_told(tmp_path, count, batch, told):
+    more = "with torch.no_grad():\n    [model(x.cuda()) for x, in DataLoader(data, batch_size=100)]\n"
+    trace = traced(tmp_path, TRAIN.format(data=FEW.format(count=count), batch=batch) + more)
+    assert trace.warnings == told
+
+
+def test_no_batch_at_all_is_told(tmp_path):
+    batch = "64, drop_last=True"
+    with failing("no-step") as caught:
+        traced(tmp_path, TRAIN.format(data=FEW.format(count=12), batch=batch))
+    assert caught.value.hint == f"{ONLY_12} is left out (`drop_last`)"
+
+
+AVERAGES = """
+import torch
+model = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    loss = model(torch.zeros(4, 8).cuda()).sum()
+    loss.backward()
+    optimizer.step()
+    correct = torch.tensor([True, False, True]).cuda().float().sum(0, keepdim=True)[0]
+    total = torch.{make}
+    assert total.is_cuda and total.tolist() == {values}, total.tolist()
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        pytest.param("tensor([correct, 5], dtype=torch.float32, device='cuda')", [2.0, 5.0], id="beside a number"),
+        pytest.param("tensor([[correct], [correct]]).cuda()", [[2.0], [2.0]], id="nested"),
+        pytest.param("zeros(1).cuda().new_tensor((correct, 1))", [2.0, 1.0], id="of another's kind"),
+        pytest.param("as_tensor([loss.detach() * 0 + 1, correct]).cuda()", [1.0, 2.0], id="one nobody knows"),
+    ],
+)
+def test_values_on_the_gpu_become_a_tensor_of_them(tmp_path, make, values):
+    trace = traced(tmp_path, AVERAGES.format(make=make, values=values))
+    assert not trace.partial
+    assert trace.warnings == ()
+
+
+COCO = """
+from torchvision.datasets import CocoDetection
+from torchvision.transforms.functional import pil_to_tensor
+
+class Boxes(CocoDetection):
+    def __getitem__(self, index):
+        image, found = super().__getitem__(index)
+        assert len(found) == 8 and found[0]["bbox"] == [0.0, 0.0, 5.0, 4.0], found
+        return pil_to_tensor(image), len(found)
+
+data = Boxes("gone", "gone.json")
+assert data.coco.imgs[data.ids[0]]["height"] == 8
+"""
+LIBRARY = """
+class COCO:
+    def __init__(self, annotation_file=None):
+        if annotation_file is not None:
+            open(annotation_file)
+
+    def createIndex(self):
+        self.imgs = {each["id"]: each for each in self.dataset["images"]}
+
+    def getAnnIds(self, image):
+        return [each for each in self.dataset["annotations"] if each["image_id"] == image]
+
+    def loadAnns(self, found):
+        return found
+
+    def loadImgs(self, image):
+        return [self.imgs[image]]
+"""
+
+
+@VISION
+def test_annotations_of_coco_are_made_up(tmp_path):
+    package = tmp_path / "pycocotools"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "coco.py").write_text(LIBRARY)
+    trace = traced(tmp_path, TRAIN.format(data=COCO, batch=4), stand_ins=["3x8x10:uint8:5"])
+    assert 4 * 4 * 3 * 8 * 10 in allocations(trace, category="input")
+    assert trace.warnings[0] == "`gone.json` is not on this machine; made up: 3x8x10:uint8:5"
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "texts", "classes"),
+    [
+        pytest.param("glue", "mrpc", {"sentence1": 32, "sentence2": 32}, 2, id="a part of a collection"),
+        pytest.param("glue", "stsb", {"sentence1": 32, "sentence2": 32}, 0, id="numbers instead of classes"),
+        pytest.param("imdb", "", {"text": 64}, 2, id="reviews"),
+        pytest.param("cnn_dailymail", "3.0.0", {"article": 64, "highlights": 64}, 0, id="summaries"),
+        pytest.param("squad", "", {"context": 64, "question": 4}, 0, id="questions"),
+        pytest.param("nothing", "", {"text": 64, "sentence": 64}, 2, id="one nobody knows"),
+    ],
+)
+def test_tables_have_the_columns_that_examples_ask_for(name, part, texts, classes):
+    columns, found = tables.columns_of([stand_in_of("64:int64:30000")], name, part)
+    assert {each: len(columns[each][0].split()) for each in texts} == texts
+    assert found == classes
+    assert len(set(map(str, columns.get("label", [])))) == (classes or ("label" in columns))
+    assert {len(each) for each in columns.values()} == {tables.ROWS}
+
+
+def test_translations_are_of_the_languages_asked_for():
+    columns, _ = tables.columns_of([stand_in_of("8:int64")], "wmt16", "ro-en")
+    assert columns["translation"][0] == {"ro": " ".join(["word"] * 8), "en": " ".join(["word"] * 8)}
+
+
+LIBRARY_OF_TABLES = """
+class ClassLabel:
+    def __init__(self, names):
+        self.names = names
+
+class Dataset:
+    @classmethod
+    def from_dict(cls, columns):
+        made = cls()
+        made.column_names, made.features = list(columns), dict.fromkeys(columns)
+        return made
+
+    def cast_column(self, name, kind):
+        self.features[name] = kind
+        return self
+
+class DatasetDict(dict):
+    pass
+
+def load_dataset(path, name=None, **kwargs):
+    raise FileNotFoundError(path)
+
+load_from_disk = load_dataset
+"""
+LABELS = """
+import torch
+from datasets import load_dataset
+found = load_dataset("nyu-mll/glue", "mnli")
+assert len(found["validation_matched"].features["label"].names) == 3
+columns = load_dataset("glue", "mrpc", split=["train", "test"])[1].column_names
+assert columns == ["sentence1", "sentence2", "label", "idx"]
+model = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.zeros(4, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_tables_of_the_hub_are_made_up_with_names_of_classes(tmp_path):
+    (tmp_path / "datasets.py").write_text(LIBRARY_OF_TABLES)
+    trace = traced(tmp_path, LABELS, stand_ins=["64:int64:30000"])
+    assert trace.warnings == (
+        "the data set `nyu-mll/glue` is not on this machine; made up: 64:int64:30000",
+        "the data set `glue` is not on this machine; made up: 64:int64:30000",
+    )
+
+
+BY_HAND = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 8).cuda()
+for epoch in range(100):
+    for x in {batches}:
+        model.zero_grad()
+        model(x.cuda()).sum().backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                each.data.add_(each.grad, alpha=-0.1)
+    with torch.no_grad():
+        model(torch.zeros(100, 8).cuda())
+"""
+
+
+@pytest.mark.parametrize(
+    ("batches", "validated"),
+    [
+        pytest.param("[torch.zeros(4, 8)] * 1000", False, id="a loop of its own"),
+        pytest.param("DataLoader([torch.zeros(8)] * 4000, batch_size=4)", True, id="batches of a loader"),
+    ],
+)
+def test_weights_that_a_script_changes_itself(tmp_path, batches, validated):
+    trace = traced(tmp_path, BY_HAND.format(batches=batches))
+    assert not trace.partial
+    assert trace.warnings[0] == "the script has no optimizer: 20 backward passes were seen instead of steps"
+    assert (4 * 100 * 8 in allocations(trace)) == validated
+
+
+GRAPH = """
+import torch
+edges = torch.stack([torch.arange(50), torch.arange(50)])
+near = torch.sparse_coo_tensor(edges, torch.ones(50, dtype=torch.float64), (64, 64)).to("cuda")
+assert near.is_cuda and near.is_sparse and near._nnz() == 50 and near.dtype == torch.float64
+near = near.to(torch.float32)
+back = near.cpu()
+assert back.is_sparse and not back.is_cuda and back.shape == (64, 64)
+weight = torch.nn.Parameter(torch.zeros(64, 8, device="cuda"))
+optimizer = torch.optim.Adam([weight])
+for _ in range(3):
+    optimizer.zero_grad()
+    torch.spmm(near, weight).sum().backward()
+    assert weight.grad.shape == (64, 8)
+    optimizer.step()
+"""
+
+
+def test_a_sparse_matrix_moves_to_the_gpu(tmp_path):
+    trace = traced(tmp_path, GRAPH)
+    assert not trace.partial
+    loaded = allocations(trace, "load")
+    assert loaded.count(2 * 50 * 8) == 2  # indices, when it moves and when its type changes
+    assert {50 * 8, 50 * 4} <= set(loaded)
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl", rank=0, world_size=2, init_method="tcp://127.0.0.1:29511")
+with torch.device("meta"):
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256, bias=False) for _ in range(3)])
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+first = model[0].weight
+model.to_empty(device="cuda")
+assert model[0].weight is first and first.to_local().shape == (128, 256) and first.to_local().is_cuda
+for layer in model:
+    layer.reset_parameters()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    model(torch.zeros(4, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_sharded_model_without_memory_gets_it(tmp_path):
+    pytest.importorskip("torch.distributed.tensor", reason="needs a torch with DTensor")
+    trace = traced(tmp_path, SHARDED)
+    assert not trace.partial
+    states = [each for each in allocations(trace, "step", "optimizer state") if each > 4]
+    assert states == [4 * 128 * 256] * 6
+
+
+WEIGHTS = """
+import torch
+from torchvision.models import resnet18, vgg11
+model = resnet18(weights="IMAGENET1K_V1").cuda()
+state = torch.hub.load_state_dict_from_url("https://nowhere.example/other.pth")
+state.pop("fc.weight", None)
+assert model.load_state_dict(state).missing_keys == []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.zeros(2, 3, 32, 32).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@VISION
+def test_weights_that_cannot_be_fetched_are_the_models_own(tmp_path):
+    trace = traced(tmp_path, WEIGHTS)
+    assert [each.split("`")[1] for each in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
+    assert all(
+        each.endswith("are not on this machine: the model keeps those it was made with") for each in trace.warnings
+    )

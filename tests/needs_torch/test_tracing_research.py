@@ -1,0 +1,170 @@
+"""What research code does that libraries do not: old defaults, CUDA code of its own, errors that a GPU would raise."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.core.errors import TraceError
+from traced_scripts import allocations, by_category, peak, traced
+
+torch = pytest.importorskip("torch", reason="tracing needs torch")
+
+TRAINS = """
+optimizer = torch.optim.SGD([p], 0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    forward().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("torch.zeros(8, 64, 128, device='cuda').add_(p)", id="an addition"),
+        pytest.param("torch.zeros(10, 64, device='cuda')[4:].copy_(torch.ones(8, 64, device='cuda'))", id="a copy"),
+        pytest.param("torch.zeros(10, 64, device='cuda')[4:].copy_(torch.ones(8, 64))", id="a copy from the CPU"),
+    ],
+)
+def test_shapes_that_do_not_fit_in_place_are_an_error(tmp_path, wrong):
+    head = "import torch\np = torch.nn.Parameter(torch.ones(65, 64, device='cuda'))\nforward = lambda: p * 2\n"
+    with pytest.raises(TraceError, match=r"RuntimeError.*train.py, line 4"):
+        traced(tmp_path, f"{head}{wrong}\n{TRAINS}")
+
+
+def test_shapes_that_are_spread_in_place_take_nothing(tmp_path):
+    source = """
+import torch
+p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
+row, one = torch.ones(64, device="cuda"), torch.ones((), device="cuda")
+def forward():
+    return (p * 2).add_(row).mul_(one).div_(row[:, None])
+"""
+    trace = traced(tmp_path, source + TRAINS)
+    assert by_category(trace)["parameter"] == 64 * 64 * 4
+    assert not [each for each in allocations(trace) if each > 64 * 64 * 4]
+
+
+def test_the_default_kind_of_tensors_is_one_of_cuda(tmp_path):
+    source = """
+import numpy, torch
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+kinds = [torch.Tensor([1.0]), torch.Tensor(3, 4), torch.Tensor(numpy.zeros((2, 2))), torch.Tensor(torch.Size([2]))]
+p = torch.nn.Parameter(torch.Tensor(64, 64))
+print([each.device.type for each in kinds], [tuple(each.shape) for each in kinds])
+def forward():
+    return torch.cat([p, torch.Tensor([1e10]).expand(64, 1)], -1)
+TRAINS
+torch.set_default_tensor_type("torch.FloatTensor")
+print(torch.Tensor([1.0]).device, torch.zeros(2).device)
+import torch._dynamo  # which compares signatures
+"""
+    trace = traced(tmp_path, source.replace("TRAINS", TRAINS), steps=9)
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if "cpu" in line or "cuda" in line]
+    assert said[-2:] == ["['cuda', 'cuda', 'cuda', 'cuda'] [(1,), (3, 4), (2, 2), (2,)]", "cpu cpu"]
+    assert by_category(trace)["parameter"] == 64 * 64 * 4
+
+
+COMPILES = """
+import torch
+from pathlib import Path
+from torch.utils import cpp_extension
+Path("up.cu").write_text("__global__ void up() {}")
+p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
+def build():
+    return BUILD
+"""
+BUILDS = [
+    pytest.param("cpp_extension.load(name='up', sources=['up.cpp', 'up.cu'])", id="files"),
+    pytest.param("cpp_extension.load_inline('up', 'void f();', '__global__ void up() {}')", id="text"),
+]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_cuda_code_that_a_script_compiles_is_told(tmp_path, build):
+    with pytest.raises(TraceError, match=r"CUDA code that the script compiles \(`up`\).*train.py, line 8"):
+        traced(tmp_path, COMPILES.replace("BUILD", build) + "build()\n")
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_what_a_script_does_without_its_cuda_code_is_traced(tmp_path, build):
+    source = """
+def forward():
+    try:
+        return build().up(p)
+    except RuntimeError:
+        return p.repeat_interleave(2, -1)
+"""
+    trace = traced(tmp_path, COMPILES.replace("BUILD", build) + source + TRAINS)
+    assert 2 * 64 * 64 * 4 in allocations(trace)
+    assert [("`up`) was left out" in each) for each in trace.warnings] == [True]
+    assert peak(trace) > 0
+
+
+VIEWS = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+general, dispatch = [], FakeTensorMode.dispatch
+FakeTensorMode.dispatch = lambda mode, func, *rest, **more: general.append(func) or dispatch(mode, func, *rest, **more)
+def views(device):
+    joint = torch.empty(2, 5, 3 * 8, device=device)
+    part = joint.split(8, 2)[1]
+    turned = joint.transpose(0, 1)
+    yield from (part.view(2, 5, 4, 2), part.view(10, 8), part.view(1, 10, 1, -1), turned.view(5, 2, 1, 3, 8))
+    yield from (joint[:, 1:, :1].view(2, 4), joint[:1].expand(3, 5, 24).view(3, 120), joint[:1, :, ::2].view(5, 12))
+assert [each.stride() for each in views("cuda")] == [each.stride() for each in views("cpu")]
+assert not general, general
+p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
+forward = lambda: p * 2
+"""
+
+
+def test_views_of_parts_have_the_strides_of_pytorch_and_take_the_fast_way(tmp_path):
+    traced(tmp_path, VIEWS + TRAINS)
+
+
+@pytest.mark.parametrize("shape", [(8, 10), (-1, 7), (2, 5, 3, 3)])
+def test_parts_that_cannot_be_viewed_so_are_an_error(tmp_path, shape):
+    source = f"import torch\ntorch.empty(2, 5, 24, device='cuda')[:, :, :8].transpose(0, 1).view({shape})\n"
+    with pytest.raises(TraceError, match=r"train.py, line 2"):
+        traced(tmp_path, source)
+
+
+@pytest.mark.parametrize("shared", ["", "torch.distributed.all_reduce(overflowed, torch.distributed.ReduceOp.MAX)"])
+def test_no_gradient_overflows_where_a_script_scales_by_itself(tmp_path, shared):
+    source = """
+import torch
+if SHARED:
+    torch.distributed.init_process_group("nccl", init_method="tcp://localhost:1", world_size=2, rank=0)
+p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
+master = p.detach().clone().float().requires_grad_()
+optimizer = torch.optim.Adam([master])
+for _ in range(4):
+    (p * 2).sum().backward()
+    master.grad, overflowed = p.grad.float(), torch.cuda.FloatTensor([0.0])
+    torch._amp_foreach_non_finite_check_and_unscale_([master.grad], overflowed, torch.ones((), device="cuda"))
+    CALL
+    if overflowed.item() > 0:
+        continue
+    optimizer.step()
+"""
+    trace = traced(tmp_path, source.replace("SHARED", str(bool(shared))).replace("CALL", shared or "pass"))
+    assert trace.header["steps"] == 3
+    assert by_category(trace)["optimizer state"] >= 2 * 64 * 64 * 4
+
+
+def test_a_tensor_of_numbers_is_pinned(tmp_path):
+    source = """
+import torch
+window = torch.tensor([3, 4], dtype=torch.int32, pin_memory=True).cuda(non_blocking=True)
+torch.set_default_device("cuda")
+print(window.tolist(), window.dtype, torch.tensor([1.0]).device.type, torch.tensor(1, device="cpu").device.type)
+torch.set_default_device(None)
+from torch.jit._builtins import _find_builtin
+print(_find_builtin(torch.tensor), torch.tensor(1).device.type)
+p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
+forward = lambda: p * 2
+"""
+    traced(tmp_path, source + TRAINS)
+    said = (tmp_path / "log").read_text().splitlines()
+    assert said == ["[3, 4] torch.int32 cuda cpu", "aten::tensor cpu"]
