@@ -212,7 +212,7 @@ model = nn.Linear(8, 8).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
-    torch.ones(30 * 2**20, dtype=torch.uint8, device="cuda").sum()
+    torch.ones(30 * 2**20, dtype=torch.uint8, device="cuda").amax()
 torch.cuda.empty_cache()
 held = torch.ones(30 * 2**20, dtype=torch.uint8, device="cuda")
 for _ in range(3):

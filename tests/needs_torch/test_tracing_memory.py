@@ -203,7 +203,7 @@ def test_autocast_keeps_half_copies_of_weights(tmp_path, dtype, scaled):
     forward = allocations(trace, "forward")
     assert forward.count(2 * 64 * 128) == 3
     assert forward.count(2 * 128 * 32) == 3
-    assert {op.params["dtype"] for op in trace.ops} == {dtype}
+    assert {op.params["dtype"] for op in trace.ops if op.kind.startswith("gemm")} == {dtype}
 
 
 BLOCKS = """
