@@ -179,7 +179,7 @@ def both(rows):
 
 
 def test_a_wrong_option_is_told(tmp_path):
-    with failing("unsupported", "`short` names no length"):
+    with failing("usage", "`--lengths`: `short` names no length"):
         traced(tmp_path, "", lengths="short")
 
 

@@ -170,6 +170,24 @@ def test_a_script_changes_no_file(tmp_path):
     assert after == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_estimate_that_is_told_to_end_leaves_nothing(tmp_path, number):
+    own = tmp_path / "own"
+    own.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "cotenant", "estimate", "--show-output", "--no-cache", str(script)]
+    with subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(own)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert any("here" in line for line in process.stderr)
+        assert list(own.iterdir())
+        process.send_signal(number)
+        process.stderr.read()
+        assert process.wait() == 128 + number
+    assert list(own.iterdir()) == []
+
+
 def test_files_can_be_written_for_real(tmp_path):
     body = "open('by_hand', 'w').write('x')\ntorch.save(torch.ones(1, device='cuda'), 'by_torch')\n"
     body = "import torch\n" + body + "assert torch.load('by_torch').is_cuda\nraise SystemExit('done')\n"

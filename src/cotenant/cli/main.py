@@ -248,5 +248,12 @@ def _way_out(error: Any, where: str) -> str:
 
 
 def run() -> None:
-    """The `cotenant` executable."""
+    """The `cotenant` executable. Told to end, it leaves as on an error, so that its temporary files go with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _leave)
     sys.exit(main(sys.argv[1:]))
+
+
+def _leave(number: int, frame: object) -> None:  # noqa: ARG001 - the signature is a signal handler's
+    raise SystemExit(128 + number)
