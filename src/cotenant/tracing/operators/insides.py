@@ -37,7 +37,7 @@ def for_blas(mode: Any, *matrices: Any) -> None:
     Source: ATen/native/cuda/Blas.cpp, `prepare_matrix_for_cublas`, `prepare_batch_matrix_for_cublas`.
     """
     for each in matrices:
-        if each.is_contiguous() or each.dim() < 2:
+        if each.layout is not torch.strided or each.is_contiguous() or each.dim() < 2:
             continue
         (rows, columns), (down, across) = each.shape[-2:], each.stride()[-2:]
         if not ((across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))):
