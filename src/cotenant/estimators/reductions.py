@@ -3,7 +3,7 @@
 A sum over the rows of a matrix, such as the gradient of a bias, has few results and many elements for each. PyTorch
 then gives each result to several blocks of threads, and takes a buffer for what each of them found. The buffer is
 sized by results x blocks x threads of a row of the block, far more than is written: for float32 twice the matrix that
-is summed, up to a limit that the GPU sets (108 MiB on an A100).
+is summed, until the blocks fill the GPU (108 MiB on an A100; an eighth of the matrix where that is more).
 
 Source: aten/src/ATen/native/cuda/Reduce.cuh, `setReduceConfig`, `global_memory_size`; the iteration's dimensions:
 aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`, `coalesce_dimensions`.
@@ -22,7 +22,6 @@ _MOST_THREADS = 512
 _MOST_THREADS_COMPLEX = 256
 _WARP = 32
 _VECTOR = 4
-_VECTORIZED_INPUTS = 128
 _LEAST_VALUES = 16
 _MOST_VALUES = 256
 _THREADS_OF_SM = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
@@ -64,7 +63,7 @@ class ReductionRule:
     def _blocks_of_result(self, grid: _Grid) -> int:
         """How many blocks share a result: enough to fill the GPU, but each thread keeps 16 elements at least."""
         wanted = self.sm_count * (self.sm_threads // grid.threads)
-        if not grid.splits or grid.values < _MOST_VALUES or grid.width > wanted:
+        if grid.values < _MOST_VALUES or grid.width > wanted:
             return 1
         fill = -(-wanted // grid.width)
         return max(min(fill, -(-grid.values // _LEAST_VALUES)), -(-grid.values // _MOST_VALUES))
@@ -82,13 +81,15 @@ class _Dim:
 
 
 class _Grid:
-    """The threads of a reduction: how they divide results and elements among them.
+    """The threads of a reduction with many elements for each result: how they divide both among them.
+
+    Left out is what a reduction with fewer elements does, which shares no result: warps that each have results of their
+    own, and elements of a row that are loaded together.
 
     Attributes:
         threads: of a block.
         width: blocks beside each other, for different results.
         values: elements of one result that a thread adds up, if a result has one block.
-        splits: whether the warps of a block share a result.
         kept: values that a block of each result leaves in memory, as the buffer is sized.
     """
 
@@ -99,25 +100,12 @@ class _Grid:
         inputs = math.prod(each.size for each in reduced)
         count = len(reduced)
         rows = count == len(dims) or dims[0].stride < dims[count].stride
-        across, down = (inputs, results) if rows else (results, inputs)
-        vector = 1
-        if dims[0 if rows else count].stride == 1:
-            if not rows:
-                vector = _output_vector(dims, count, offset)
-                across //= vector
-            elif across > _VECTORIZED_INPUTS and count == 1:
-                across //= _VECTOR
+        vector = _output_vector(dims, count, offset) if not rows and dims[count].stride == 1 else 1
         limit = (_MOST_THREADS_COMPLEX if item_bytes == _COMPLEX_DOUBLE_BYTES else _MOST_THREADS) // vector
-        width, height = _block(across, down, limit)
+        width, height = _block(inputs, results, limit) if rows else _block(results // vector, inputs, limit)
         self.threads = width * height
-        step_in, step_out = (width, 1) if rows else (1, width)
-        self.splits = -(-inputs // step_in) >= min(height * _LEAST_VALUES, _MOST_VALUES)
-        if self.splits:
-            step_in *= height
-        else:
-            step_out *= height
-        self.values = -(-inputs // step_in)
-        self.width = -(-(results // vector) // step_out)
+        self.values = -(-inputs // (self.threads if rows else height))
+        self.width = results if rows else -(-(results // vector) // width)
         self.kept = results if rows else results * width * vector
 
 
@@ -174,8 +162,6 @@ def _compare(one: _Dim, other: _Dim) -> int:
             continue
         if mine != its:
             return -1 if mine < its else 1
-        if one.size > other.size:
-            return 1
     return 0
 
 
@@ -203,6 +189,6 @@ def _indexable(dims: list[_Dim], item_bytes: int) -> list[_Dim]:
         math.prod(each.size for each in dims) > _INDEX_LIMIT
         or 1 + sum((each.size - 1) * each.stride * item_bytes for each in dims) > _INDEX_LIMIT
     ):
-        widest = max(dims, key=lambda each: (each.size - 1) * each.stride)
+        widest = max(dims, key=lambda each: (each.size - 1) * max(each.stride, each.out_stride))
         widest.size -= widest.size // 2
     return dims

@@ -60,6 +60,20 @@ def test_an_odd_address_counts_as_an_odd_length():
     assert A100(call((8192, 256), (0,), offset=1))[0] == 4 * 256 * 32 * 32
 
 
+def test_columns_of_a_wider_matrix_have_its_strides():
+    assert A100(call((8192, 255), (0,), strides=(256, 1)))[0] == 4 * 255 * 32 * 32
+    assert A100(call((8192, 256), (0,), strides=(257, 1)))[0] == 4 * 256 * 32 * 32
+    assert A100(call((64, 128, 256), (0, 1), strides=(128 * 256 + 1, 256, 1)))[0] == 4 * 256 * 32 * 32
+
+
+def test_a_number_that_was_spread_is_summed_as_it_lies():
+    assert A100(call((8192, 256), (0,), strides=(0, 0)))[0] == 4 * 256 * 32 * 32
+
+
+def test_complex_doubles_have_half_the_threads():
+    assert A100(call((8192, 256), (0,), item_bytes=16, sum_bytes=16))[0] == 16 * 256 * 256 * 128
+
+
 def test_halves_are_added_up_in_float32():
     assert A100(call((8192, 256), (0,), item_bytes=2)) == A100(call((8192, 256), (0,)))
     assert A100(call((8192, 256), (0,), item_bytes=2, sum_bytes=16))[0] == 4 * A100(call((8192, 256), (0,)))[0]
@@ -75,6 +89,20 @@ def test_enough_rows_are():
     assert A100(call((1024, 256), (0,)))[0] == 4 * 256 * 16 * 128
 
 
+def test_a_part_of_sixteen_values_is_a_block_too():
+    assert A100(call((8200, 256), (0,)))[0] == 4 * 256 * 129 * 128
+
+
+def test_no_thread_adds_up_more_than_256_values_of_a_large_matrix():
+    # 54 blocks for each of 32 beside each other would fill the GPU, with 463 values for each thread.
+    assert A100(call((100_000, 4096), (0,)))[0] == 4 * 4096 * 98 * 128
+
+
+def test_where_one_row_of_blocks_fills_the_gpu():
+    assert A100(call((2048, 1728 * 128), (0,)))[0] == 4 * (1728 * 128) * 2 * 128
+    assert A100(call((2048, 1729 * 128), (0,))) == ()
+
+
 def test_many_results_fill_the_gpu_by_themselves():
     assert A100(call((4096, 1 << 20), (0,))) == ()
 
@@ -87,6 +115,12 @@ def test_long_rows_leave_one_number_for_each_block():
 def test_dimensions_that_follow_each_other_are_one():
     assert A100(call((64, 128, 256), (0, 1))) == A100(call((8192, 256), (0,)))
     assert A100(call((64, 1, 128, 256), (0, 1, 2))) == A100(call((8192, 256), (0,)))
+    for odd in (7, 10**9 + 1):
+        assert A100(call((64, 1, 128, 256), (0, 1, 2), strides=(128 * 256, odd, 256, 1))) == A100(
+            call((8192, 256), (0,))
+        )
+    assert A100(call((1, 8192, 256), (1,), strides=(10**9 + 1, 256, 1))) == A100(call((8192, 256), (0,)))
+    assert A100(call((64, 128, 256), (0, 1), strides=(0, 256, 1))) == A100(call((8192, 256), (0,)))
     turned = call((128, 64, 256), (0, 1), strides=(256, 128 * 256, 1))
     assert A100(turned) == A100(call((8192, 256), (0,)))
 
@@ -108,6 +142,10 @@ def test_what_32_bits_do_not_reach_is_summed_in_parts():
     whole, half = call((1 << 20, 1000), (0,)), call((1 << 19, 1000), (0,))
     assert A100(whole) == A100(half)
     assert A100(call((1 << 22, 256), (0,))) == A100(call((1 << 21, 256), (0,)))
+    spread = call((1 << 22, 1024), (0,), strides=(0, 1))  # a row without end, of which 32 bits count too many elements
+    assert A100(spread) == A100(call((1 << 22, 256), (0,), strides=(0, 1)))
+    # The larger half of an odd number of rows: 131,073 for each of four warps, or 256 of 513 blocks.
+    assert A100(call(((1 << 20) + 1, 1000), (0,)))[0] == 4 * 1000 * 513 * 128
 
 
 def test_a_scalar_has_nothing_to_divide():
