@@ -97,8 +97,8 @@ def test_the_same_question_is_answered_from_the_cache(ask):
 
 
 def test_other_estimators_take_the_options_of_the_run(job, capsys):
-    assert main(["estimate", "train.py", "--estimator", "params16", "--python", "/absent/python"]) == 1
-    assert "cannot start `/absent/python`" in capsys.readouterr().err
+    assert main(["estimate", "train.py", "--estimator", "params16", "--python", "/absent/python"]) == 2
+    assert "no interpreter `/absent/python`" in capsys.readouterr().err
     assert main(["estimate", "train.py", "--estimator", "params16", "--fits-on"]) == 2
     assert "`--fits-on` is for `--estimator traced`" in capsys.readouterr().err
     assert main(["compare", "train.py", "--lengths", "absent.csv"]) == 2

@@ -44,7 +44,7 @@ from cotenant.tracing.operators import (
 )
 from cotenant.tracing.operators.meta import fake_mode, in_kernel
 from cotenant.tracing.operators.remembered import Remembered
-from cotenant.tracing.operators.values import GENERATED, Values
+from cotenant.tracing.operators.values import DRAWN, GENERATED, Values
 from cotenant.tracing.recorder import Recorder
 from cotenant.tracing.training import moving
 from cotenant.tracing.training.sums import Sums
@@ -128,7 +128,7 @@ class TraceMode(TorchDispatchMode):
             **routing.HANDLERS,
             **tokens.HANDLERS,
         }
-        self._kinds: dict[Any, Any] = {**calls.KINDS, **insides.KINDS, **reductions.KINDS}
+        self._kinds: dict[Any, Any] = {**calls.KINDS, **insides.KINDS, **reductions.KINDS, **routing.KINDS}
         self.sums = Sums()
         torch._C._set_only_lift_cpu_tensors(True)
 
@@ -327,6 +327,8 @@ class TraceMode(TorchDispatchMode):
 
     def tell_belief(self, why: str) -> None:
         """Warn that values which are believed decide something; of generated tokens once, with the script's line."""
+        if why == DRAWN:
+            return
         if why != GENERATED:
             self.recorder.warn(why)
         elif not self.tokens.are_told:

@@ -1,6 +1,7 @@
 """Distributions that check values, which nobody computes on the GPU: matrices and whole numbers are as they should be.
 
-Checks of ranges pass by themselves (see `operators.truth`). Source: torch/distributions/constraints.py.
+Checks of ranges pass by themselves where many values are asked for (see `operators.truth`); what is asked of a single
+value, such as the sum of the only row, is computed as on a GPU and believed. Source: torch/distributions/constraints.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators import truth
 
 _OF_NUMBERS = ("_Boolean", "_IntegerInterval", "_IntegerLessThan", "_IntegerGreaterThan")
 _OF_MATRICES = ("_Symmetric", "_PositiveSemidefinite", "_PositiveDefinite", "_LowerCholesky", "_CorrCholesky")
@@ -17,10 +21,14 @@ _OF_MATRICES = ("_Symmetric", "_PositiveSemidefinite", "_PositiveDefinite", "_Lo
 
 def install(_: Any) -> None:
     """Let them pass, and samples that are drawn until they are accepted be so at once."""
-    for name in (*_OF_NUMBERS, *_OF_MATRICES):
-        kind = getattr(torch.distributions.constraints, name, None)
-        if kind is not None:
+    constraints = torch.distributions.constraints
+    for name, kind in list(vars(constraints).items()):
+        if not isinstance(kind, type) or not issubclass(kind, constraints.Constraint) or "check" not in vars(kind):
+            continue
+        if name in (*_OF_NUMBERS, *_OF_MATRICES):
             kind.check = _passing(kind.check, 2 if name in _OF_MATRICES else 0)
+        else:
+            kind.check = _believed(kind.check)
     circular: Any = torch.distributions.von_mises
     circular._rejection_sample = _accepting(circular._rejection_sample)
 
@@ -34,6 +42,19 @@ def _passing(original: Callable[..., Any], dims: int) -> Callable[..., Any]:
             checked: torch.Tensor = original(constraint, value)
             return checked
         return torch.ones(value.shape[: value.dim() - dims], dtype=torch.bool, device=value.device)
+
+    return check
+
+
+def _believed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Checks as they are, with all that they allocate, and an outcome that is believed."""
+
+    @functools.wraps(original)
+    def check(constraint: Any, value: torch.Tensor) -> torch.Tensor:
+        checked: torch.Tensor = original(constraint, value)
+        if isinstance(checked, FakeTensor):
+            truth.believe(checked)
+        return checked
 
     return check
 

@@ -3,6 +3,9 @@
 Nobody computes the scores, but what the choices add up to is sure: every token goes to `k` of the experts. Even shares
 keep that sum; taking every expert to get every token, as for other unknown sizes, would multiply it. A real router is
 uneven, which moves bytes between experts and leaves their sum as it is.
+
+Of random numbers alone, `topk` draws a mask (as masked autoencoders do), of which nothing but the count matters: it is
+believed in the same way, and not told.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.values import ROUTED, Values, why_believed
+from cotenant.tracing.operators.values import DRAWN, ROUTED, Values, why_believed
 
 _MOST_EXPERTS = 1024
+_ATTRIBUTE = "_cotenant_drawn"
+_DRAWING = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "exponential_")
 _aten = torch.ops.aten
 
 
@@ -48,7 +53,8 @@ def _topk(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if few and source.dim() > 1 and source.numel() > choices and dim % source.dim() == source.dim() - 1:
         indices = out[1]
         if indices.numel() <= mode.values.most_believed:
-            mode.values.believe(indices, _even(indices.shape, choices), ROUTED)
+            why = DRAWN if hasattr(source.untyped_storage(), _ATTRIBUTE) else ROUTED
+            mode.values.believe(indices, _even(indices.shape, choices), why)
     return out
 
 
@@ -57,15 +63,29 @@ def _marks(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     target, dim, chosen, value = args
     out = target if func._opname.endswith("_") else mode.by_shape(func, args, kwargs, target.device)
     values = mode.values
-    if value != 1 or why_believed(chosen) != ROUTED or out.numel() > values.most_believed:
+    why = why_believed(chosen)
+    if value != 1 or why not in (ROUTED, DRAWN) or out.numel() > values.most_believed:
         return out
-    mode.tell_belief(ROUTED)  # what is counted so becomes sizes in Python
+    mode.tell_belief(why)  # what is counted so becomes sizes in Python
     if values.of(target) is None:
         marked = torch.zeros(out.shape, dtype=out.dtype)
         if out is not target or out.dtype.is_floating_point:  # of integers, what is written is followed
             marked.scatter_(dim, values.of(chosen), 1)
-        values.believe(out, marked, ROUTED)
+        values.believe(out, marked, why)
     return out
+
+
+def _noise(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    mode.note(out)
+    setattr(out.untyped_storage(), _ATTRIBUTE, True)
+
+
+def _filled(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Random numbers of which some, such as those of padding, are never the largest."""
+    if args[0].layout is torch.strided and hasattr(args[0].untyped_storage(), _ATTRIBUTE):
+        _noise(mode, func, args, kwargs, out)
+    else:
+        mode.note(out)
 
 
 def _even(shape: Any, choices: int) -> torch.Tensor:
@@ -77,4 +97,9 @@ HANDLERS: dict[Any, Any] = {
     _aten.topk.default: _topk,
     _aten.scatter.value: _marks,
     _aten.scatter_.value: _marks,
+}
+KINDS: dict[Any, Any] = {
+    **{getattr(getattr(_aten, name), each): _noise for name in _DRAWING for each in getattr(_aten, name).overloads()},
+    _aten.masked_fill.Scalar: _filled,
+    _aten.masked_fill.Tensor: _filled,
 }

@@ -54,6 +54,11 @@ def of(tensor: Any) -> Truth:
     return getattr(tensor, _ATTRIBUTE, None)
 
 
+def believe(tensor: FakeTensor) -> None:
+    """Believe that all elements of a tensor of truth values are true."""
+    setattr(tensor, _ATTRIBUTE, True)
+
+
 def follow(func: Any, args: Any, out: FakeTensor) -> None:
     """Note what `out`, truth values that `func` gave, are believed to be."""
     found = _judge(func._opname, args)

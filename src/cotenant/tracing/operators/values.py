@@ -23,6 +23,7 @@ _aten = torch.ops.aten
 _MOST_ELEMENTS = 1 << 20
 _MOST_BELIEVED = 1 << 24  # of which expert is whose, on which the memory of a mixture depends
 ROUTED = "what a router chooses depends on the data; assumed: every expert gets the same number of tokens"
+DRAWN = "which elements were drawn is not known, and how many is: nothing to tell"
 GENERATED = "what a model generates is not known: assumed to run to its largest length, with tokens that are made up"
 _MOST_FLOATS = 1 << 16  # boxes and times of a batch, not its images
 _EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -171,7 +172,7 @@ def _why_any(args: Any) -> str:
 
 def _most(why: str) -> int:
     """Elements that are kept of values that are believed, or known."""
-    return _MOST_BELIEVED if why == ROUTED else _MOST_ELEMENTS
+    return _MOST_BELIEVED if why in (ROUTED, DRAWN) else _MOST_ELEMENTS
 
 
 class _Unknown(Exception):
