@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import TraceError
-from traced_scripts import allocations, by_category, peak, traced
+from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.run import trace
+from traced_scripts import A100, allocations, by_category, peak, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
@@ -168,3 +170,122 @@ forward = lambda: p * 2
     traced(tmp_path, source + TRAINS)
     said = (tmp_path / "log").read_text().splitlines()
     assert said == ["[3, 4] torch.int32 cuda cpu", "aten::tensor cpu"]
+
+
+LIBRARY = """
+import json
+class Tokenizer:
+    @classmethod
+    def from_pretrained(cls, name):
+        raise OSError(f"Can't load tokenizer for '{name}'. Or is it offline?")
+def table(path):
+    return json.load(open(path))
+"""
+USES = "import sys, torch\nsys.path.insert(0, 'site-packages')\n"
+
+
+@pytest.mark.parametrize("given", [[], ["8:int64:9"]])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("import hubs; hubs.Tokenizer.from_pretrained('nobody/nothing')", id="by a library"),
+        pytest.param("torch.hub.load('nobody/nothing', 'model')", id="by PyTorch"),
+    ],
+)
+def test_parts_of_models_that_are_not_here_are_not_made_up(tmp_path, monkeypatch, line, given):
+    a_library(tmp_path, monkeypatch)
+    with pytest.raises(TraceError, match=r"train.py, line 3") as caught:
+        traced(tmp_path, USES + line, stand_ins=given)
+    assert "fetch it once with `--online`" in caught.value.hint
+    assert "stand-in" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("import hubs; hubs.table('gone.json')", id="a library's table"),
+        pytest.param(
+            "data = torch.utils.data.DataLoader([1])\nclass Own:\n"
+            "    def from_pretrained(self):\n        open('gone.json')\nOwn().from_pretrained()",
+            id="a script's own file",
+        ),
+        pytest.param("import datasets; datasets.load_dataset('gone')", id="a data set of a hub"),
+    ],
+)
+def test_data_that_are_not_here_can_be_made_up(tmp_path, monkeypatch, line):
+    a_library(tmp_path, monkeypatch)
+    with pytest.raises(TraceError, match=r"FileNotFoundError|OSError") as caught:
+        traced(tmp_path, USES + line)
+    assert "`--stand-in SHAPE`" in caught.value.hint
+
+
+def a_library(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "hubs.py").write_text(LIBRARY)
+    (folder / "site-packages" / "datasets.py").write_text(
+        "import hubs\ndef load_dataset(name):\n    hubs.Tokenizer.from_pretrained(name)\n"
+    )
+
+
+@pytest.mark.parametrize(("online", "said"), [(False, "offline: 1"), (True, "offline: none")])
+def test_a_script_that_may_use_the_network_may_ask_the_hub(tmp_path, online, said):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "offline: ${HF_HUB_OFFLINE-none}"\n')
+    python.chmod(0o755)
+    program = Program(kind="script", target="train.py", args=(), python=str(python))
+    with pytest.raises(TraceError) as caught:
+        trace(program, card=A100, workdir=str(tmp_path), env={"PATH": "/bin"}, options={"online": online})
+    assert caught.value.log_tail.strip() == said
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        pytest.param("open('gone.json')", "FileNotFoundError", id="a file"),
+        pytest.param("import os; os.listdir('gone')", "FileNotFoundError", id="a folder"),
+        pytest.param("torch.ones(2, 3, device='cuda') @ torch.ones(2, 3, device='cuda')", "RuntimeError", id="shapes"),
+        pytest.param("try:\n  open('gone')\nexcept OSError as e:\n  raise ValueError('no') from e", "no", id="both"),
+    ],
+)
+def test_the_last_words_of_a_script_are_its_own(tmp_path, line, last):
+    with pytest.raises(TraceError):
+        traced(tmp_path, f"import torch\n{line}\n")
+    said = (tmp_path / "log").read_text()
+    assert "train.py" in said
+    assert last in said.splitlines()[-1]
+    assert "cotenant/tracing" not in said
+    assert "runpy" not in said
+
+
+DRAWS = """
+import torch
+p = torch.nn.Parameter(torch.ones(16, 64, device="cuda"))
+def forward():
+    noise = DRAWN
+    mask = torch.zeros(16, 64, device="cuda").scatter(-1, noise.topk(8, dim=-1).indices, 1.0).bool()
+    return p[mask] * 2
+"""
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        pytest.param("torch.rand(16, 64, device='cuda')", id="new"),
+        pytest.param("torch.randn_like(p)", id="like others"),
+        pytest.param("p.new_empty(16, 64).uniform_()", id="in place"),
+        pytest.param("torch.rand(16, 64, device='cuda').masked_fill(p.detach() == 0, -1e9)", id="but for padding"),
+        pytest.param("torch.rand(16, 64).cuda()", id="on the CPU"),
+    ],
+)
+def test_places_drawn_for_a_mask_are_no_choice_of_a_router(tmp_path, drawn):
+    trace = traced(tmp_path, DRAWS.replace("DRAWN", drawn) + TRAINS)
+    assert trace.warnings == ()
+    assert 16 * 8 * 4 in allocations(trace, "forward")
+
+
+@pytest.mark.parametrize("scores", ["p * 3 + torch.randn_like(p)", "torch.randn_like(p).add_(p)"])
+def test_scores_with_noise_are_of_a_router(tmp_path, scores):
+    trace = traced(tmp_path, DRAWS.replace("DRAWN", scores) + TRAINS)
+    assert ["every expert gets the same number" in each for each in trace.warnings] == [True]
+    assert 16 * 8 * 4 in allocations(trace, "forward")

@@ -1,4 +1,4 @@
-"""Weights that `torch.hub` would fetch, such as torchvision's, and that are not on this machine: a model keeps its own.
+"""Weights that are fetched, such as torchvision's and timm's, and that are not on this machine: a model keeps its own.
 
 They are of the shapes that the model has, or loading them would fail, so nothing changes on the GPU.
 """
@@ -7,11 +7,40 @@ from __future__ import annotations
 
 import collections
 import functools
+import traceback
 from typing import Any
 
 import torch
 
+from cotenant.tracing import places
 from cotenant.tracing.libraries.after_import import when_imported
+
+_FETCH = ("huggingface_hub", "torch.hub")
+"""Modules that fetch parts of models."""
+_DATA = ("datasets", "evaluate")
+
+
+def is_absent(error: BaseException) -> bool:
+    """Whether an error is of a model's part that could not be fetched, as far as the calls that raised it tell.
+
+    Those are what a script's innermost line called. Data that are not here are another thing: they can be made up.
+    """
+    called: list[tuple[str, str]] = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if places.is_own(frame.f_code.co_filename):
+            called.clear()
+        else:
+            called.append((frame.f_globals.get("__name__", ""), frame.f_code.co_name))
+    if any(_is_of(module, _DATA) for module, _ in called):
+        return False
+    if isinstance(error, ValueError):  # a path that is not here is no name for the hub either
+        return bool(called) and _is_of(called[-1][0], _FETCH)
+    fetches = any(name == "from_pretrained" or _is_of(module, _FETCH) for module, name in called)
+    return fetches and (isinstance(error, OSError) or isinstance(error.__cause__, OSError))
+
+
+def _is_of(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
 
 
 class Absent(collections.OrderedDict[str, Any]):
@@ -27,8 +56,7 @@ def install(recorder: Any) -> None:
         try:
             return fetch(url, *args, **kwargs)
         except OSError:
-            name = url.rpartition("/")[2]
-            recorder.warn(f"the weights `{name}` are not on this machine: the model keeps those it was made with")
+            _tell(recorder, url.rpartition("/")[2])
             return Absent()
 
     @functools.wraps(load)
@@ -42,3 +70,23 @@ def install(recorder: Any) -> None:
     torch.nn.Module.load_state_dict = loaded
     for name in ("torchvision._internally_replaced_utils", "torchvision.models._api"):
         when_imported(name, put)
+    when_imported("timm.models._builder", lambda module: _answer_for_timm(module, recorder))
+
+
+def _answer_for_timm(module: Any, recorder: Any) -> None:
+    """Timm renames what it loads in ways of each model, so nothing of it is asked for."""
+    load = module.load_pretrained
+
+    @functools.wraps(load)
+    def loaded(model: torch.nn.Module, pretrained_cfg: Any = None, *args: Any, **kwargs: Any) -> None:
+        try:
+            load(model, pretrained_cfg, *args, **kwargs)
+        except OSError:
+            known = pretrained_cfg or getattr(model, "pretrained_cfg", None) or {}
+            _tell(recorder, known.get("hf_hub_id") or known.get("architecture") or type(model).__name__)
+
+    module.load_pretrained = loaded
+
+
+def _tell(recorder: Any, name: str) -> None:
+    recorder.warn(f"the weights `{name}` are not on this machine: the model keeps those it was made with")

@@ -52,8 +52,9 @@ def _topk(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     few = 1 < choices <= _MOST_EXPERTS and k < choices
     if few and source.dim() > 1 and source.numel() > choices and dim % source.dim() == source.dim() - 1:
         indices = out[1]
-        if indices.numel() <= mode.values.most_believed:
-            why = DRAWN if hasattr(source.untyped_storage(), _ATTRIBUTE) else ROUTED
+        if mode.values.of(source) is None and indices.numel() <= mode.values.most_believed:
+            drawn = hasattr(source.untyped_storage(), _ATTRIBUTE) and not source.requires_grad
+            why = DRAWN if drawn else ROUTED
             mode.values.believe(indices, _even(indices.shape, choices), why)
     return out
 

@@ -12,10 +12,8 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cotenant.core.errors import TraceError, UsageError
@@ -23,7 +21,7 @@ from cotenant.core.units import format_duration
 from cotenant.tracing import places
 from cotenant.tracing.files import fence, redirect
 from cotenant.tracing.files.overlay import Overlay, cache_folders, scratch_below
-from cotenant.tracing.process import deadline, launched, wire
+from cotenant.tracing.process import deadline, last_words, launched, wire
 from cotenant.tracing.process.sources import provenance
 from cotenant.tracing.process.wire import USAGE
 from cotenant.tracing.untraceable import Untraceable
@@ -212,7 +210,7 @@ class Session:
         answer_error(self.answer, raise_as)
 
     def _raised(self, error: BaseException) -> NoReturn:
-        traceback.print_exception(type(error), error, _own_frames(error.__traceback__))
+        last_words.print_error(error)
         told = f"{_told(error)}{self.mode.reads.blamed(error)}"
         if self.loop.draining and isinstance(error, StopIteration):
             self._answer(partial=False)  # of a loader that was made to run dry
@@ -276,16 +274,6 @@ def _enclosed(request: dict[str, Any], answer: Path) -> Overlay:
     return made
 
 
-def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first frame on; nothing of ours if it was never started."""
-    first = frames
-    while first is not None and (
-        first.tb_frame.f_code.co_filename == __file__ or "runpy" in first.tb_frame.f_code.co_filename
-    ):
-        first = first.tb_next
-    return first
-
-
 def _told(error: BaseException) -> str:
     """What an error says, and where in the user's files it came from."""
     place = places.of_error(error)
@@ -326,7 +314,7 @@ def _exit_text(code: object) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "(no message)"
+    return (lines[0] if lines else places.assertion(error) or "(no message)")[:300]
 
 
 def _header(torch: Any, card: Any) -> dict[str, object]:

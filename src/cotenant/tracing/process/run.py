@@ -24,10 +24,8 @@ _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _LOG_TAIL_BYTES = 4000
 
 # Tracing must not reach out: no hub, no experiment tracker, no GPU. What the caller sets himself, stays.
+_OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 _QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "WANDB_MODE": "disabled",
     "WANDB_DISABLED": "true",
@@ -74,7 +72,8 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         paths = {name: Path(folder, name) for name in ("request", "answer", "log")}
         paths["request"].write_text(json.dumps(request))
-        child_env = {**_QUIET, **env, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+        offline = {} if request.get("online") else _OFFLINE
+        child_env = {**_QUIET, **offline, **env, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
         code = None
         if warm is not None and not show_output:
