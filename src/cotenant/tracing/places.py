@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import os
 import sys
 import sysconfig
@@ -18,6 +19,14 @@ PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 def of_error(error: BaseException) -> str | None:
     """`train.py, line 12`: the innermost frame of the traceback in a file that is the user's own; None without one."""
     return _last(_frames(error.__traceback__))
+
+
+def assertion(error: BaseException) -> str:
+    """What was asserted, as it is written, where an assertion failed that says nothing else; else the empty text."""
+    frames = list(_frames(error.__traceback__))
+    if not isinstance(error, AssertionError) or str(error) or not frames:
+        return ""
+    return linecache.getline(*frames[-1]).strip()
 
 
 def of_call() -> str | None:

@@ -1,7 +1,7 @@
 """Distributions that check values, which nobody computes on the GPU: matrices and whole numbers are as they should be.
 
-Checks of ranges pass by themselves where many values are asked for (see `operators.truth`); what is asked of a single
-value, such as the sum of the only row, is computed as on a GPU and believed. Source: torch/distributions/constraints.py.
+Checks of ranges pass by themselves where many values are asked for (see `operators.truth`); what is asked of one value,
+such as the sum of the only row, is computed as on a GPU and believed. Source: torch/distributions/constraints.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _OF_MATRICES = ("_Symmetric", "_PositiveSemidefinite", "_PositiveDefinite", "_Lo
 
 def install(_: Any) -> None:
     """Let them pass, and samples that are drawn until they are accepted be so at once."""
-    constraints = torch.distributions.constraints
-    for name, kind in list(vars(constraints).items()):
-        if not isinstance(kind, type) or not issubclass(kind, constraints.Constraint) or "check" not in vars(kind):
+    constraints: Any = torch.distributions.constraints
+    kinds: dict[str, Any] = {name: kind for name, kind in vars(constraints).items() if isinstance(kind, type)}
+    for name, kind in kinds.items():
+        if not issubclass(kind, constraints.Constraint) or "check" not in vars(kind):
             continue
         if name in (*_OF_NUMBERS, *_OF_MATRICES):
             kind.check = _passing(kind.check, 2 if name in _OF_MATRICES else 0)

@@ -19,6 +19,8 @@ import torch
 from cotenant.tracing.loading.wishes import StandIn
 
 SAMPLES = 50_000
+_KNOWN_SIZES = {"MNIST": (60_000, 10_000), "CIFAR10": (50_000, 10_000)}
+"""Samples to train on and to test with, of a kind and those made of it: scripts split them by their number."""
 _IMAGES, _OBJECTS = 1000, 8
 _MADE_UP = "_made_up_by_cotenant"
 
@@ -77,7 +79,8 @@ def _make_up(dataset: Any, stand_in: StandIn, asked: dict[str, Any]) -> None:
         names = ("transforms", "transform", "target_transform")
         sets.VisionDataset.__init__(dataset, asked.get("root"), **{each: asked.get(each) for each in names})
     classes = [str(each) for each in range(stand_in.classes)]
-    labels = importlib.import_module("numpy").arange(SAMPLES) % stand_in.classes
+    count = _size(dataset, sets, asked.get("train", True))
+    labels = importlib.import_module("numpy").arange(count) % stand_in.classes
     known = {
         "classes": classes,
         "class_to_idx": {each: index for index, each in enumerate(classes)},
@@ -91,7 +94,14 @@ def _make_up(dataset: Any, stand_in: StandIn, asked: dict[str, Any]) -> None:
     def get(index: int) -> Any:
         return _transformed(dataset, sets, stand_in, int(labels[int(index)]), joint="transforms" in asked)
 
-    dataset.__dict__[_MADE_UP] = {"__getitem__": get, "__len__": lambda: SAMPLES}
+    dataset.__dict__[_MADE_UP] = {"__getitem__": get, "__len__": lambda: count}
+
+
+def _size(dataset: Any, sets: Any, train: bool) -> int:
+    for name, sizes in _KNOWN_SIZES.items():
+        if isinstance(dataset, getattr(sets, name)):
+            return sizes[0 if train else 1]
+    return SAMPLES
 
 
 def _transformed(dataset: Any, sets: Any, stand_in: StandIn, label: int, *, joint: bool) -> tuple[Any, ...]:
@@ -116,7 +126,7 @@ def _stored(dataset: Any, sets: Any, stand_in: StandIn, labels: Any) -> dict[str
     channels, height, width = size_of(stand_in)
 
     def blank(*shape: int) -> Any:
-        return torch.zeros((), dtype=torch.uint8).expand(SAMPLES, *shape)
+        return torch.zeros((), dtype=torch.uint8).expand(len(labels), *shape)
 
     if isinstance(dataset, sets.MNIST):
         return {"data": blank(height, width), "targets": torch.from_numpy(labels)}

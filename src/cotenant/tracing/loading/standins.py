@@ -2,9 +2,10 @@
 
 A stand-in is `SHAPE[:DTYPE[:CLASSES]]`, e.g. `3x224x224`, `3x32x32:uint8:10` or `512:int64:32000`: one sample, the type
 of its numbers, and how many classes (for whole numbers: how many values) there are. It answers where a file or data set
-is missing, never where it is there: torchvision's data sets, `datasets.load_dataset` and `load_from_disk` of Hugging
-Face, `numpy.load`, `torch.load`, images opened with Pillow. With several stand-ins, the first whole-number one of one
-dimension is for text, the first one of three dimensions for images, the first of all for everything else.
+is missing, never where it is there: torchvision's data sets, timm's folders, `datasets.load_dataset` and
+`load_from_disk` of Hugging Face, `numpy.load`, `torch.load`, images opened with Pillow. With several stand-ins, the
+first whole-number one of one dimension is for text, the first one of three dimensions for images, the first of all for
+everything else.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing import places
+from cotenant.tracing.libraries import hub
 from cotenant.tracing.libraries.after_import import when_imported
 from cotenant.tracing.loading.madeup import answer_for, answer_for_coco, picture
+from cotenant.tracing.loading.readers import answer_for_readers
 from cotenant.tracing.loading.tables import image_of, loading
 from cotenant.tracing.loading.wishes import StandIn, stand_in_of
 
@@ -33,7 +37,12 @@ def sample_of(stand_in: StandIn) -> torch.Tensor:
 
 def missing_hint(error: BaseException, given: Sequence[str]) -> str | None:
     """What to do about an error that says that data are not here."""
-    words = f"{type(error).__name__}: {error}".lower()
+    if hub.is_absent(error):
+        return (
+            "is it of a model that is not on this machine (a configuration, a tokenizer, weights)? fetch it once with "
+            "`--online`, or name a folder of this machine that has it"
+        )
+    words = f"{type(error).__name__}: {error} {places.assertion(error)}".lower()
     looks = isinstance(error, (*_FILES, ConnectionError)) or any(
         each in words
         for each in (
@@ -44,6 +53,9 @@ def missing_hint(error: BaseException, given: Sequence[str]) -> str | None:
             "no such file",
             "doesn't exist",
             "out of reach",
+            "path.exists(",
+            "path.isdir(",
+            "path.isfile(",
         )
     )
     if not looks or given or isinstance(error, NotImplementedError):
@@ -63,6 +75,7 @@ def install(texts: Sequence[str], recorder: Any) -> None:
         recorder.warn(f"{what} is not on this machine; made up: {', '.join(texts)}")
 
     when_imported("torchvision.datasets", lambda module: _torchvision(module, image_of(known), told))
+    when_imported("timm.data.dataset", lambda module: answer_for_readers(module, image_of(known), told))
     when_imported("pycocotools.coco", lambda module: answer_for_coco(module, image_of(known), told))
     when_imported("datasets", lambda module: _hugging_face(module, known, told))
     when_imported("numpy", lambda module: _numpy(module, known[0], told))
@@ -113,7 +126,7 @@ def _pillow(module: Any, stand_in: StandIn, told: Callable[[str], None]) -> None
         try:
             return open_image(fp, *args, **kwargs)
         except _FILES:
-            told("images named by the script")
+            told("an image named by the script")
             return picture(stand_in)
 
     module.open = open_
