@@ -53,6 +53,8 @@ def one_reduction(tmp_path, lines):
         ("made(300, 8).var(0)", ((300, 8), (8, 1), (0,), 0, 4, 16)),
         ("torch.var_mean(made(300, 8, dtype=torch.float64), 0)", ((300, 8), (8, 1), (0,), 0, 8, 32)),
         ("torch.linalg.vector_norm(made(300, 8))", ((300, 8), (8, 1), (0, 1), 0, 4, 4)),
+        ("torch.linalg.vector_norm(made(300, 8), dim=())", ((300, 8), (8, 1), (0, 1), 0, 4, 4)),
+        ("made(300, 8, dtype=torch.complex64).norm(dim=0)", ((300, 8), (8, 1), (0,), 0, 8, 4)),
         ("made(300, 8).norm(dim=0)", ((300, 8), (8, 1), (0,), 0, 4, 4)),
     ],
 )

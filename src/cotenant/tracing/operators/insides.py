@@ -192,11 +192,16 @@ _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _NOT_FUNCTIONAL = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
 
 
+def overload(name: str) -> Any:
+    """The operator of that name, such as `sum` or `sum.dim_IntList`; None where this PyTorch has none."""
+    packet, _, rest = name.partition(".")
+    return getattr(getattr(_aten, packet, None), rest or "default", None)
+
+
 def _opened(*names: str) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for name in names:
-        packet, _, overload = name.partition(".")
-        func = getattr(getattr(_aten, packet, None), overload or "default", None)
+        func = overload(name)
         for key in (_EXPLICIT, _NOT_FUNCTIONAL):
             if func is not None and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key.name):
                 found.setdefault(func, key)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-_aten = torch.ops.aten
+from cotenant.tracing.operators.insides import overload
+
 _LEAST_VALUES = 256
 """Elements of a result with which it can be divided."""
 
@@ -63,11 +64,13 @@ def _reduction(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def _is_copied(func: Any, x: Any, out: Any) -> bool:
-    """Whether the elements are converted first: not those of half precision that give float32, nor those of extremes.
+    """Whether the elements are converted first: not those of half precision that give float32, nor complex ones.
 
     Source: aten/src/ATen/native/ReduceOpsUtils.h, `make_reduction_from_out_ty`.
     """
     if func._opname not in ("sum", "nansum", "mean", "prod", "linalg_vector_norm", "norm") or x.dtype == out.dtype:
+        return False
+    if x.dtype.is_complex:  # whose norm is real
         return False
     return not (x.dtype in (torch.float16, torch.bfloat16) and out.dtype is torch.float32)
 
@@ -79,12 +82,14 @@ def _kept_bytes(name: str, x: Any) -> int:
     if name in _MOMENTS:
         number = max(4, x.element_size())
         return 2 * number + max(number, _COUNT_BYTES) + number
+    if x.dtype.is_complex and "norm" in name:  # real numbers, as its result
+        return x.element_size() // 2
     return x.element_size() if name.partition(".")[0] in _KEPT_AS_IS else sum_bytes_of(x.dtype)
 
 
 def _numbers(dims: Any, rank: int) -> tuple[int, ...]:
     """All of them if none is named; a number stands for one."""
-    if dims is None or dims == []:
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return tuple(range(rank))
     named = dims if isinstance(dims, (list, tuple)) else [dims]
     return tuple(sorted(each % rank for each in named)) if rank else ()
@@ -98,18 +103,11 @@ def _known(func: Any) -> tuple[str, int]:
     return name, names.index("dim") if "dim" in names else len(names)
 
 
-def _overloads(names: tuple[str, ...]) -> list[Any]:
-    found = []
-    for each in names:
-        packet, _, overload = each.partition(".")
-        func = getattr(getattr(_aten, packet, None), overload or "default", None)
-        found += [] if func is None else [func]
-    return found
-
-
 _SUMS = (
     *("sum", "sum.dim_IntList", "nansum", "mean", "mean.dim", "prod", "prod.dim_int", "linalg_vector_norm"),
     *("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype"),
 )
-KINDS: dict[Any, Any] = dict.fromkeys(_overloads((*_SUMS, *_KEPT_AS_IS, *_PAIRS, *_MOMENTS)), _reduction)
+KINDS: dict[Any, Any] = {
+    func: _reduction for func in map(overload, (*_SUMS, *_KEPT_AS_IS, *_PAIRS, *_MOMENTS)) if func is not None
+}
 """What records a call, by operator."""
