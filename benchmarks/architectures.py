@@ -22,9 +22,9 @@ from kept_results import commit, keep, today, version
 
 from cotenant.core.errors import TraceError
 from cotenant.core.trace import MemoryTrace
+from cotenant.tracing.process.forkserver_client import ForkServerClient
 from cotenant.tracing.process.program import Program
-from cotenant.tracing.process.run import trace
-from cotenant.tracing.process.warm import WarmTracer
+from cotenant.tracing.process.trace_script import trace_script
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = "benchmarks/jobs/architecture.py"
@@ -66,20 +66,20 @@ def _let_torchvision_import() -> None:
     """A CUDA build of it beside a CPU build of torch imports where its operators are declared."""
     if "torchvision" in sys.modules:
         return
-    from cotenant.tracing.operators import vision
+    from cotenant.tracing.operators import torchvision_ops
 
     spec = importlib.util.find_spec("torchvision")
-    vision.load_or_declare(Path(spec.origin).parent if spec is not None and spec.origin else None)
+    torchvision_ops.load_or_declare(Path(spec.origin).parent if spec is not None and spec.origin else None)
 
 
 def traces(library: str, chosen: list[str]) -> Iterator[tuple[str, MemoryTrace | TraceError]]:
     """Each name with its trace, or with why there is none."""
-    with WarmTracer() as warm:
+    with ForkServerClient() as warm:
         for name in chosen:
             program = Program(python=sys.executable, kind="script", target=JOB, args=(library, name))
             where = {"workdir": str(ROOT), "env": dict(os.environ), "timeout_s": TIMEOUT_S}
             try:
-                yield name, trace(program, card=CARD, steps=2, warm=warm, **where)  # type: ignore[arg-type]
+                yield name, trace_script(program, card=CARD, steps=2, warm=warm, **where)  # type: ignore[arg-type]
             except TraceError as error:
                 yield name, error
 

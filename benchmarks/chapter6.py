@@ -24,15 +24,15 @@ from kept_results import RESULTS, keep, today, version
 
 from cotenant.sim import cluster, traces
 from cotenant.sim.cluster import Cluster
-from cotenant.sim.evaluate import Setting, evaluate
-from cotenant.sim.jobs import Trace
-from cotenant.sim.metrics import Metrics, metrics_of
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.evaluation import Experiment, evaluate
+from cotenant.sim.metrics import SimMetrics, metrics_of
 from cotenant.sim.report.page import write_report
-from cotenant.sim.run import simulate
-from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import Trace
 
 NO_GATE = {"smact_limit": 1.0, "smocc_limit": 1.0, "drama_limit": 1.0}
-AS_BUILT = {"settle_s": 90.0, "retries_block": True}
+AS_BUILT = {"warmup_s": 90.0, "retries_block": True}
 LEAST = 0.001
 """A limit that any job is above."""
 
@@ -59,7 +59,7 @@ def thesis(prefer: str, gib: float | None, smact: float | None, *, sharing: str 
     Its gate is on SMACT alone, over a window of 90 s; while a job waits that ran out of memory, nobody else starts.
     """
     gate = NO_GATE if smact is None else {"smact_limit": smact, "smocc_limit": LEAST, "drama_limit": LEAST}
-    return {**gate, "prefer": prefer, "unknown_gib": gib, "spare_gib": 0.0, "sharing": sharing, **AS_BUILT}
+    return {**gate, "prefer": prefer, "unknown_gib": gib, "headroom_gib": 0.0, "sharing": sharing, **AS_BUILT}
 
 
 MIX_90 = (
@@ -158,8 +158,8 @@ def heading(seeds: int) -> list[str]:
     ]
 
 
-def run(trace: Trace, gpus: Cluster, case: Case, seed: int) -> Metrics:
-    config = WorldConfig(seed=seed)
+def run(trace: Trace, gpus: Cluster, case: Case, seed: int) -> SimMetrics:
+    config = SimulationConfig(seed=seed)
     # Published policies kept no history: what they knew of a job is what its GPU showed.
     learn = None if case.policy in ("lucid", "horus", "marginal-gain") else False
     return metrics_of(
@@ -167,7 +167,7 @@ def run(trace: Trace, gpus: Cluster, case: Case, seed: int) -> Metrics:
     )
 
 
-def absolute(found: Sequence[Metrics]) -> str:
+def absolute(found: Sequence[SimMetrics]) -> str:
     names = ("makespan_s", "jct_mean_s", "energy_j")
     means = [statistics.mean(getattr(each, name) for each in found) for name in names]
     shown = (f"{means[0] / 60:.0f} min", f"{means[1] / 60:.0f} min", f"{means[2] / 1e6:.1f} MJ")
@@ -175,7 +175,7 @@ def absolute(found: Sequence[Metrics]) -> str:
     return f"| exclusive | {' | '.join(cells)} |"
 
 
-def row(case: Case, found: Sequence[Metrics], baseline: Sequence[Metrics]) -> str:
+def row(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> str:
     cells = []
     for name, published in (("makespan_s", case.makespan), ("jct_mean_s", case.jct), ("energy_j", case.energy)):
         changes = [getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)]
@@ -190,7 +190,7 @@ def row(case: Case, found: Sequence[Metrics], baseline: Sequence[Metrics]) -> st
     return f"| {case.name} | {' | '.join(cells)} |"
 
 
-def row_of_picture(case: Case, found: Sequence[Metrics], baseline: Sequence[Metrics]) -> Row:
+def row_of_picture(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> Row:
     """The same figures, as parts of exclusive."""
     told: dict[str, tuple[float, float, float, float | None]] = {}
     for title, name, published in (
@@ -206,7 +206,7 @@ def row_of_picture(case: Case, found: Sequence[Metrics], baseline: Sequence[Metr
 
 
 def figures(name: str, gpus: str, path: Path) -> None:
-    setting = Setting(trace=traces.load(name), cluster=cluster.parse(gpus), config=WorldConfig(record=True))
+    setting = Experiment(trace=traces.load(name), cluster=cluster.parse(gpus), config=SimulationConfig(record=True))
     names = ["exclusive", "horus", "lucid", "carma", "aegis", "most-memory", "marginal-gain"]
     write_report(evaluate(setting, names, bootstrap=4), path)
     print(f"wrote {path}")

@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.sim.report.style import STYLE
-from cotenant.sim.report.svg import Bar, bars
+from cotenant.reporting.charts import Bar, bars
+from cotenant.reporting.style import STYLE
 
 WIDTH, TITLE, GAP = 430, 26, 18
 

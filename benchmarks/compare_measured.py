@@ -19,14 +19,14 @@ from kept_results import RESULTS
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB, format_bytes
-from cotenant.estimators.profiles import DeviceProfile, profile, profile_from, profiles
+from cotenant.demo.accuracy import ErrorSummary, signed_error, summarize_errors
 from cotenant.estimators.traced import TracedEstimator, TracedResult
-from cotenant.study.accuracy import ErrorSummary, signed_error, summarize_errors
-from cotenant.study.measure.card import commit, setup_of
-from cotenant.study.measure.differences import compare, describe, read_history, recorded_allocs, traced_allocs
-from cotenant.study.measure.dry import explain
-from cotenant.study.measure.jobs import MeasureJob, read_jobs
-from cotenant.study.measure.rows import read_rows
+from cotenant.gpu_specs import GpuSpec, all_gpu_specs, gpu_spec, parse_gpu_spec
+from cotenant.measurement.data_card import commit, setup_of
+from cotenant.measurement.dry_run import explain
+from cotenant.measurement.job_list import MeasureJob, read_jobs
+from cotenant.measurement.result_table import read_rows
+from cotenant.measurement.trace_diff import compare, describe, read_history, recorded_allocs, traced_allocs
 
 KINDS = ("allocated", "reserved", "device")
 
@@ -84,17 +84,17 @@ def main() -> int:
     return int(bool(problems))
 
 
-def find_profile(rows: Sequence[Mapping[str, str]], file: Path | None) -> DeviceProfile:
+def find_profile(rows: Sequence[Mapping[str, str]], file: Path | None) -> GpuSpec:
     """The profile of `file`, or the shipped one of the GPU that the rows name."""
     if file is not None:
-        return profile_from(file.read_text(encoding="utf-8"))
+        return parse_gpu_spec(file.read_text(encoding="utf-8"))
     name = next(row["gpu"] for row in rows if row["gpu"])
-    return profile(name)
+    return gpu_spec(name)
 
 
-def row_of(run: Mapping[str, str], job: MeasureJob, gpu: DeviceProfile, results: Path | None) -> Row:
+def row_of(run: Mapping[str, str], job: MeasureJob, gpu: GpuSpec, results: Path | None) -> Row:
     """The job traced for the steps that were measured, on `gpu` and the torch of the run."""
-    shipped = {each.name for each in profiles()}
+    shipped = {each.name for each in all_gpu_specs()}
     traced = explain(job, gpu=gpu.name if gpu.name in shipped else job.gpu, python=sys.executable, timeout_s=300)
     result = TracedEstimator(torch_version=run["torch"] or None).on(traced.trace, gpu, env=job.env)
     estimate = result.estimate
@@ -126,7 +126,7 @@ def history_lines(path: Path, result: TracedResult) -> list[str]:
     return describe(compare(traced_allocs(result.scene.events), recorded_allocs(read_history(path))))
 
 
-def report_lines(rows: Sequence[Row], problems: Sequence[str], gpu: DeviceProfile) -> list[str]:
+def report_lines(rows: Sequence[Row], problems: Sequence[str], gpu: GpuSpec) -> list[str]:
     """A line for each job, and the summary."""
     lines = [f"On {gpu.name}: errors of estimates, (estimated - measured) / measured.", ""]
     lines += [f"| job | {' | '.join(KINDS)} | reserved MiB, measured / estimated | bound |", "| --- |" + " --- |" * 5]

@@ -42,7 +42,7 @@ def a_server(count: int, rng: random.Random) -> ServerSnapshot:
         gpu = Gpu(uuid=f"GPU-{index}", index=index, name="A100-40GB", memory_total_bytes=40 * GiB)
         strangers = rng.randrange(0, 20) * GiB
         sample = GpuSample(at_s=0.0, used_bytes=strangers, smact=rng.random())
-        gpus.append(GpuSnapshot(gpu=gpu, samples=(sample,), residents=(), strangers_bytes=strangers))
+        gpus.append(GpuSnapshot(gpu=gpu, samples=(sample,), residents=(), foreign_bytes=strangers))
     return ServerSnapshot(at_s=0.0, gpus=tuple(gpus))
 
 
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     args = parser.parse_args()
     repeats = 3 if args.quick else 5
-    chosen: dict[str, object] = {"settle_s": 0.0} if "settle_s" in options(args.policy) else {}
+    chosen: dict[str, object] = {"warmup_s": 0.0} if "warmup_s" in options(args.policy) else {}
     lines = [
         f"Policy `{args.policy}` {chosen or ''}, seed {args.seed}, median of {repeats}; decisions a second.",
         "",

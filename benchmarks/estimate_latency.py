@@ -26,9 +26,9 @@ import timed_report
 
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB
-from cotenant.estimators.cache import TraceCache
+from cotenant.estimators.trace_cache import TraceCache
 from cotenant.estimators.traced import TracedEstimator
-from cotenant.tracing.process.warm import WarmTracer
+from cotenant.tracing.process.forkserver_client import ForkServerClient
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = "A100-40GB"
@@ -77,7 +77,7 @@ def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
     """A line for each job, and medians."""
     rows: dict[str, tuple[Waited, Waited, Waited]] = {}
     env = dict(os.environ)
-    with tempfile.TemporaryDirectory() as folder, WarmTracer() as warm:
+    with tempfile.TemporaryDirectory() as folder, ForkServerClient() as warm:
         loaded = TracedEstimator(warm=warm)
         kept = TracedEstimator(warm=warm, cache=TraceCache(Path(folder)))
         for name, (script, *args) in jobs.items():

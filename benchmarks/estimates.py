@@ -19,9 +19,9 @@ from pathlib import Path
 from kept_results import commit, keep, today, version
 
 from cotenant.core.units import MiB
-from cotenant.study.accuracy import ErrorSummary, percentile, signed_error, summarize_errors
-from cotenant.study.examples import Estimated, estimate_scripts, find_examples
-from cotenant.study.published import MeasuredScript, measured_scripts
+from cotenant.demo.accuracy import ErrorSummary, percentile, signed_error, summarize_errors
+from cotenant.demo.examples import ScriptEstimate, estimate_scripts, find_examples
+from cotenant.demo.published import MeasuredScript, measured_scripts
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "gpumemnet"
@@ -53,7 +53,7 @@ def main() -> int:
     return int(any(each.problem for each in results))
 
 
-def measure(jobs: Sequence[MeasuredScript]) -> list[Estimated]:
+def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
     """An estimate for every job; one that was measured twice is estimated once."""
     distinct = list({job.title: job for job in jobs}.values())
     found = {}
@@ -62,7 +62,7 @@ def measure(jobs: Sequence[MeasuredScript]) -> list[Estimated]:
         print(f"[{number}/{len(distinct)}] {each.measured.title}: {told}", file=sys.stderr, flush=True)
         found[each.measured.title] = each
     return [
-        Estimated(
+        ScriptEstimate(
             measured=job,
             estimate=found[job.title].estimate,
             problem=found[job.title].problem,
@@ -72,13 +72,13 @@ def measure(jobs: Sequence[MeasuredScript]) -> list[Estimated]:
     ]
 
 
-def rule_of_thumb_bytes(result: Estimated) -> int | None:
+def rule_of_thumb_bytes(result: ScriptEstimate) -> int | None:
     """Four copies of the parameters, as the trace counted them."""
     parameters = result.estimate.breakdown_bytes.get("parameter") if result.estimate else None
     return 4 * parameters if parameters else None
 
 
-def table_lines(results: Sequence[Estimated]) -> list[str]:
+def table_lines(results: Sequence[ScriptEstimate]) -> list[str]:
     lines = [
         "| job | measured MiB | estimated MiB | error | bound MiB | FakeTensor | 4 x parameters | seconds |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -104,7 +104,7 @@ def table_lines(results: Sequence[Estimated]) -> list[str]:
     return lines
 
 
-def summary_lines(results: Sequence[Estimated]) -> list[str]:
+def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
     done = [each for each in results if each.estimate is not None]
     ours = [each.error for each in done if each.error is not None]
     fake = [error_of(each.measured.faketensor_bytes, each.measured.measured_bytes) for each in done]

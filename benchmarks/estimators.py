@@ -25,12 +25,12 @@ from kept_results import commit, keep, today, version
 from cotenant.core.errors import CotenantError
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB
-from cotenant.estimators.compare import opinions
-from cotenant.estimators.profiles import profile
+from cotenant.demo.accuracy import signed_error, summarize_errors
+from cotenant.demo.examples import find_examples
+from cotenant.demo.published import MeasuredScript, measured_scripts
+from cotenant.estimators.compare import compare_estimators
 from cotenant.estimators.traced import TracedEstimator
-from cotenant.study.accuracy import signed_error, summarize_errors
-from cotenant.study.examples import find_examples
-from cotenant.study.published import MeasuredScript, measured_scripts
+from cotenant.gpu_specs import gpu_spec
 
 FAMILIES = ("transformers", "CNN ImageNet", "CNN CIFAR")
 QUICK = (
@@ -112,7 +112,7 @@ def ask(job: MeasuredScript, folder: Path) -> tuple[dict[str, int], dict[str, st
         traced = TracedEstimator().explain(request)
     except CotenantError as error:
         return {}, {"traced": error.message}
-    found = opinions(traced, profile(GPU), command)
+    found = compare_estimators(traced, gpu_spec(GPU), command)
     told = {each.name: each.estimate.device_bytes for each in found if each.estimate is not None}
     return told, {each.name: each.problem for each in found if each.problem is not None}
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 from gpumemnet_real import ROOT, busy, real
 from kept_results import RESULTS, commit, keep, today
 
+from cotenant.demo.accuracy import percentile
 from cotenant.estimators import create
-from cotenant.estimators.learned.features import NetworkLayer
-from cotenant.learn.campaign.ranges import Span
-from cotenant.study.accuracy import percentile
+from cotenant.estimators.learned.network_features import NetworkLayer
+from cotenant.learn.data_collection.ranges import Span
 
 if TYPE_CHECKING:
-    from cotenant.estimators.layers import Kind
+    from cotenant.estimators.layer_kinds import LayerKind
 
 DATA = ROOT.parent / "shared" / "data" / "gpumemnet"
 MODELS = (
@@ -85,11 +85,11 @@ def main() -> int:
 
 
 def kfold(args: argparse.Namespace, models: Sequence[str] = MODELS, folds: int = 5) -> list[str]:
-    from cotenant.learn.models.cards import score_table
-    from cotenant.learn.models.kfold import cross_validate
-    from cotenant.learn.pages.report import PUBLISHED, finding
-    from cotenant.learn.tables.features import table_of
-    from cotenant.learn.tables.published import is_plain, read_published
+    from cotenant.learn.datasets.feature_table import table_of
+    from cotenant.learn.datasets.published import is_plain, read_published
+    from cotenant.learn.models.cross_validation import cross_validate
+    from cotenant.learn.models.model_card import score_table
+    from cotenant.learn.reports.model_report import PUBLISHED, finding
 
     lines = [
         f"{folds} folds by configuration, seed 0, a fresh model for each; out of memory is the class above 40,000 MiB.",
@@ -110,10 +110,10 @@ def kfold(args: argparse.Namespace, models: Sequence[str] = MODELS, folds: int =
 
 def shapes(args: argparse.Namespace) -> list[str]:
     """Each shape of architecture left out once: what is learned of some, tried on another."""
-    from cotenant.learn.models.cards import score_table
-    from cotenant.learn.models.kfold import cross_validate
-    from cotenant.learn.tables.features import table_of
-    from cotenant.learn.tables.published import read_published
+    from cotenant.learn.datasets.feature_table import table_of
+    from cotenant.learn.datasets.published import read_published
+    from cotenant.learn.models.cross_validation import cross_validate
+    from cotenant.learn.models.model_card import score_table
 
     lines = ["Each shape of architecture is tested by models that saw only the others; seed 0."]
     for title, file, source, plain in SETS:
@@ -179,7 +179,7 @@ def overheads(args: argparse.Namespace) -> list[str]:
 
 
 def parser_line(path: Path) -> str:
-    from cotenant.learn.summaries.summary import parse_summary
+    from cotenant.learn.model_summaries.summary import parse_summary
 
     text = path.read_text("utf-8")
     took = timed(lambda: parse_summary(text, sequence=512))
@@ -188,9 +188,9 @@ def parser_line(path: Path) -> str:
 
 def training_times(args: argparse.Namespace, family: str, file: str, source: str) -> dict[str, tuple[int, float]]:
     """Rows, and CPU seconds to fit each model to them."""
+    from cotenant.learn.datasets.feature_table import table_of
+    from cotenant.learn.datasets.published import read_published
     from cotenant.learn.models.training import TRAINED
-    from cotenant.learn.tables.features import table_of
-    from cotenant.learn.tables.published import read_published
 
     rows = [row for row in read_published(args.data / file) if source in row.source]
     table = table_of(rows[:QUICK_ROWS] if args.quick else rows, workers=args.workers)
@@ -206,10 +206,10 @@ def training_times(args: argparse.Namespace, family: str, file: str, source: str
 def model_line(model: str, family: str, rows: int, training_s: float) -> str:
     """What a shipped model takes to answer, on the disk, and to train."""
     from cotenant.estimators.learned.estimators import _Learned
-    from cotenant.estimators.learned.features import Network
+    from cotenant.estimators.learned.network_features import Network
     from cotenant.estimators.learned.weights import shipped
 
-    main_kind: Kind = {"mlp": "linear", "cnn": "conv", "transformer": "attention"}[family]  # type: ignore[assignment]
+    main_kind: LayerKind = {"mlp": "linear", "cnn": "conv", "transformer": "attention"}[family]  # type: ignore[assignment]
     layer = NetworkLayer(kind=main_kind, outputs=65536, parameters=65536, positions=64)
     network = Network(batch=32, layers=(layer, NetworkLayer(kind="linear", outputs=256, parameters=65792)) * 30)
     estimator = create(model)
@@ -235,9 +235,9 @@ def timed(call: Callable[[], object], repeat: int = 200) -> float:
 
 def spread(args: argparse.Namespace) -> list[str]:
     """How evenly the generators draw; pictures with `--write`."""
-    from cotenant.learn.campaign.generate import generate
-    from cotenant.learn.campaign.ranges import load_ranges
-    from cotenant.learn.pages.spread_plot import drawn, save_spread
+    from cotenant.learn.data_collection.generate import generate
+    from cotenant.learn.data_collection.ranges import load_ranges
+    from cotenant.learn.reports.spread_plot import drawn, save_spread
 
     count = QUICK_ROWS if args.quick else 3000
     lines = [

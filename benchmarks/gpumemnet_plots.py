@@ -31,12 +31,12 @@ class RealJob:
 
     title: str
     measured_bytes: int
-    told_bytes: Mapping[str, float]
+    reported_bytes: Mapping[str, float]
 
     @property
     def is_published(self) -> bool:
         """Whether the publication has an estimate for it."""
-        return any(name.endswith("published") for name in self.told_bytes)
+        return any(name.endswith("published") for name in self.reported_bytes)
 
 
 def draw_all(folder: Path, jobs: Sequence[RealJob]) -> tuple[Path, ...]:
@@ -60,7 +60,7 @@ def _draw_jobs(path: Path, title: str, jobs: Sequence[RealJob]) -> None:
     measured = [each.measured_bytes / GiB for each in ordered]
     axes.plot(measured, heights, "|", color="black", markersize=16, markeredgewidth=2.5, label="measured", zorder=2)
     for place, (name, (color, marker, label)) in enumerate(MARKS.items()):
-        told = [(each.told_bytes[name] / GiB, y) for y, each in enumerate(ordered) if name in each.told_bytes]
+        told = [(each.reported_bytes[name] / GiB, y) for y, each in enumerate(ordered) if name in each.reported_bytes]
         if told:
             x, y = zip(*told, strict=True)
             size, above = (14 if name == "traced" else 34), 3 + len(MARKS) - place
@@ -75,13 +75,13 @@ def _draw_errors(path: Path, jobs: Sequence[RealJob]) -> None:
     figure = new_figure(path)
     figure.set_size_inches(10, 4.2)
     axes: Any = figure.add_subplot()
-    names = [name for name in MARKS if any(name in each.told_bytes for each in jobs)][::-1]
+    names = [name for name in MARKS if any(name in each.reported_bytes for each in jobs)][::-1]
     for y, name in enumerate(names):
         color, marker, _ = MARKS[name]
-        ratios = [each.told_bytes[name] / each.measured_bytes for each in jobs if name in each.told_bytes]
+        ratios = [each.reported_bytes[name] / each.measured_bytes for each in jobs if name in each.reported_bytes]
         axes.scatter(ratios, [y] * len(ratios), s=30, color=color, marker=marker, alpha=0.6, linewidths=0)
         axes.plot([statistics.median(ratios)], [y], "|", color="black", markersize=18, markeredgewidth=1.5)
-    counts = [sum(name in each.told_bytes for each in jobs) for name in names]
+    counts = [sum(name in each.reported_bytes for each in jobs) for name in names]
     labels = [f"{MARKS[name][2]} ({count})" for name, count in zip(names, counts, strict=True)]
     axes.set_yticks(range(len(names)), labels, fontsize=8)
     axes.axvline(1, color="#999999", linewidth=0.8, zorder=0)

@@ -14,16 +14,16 @@ from kept_results import RESULTS
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
+from cotenant.demo.accuracy import percentile, signed_error
+from cotenant.demo.examples import find_examples
+from cotenant.demo.published import MeasuredScript, measured_scripts
 from cotenant.estimators.api import explain
-from cotenant.estimators.compare import opinions
+from cotenant.estimators.compare import compare_estimators
 from cotenant.estimators.learned.utilization import utilization_of
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.published.features import features_of
+from cotenant.estimators.trace_features import features_of
 from cotenant.estimators.traced import TracedResult
-from cotenant.scheduling.knowledge.interference import ASSUMED_SMACT, expected_smact
-from cotenant.study.accuracy import percentile, signed_error
-from cotenant.study.examples import find_examples
-from cotenant.study.published import MeasuredScript, measured_scripts
+from cotenant.gpu_specs import gpu_spec
+from cotenant.scheduling.prediction.interference import ASSUMED_SMACT, expected_smact
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = "A100-40GB"
@@ -48,7 +48,7 @@ def real(args: argparse.Namespace) -> list[str]:
     ]
     errors: dict[str, list[float]] = {}
     for job in jobs:
-        found = {name: signed_error(told, job.measured_bytes) for name, told in job.told_bytes.items()}
+        found = {name: signed_error(told, job.measured_bytes) for name, told in job.reported_bytes.items()}
         cells = [f"{found[name]:+.1%}" if name in found else "" for name in columns]
         lines.append(f"| {job.title} | {job.measured_bytes // MiB} | {' | '.join(cells)} |")
         for name, error in found.items():
@@ -74,17 +74,17 @@ def real_jobs(args: argparse.Namespace) -> list[RealJob]:
         _, told = published.pop(published_key(job), (0, {}))
         estimates = estimates_of(job) | told
         print(job.title, file=sys.stderr, flush=True)
-        found.append(RealJob(title=job.title, measured_bytes=job.measured_bytes, told_bytes=estimates))
+        found.append(RealJob(title=job.title, measured_bytes=job.measured_bytes, reported_bytes=estimates))
     for (model, batch), (measured_bytes, told) in {} if args.quick else published.items():
         title = f"{model} --batch-size {batch} (no example)"
-        found.append(RealJob(title=title, measured_bytes=measured_bytes, told_bytes=told))
+        found.append(RealJob(title=title, measured_bytes=measured_bytes, reported_bytes=told))
     return found
 
 
 def estimates_of(job: MeasuredScript) -> dict[str, float]:
     """Device bytes by our estimators, from one trace of the example."""
     traced = trace_of(job)
-    found = opinions(traced, profile(GPU), (job.script, *job.args))
+    found = compare_estimators(traced, gpu_spec(GPU), (job.script, *job.args))
     return {each.name: each.estimate.device_bytes for each in found if each.estimate is not None and each.name in REAL}
 
 

@@ -45,10 +45,10 @@ from kept_results import commit, keep, today, version
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.margin import family_of
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.traced import TracedEstimator, card_of
-from cotenant.tracing.process import wire
-from cotenant.tracing.process.forked import trace_function
+from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
+from cotenant.gpu_specs import gpu_spec
+from cotenant.tracing.process import serialization
+from cotenant.tracing.process.trace_function import trace_function
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "benchmarks" / "jobs"
@@ -109,11 +109,11 @@ def recorded(row: Row, options: Options) -> MemoryTrace:
         key = json.dumps([(JOBS / row.script).read_text(), row.args, row.gpu, options.steps])
         kept = options.traces / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
         if kept.exists():
-            return wire.trace_from_dict(json.loads(kept.read_text()))
+            return serialization.trace_from_dict(json.loads(kept.read_text()))
     job = functools.partial(run_script, str(JOBS / row.script), row.args)
-    trace = trace_function(job, card=card_of(profile(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
+    trace = trace_function(job, card=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
     if kept is not None:
-        wire.save(kept, wire.trace_to_dict(trace))
+        serialization.save(kept, serialization.trace_to_dict(trace))
     return trace
 
 
@@ -122,7 +122,7 @@ def estimate_row(row: Row, options: Options) -> Result:
     began_s = time.perf_counter()
     try:
         trace = recorded(row, options)
-        found = TracedEstimator(torch_version=row.torch).on(trace, profile(row.gpu)).estimate
+        found = TracedEstimator(torch_version=row.torch).on(trace, gpu_spec(row.gpu)).estimate
     except CotenantError as error:
         return Result(row=row, problem=error.message, elapsed_s=time.perf_counter() - began_s)
     problem = "; ".join(found.warnings) if found.partial else None
@@ -132,7 +132,7 @@ def estimate_row(row: Row, options: Options) -> Result:
         allocated_bytes=found.peak_allocated_bytes or 0,
         margin_bytes=found.margin_bytes,
         parameter_bytes=parameter_bytes(trace),
-        family=family_of(trace, profile(row.gpu)),
+        family=family_of(trace, gpu_spec(row.gpu)),
         oom=any(each.startswith("does not fit") for each in found.warnings),
         problem=problem,
         elapsed_s=time.perf_counter() - began_s,

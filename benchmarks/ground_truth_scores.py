@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ground_truth_rows import Group, Row
 
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import profile
-from cotenant.study.accuracy import percentile, signed_error
+from cotenant.demo.accuracy import percentile, signed_error
+from cotenant.gpu_specs import gpu_spec
 
 WORST = 15
 
@@ -127,7 +127,7 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
     for title, with_margin in (("estimate", 0), ("bound", 1)):
         failed = 0
         for each in fits:
-            known = profile(each.row.gpu)
+            known = gpu_spec(each.row.gpu)
             total = known.torch_total_bytes or known.memory_total_bytes
             kernels = outside[each.row.loads]
             asked = each.reserved_bytes + kernels + with_margin * each.margin_bytes

@@ -24,7 +24,7 @@ from pathlib import Path
 from kept_results import keep, today, version
 
 from cotenant.sim.interference.fitting import PairSpeed, fit
-from cotenant.sim.interference.kernel import LEAST_SPEED, Traits
+from cotenant.sim.interference.kernel import MIN_SPEED, Traits
 from cotenant.sim.interference.tables import FITS_PATH, PairRow, pair_rows, traits
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,7 +148,7 @@ def lucid(folder: Path) -> list[str]:
     methods: dict[str, Predict] = {"mean of all": mean_of_all, "victim + partner effects on log speed": effects}
     methods["**kernel fit (ours)**"] = kernel_fit(known, smact_law=False, search_on=600)
     methods["**kernel fit, speeds above 1 believed**"] = kernel_fit(
-        known, smact_law=False, search_on=600, most_speed=math.inf
+        known, smact_law=False, search_on=600, max_speed=math.inf
     )
     return report(f"RTX3090, {len(pairs)} pairs (Lucid), a pair left out (5 folds)", rows, pair_folds(rows, 5), methods)
 
@@ -219,14 +219,14 @@ def errors(found: Sequence[float], rows: Sequence[PairSpeed]) -> str:
 
 
 def kernel_fit(
-    known: Mapping[str, Traits], *, smact_law: bool, search_on: int | None = None, most_speed: float = 1.0
+    known: Mapping[str, Traits], *, smact_law: bool, search_on: int | None = None, max_speed: float = 1.0
 ) -> Predict:
     def predict(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
         hyper = None
         if search_on is not None:
             part = random.Random(SEED).sample(kept, min(search_on, len(kept)))
-            hyper = fit(part, known, smact_law=smact_law, iterations=SEARCH_STEPS, most_speed=most_speed)[1]
-        options = {"hyper": hyper, "iterations": SEARCH_STEPS, "most_speed": most_speed}
+            hyper = fit(part, known, smact_law=smact_law, iterations=SEARCH_STEPS, max_speed=max_speed)[1]
+        options = {"hyper": hyper, "iterations": SEARCH_STEPS, "max_speed": max_speed}
         fitted = fit(kept, known, smact_law=smact_law, **options)[0]
         return [fitted.speed(row.victim, known[row.victim], row.partner, known[row.partner]) for row in out]
 
@@ -259,7 +259,7 @@ def effects(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
         victims = centered(kept, [x - mean - partners.get(r.partner, 0.0) for r, x in zip(kept, logs, strict=True)], 0)
         partners = centered(kept, [x - mean - victims.get(r.victim, 0.0) for r, x in zip(kept, logs, strict=True)], 1)
     return [
-        min(1.0, max(LEAST_SPEED, math.exp(mean + victims.get(row.victim, 0.0) + partners.get(row.partner, 0.0))))
+        min(1.0, max(MIN_SPEED, math.exp(mean + victims.get(row.victim, 0.0) + partners.get(row.partner, 0.0))))
         for row in out
     ]
 
@@ -278,7 +278,7 @@ def trees(known: Mapping[str, Traits]) -> Predict:
         model = HistGradientBoostingRegressor(max_iter=150, learning_rate=0.06, min_samples_leaf=6, random_state=SEED)
         table = lambda rows: [[*known[r.victim].values, *known[r.partner].values] for r in rows]  # noqa: E731
         model.fit(table(kept), [min(1.0, row.speed) for row in kept])
-        return [min(1.0, max(LEAST_SPEED, float(each))) for each in model.predict(table(out))]
+        return [min(1.0, max(MIN_SPEED, float(each))) for each in model.predict(table(out))]
 
     return predict
 

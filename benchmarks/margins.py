@@ -35,8 +35,8 @@ from margin_scales import Guessed, scale_lines
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
 from cotenant.estimators.margin import FAMILIES, above_bytes, family_of, quantile, scale_bytes, score_of
-from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import gpu_spec
 
 SHIPPED = ROOT / "src" / "cotenant" / "estimators" / "data" / "margins.json"
 SETS = {"mlp": 400, "transformer": None, "cnn": None, "timm": 120, "xmem": None}
@@ -101,7 +101,7 @@ def replay_row(row: Row, options: Options) -> Replayed:
     """One row; a job that cannot be traced is told, not raised."""
     if row.measured_oom:
         return Replayed(row=row, problem="ran out of memory")
-    gpu = profile(row.gpu)
+    gpu = gpu_spec(row.gpu)
     try:
         trace = recorded(row, options)
     except CotenantError as error:
@@ -115,7 +115,7 @@ def replay_row(row: Row, options: Options) -> Replayed:
         reserved_bytes=found.replay.peak_reserved_bytes,
         allocated_bytes=found.replay.peak_allocated_bytes,
         spread_bytes=found.spread_bytes,
-        split_bytes=found.interval.split_bytes,
+        split_bytes=found.reserved_range.split_bytes,
     )
 
 

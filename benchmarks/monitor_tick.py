@@ -31,14 +31,14 @@ from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, GpuBackend
 from cotenant.core.units import GiB
-from cotenant.daemon.watching.monitor import Monitor
-from cotenant.daemon.watching.progress import ProgressFiles
-from cotenant.engines.attempt_files import AttemptFolder
-from cotenant.engines.local import LocalEngine, _Watched
-from cotenant.gpus.history import GpuHistory
-from cotenant.gpus.simulated import SimulatedServer
+from cotenant.daemon.monitoring.monitor import Monitor
+from cotenant.daemon.monitoring.progress_files import ProgressFiles
+from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.local import LocalEngine, _WatchedAttempt
+from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
+from cotenant.simserver.backend import SimulatedServer
 from fake_pynvml import MIB, FakeDriver, FakeGpu
 
 PARTS = ("read the GPUs", "whose processes, and their steps", "keep the past", "add up, in the manager", "all")
@@ -151,8 +151,8 @@ def measured(
     paths = [files.make(ref.job_id, os.geteuid()) for ref in refs.values()]
     # As if the engine had started them; on the simulated server all are this process.
     for pid, ref in refs.items() if name != "simulated" else [(os.getsid(0), AttemptRef(job_id=1, attempt=1))]:
-        folder_of = AttemptFolder(folder, ref)
-        engine._watched[ref] = _Watched(folder=folder_of, runner_pid=pid, runner=None, descriptor=-1)
+        folder_of = AttemptDir(folder, ref)
+        engine._watched[ref] = _WatchedAttempt(folder=folder_of, runner_pid=pid, runner=None, descriptor=-1)
     clock = iter(range(1, 10**9))
     monitor = Monitor(
         backend,  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def measured(
         emit=lambda _: None,
         rate=files.rate,
     )
-    manager, past = a_manager([gpu.uuid for gpu in inventory], each), GpuHistory(folder / "past.jsonl")
+    manager, past = a_manager([gpu.uuid for gpu in inventory], each), GpuTimeSeries(folder / "past.jsonl")
     spent: dict[str, list[float]] = {part: [] for part in PARTS}
     for tick in range(ticks + 5):
         renew(tick)

@@ -86,16 +86,16 @@ def side(name: str, runs: int, folder: str) -> None:
     if name == "FakeTensorMode":
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        from cotenant.tracing.device import native
+        from cotenant.tracing.device import libtorch_patch
 
-        native.install(1)  # an index asks for the device's guard, which a CPU build lacks
+        libtorch_patch.install(1)  # an index asks for the device's guard, which a CPU build lacks
         with FakeTensorMode():
             print(json.dumps(time_calls(runs)))
         return
-    from cotenant.tracing.process.child import Session
+    from cotenant.tracing.process.session import TracingSession
 
     request: dict[str, Any] = {"program": {}, "card": CARD, "steps": 3, "cudnn_version": 91900}
-    with Session(request, Path(folder, "answer")).mode:
+    with TracingSession(request, Path(folder, "answer")).mode:
         print(json.dumps(time_calls(runs)), flush=True)
         os._exit(0)  # as the tracing process itself ends
 

@@ -33,29 +33,33 @@ from kept_results import keep, today, version
 from quality_limits import AsTheGoalWasSet, fitted_law, least_makespan
 
 from cotenant.core.units import MiB
-from cotenant.scheduling.knowledge import interference as policy_law
-from cotenant.scheduling.knowledge.apart import told_apart
-from cotenant.scheduling.knowledge.interference import AGGRESSION_WITH_MEMORY, EXPECTED_BETWEEN_MIB, EXPECTED_SMACT
+from cotenant.scheduling.prediction import interference as policy_law
+from cotenant.scheduling.prediction.attribution import attribute_activity
+from cotenant.scheduling.prediction.interference import (
+    AGGRESSIVENESS_WITH_MEMORY,
+    EXPECTED_SMACT,
+    EXPECTED_SMACT_RANGE_MIB,
+)
 from cotenant.sim import cluster, traces
-from cotenant.sim.bounds import makespan_bound
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.tables import pair_rows
-from cotenant.sim.jobs import Trace
-from cotenant.sim.mapper import resampled
-from cotenant.sim.metrics import Metrics, interval, metrics_of
-from cotenant.sim.run import simulate
-from cotenant.sim.search import Objective, best_found
+from cotenant.sim.limits.bounds import makespan_bound
+from cotenant.sim.limits.oracle_search import Objective, best_found
+from cotenant.sim.metrics import SimMetrics, interval, metrics_of
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import Trace
 from cotenant.sim.traces.carma import measured_a100
+from cotenant.sim.traces.transforms import resampled
 
 SEED = 1000
 TRIES = 20
 POLICIES = ("exclusive", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"first": "oldest"},
-    {"caution": 1.1},
-    {"caution": 1.2},
-    {"most_jobs": 2},
+    {"safety_factor": 1.1},
+    {"safety_factor": 1.2},
+    {"max_jobs": 2},
     {"asked": 1.7},
     {"asked": 2.0},
 )
@@ -80,13 +84,13 @@ def main() -> None:
     if not args.quick:
         for half in (0, 1):
             drawn, law, told = held_out(half, count // 2)
-            policy_law.AGGRESSION_WITH_MEMORY, policy_law.EXPECTED_SMACT = law, line_without(half)
-            told_apart.cache_clear()
+            policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = law, line_without(half)
+            attribute_activity.cache_clear()
             told += f" SMACT of unknown work: {policy_law.EXPECTED_SMACT[0]:.2f} + "
             told += f"{policy_law.EXPECTED_SMACT[1]:.3f} log2 MiB (ships: {EXPECTED_SMACT[0]}, {EXPECTED_SMACT[1]})."
             lines += [told, "", *section(f"held out, half {half + 1}, on 4 x A100-40GB", drawn, a100)]
-        policy_law.AGGRESSION_WITH_MEMORY, policy_law.EXPECTED_SMACT = AGGRESSION_WITH_MEMORY, EXPECTED_SMACT
-        told_apart.cache_clear()
+        policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = AGGRESSIVENESS_WITH_MEMORY, EXPECTED_SMACT
+        attribute_activity.cache_clear()
         turing = traces.load("aegis-saturn-60")
         drawn = [resampled(turing, seed=SEED + i) for i in range(count // 2)]
         lines += section("2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cluster.parse("4xRTX2080Ti-11GB"))
@@ -142,12 +146,12 @@ def section(
             kept = "" if bound == math.inf else ", nobody slower than 1.5 on average over its run"
             lines[1:1] = ["", f"No schedule beats {statistics.mean(beaten):+.1%} of makespan{kept}."]
     missing = sorted(
-        {each.workload for trace in drawn for each in trace.profiles if not each.told_bytes.get("cotenant")}
+        {each.workload for trace in drawn for each in trace.profiles if not each.reported_bytes.get("cotenant")}
     )
     runs: list[tuple[str, str, dict[str, Any]]] = [(name, "oracle", {}) for name in POLICIES]
     runs += [("marginal-gain", "oracle", dict(each)) for each in VARIANTS]
     runs += [("carma", "gpumemnet", {}), ("marginal-gain", "gpumemnet", {})]
-    if any(each.told_bytes.get("cotenant") for each in drawn[0].profiles):
+    if any(each.reported_bytes.get("cotenant") for each in drawn[0].profiles):
         told = f"Not estimated by us: {', '.join(missing)}." if missing else "All are estimated by us."
         lines[1:1] = ["", told]
         runs += [(name, "cotenant", {}) for name in ("carma", "most-memory", "lucid", "marginal-gain")]
@@ -155,7 +159,7 @@ def section(
     for policy, estimator, options in runs:
         began = time.perf_counter()
         name = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
-        asked = {"slowdown_bound": options.pop("asked", 1.5), "estimator": estimator, "interference": world}
+        asked = {"max_slowdown": options.pop("asked", 1.5), "estimator": estimator, "interference": world}
         found = [metrics_of(simulate(each, gpus, policy, options=options, **asked)) for each in drawn]
         lines.append(row(name, estimator, found, baseline, best, bounds))
         print(title, "|", lines[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
@@ -164,7 +168,7 @@ def section(
         for objective, bound in aims:
             chosen = list(best)
             runs_of = [
-                best_found(drawn[i], gpus, tries=TRIES, seed=i, objective=objective, slowdown_bound=bound).run
+                best_found(drawn[i], gpus, tries=TRIES, seed=i, objective=objective, max_slowdown=bound).run
                 for i in chosen
             ]
             name = f"clairvoyant search, least {objective}" + ("" if bound == math.inf else ", bound 1.5 kept")
@@ -179,8 +183,8 @@ def section(
 def row(
     policy: str,
     estimator: str,
-    found: Sequence[Metrics],
-    baseline: Sequence[Metrics],
+    found: Sequence[SimMetrics],
+    baseline: Sequence[SimMetrics],
     best: dict[int, float],
     bounds: dict[int, float],
 ) -> str:
@@ -212,7 +216,7 @@ def shuffled_families() -> list[str]:
 def line_without(half: int) -> tuple[float, float]:
     """What activity to expect of a memory need, by least squares over the workloads of families not in that half."""
     tested = set(shuffled_families()[half::2])
-    low, high = EXPECTED_BETWEEN_MIB
+    low, high = EXPECTED_SMACT_RANGE_MIB
     known = [each.profile for name, each in measured_a100().items() if family(name) not in tested]
     sizes = [math.log2(min(max(each.peak_bytes / MiB, low), high)) for each in known]
     found = statistics.linear_regression(sizes, [each.smact for each in known])
@@ -238,7 +242,7 @@ def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, fl
         jobs = [chance.choice(known).job(at_s) for at_s in base.submit_s]
         drawn.append(base.changed([replace(each) for each in jobs], name=f"half {half + 1}"))
     told = f"Half {half + 1}: jobs of {len(tested)} of {len(paired)} families; the law is fitted to {len(rows) // 2} "
-    told += f"pairs of the others: {shown(law)} (ships: {shown(AGGRESSION_WITH_MEMORY)})."
+    told += f"pairs of the others: {shown(law)} (ships: {shown(AGGRESSIVENESS_WITH_MEMORY)})."
     return drawn, law, told
 
 

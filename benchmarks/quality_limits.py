@@ -8,13 +8,13 @@ from typing import Any
 
 from cotenant.core.gpu import Sharing
 from cotenant.sim.cluster import Cluster
-from cotenant.sim.interference import Activity, Interference
+from cotenant.sim.engine.speeds import activity_of
+from cotenant.sim.interference import Interference, TrueActivity
 from cotenant.sim.interference.model import DEFAULT_GPU, PairCosts
 from cotenant.sim.interference.sources import MeasuredCosts, SmactCosts
 from cotenant.sim.interference.tables import measured
-from cotenant.sim.jobs import Trace
+from cotenant.sim.trace import Trace
 from cotenant.sim.traces.carma import measured_a100
-from cotenant.sim.world.speeds import activity_of
 
 LARGEST_SET = 4
 RELEASED = (0.0, 0.3, 0.5, 0.7, 0.85)
@@ -29,7 +29,7 @@ class AsTheGoalWasSet:
 
     def speeds(
         self,
-        members: Sequence[Activity],
+        members: Sequence[TrueActivity],
         gpu_type: str = DEFAULT_GPU,  # noqa: ARG002 - of the protocol
         sharing: Sharing = "time-sliced",  # noqa: ARG002
     ) -> list[float]:
@@ -39,7 +39,7 @@ class AsTheGoalWasSet:
             for own, victim in enumerate(members)
         ]
 
-    def _cost(self, victim: Activity, partner: Activity) -> float:
+    def _cost(self, victim: TrueActivity, partner: TrueActivity) -> float:
         return next(cost.slowdown for each in self._sources if (cost := each.cost(victim, partner)) is not None)
 
 

@@ -34,9 +34,9 @@ from cotenant.core.events import JobSubmitted, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB
+from cotenant.demo.crashes import CrashSchedule
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
-from cotenant.study.crashes import Schedule
 
 SEED = 20261121
 
@@ -47,7 +47,7 @@ def schedules(*, quick: bool) -> list[str]:
     jobs = attempts = 0
     faults: list[str] = []
     for seed in range(count):
-        verdict = Schedule(SEED + seed, policy=("most-memory", "best-fit", "exclusive")[seed % 3]).run()
+        verdict = CrashSchedule(SEED + seed, policy=("most-memory", "best-fit", "exclusive")[seed % 3]).run()
         steps += verdict.steps
         jobs += verdict.jobs
         attempts += verdict.attempts
@@ -128,7 +128,7 @@ def queue(*, quick: bool) -> list[str]:
         submit_s = time.perf_counter() - begun
         while any(job["reason"].startswith("number") for job in found.client.jobs(active=True)):
             time.sleep(0.2)
-        list_s = _best(lambda: found.client.jobs(most_waiting=200, most_over=20))
+        list_s = _best(lambda: found.client.jobs(max_waiting=200, max_done=20))
         all_s = _best(lambda: found.client.jobs(active=True))
         listings = [_listing(found, *flags) for flags in ((), ("--json",), ("--all",), ("--all", "--json"))]
         explain_s = _best(lambda: found.client.explain(count))

@@ -16,12 +16,12 @@ from pathlib import Path
 from bench_server import server
 
 from cotenant.cli import directives
-from cotenant.cli.jobspec import describe
-from cotenant.core import radfile
+from cotenant.cli.job_builder import build_job
 from cotenant.core.errors import CotenantError
 from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB
 from cotenant.gpus import dcgm
+from cotenant.jobfiles import carma
 
 DCGMI = Path(__file__).parents[1] / "tests" / "golden" / "dcgmi"
 
@@ -81,7 +81,7 @@ def texts(count: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     readers: dict[str, tuple[str, Callable[[str], object]]] = {
         "job scripts (`#COTENANT`, `#SBATCH`)": (SCRIPT, _read_script),
-        "`.rad` job files": (RAD, lambda text: radfile.parse(text, "fuzz.rad").argv),
+        "`.rad` job files": (RAD, lambda text: carma.parse(text, "fuzz.rad").argv),
         "`dcgmi discovery -l`": ((DCGMI / "discovery.txt").read_text(), dcgm.parse_discovery),
         "`dcgmi dmon`": ((DCGMI / "dmon.txt").read_text(), _read_dmon),
     }
@@ -108,11 +108,11 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def _read_script(text: str) -> object:
-    known = {name: each.annotation for name, each in inspect.signature(describe, eval_str=True).parameters.items()}
+    known = {name: each.annotation for name, each in inspect.signature(build_job, eval_str=True).parameters.items()}
     with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
         file.flush()
-        return directives.read(Path(file.name), directives.options_of(known))
+        return directives.parse_directives(Path(file.name), directives.directive_options(known))
 
 
 def _read_dmon(text: str) -> object:

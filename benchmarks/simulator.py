@@ -25,9 +25,10 @@ from kept_results import commit, keep, today
 from ticking import Node, replay
 
 from cotenant.scheduling import policies
-from cotenant.sim import cluster, mapper, traces
-from cotenant.sim.jobs import Trace, from_zero
-from cotenant.sim.run import simulate
+from cotenant.sim import cluster, traces
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import Trace, from_zero
+from cotenant.sim.traces import transforms
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "traces"
@@ -70,14 +71,14 @@ def one(name: str, data: Path, *, quick: bool) -> dict[str, float]:
     if name == "ticks":
         return run_ticks(cut(trace, *TICKED))
     if quick:
-        trace = mapper.first_jobs(trace, QUICK_JOBS)
+        trace = transforms.first_jobs(trace, QUICK_JOBS)
     if name == "R1":
         return timed(trace, PHILLY_GPUS, "exclusive")
-    made = mapper.assign(trace)
+    made = transforms.assign(trace)
     if name == "R3":
-        made = mapper.repeated(made, 10)
+        made = transforms.repeated(made, 10)
     gpus = 25_000 if name == "R3" else 600
-    return timed(made, f"{gpus}xA100-40GB", SHARING, most_jobs=4)
+    return timed(made, f"{gpus}xA100-40GB", SHARING, max_jobs=4)
 
 
 def cut(trace: Trace, first: int, end: int) -> Trace:
@@ -96,7 +97,7 @@ def timed(trace: Trace, gpus: str, policy: str, **options: object) -> dict[str, 
         "wall_s": run.wall_s,
         "jobs": len(run.trace),
         "ended": run.completed,
-        "events": run.happened,
+        "events": run.event_count,
         "decisions": run.decisions,
         "mean_wait_h": statistics.fmean(waits) / 3600,
         "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

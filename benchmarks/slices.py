@@ -19,10 +19,11 @@ from pathlib import Path
 
 from kept_results import keep, today, version
 
-from cotenant.sim import cluster, mapper, traces
-from cotenant.sim.jobs import Trace
+from cotenant.sim import cluster, traces
 from cotenant.sim.metrics import metrics_of
-from cotenant.sim.run import simulate
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import Trace
+from cotenant.sim.traces import transforms
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data" / "traces" / "philly_jobs.csv.gz"
@@ -40,7 +41,7 @@ RUNS: tuple[tuple[str, dict[str, object]], ...] = (
     ("marginal-gain", {}),
     ("marginal-gain", {"first": "oldest"}),
     ("marginal-gain", {"first": "least-work"}),
-    ("marginal-gain", {"keep_after_s": 86400.0}),
+    ("marginal-gain", {"reserve_after_s": 86400.0}),
 )
 
 
@@ -71,7 +72,7 @@ def window_of(virtual_cluster: str, count: int) -> Trace:
         with path.open("w", newline="") as file:
             csv.writer(file).writerows([titles, *kept])
         trace = traces.load(str(path))
-    return mapper.assign(mapper.window(trace, min(count, len(trace))), seed=0)
+    return transforms.assign(transforms.window(trace, min(count, len(trace))), seed=0)
 
 
 def rows_of(name: str, trace: Trace, gpus: cluster.Cluster) -> list[str]:
@@ -81,7 +82,7 @@ def rows_of(name: str, trace: Trace, gpus: cluster.Cluster) -> list[str]:
     found = [f"{head} exclusive | {base.makespan_s / 3600:.0f} h | {base.jct_mean_s / 3600:.1f} h | - | 100% |"]
     print(found[0], flush=True)
     for policy, options in RUNS:
-        told = metrics_of(simulate(trace, gpus, policy, options=options, slowdown_bound=1.5))
+        told = metrics_of(simulate(trace, gpus, policy, options=options, max_slowdown=1.5))
         changes = [getattr(told, each) / getattr(base, each) - 1 for each in ("makespan_s", "jct_mean_s", "jct_p95_s")]
         label = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
         found.append(f"{head} {label} | {' | '.join(f'{each:+.1%}' for each in changes)} | {told.within_bound:.0%} |")

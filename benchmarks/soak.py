@@ -33,10 +33,10 @@ from kept_results import keep, today
 
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
-from cotenant.gpus.simserver import Attachment, SimulatedServer
 from cotenant.sim import traces
-from cotenant.sim.jobs import Trace
+from cotenant.sim.trace import Trace
 from cotenant.sim.workloads import workload
+from cotenant.simserver.server import Attachment, SimulatedServer
 
 TRACE_SPAN_S = 26_000.0
 """How long the trace takes on four GPUs that are shared; sets the time scale."""
@@ -53,7 +53,7 @@ def public_python() -> str | None:
     if os.geteuid() != 0:
         return None
     for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        command = [each, "-c", "import cotenant.sim.job"]
+        command = [each, "-c", "import cotenant.simserver.fake_job"]
         env = {"PATH": os.defpath, "PYTHONPATH": python_path()}
         with contextlib.suppress(OSError):
             other = {"user": "nobody", "group": "nogroup", "cwd": "/", "env": env}
@@ -138,9 +138,7 @@ class Soak:
         found = workload(name)
         declared = found.peak_bytes * (TOO_SMALL if self._is_too_small(number) else 1.05)
         python = self.python or sys.executable
-        script = (
-            f"echo start >> {self._note(number)}; exec {python} -m cotenant.sim.job --workload {name} --seed {number}"
-        )
+        script = f"echo start >> {self._note(number)}; exec {python} -m cotenant.simserver.fake_job --workload {name} --seed {number}"
         job = {
             "command": ["sh", "-c", script],
             "workdir": str(self._note(number).parent),

@@ -21,7 +21,7 @@ from pathlib import Path
 from kept_results import keep, today
 
 from cotenant.core.errors import SummaryError
-from cotenant.learn.summaries.summary import parse_summary
+from cotenant.learn.model_summaries.summary import parse_summary
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "gpumemnet" / "summaries"

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cotenant.sim.jobs import Trace
+from cotenant.sim.trace import Trace
 
 TickedJob = dict[str, Any]
 SAMPLE_EVERY_S = 60

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from cotenant.estimators.cudnn.answers import installed_cudnn
-from cotenant.estimators.cudnn.worker import Library
+from cotenant.estimators.cudnn.query import installed_cudnn
+from cotenant.estimators.cudnn.worker import CudnnBackend
 
 OPS = ("conv_forward", "conv_dgrad", "conv_wgrad")
 ITEM_BYTES = 4
@@ -76,16 +76,16 @@ def geometries() -> list[Geometry]:
     return sorted(found)
 
 
-def library(capability: int) -> Library:
+def library(capability: int) -> CudnnBackend:
     """The heuristics of cuDNN for one compute capability."""
     for folder in sys.path:
         found = installed_cudnn(str(Path(folder) / "torch"))
         if found is not None:
-            return Library(str(found.graph), [str(each) for each in found.preload], capability)
+            return CudnnBackend(str(found.graph), [str(each) for each in found.preload], capability)
     sys.exit("no cuDNN of 9.8 or later is installed here")
 
 
-def ask(cudnn: Library, op: str, batch: int, geometry: Geometry) -> int | None:
+def ask(cudnn: CudnnBackend, op: str, batch: int, geometry: Geometry) -> int | None:
     """Bytes of workspace; None if cuDNN has no plan."""
     c, k, h, w, r, s, *window, p, q = geometry
     return cudnn.workspace_bytes(
@@ -121,7 +121,7 @@ def encode(nbytes: int | None, batch: int, geometry: Geometry) -> str:
     return best[1]
 
 
-def rows(cudnn: Library, batches: list[int]) -> Iterator[str]:
+def rows(cudnn: CudnnBackend, batches: list[int]) -> Iterator[str]:
     """A line for each geometry: its numbers, then for each operation the codes of all batches."""
     for geometry in geometries():
         codes = [" ".join(encode(ask(cudnn, op, n, geometry), n, geometry) for n in batches) for op in OPS]

@@ -69,7 +69,7 @@ def a_snapshot(
         gpu=a_gpu(index, gib),
         samples=(GpuSample(**{"at_s": at_s, "used_bytes": used, "smact": 0.0, **sample}),),
         residents=residents,
-        strangers_bytes=None if strangers is None else int(strangers * GiB),
+        foreign_bytes=None if strangers is None else int(strangers * GiB),
     )
 
 

@@ -17,7 +17,7 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import ArrayTask, AttemptExit, OomEvidence, ProcessId, Spell, Usage
+from cotenant.core.job import ArrayTask, AttemptExit, CoRun, OomEvidence, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.store.sqlite import SqliteJournal
 
@@ -70,8 +70,10 @@ NEW_IN_SCHEMA_4 = (
         attempt=1,
         exit=AttemptExit(exit_code=0, signal=None, reason="exited"),
         peak_observed_bytes={"GPU-0": 5},
-        spells=(Spell(mates=(2,), seconds=60.0, smact=0.5, steps_hz=4.0, slowdown=1.5),),
-        usage=Usage(gpu_s=60.0, part_s=30.0, byte_s=6e10, sm_s=15.0, sm_known_s=60.0, energy_j=9e3, metered_s=60.0),
+        co_runs=(CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.5, steps_hz=4.0, slowdown=1.5),),
+        usage=ResourceUsage(
+            gpu_s=60.0, gpu_share_s=30.0, byte_s=6e10, sm_s=15.0, sm_known_s=60.0, energy_j=9e3, metered_s=60.0
+        ),
     ),
 )
 

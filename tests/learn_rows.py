@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cotenant.core.units import MiB
-from cotenant.learn.tables.rows import Layer, Row
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
 
 
 def mlp_row(
     widths: Sequence[int] = (700, 600, 100), *, inputs: int = 1000, batch: int = 300, activation: str = "relu", **extras
-) -> Row:
+) -> DatasetRow:
     """Linear layers of `widths`, with batch norm, an activation and dropout between, and a softmax behind."""
     layers: list[Layer] = []
     width = inputs
@@ -25,7 +25,7 @@ def mlp_row(
             layers.append(Layer(kind="dropout", output_shape=(hidden,), parameters=0))
         width = hidden
     layers.append(Layer(kind="softmax", output_shape=(widths[-1],), parameters=0))
-    return Row(
+    return DatasetRow(
         family="mlp",
         config_id="-".join(map(str, (inputs, *widths, batch, activation))),
         status="ok",
@@ -38,7 +38,9 @@ def mlp_row(
     )
 
 
-def cnn_row(channels: Sequence[int] = (16, 24), *, side: int = 32, batch: int = 8, activation: str = "relu") -> Row:
+def cnn_row(
+    channels: Sequence[int] = (16, 24), *, side: int = 32, batch: int = 8, activation: str = "relu"
+) -> DatasetRow:
     """3x3 convolutions with batch norm, an activation and dropout each, then a mean and a linear layer."""
     layers: list[Layer] = []
     before = 3
@@ -52,7 +54,7 @@ def cnn_row(channels: Sequence[int] = (16, 24), *, side: int = 32, batch: int = 
     layers.append(Layer(kind="pool", output_shape=(before, 1, 1), parameters=0))
     layers.append(Layer(kind="linear", output_shape=(10,), parameters=10 * (before + 1)))
     layers.append(Layer(kind="softmax", output_shape=(10,), parameters=0))
-    return Row(
+    return DatasetRow(
         family="cnn",
         config_id="-".join(map(str, (*channels, side, batch, activation))),
         status="ok",
@@ -65,6 +67,6 @@ def cnn_row(channels: Sequence[int] = (16, 24), *, side: int = 32, batch: int = 
     )
 
 
-def measured(row: Row, peak_mib: float) -> Row:
+def measured(row: DatasetRow, peak_mib: float) -> DatasetRow:
     """`row` with another peak."""
     return replace(row, peak_bytes=round(peak_mib * MiB))

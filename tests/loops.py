@@ -9,7 +9,7 @@ from cotenant.core.errors import BackendError, JournalError
 from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, EstimateReady, ServerSampled
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import AttemptExit, ProcessId
-from cotenant.daemon.loop import Loop
+from cotenant.daemon.control_loop import ControlLoop
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
 from cotenant.store.memory import MemoryJournal
@@ -80,7 +80,7 @@ class Bench:
         self.manager = Manager(policies.create("most-memory", {}))
         self.exits = 0
         self.failed = threading.Event()
-        self.loop = Loop(
+        self.loop = ControlLoop(
             manager=self.manager,
             journal=self.disk,
             engine=self.engine,

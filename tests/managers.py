@@ -5,11 +5,11 @@ from __future__ import annotations
 from builders import a_gpu, a_spec, an_estimate
 from cotenant.core.events import (
     AttemptExited,
+    AttemptSample,
     AttemptStarted,
     EstimateReady,
     JobSubmitted,
     Launch,
-    ObservedBytes,
     ServerSampled,
     Tick,
 )
@@ -28,7 +28,7 @@ class Life:
 
     def __init__(self, gpus=1, policy="first-fit", options=None, **config):
         self.gpus = tuple(a_gpu(each) for each in range(gpus))
-        self.manager = Manager(create(policy, {"settle_s": 0, **(options or {})}), ManagerConfig(**config))
+        self.manager = Manager(create(policy, {"warmup_s": 0, **(options or {})}), ManagerConfig(**config))
         self.at_s = 0.0
         self.sample()
 
@@ -68,7 +68,7 @@ class Life:
                     for gpu, each in zip(self.gpus, used, strict=False)
                 },
                 observed=tuple(
-                    ObservedBytes(job_id=job, attempt=attempt, gpu_uuid=f"GPU-{gpu}", used_bytes=int(gib * GiB))
+                    AttemptSample(job_id=job, attempt=attempt, gpu_uuid=f"GPU-{gpu}", used_bytes=int(gib * GiB))
                     for job, attempt, gpu, gib in observed
                 ),
             )
@@ -120,7 +120,7 @@ class WorkingLife:
         for _ in range(max(1, seconds)):
             self.at_s += 1.0 if seconds else 0.0
             observed = tuple(
-                ObservedBytes(
+                AttemptSample(
                     job_id=job_id,
                     attempt=len(self.manager.jobs[job_id].attempts),
                     gpu_uuid=uuid,
@@ -151,7 +151,7 @@ class WorkingLife:
             exit=end,
             peak_observed_bytes={},
         )
-        event = self.manager.witnessed(event)
+        event = self.manager.with_telemetry(event)
         del self.holds[job_id]
         return self.send(event)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from builders import a_resident, a_snapshot
-from cotenant.scheduling.knowledge.interference import Activity, Fingerprints
 from cotenant.scheduling.policies import create
+from cotenant.scheduling.prediction.interference import GpuActivity, LearnedInterference
 
 AT_S = 1000.0
 
@@ -12,13 +12,13 @@ AT_S = 1000.0
 class Facts:
     """What a test says is known, by the first word behind the script."""
 
-    def __init__(self, durations_s=None, fingerprints=None, **smacts):
+    def __init__(self, durations_s=None, interference=None, **smacts):
         self.smacts = smacts
         self.durations_s = durations_s or {}
-        self.fingerprints = fingerprints or Fingerprints()
+        self.interference = interference or LearnedInterference()
 
     def activity(self, job):
-        return Activity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))
+        return GpuActivity(workload=job.spec.name, smact=self.smacts.get(job.spec.name))
 
     def duration_s(self, job):
         return self.durations_s.get(job.spec.name)
@@ -29,7 +29,9 @@ class Facts:
 
 def busy(gib=4, smact=0.5, job_id=100, **changes):
     """A resident that has been at work for long."""
-    return a_resident(gib, job_id=job_id, placed_at_s=0.0, seen_at_s=0.0, workload=f"w{smact}", smact=smact, **changes)
+    return a_resident(
+        gib, job_id=job_id, placed_at_s=0.0, first_active_at_s=0.0, workload=f"w{smact}", smact=smact, **changes
+    )
 
 
 def placer(name, *gpus, facts=None, **options):
@@ -50,5 +52,5 @@ def gpu(place, *residents, **sample):
 
 
 def verdict(placer, job_id=1, at_s=AT_S):
-    (found,) = placer.explain(job_id, at_s).verdicts
+    (found,) = placer.explain(job_id, at_s).rejections
     return f"{found.rule}: {found.reason}"

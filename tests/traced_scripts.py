@@ -18,7 +18,7 @@ import pytest
 
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.trace import CATEGORIES, MemoryTrace
-from cotenant.tracing.process import nursery, wire
+from cotenant.tracing.process import forkserver, serialization
 
 A100 = {"name": "A100", "total_bytes": 40 * 2**30, "capability": [8, 0], "sm_count": 108, "count": 1}
 LIMIT_S = 120
@@ -61,7 +61,7 @@ def traced(
     told = json.loads(answer.read_text())
     if "error" in told:
         raise TraceError(told["error"]["kind"], told["error"]["message"], hint=told["error"]["hint"])
-    trace = wire.trace_from_dict(told["trace"])
+    trace = serialization.trace_from_dict(told["trace"])
     check_well_formed(trace)
     return trace
 
@@ -71,9 +71,9 @@ def _load() -> None:
     """Import once what a warm tracer has loaded: nine tenths of the time of a small trace, if each fork did so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in nursery._PARTS:
+        for each in forkserver._PRELOADED:
             importlib.import_module(f"cotenant.tracing.{each}")
-        for each in nursery._LATER:
+        for each in forkserver._PRELOADED_WHEN_IDLE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(each)
 
@@ -88,15 +88,15 @@ def _child(request: dict, answer: Path, folder: Path) -> None:
     warnings.simplefilter("ignore")
     import torch
 
-    from cotenant.tracing.process import child
+    from cotenant.tracing.process import session as tracing_session
 
     torch.set_num_threads(1)
     try:
-        session = child.Session(request, answer)
+        session = tracing_session.TracingSession(request, answer)
     except TraceError as error:
-        child.answer_error(answer, error)
+        tracing_session.answer_error(answer, error)
     except UsageError as error:
-        child.answer_error(answer, child.refused(error))
+        tracing_session.answer_error(answer, tracing_session.as_trace_error(error))
     session.run(session.script)
 
 

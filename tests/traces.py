@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 from cotenant.core.units import MiB
 
 HEADER: Mapping[str, object] = {
@@ -35,7 +35,7 @@ def call(number: int, phase: str = "forward") -> MemoryEvent:
     return MemoryEvent("op", number, 0, "", phase, "", 0, 0)
 
 
-def a_trace(events: Iterable[MemoryEvent], ops: Iterable[OpCall] = (), **header: Any) -> MemoryTrace:
+def a_trace(events: Iterable[MemoryEvent], ops: Iterable[LibraryCall] = (), **header: Any) -> MemoryTrace:
     """A trace of these events, made by torch 2.13 for an A100."""
     return MemoryTrace(events=tuple(events), ops=tuple(ops), header={**HEADER, **header})
 
@@ -56,7 +56,7 @@ def steps(*, batch_mib: float = 400, layers: int = 4, count: int = 3) -> MemoryT
     return a_trace(events)
 
 
-def conv_call(kind: str = "conv_forward", batch: int = 32, **changes: Any) -> OpCall:
+def conv_call(kind: str = "conv_forward", batch: int = 32, **changes: Any) -> LibraryCall:
     """The second convolution of VGG-16."""
     params = {
         "x": (batch, 64, 224, 224),
@@ -75,4 +75,4 @@ def conv_call(kind: str = "conv_forward", batch: int = 32, **changes: Any) -> Op
         "allow_tf32": True,
         **changes,
     }
-    return OpCall(kind=kind, thread="main", params=params)
+    return LibraryCall(kind=kind, thread="main", params=params)

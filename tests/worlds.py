@@ -6,11 +6,11 @@ from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.sim import cluster
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.run import simulate
-from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
-NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
+NO_DELAY = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
 
 
 class Halves:
@@ -42,17 +42,17 @@ class Eager:
 
 
 def need(job):
-    return max(job.estimate.bound_bytes if job.estimate else 0, job.floor_bytes)
+    return max(job.estimate.bound_bytes if job.estimate else 0, job.min_memory_bytes)
 
 
-def a_profile(name="w", gib=8.0, first_gib=None, smact=0.5, told_gib=None):
+def a_profile(name="w", gib=8.0, first_gib=None, smact=0.5, reported_gib=None):
     size = int(gib * GiB)
-    return Profile(
+    return JobProfile(
         workload=name,
         first_peak_bytes=size if first_gib is None else int(first_gib * GiB),
         peak_bytes=size,
         smact=smact,
-        told_bytes={} if told_gib is None else {"horus": int(told_gib * GiB)},
+        reported_bytes={} if reported_gib is None else {"horus": int(reported_gib * GiB)},
     )
 
 

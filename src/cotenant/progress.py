@@ -21,12 +21,12 @@ import time
 
 __all__ = ["at", "step"]
 
-LEAST_GAP_S = 0.2
+MIN_INTERVAL_S = 0.2
 """Between two writes: a step costs less than a microsecond, a write a few."""
 RECORD_BYTES = 48
 
 
-class _Teller:
+class _ProgressWriter:
     """Writes to the file of this process' job; `descriptor` is -1 where there is nobody to tell."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class _Teller:
             atexit.register(self.write)
 
     def tell(self) -> None:
-        if self.descriptor >= 0 and time.monotonic() - self.written[1] >= LEAST_GAP_S:
+        if self.descriptor >= 0 and time.monotonic() - self.written[1] >= MIN_INTERVAL_S:
             self.write()
 
     def write(self) -> None:
@@ -60,25 +60,25 @@ class _Teller:
             os.pwrite(self.descriptor, f"{self.count:.3f} {now_s:.6f}\n".rjust(RECORD_BYTES).encode(), 0)
 
 
-_teller: _Teller | None = None
+_writer: _ProgressWriter | None = None
 
 
-def _found() -> _Teller:
-    global _teller
-    if _teller is None:
-        _teller = _Teller()
-    return _teller
+def _get_writer() -> _ProgressWriter:
+    global _writer
+    if _writer is None:
+        _writer = _ProgressWriter()
+    return _writer
 
 
 def step(steps: float = 1) -> None:
     """So many steps more have been made."""
-    teller = _found()
+    teller = _get_writer()
     teller.count += steps
     teller.tell()
 
 
 def at(count: float) -> None:
     """So many steps have been made in all."""
-    teller = _found()
+    teller = _get_writer()
     teller.count = float(count)
     teller.tell()

@@ -136,7 +136,7 @@ def test_exit_of_a_watched_attempt_is_told_to_the_listener_only(bench, tmp_path)
 
 
 def test_stop_of_a_runner_that_does_not_answer(bench, monkeypatch):
-    monkeypatch.setattr("cotenant.engines.local.RUNNER_LATE_S", 0.1)
+    monkeypatch.setattr("cotenant.engines.local.RUNNER_REPLY_TIMEOUT_S", 0.1)
     bench.launch("sleep", "1000")
     runner = bench.wait(AttemptStarted).process.pid
     os.kill(runner, signal.SIGSTOP)

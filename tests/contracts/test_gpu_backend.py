@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.core.errors import BackendError, UnknownName
 from cotenant.gpus import NAMES, create
-from cotenant.gpus.simulated import SimulatedServer
+from cotenant.simserver.backend import SimulatedServer
 from fake_pynvml import FakeDriver, FakeGpu
 
 GIB = 2**30
@@ -128,5 +128,5 @@ def test_simulated_without_a_server(tmp_path, folder):
 
 
 def test_room_does_not_load_the_driver_library():
-    code = "import sys, cotenant.gpus, cotenant.gpus.simulated; assert 'pynvml' not in sys.modules"
+    code = "import sys, cotenant.gpus, cotenant.simserver.backend; assert 'pynvml' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

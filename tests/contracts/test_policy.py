@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from builders import a_job, a_resident, a_server, a_snapshot
 from cotenant.core.gpu import GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import Job
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.placement import Deferral, Placement
+from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.policies import create, policies
-from cotenant.scheduling.policy import Policy
 
 NOW_S = 1000.0
 FEW = settings(max_examples=25, deadline=None)
@@ -32,7 +32,7 @@ def residents(draw: st.DrawFn, place: int) -> tuple[Resident, ...]:
             job_id=1000 + 10 * place + each,
             sharing=sharing,
             placed_at_s=draw(st.sampled_from([0.0, NOW_S - 5])),
-            seen_at_s=draw(st.sampled_from([None, 10.0, NOW_S - 1])),
+            first_active_at_s=draw(st.sampled_from([None, 10.0, NOW_S - 1])),
         )
         for each in range(count)
     )
@@ -159,20 +159,20 @@ def test_gangs_get_all_of_their_gpus_or_none(policy, queue, server):
 @given(queues(), servers())
 def test_every_wait_has_a_reason_and_one_verdict_per_gpu(policy, queue, server):
     for each in policy.decide(queue, server):
-        if isinstance(each, Wait):
+        if isinstance(each, Deferral):
             assert each.reason
-            assert [verdict.gpu_uuid for verdict in each.verdicts] == [gpu.gpu.uuid for gpu in server.gpus]
-            assert all(verdict.rule and verdict.reason for verdict in each.verdicts)
+            assert [verdict.gpu_uuid for verdict in each.rejections] == [gpu.gpu.uuid for gpu in server.gpus]
+            assert all(verdict.rule and verdict.reason for verdict in each.rejections)
 
 
 @FEW
 @given(queues(), servers())
 def test_unknown_memory_in_use_admits_nothing(policy, queue, server):
-    blind = ServerSnapshot(at_s=NOW_S, gpus=tuple(replace(each, strangers_bytes=None) for each in server.gpus))
+    blind = ServerSnapshot(at_s=NOW_S, gpus=tuple(replace(each, foreign_bytes=None) for each in server.gpus))
     answers = policy.decide(queue, blind)
-    assert all(isinstance(each, Wait) for each in answers)
-    first = next(each for each in answers if isinstance(each, Wait))
-    assert {each.rule for each in first.verdicts} <= {"fresh_telemetry"}
+    assert all(isinstance(each, Deferral) for each in answers)
+    first = next(each for each in answers if isinstance(each, Deferral))
+    assert {each.rule for each in first.rejections} <= {"stale_telemetry"}
 
 
 @FEW

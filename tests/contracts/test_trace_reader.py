@@ -9,12 +9,12 @@ import pytest
 from cotenant.core.errors import CotenantError, UnknownName, UsageError
 from cotenant.sim import traces
 
-NAMES = list(traces.READERS)
+NAMES = list(traces.FORMATS)
 
 
 @pytest.fixture(params=NAMES)
 def reader(request):
-    return traces.READERS[request.param]
+    return traces.FORMATS[request.param]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def example(reader, tmp_path):
 
 
 def test_is_registered_under_its_name_with_a_line_for_people(reader):
-    assert traces.READERS[reader.name] is reader
+    assert traces.FORMATS[reader.name] is reader
     assert 10 < len(reader.about) < 100
 
 
@@ -37,7 +37,7 @@ def test_reads_its_example_without_being_told_the_format(reader, example):
 
 
 def test_no_other_format_takes_its_example_first(reader, example):
-    takers = [each.name for each in traces.READERS.values() if each.recognizes(example, reader.example)]
+    takers = [each.name for each in traces.FORMATS.values() if each.recognizes(example, reader.example)]
     assert takers[0] == reader.name
 
 
@@ -72,7 +72,7 @@ def test_damaged_files_are_errors_with_the_file_in_them(reader, tmp_path, damage
 
 def test_cut_in_the_middle_is_an_error_or_fewer_jobs(reader, tmp_path):
     path = tmp_path / reader.example_name
-    whole = len(traces.READERS[reader.name].example)
+    whole = len(traces.FORMATS[reader.name].example)
     path.write_text(reader.example[: whole // 2])
     try:
         found = reader.read(path)

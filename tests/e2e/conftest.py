@@ -112,7 +112,7 @@ class Site:
 
     def simulated(self, *options, gib, **fields):
         """Id of a new job that uses simulated GPUs, `gib` of memory promised."""
-        command = (sys.executable, "-m", "cotenant.sim.job", *options)
+        command = (sys.executable, "-m", "cotenant.simserver.fake_job", *options)
         return self.submit(*command, declared_bytes=int(gib * 2**30), **fields)
 
     def wait(self, job_id):

@@ -15,15 +15,15 @@ import pytest
 
 from cotenant.core.errors import CotenantError
 from cotenant.daemon.client import Client
-from cotenant.study.demo_server import demo_server
-from cotenant.study.published import TraceJob
-from cotenant.study.server_run import summarize_run
+from cotenant.demo.published import PublishedJob
+from cotenant.demo.run_summary import summarize_run
+from cotenant.demo.server import demo_server
 
 TIMEOUT_S = 60
 
 
-def a_submission(number=0, workload="mnist_bs32", mib="1776", declared=None) -> TraceJob:
-    return TraceJob(
+def a_submission(number=0, workload="mnist_bs32", mib="1776", declared=None) -> PublishedJob:
+    return PublishedJob(
         number=number,
         arrival_s=number * 30.0,
         workload=workload,
@@ -67,7 +67,7 @@ def test_a_trace_is_run_and_nothing_is_left(folder):
         jobs = server.run(trace, seen.append, limit_s=TIMEOUT_S)
         assert list(folder.iterdir()) != []
     assert [job.state.outcome for job in jobs] == ["completed", "completed"]
-    assert [job.spec.declared_bytes for job in jobs] == [each.told_bytes for each in trace]
+    assert [job.spec.declared_bytes for job in jobs] == [each.reported_bytes for each in trace]
     assert seen[-1].is_over
     assert summarize_run(jobs, time_scale=300).makespan_s >= 140  # `mnist_bs32` alone takes 140 s
     assert list(folder.iterdir()) == []

@@ -166,11 +166,14 @@ def test_explain_names_the_rule_and_the_numbers_of_each_gpu(server):
     waits = server.submit("true", declared_bytes=20 * GiB)
     assert server.cli("explain", str(waits)).stdout == (
         f"job {waits} waits: 1 GPU with 20.0 GiB available, none of 2 qualifies\n"
-        "  GPU 0  fits_memory  needs 20.0 GiB, 10.0 GiB available\n"
-        "  GPU 1  fits_memory  needs 20.0 GiB, 10.0 GiB available\n"
+        "  GPU 0  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
+        "  GPU 1  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
     )
     told = json.loads(server.cli("explain", str(waits), "--json").stdout)
-    assert [(each["gpu"], each["rule"]) for each in told["verdicts"]] == [(0, "fits_memory"), (1, "fits_memory")]
+    assert [(each["gpu"], each["rule"]) for each in told["rejections"]] == [
+        (0, "insufficient_memory"),
+        (1, "insufficient_memory"),
+    ]
     rows = server.cli("gpus", "--no-header", "--format", "gpu,promised,available,residents").stdout.splitlines()
     assert rows[0].split() == ["0", "30.0", "GiB", "10.0", "GiB", f"{jobs[0]}:job"]
 

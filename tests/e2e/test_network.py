@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.core.errors import NotPermitted
 from cotenant.daemon.client import Client
-from cotenant.daemon.remote import remote_of
+from cotenant.daemon.remote_address import remote_from_env
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def remote(site):
 def from_afar(remote):
     """The client that the environment of `remote` describes."""
     client = Client()
-    client._remote = remote_of(remote.env)
+    client._remote = remote_from_env(remote.env)
     return client
 
 

@@ -13,7 +13,7 @@ echo finished
 
 def test_a_job_whose_time_slot_is_over_saves_makes_room_and_goes_on_later(site):
     site.start(simulate="1xA100-40GB")
-    long = site.submit("sh", "-c", CHECKPOINTS, "sh", "30", exclusive=True, slot_s=1.0)
+    long = site.submit("sh", "-c", CHECKPOINTS, "sh", "30", exclusive=True, time_slice_s=1.0)
     site.started(long)
     short = site.submit("sleep 0.1", exclusive=True)
     view = site.wait(short)
@@ -31,7 +31,7 @@ def test_a_job_whose_time_slot_is_over_saves_makes_room_and_goes_on_later(site):
 
 def test_a_time_slot_ends_nothing_while_nobody_waits(site):
     site.start(simulate="1xA100-40GB")
-    long = site.submit("sleep 1", exclusive=True, slot_s=0.1)
+    long = site.submit("sleep 1", exclusive=True, time_slice_s=0.1)
     view = site.wait(long)
     assert (view["state"], view["attempts"]) == ("COMPLETED", 1)
 

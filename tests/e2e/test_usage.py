@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cotenant.scheduling.knowledge.interference import Activity, ColdStart
+from cotenant.scheduling.prediction.interference import GpuActivity, PriorInterference
 from cotenant.sim.workloads import pair_speeds, workload
 
 VICTIM, BULLY = "xception_imagenet_bs32", "vgg16_imagenet_bs128"
@@ -34,7 +34,7 @@ def train(site, name, seconds, **fields):
 
 
 def beside(view):
-    return {tuple(each["mates"]): each for attempt in view["attempt_list"] for each in attempt["beside"]}
+    return {tuple(each["neighbor_ids"]): each for attempt in view["attempt_list"] for each in attempt["beside"]}
 
 
 def in_explain(site, job, word):
@@ -52,11 +52,11 @@ def waits_for(look):
     return found
 
 
-def ends_when(site, job, mates):
-    """Cancel `job` once it has told of its steps beside `mates` for long enough to teach; its view then."""
+def ends_when(site, job, neighbor_ids):
+    """Cancel `job` once it has told of its steps beside `neighbor_ids` for long enough to teach; its view then."""
 
     def seen():
-        told = beside(site.client.job(job)).get(mates)
+        told = beside(site.client.job(job)).get(neighbor_ids)
         return told if told is not None and told["seconds"] >= ENOUGH_S and told["steps_hz"] else None
 
     waits_for(seen)
@@ -68,7 +68,7 @@ def test_slowdowns_are_measured_and_learned(packed):
     site = packed
     alone = [ends_when(site, train(site, each, LONG, exclusive=True), ()) for each in (VICTIM, BULLY)]
     smacts = [each["usage"]["smact"] for each in alone]
-    cold = ColdStart().slowdowns([Activity(smact=each) for each in smacts])[0]
+    cold = PriorInterference().slowdowns([GpuActivity(smact=each) for each in smacts])[0]
 
     victim = train(site, VICTIM, LONG)
     bully = train(site, BULLY, LONG)
@@ -107,7 +107,7 @@ def test_energy_is_charged_to_jobs_and_users_and_survives_a_restart(packed):
         usage = view["usage"]
         assert 0 < usage["idle_energy_j"] < usage["energy_j"]
         assert 49.5 / 2 < usage["power_w"] < 49.5 + 225.6
-        assert usage["part_s"] < usage["gpu_s"], "they shared a GPU for some of the time"
+        assert usage["gpu_share_s"] < usage["gpu_s"], "they shared a GPU for some of the time"
     assert views[0]["usage"]["gpu_s"] > seen_s
     charged_j = sum(view["usage"]["energy_j"] for view in views)
     (user,) = site.client.usage("user")

@@ -289,7 +289,18 @@ def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, 
     one_gpu = ("--all-users", "--policy", "most-memory", "--state-dir", str(site.root / "state" / "cotenant"))
     site.start(*one_gpu, simulate="1xA100-40GB")
     ann, bob = (Person(site, each) for each in users)
-    train = ("--", site.command[0], "-m", "cotenant.sim.job", "--duration", "900", "--delay", "5", "--peak-gib", "1")
+    train = (
+        "--",
+        site.command[0],
+        "-m",
+        "cotenant.simserver.fake_job",
+        "--duration",
+        "900",
+        "--delay",
+        "5",
+        "--peak-gib",
+        "1",
+    )
     first = ann.submit("-D", str(ann.home), *train)
     second = bob.submit("--progress", r"(\d+) %, speed", *train)
     give_up_s = time.monotonic() + 60
@@ -302,7 +313,7 @@ def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, 
             told = [each for one in view["attempt_list"] for each in one["beside"] if each["steps_hz"]]
             rates |= {person.name: told} if told else {}
     seen = json.loads(ann.cli("show", first, "--json").stdout)["job"]["attempt_list"][0]["beside"]
-    assert {mate for each in seen for mate in each["mates"]} <= {None}, "that bob's job is there, but not which"
+    assert {mate for each in seen for mate in each["neighbor_ids"]} <= {None}, "that bob's job is there, but not which"
     assert "beside another user's job" in ann.cli("explain", first).stdout
     (ours,) = json.loads(ann.cli("history", "--by", "user", "--json").stdout)["user"]
     assert ours["user"] == ann.name

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.estimators.profiles import profile
-from cotenant.study.measure.dry import explain
-from cotenant.study.measure.jobs import read_jobs
-from cotenant.study.measure.probe_history import compact_history
-from cotenant.study.measure.rows import COLUMNS, Table
+from cotenant.gpu_specs import gpu_spec
+from cotenant.measurement.dry_run import explain
+from cotenant.measurement.job_list import read_jobs
+from cotenant.measurement.probe_history import compact_history
+from cotenant.measurement.result_table import COLUMNS, ResultTable
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
@@ -54,10 +54,10 @@ def test_errors_bounds_and_where_the_histories_part(bench, tmp_path, monkeypatch
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "jobs.toml").write_text('[[job]]\nname = "a"\nscript = "train.py"\nsteps = 3\n')
     (job,) = read_jobs(tmp_path / "jobs.toml").jobs
-    gpu = profile("H200-141GB")
+    gpu = gpu_spec("H200-141GB")
     result = explain(job, gpu=gpu.name, python=sys.executable, timeout_s=120)
     estimate, events = result.estimate, result.scene.events
-    table = Table(tmp_path / "rows.csv", tuple(COLUMNS))
+    table = ResultTable(tmp_path / "rows.csv", tuple(COLUMNS))
     table.add(
         {
             "job": "a",
@@ -90,7 +90,7 @@ def test_errors_bounds_and_where_the_histories_part(bench, tmp_path, monkeypatch
 
 
 def test_a_campaign_without_a_gpu_is_skipped(bench, tmp_path, monkeypatch, capsys):
-    Table(tmp_path / "rows.csv", tuple(COLUMNS)).add({"job": "a", "repeat": 1, "outcome": "no-cuda"})
+    ResultTable(tmp_path / "rows.csv", tuple(COLUMNS)).add({"job": "a", "repeat": 1, "outcome": "no-cuda"})
     monkeypatch.setattr(sys, "argv", ["compare_measured.py", str(tmp_path), "--jobs", "none.toml"])
     assert bench.main() == 0
     assert "no run" in capsys.readouterr().out

@@ -12,9 +12,9 @@ np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 from cotenant.estimators.learned import weights
+from cotenant.learn.datasets.feature_table import table_of
 from cotenant.learn.models import ensembles
-from cotenant.learn.models.training import export_ensemble, says
-from cotenant.learn.tables.features import table_of
+from cotenant.learn.models.training import export_ensemble, predict_bytes
 
 ROWS = [
     measured(mlp_row((width, width, 10), batch=batch, activation=activation), 1400 + width * batch / 400)
@@ -34,16 +34,16 @@ def table():
 @apart
 def test_weights_say_the_same_without_torch(table, tmp_path, sequence):
     kind = ensembles.SequenceEnsemble if sequence else ensembles.MlpEnsemble
-    model = kind(ensembles.Schedule(epochs=4))
+    model = kind(ensembles.TrainingSettings(epochs=4))
     model.fit(table, seed=0)
     path = weights.write_weights(tmp_path / "net", export_ensemble(model, table, 0))
-    told = says(weights.read_weights(path), table)
+    told = predict_bytes(weights.read_weights(path), table)
     assert told.classes.tolist() == model.predict(table).classes.tolist()
 
 
 @apart
 def test_attention_is_across_layers_not_across_the_batch(table):
-    model = ensembles.SequenceEnsemble(ensembles.Schedule(epochs=1))
+    model = ensembles.SequenceEnsemble(ensembles.TrainingSettings(epochs=1))
     model.fit(table, seed=0)
     inputs = model._inputs(table)
     model.net.eval()
@@ -55,7 +55,7 @@ def test_attention_is_across_layers_not_across_the_batch(table):
 
 @apart
 def test_training_stops_when_the_validation_part_is_no_better(table):
-    model = ensembles.MlpEnsemble(ensembles.Schedule(epochs=100, patience=2, rate=0.0))
+    model = ensembles.MlpEnsemble(ensembles.TrainingSettings(epochs=100, patience=2, rate=0.0))
     model.fit(table, seed=0)
     best = model.losses.index(min(model.losses))
     assert len(model.losses) == best + 1 + 3 < 100
@@ -63,7 +63,7 @@ def test_training_stops_when_the_validation_part_is_no_better(table):
 
 @apart
 def test_the_weights_that_were_best_are_kept(table):
-    how = ensembles.Schedule(epochs=12, patience=12, rate=0.3)
+    how = ensembles.TrainingSettings(epochs=12, patience=12, rate=0.3)
     model = ensembles.MlpEnsemble(how)
     model.fit(table, seed=1)
     assert min(model.losses) < model.losses[-1]

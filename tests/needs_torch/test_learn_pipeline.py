@@ -14,16 +14,16 @@ import pytest
 from cotenant.cli.main import main
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.units import GiB, MiB
-from cotenant.gpus.watch import Watch
-from cotenant.learn.campaign.configs import config_id, parse_id
-from cotenant.learn.campaign.generate import generate, read_configs
-from cotenant.learn.campaign.ranges import load_ranges
-from cotenant.learn.tables.dataset import read_dataset
+from cotenant.gpus.gpu_sampler import GpuSampler
+from cotenant.learn.data_collection.configs import config_id, parse_id
+from cotenant.learn.data_collection.generate import generate, read_configs
+from cotenant.learn.data_collection.ranges import load_ranges
+from cotenant.learn.datasets.dataset_files import read_dataset
 
 torch = pytest.importorskip("torch", reason="networks are traced")
 
-from cotenant.learn.campaign.measuring_labels import MeasuringLabeler  # noqa: E402
-from cotenant.learn.campaign.tracing_labels import TracingLabeler  # noqa: E402
+from cotenant.learn.data_collection.measuring_labeler import MeasuringLabeler  # noqa: E402
+from cotenant.learn.data_collection.tracing_labeler import TracingLabeler  # noqa: E402
 from cotenant.learn.networks.building import layers_of  # noqa: E402
 
 FAMILIES = {"mlp": 20, "cnn": 15, "transformer": 15}
@@ -56,7 +56,15 @@ def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatc
 
 def test_a_worker_whose_parent_was_killed_says_nothing(tmp_path):
     config = generate(load_ranges("mlp-small"), count=1, seed=0)[0]
-    command = [sys.executable, "-m", "cotenant.learn.campaign.tracing_worker", "--gpu", "A100-40GB", "--steps", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "cotenant.learn.data_collection.tracing_worker",
+        "--gpu",
+        "A100-40GB",
+        "--steps",
+        "2",
+    ]
     said = tmp_path / "stderr"
     with said.open("w") as errors:
         worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -123,7 +131,7 @@ class Card:
 
 @pytest.fixture
 def watch():
-    return Watch(Card(), Gpu(uuid="GPU-0", index=0, name="Card", memory_total_bytes=40 * GiB), every_s=0.005)
+    return GpuSampler(Card(), Gpu(uuid="GPU-0", index=0, name="Card", memory_total_bytes=40 * GiB), every_s=0.005)
 
 
 def small():
@@ -157,7 +165,7 @@ def test_a_measured_run_that_ends_badly_is_told_as_that(watch, monkeypatch):
 
 OUT_OF_MEMORY = """
 import sys, torch
-from cotenant.learn.campaign import job
+from cotenant.learn.data_collection import job
 from cotenant.learn.networks import building as networks
 
 def fail(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.learn.summaries.module import summarize_module
+from cotenant.learn.model_summaries.module import summarize_module
 
 torch = pytest.importorskip("torch", reason="the modules are torch's")
 

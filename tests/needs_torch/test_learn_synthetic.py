@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.traced import card_of
-from cotenant.learn.described.chains import chain_job
-from cotenant.learn.described.encoders import Encoder, encoder_job
-from cotenant.learn.described.synthetic import trace_of
+from cotenant.estimators.traced import fake_gpu_of
+from cotenant.gpu_specs import gpu_spec
+from cotenant.learn.synthetic_traces.mlp_cnn import chain_job
+from cotenant.learn.synthetic_traces.synthetic_job import trace_of
+from cotenant.learn.synthetic_traces.transformer import EncoderShape, encoder_job
 from learn_rows import cnn_row, mlp_row
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -33,10 +33,10 @@ JOBS = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs"
 
 
 def traced(script: str, args: str) -> MemoryTrace:
-    from cotenant.tracing.process.forked import trace_function
+    from cotenant.tracing.process.trace_function import trace_function
 
     job = functools.partial(_run, str(JOBS / script), args.split())
-    return trace_function(job, card=card_of(profile("A100-40GB")), steps=3)
+    return trace_function(job, card=fake_gpu_of(gpu_spec("A100-40GB")), steps=3)
 
 
 def _run(path: str, args: list[str]) -> None:
@@ -101,7 +101,7 @@ def test_encoder_is_traced_as_described():
             "--batch-size 16 --samples 48",
         )
     )
-    shape = Encoder(vocabulary=6000, width=256, length=128, layers=2, heads=4, feedforward=1000, classes=50)
+    shape = EncoderShape(vocabulary=6000, width=256, length=128, layers=2, heads=4, feedforward=1000, classes=50)
     ours = told(trace_of(encoder_job(shape, 16)))
     # The script then counts its accuracy, which is no part of training.
     first_step = next(place for place, event in enumerate(real) if event[:1] == ("alloc",) and event[2] == 64)
@@ -110,11 +110,11 @@ def test_encoder_is_traced_as_described():
 
 
 def test_layers_of_a_trace_make_the_features_of_the_described_network():
-    from cotenant.estimators.learned.features import byte_features, network_of, paper_features
+    from cotenant.estimators.learned.network_features import byte_features, network_of, paper_features
 
     numpy = pytest.importorskip("numpy")
     assert numpy
-    from cotenant.learn.tables.features import network_of_row
+    from cotenant.learn.datasets.feature_table import network_of_row
 
     layers = "conv3x3:16x32;bn;act;dropout;conv3x3:24x32;bn;act;dropout;gap:24x1;linear:10x1;softmax"
     trace = traced("cnn_row.py", f"--layers {layers} --activation prelu --image-size 32 --batch-size 8 --samples 32")
@@ -125,7 +125,7 @@ def test_layers_of_a_trace_make_the_features_of_the_described_network():
 
 
 def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
-    from cotenant.tracing.process.forked import trace_function
+    from cotenant.tracing.process.trace_function import trace_function
 
     nn = loaded.nn
     block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
@@ -140,7 +140,7 @@ def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
             model(loaded.ones(4, 3, 8, device="cuda")).sum().backward()
         state["optimizer"].step()
 
-    layers = trace_function(step, card=card_of(profile("A100-40GB")), steps=2).header["layers"]
+    layers = trace_function(step, card=fake_gpu_of(gpu_spec("A100-40GB")), steps=2).header["layers"]
     names = [name for name, _, _ in layers]
     assert names == [
         "MultiheadAttention",

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import cotenant
-from cotenant.gpus.simserver import SimulatedServer
+from cotenant.simserver.server import SimulatedServer
 
 pytest.importorskip("torch")
 
 MIB = 2**20
-SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
+SITE = Path(cotenant.__file__).parent / "simserver" / "torch" / "site"
 TIMEOUT_S = 120
 
 TRAIN = """

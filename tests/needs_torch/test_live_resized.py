@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="fake tensors need torch")
 
-from cotenant.sim.live.recorder import LiveRecorder  # noqa: E402 - torch may be absent
+from cotenant.simserver.torch.recorder import AllocatingRecorder  # noqa: E402 - torch may be absent
 
 
 class Card:
@@ -33,15 +33,15 @@ class Card:
 
 def test_the_old_block_goes_and_a_new_one_comes():
     card = Card()
-    recorder = LiveRecorder([card], blas=SimpleNamespace(), conv=lambda op: 0, pace=None)
+    recorder = AllocatingRecorder([card], blas=SimpleNamespace(), conv=lambda op: 0, pace=None)
     tensor, stranger = torch.empty(100), torch.empty(5)
-    recorder.saw(tensor)
+    recorder.record_storage(tensor)
     assert list(card.blocks.values()) == [400]
     tensor.untyped_storage().resize_(0)
-    recorder.resized(tensor.untyped_storage())
+    recorder.record_resize(tensor.untyped_storage())
     tensor.untyped_storage().resize_(1000)
-    recorder.resized(tensor.untyped_storage())
-    recorder.resized(stranger.untyped_storage())
+    recorder.record_resize(tensor.untyped_storage())
+    recorder.record_resize(stranger.untyped_storage())
     assert recorder.live_bytes[0] == card.allocated_bytes == 1000
     del tensor
     assert card.allocated_bytes == 0

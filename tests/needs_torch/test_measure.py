@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from cotenant.cli.main import main
-from cotenant.study.measure.campaign import Setup, run_campaign
-from cotenant.study.measure.jobs import JobList, MeasureJob, read_jobs
-from cotenant.study.measure.pairs import run_pairs
-from cotenant.study.measure.rows import read_rows
+from cotenant.measurement.campaign import CampaignSetup, run_campaign
+from cotenant.measurement.job_list import JobList, MeasureJob, read_jobs
+from cotenant.measurement.pairs import run_pairs
+from cotenant.measurement.result_table import read_rows
 from measured_scripts import FAKE_CUDA, TRAIN
 
 pytest.importorskip("torch")
@@ -29,7 +29,7 @@ def campaign(tmp_path):
             path.write_text(text)
             jobs.append(MeasureJob(name=name, script=str(path), **{"limit_s": 100.0, **options}))
         said = []
-        setup = Setup(out=tmp_path / "out", python=sys.executable, watch=None, limit_s=limit_s)
+        setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None, limit_s=limit_s)
         if pairs is not None:
             listed = JobList(path="jobs.toml", jobs=tuple(jobs), pairs=pairs)
             return list(run_pairs(listed, setup, mps=False, resume=resume, say=said.append))
@@ -93,7 +93,7 @@ def test_failures_are_rows_with_their_kind(campaign, line, outcome, told):
 def test_a_job_over_its_limit_is_a_timeout(tmp_path):
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     jobs = (MeasureJob(name="slow", script=str(tmp_path / "slow.py"), limit_s=1.0),)
-    setup = Setup(out=tmp_path / "out", python=sys.executable, watch=None)
+    setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None)
     rows = list(run_campaign(JobList(path="jobs.toml", jobs=jobs), setup, resume=False, say=print))
     assert (rows[0]["outcome"], rows[0]["message"]) == ("timeout", "not done 1.0s after it started")
 
@@ -142,7 +142,7 @@ def test_settings_reach_the_script(tmp_path):
         '[[job]]\nname = "a"\nscript = "train.py"\n'
         'settings = { "cudnn.allow_tf32" = false, "cudnn.benchmark" = true }\n'
     )
-    setup = Setup(out=tmp_path / "out", python=sys.executable, watch=None)
+    setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None)
     (row,) = run_campaign(read_jobs(tmp_path / "jobs.toml"), setup, resume=False, say=print)
     assert row["message"] == "the script ended with 'tf32 False True'"
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from apart import apart
-from cotenant.learn.campaign.configs import config_id, family_of, parse_id
-from cotenant.learn.campaign.generate import generate
-from cotenant.learn.campaign.ranges import load_ranges
+from cotenant.learn.data_collection.configs import config_id, family_of, parse_id
+from cotenant.learn.data_collection.generate import generate
+from cotenant.learn.data_collection.ranges import load_ranges
 
 torch = pytest.importorskip("torch", reason="the networks are torch's")
 

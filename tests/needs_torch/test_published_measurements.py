@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.study.accuracy import signed_error
-from cotenant.study.examples import estimate_scripts
-from cotenant.study.published import MeasuredScript, measured_scripts
+from cotenant.demo.accuracy import signed_error
+from cotenant.demo.examples import estimate_scripts
+from cotenant.demo.published import MeasuredScript, measured_scripts
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT.parent / "shared" / "data" / "gpumemnet" / "realworld_measured.csv"

@@ -6,12 +6,12 @@ import platform
 
 import pytest
 
-from cotenant.estimators.devices import on_device
+from cotenant.estimators.per_device import on_device
 from traced_scripts import allocations, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.device import native  # noqa: E402 - torch may be absent
+from cotenant.tracing.device import libtorch_patch  # noqa: E402 - torch may be absent
 
 CHECK = """
 import threading
@@ -198,6 +198,6 @@ def test_memory_is_for_the_stream_of_its_own_gpu(tmp_path):
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_machine_code_has_room(machine, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    codes = native._machine_code(127, 1023, 2**63, 2**63)
-    assert {len(code) <= native._ROOM for code in codes.values()} == {True}
-    assert len(codes) * native._ROOM <= 4096
+    codes = libtorch_patch._machine_code(127, 1023, 2**63, 2**63)
+    assert {len(code) <= libtorch_patch._FUNCTION_BYTES for code in codes.values()} == {True}
+    assert len(codes) * libtorch_patch._FUNCTION_BYTES <= 4096

@@ -11,8 +11,8 @@ from traced_scripts import allocations, failing, traced
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
 from cotenant.core.errors import UsageError  # noqa: E402 - torch may be absent
-from cotenant.tracing.loading import histogram, lengths, standins  # noqa: E402
-from cotenant.tracing.loading.wishes import DTYPES, stand_in_of  # noqa: E402
+from cotenant.tracing.data import length_histogram, sample_lengths, synthetic_data  # noqa: E402
+from cotenant.tracing.data.data_options import DTYPES, parse_sample  # noqa: E402
 
 TRAIN = """
 import torch
@@ -66,7 +66,7 @@ def test_absent_data_are_made_up_on_request(tmp_path, data, values, monkeypatch)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     source = TRAIN.format(data=data, more="")
-    trace = traced(tmp_path, source, stand_ins=["3x24x32:float32:7"])
+    trace = traced(tmp_path, source, synthetic_data=["3x24x32:float32:7"])
     assert 4 * 4 * values in allocations(trace, category="input")
     assert "is not on this machine; made up: 3x24x32:float32:7" in trace.warnings[0]
 
@@ -81,7 +81,7 @@ def test_absent_data_are_an_error_that_names_the_option(tmp_path):
 def test_data_that_are_here_are_used(tmp_path):
     torch.save(torch.zeros(5), tmp_path / "here.pt")
     source = TRAIN.format(data="data = [torch.load('here.pt')] * 50\n", more="")
-    trace = traced(tmp_path, source, stand_ins=["3x24x32"])
+    trace = traced(tmp_path, source, synthetic_data=["3x24x32"])
     assert 4 * 4 * 5 in allocations(trace, category="input")
     assert trace.warnings == ()
 
@@ -94,7 +94,7 @@ def test_an_ordinary_error_gets_no_such_hint(tmp_path):
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_a_sample_is_of_the_type_that_was_asked_for(dtype):
-    found = standins.sample_of(stand_in_of(f"3x2:{dtype}:5"))
+    found = synthetic_data.synthetic_tensor(parse_sample(f"3x2:{dtype}:5"))
     assert (found.shape, found.dtype) == ((3, 2), getattr(torch, dtype))
 
 
@@ -184,16 +184,16 @@ def test_a_wrong_option_is_told(tmp_path):
 
 
 def test_lengths_of_samples():
-    assert lengths.length_of({"ids": [1, 2, 3], "label": 1}) == 3
-    assert lengths.length_of((torch.ones(7), torch.ones(3, 8, 8))) == 7
-    assert lengths.length_of(torch.ones(3, 8, 8)) == 0
-    assert lengths.length_of(("one", "of four words here")) == 4
-    assert lengths.length_of(("one", "of four words here"), words=False) == 0
+    assert sample_lengths.length_of({"ids": [1, 2, 3], "label": 1}) == 3
+    assert sample_lengths.length_of((torch.ones(7), torch.ones(3, 8, 8))) == 7
+    assert sample_lengths.length_of(torch.ones(3, 8, 8)) == 0
+    assert sample_lengths.length_of(("one", "of four words here")) == 4
+    assert sample_lengths.length_of(("one", "of four words here"), words=False) == 0
 
 
 def test_batches_by_a_histogram(tmp_path):
     (tmp_path / "lengths.csv").write_text("length,count\n# tokens\n20,6\n40, 3\n200\t1\n40\n")
-    which = histogram.spelled("lengths.csv", str(tmp_path))
+    which = length_histogram.inline_histogram("lengths.csv", str(tmp_path))
     assert which == "histogram:20x6,40x4,200x1"
     data = """
 from torch.nn.utils.rnn import pad_sequence
@@ -229,11 +229,11 @@ def test_a_histogram_of_samples_without_a_length_is_told(tmp_path):
 def test_a_wrong_histogram_is_refused(tmp_path, text, words):
     (tmp_path / "lengths.txt").write_text(text)
     with pytest.raises(UsageError, match=words):
-        histogram.spelled("lengths.txt", str(tmp_path))
+        length_histogram.inline_histogram("lengths.txt", str(tmp_path))
 
 
 def test_what_names_no_file_of_lengths_stays_as_it_is(tmp_path):
-    assert histogram.spelled("p95", str(tmp_path)) == "p95"
-    assert histogram.parse("p95") is None
+    assert length_histogram.inline_histogram("p95", str(tmp_path)) == "p95"
+    assert length_histogram.parse_histogram("p95") is None
     with pytest.raises(UsageError, match="cannot read lengths"):
-        histogram.spelled("none.csv", str(tmp_path))
+        length_histogram.inline_histogram("none.csv", str(tmp_path))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cotenant.tracing.process.warm import _ONE_THREAD
+from cotenant.tracing.process.forkserver_client import _ONE_THREAD
 from traced_scripts import A100
 
 pytest.importorskip("torch", reason="tracing needs torch")
@@ -28,8 +28,8 @@ while later:
 modules = {name: each for name, each in list(sys.modules.items()) if isinstance(each, types.ModuleType)}
 held = {name: dict(vars(each)) for name, each in modules.items()}
 
-from cotenant.tracing.process.child import Session
-request = {"card": json.loads(sys.argv[1]), "steps": 3, "cudnn_version": 91900, "real_writes": True, "online": True,
+from cotenant.tracing.process.session import Session
+request = {"card": json.loads(sys.argv[1]), "steps": 3, "cudnn_version": 91900, "no_sandbox": True, "online": True,
            "program": {"kind": "script", "target": "train.py", "args": []}}
 Session(request, Path("answer"))
 replaced = {

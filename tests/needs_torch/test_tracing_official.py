@@ -10,8 +10,8 @@ from traced_scripts import allocations, failing, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
 
-from cotenant.tracing.loading import tables  # noqa: E402 - torch may be absent
-from cotenant.tracing.loading.wishes import stand_in_of  # noqa: E402
+from cotenant.tracing.data import synthetic_hf_datasets  # noqa: E402 - torch may be absent
+from cotenant.tracing.data.data_options import parse_sample  # noqa: E402
 
 VISION = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 TRAIN = """
@@ -86,7 +86,7 @@ assert data[0][1].shape == (1, 8, 9)
     ],
 )
 def test_made_up_data_sets_hold_what_scripts_read(tmp_path, data, shape, values):
-    trace = traced(tmp_path, TRAIN.format(data=data, batch=4), stand_ins=[shape])
+    trace = traced(tmp_path, TRAIN.format(data=data, batch=4), synthetic_data=[shape])
     assert 4 * 4 * values in allocations(trace, category="input")
     assert f"is not on this machine; made up: {shape}" in trace.warnings[0]
 
@@ -195,7 +195,7 @@ def test_annotations_of_coco_are_made_up(tmp_path):
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "coco.py").write_text(LIBRARY)
-    trace = traced(tmp_path, TRAIN.format(data=COCO, batch=4), stand_ins=["3x8x10:uint8:5"])
+    trace = traced(tmp_path, TRAIN.format(data=COCO, batch=4), synthetic_data=["3x8x10:uint8:5"])
     assert 4 * 4 * 3 * 8 * 10 in allocations(trace, category="input")
     assert trace.warnings[0] == "`gone.json` is not on this machine; made up: 3x8x10:uint8:5"
 
@@ -212,15 +212,15 @@ def test_annotations_of_coco_are_made_up(tmp_path):
     ],
 )
 def test_tables_have_the_columns_that_examples_ask_for(name, part, texts, classes):
-    columns, found = tables.columns_of([stand_in_of("64:int64:30000")], name, part)
+    columns, found = synthetic_hf_datasets.synthetic_columns([parse_sample("64:int64:30000")], name, part)
     assert {each: len(columns[each][0].split()) for each in texts} == texts
     assert found == classes
     assert len(set(map(str, columns.get("label", [])))) == (classes or ("label" in columns))
-    assert {len(each) for each in columns.values()} == {tables.ROWS}
+    assert {len(each) for each in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
 def test_translations_are_of_the_languages_asked_for():
-    columns, _ = tables.columns_of([stand_in_of("8:int64")], "wmt16", "ro-en")
+    columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "wmt16", "ro-en")
     assert columns["translation"][0] == {"ro": " ".join(["word"] * 8), "en": " ".join(["word"] * 8)}
 
 
@@ -265,7 +265,7 @@ for _ in range(3):
 
 def test_tables_of_the_hub_are_made_up_with_names_of_classes(tmp_path):
     (tmp_path / "datasets.py").write_text(LIBRARY_OF_TABLES)
-    trace = traced(tmp_path, LABELS, stand_ins=["64:int64:30000"])
+    trace = traced(tmp_path, LABELS, synthetic_data=["64:int64:30000"])
     assert trace.warnings == (
         "the data set `nyu-mll/glue` is not on this machine; made up: 64:int64:30000",
         "the data set `glue` is not on this machine; made up: 64:int64:30000",

@@ -90,7 +90,7 @@ def _with_readers(folder: Path) -> None:
 def test_folders_of_timm_are_made_up(tmp_path):
     pytest.importorskip("PIL", reason="needs Pillow")
     _with_readers(tmp_path)
-    trace = traced(tmp_path, FOLDER, stand_ins=["3x8x9:uint8:5"])
+    trace = traced(tmp_path, FOLDER, synthetic_data=["3x8x9:uint8:5"])
     assert 4 * 4 * 3 * 8 * 9 in allocations(trace, category="input")
     assert trace.warnings[0] == "`gone` is not on this machine; made up: 3x8x9:uint8:5"
 
@@ -179,5 +179,5 @@ for x, _ in DataLoader(data, batch_size=4):
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 @pytest.mark.parametrize("kind", ["KMNIST", "CIFAR100"])
 def test_made_up_data_sets_have_as_many_samples_as_they_are_known_for(tmp_path, kind):
-    trace = traced(tmp_path, SPLIT.format(kind=kind), stand_ins=["1x28x28:uint8:10"])
+    trace = traced(tmp_path, SPLIT.format(kind=kind), synthetic_data=["1x28x28:uint8:10"])
     assert 4 * 4 * 28 * 28 in allocations(trace, category="input")

@@ -17,7 +17,7 @@ import cotenant
 from apart import apart
 from cotenant.core.errors import TraceError
 from cotenant.tracing.process.program import Program
-from cotenant.tracing.process.run import trace
+from cotenant.tracing.process.trace_script import trace_script
 from traced_scripts import A100, check_well_formed, failing
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
@@ -29,7 +29,7 @@ def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=
     (folder / "train.py").write_text(source)
     program = Program(python=python, kind="script", target="train.py", args=args)
     env = os.environ if env is None else env
-    return trace(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, options=options)
+    return trace_script(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, options=options)
 
 
 def alive(pid: int) -> bool:
@@ -78,7 +78,10 @@ def test_a_module_with_relative_imports(tmp_path):
     body = TRAIN.split("print(")[1].split("\n", 1)[1].replace("float(sys.argv[2])", "0.1")
     (package / "train.py").write_text("import sys, torch\nfrom .sizes import WIDTH\n" + body)
     program = Program(python=sys.executable, kind="module", target="package.train", args=())
-    assert trace(program, card=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header["steps"] == 3
+    assert (
+        trace_script(program, card=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header["steps"]
+        == 3
+    )
 
 
 def test_too_slow_is_a_timeout_and_leaves_no_process(tmp_path):
@@ -89,7 +92,7 @@ open("pids", "w").write(f"{os.getpid()} {child.pid}")
 time.sleep(600)
 """
     with failing("timeout", "8.0s"):
-        run(tmp_path, source, timeout_s=8, real_writes=True)
+        run(tmp_path, source, timeout_s=8, no_sandbox=True)
     pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
@@ -102,9 +105,9 @@ def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
     code = (
         "import os, sys\n"
         "from cotenant.tracing.process.program import Program\n"
-        "from cotenant.tracing.process.run import trace\n"
+        "from cotenant.tracing.process.trace_script import trace\n"
         "trace(Program(python=sys.executable, kind='script', target='train.py', args=()),"
-        f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600, options={{'real_writes': True}})\n"
+        f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600, options={{'no_sandbox': True}})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -192,7 +195,7 @@ def test_files_can_be_written_for_real(tmp_path):
     body = "open('by_hand', 'w').write('x')\ntorch.save(torch.ones(1, device='cuda'), 'by_torch')\n"
     body = "import torch\n" + body + "assert torch.load('by_torch').is_cuda\nraise SystemExit('done')\n"
     with failing("raised", "done"):
-        run(tmp_path, body, real_writes=True)
+        run(tmp_path, body, no_sandbox=True)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["by_hand", "train.py"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.replay_input import make_replay_input, software_stack
+from cotenant.gpu_specs import gpu_spec
 from traced_scripts import traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
@@ -103,8 +103,8 @@ def test_the_buffer_is_allocated_while_the_bias_gets_its_gradient(tmp_path):
     trace = traced(tmp_path, HEAD + lines + "\n" + STEP)
     big = {}
     for name in ("A100-40GB", "A10G-24GB"):
-        gpu = profile(name)
-        events = scene_of(trace, gpu, stack_of(trace.header)).events
+        gpu = gpu_spec(name)
+        events = make_replay_input(trace, gpu, software_stack(trace.header)).events
         big[name] = [each for each in events if each.category == "workspace" and each.bytes > 40 * MiB]
     assert [(each.bytes, each.phase) for each in big["A100-40GB"]] == [(108 * MiB, "backward")]
     assert [(each.bytes, each.phase) for each in big["A10G-24GB"]] == [(60 * MiB, "backward")]

@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.core.errors import TraceError
 from cotenant.tracing.process.program import Program
-from cotenant.tracing.process.run import trace
+from cotenant.tracing.process.trace_script import trace_script
 from traced_scripts import A100, allocations, by_category, peak, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")
@@ -195,7 +195,7 @@ USES = "import sys, torch\nsys.path.insert(0, 'site-packages')\n"
 def test_parts_of_models_that_are_not_here_are_not_made_up(tmp_path, monkeypatch, line, given):
     a_library(tmp_path, monkeypatch)
     with pytest.raises(TraceError, match=r"train.py, line 3") as caught:
-        traced(tmp_path, USES + line, stand_ins=given)
+        traced(tmp_path, USES + line, synthetic_data=given)
     assert "fetch it once with `--online`" in caught.value.hint
     assert "stand-in" not in caught.value.hint
 
@@ -235,7 +235,7 @@ def test_a_script_that_may_use_the_network_may_ask_the_hub(tmp_path, online, sai
     python.chmod(0o755)
     program = Program(kind="script", target="train.py", args=(), python=str(python))
     with pytest.raises(TraceError) as caught:
-        trace(program, card=A100, workdir=str(tmp_path), env={"PATH": "/bin"}, options={"online": online})
+        trace_script(program, card=A100, workdir=str(tmp_path), env={"PATH": "/bin"}, options={"online": online})
     assert caught.value.log_tail.strip() == said
 
 

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from cotenant.core.errors import TraceError
+from cotenant.tracing.process.forkserver_client import ForkServerClient
 from cotenant.tracing.process.program import Program
-from cotenant.tracing.process.run import trace
-from cotenant.tracing.process.warm import WarmTracer
+from cotenant.tracing.process.trace_script import trace_script
 from traced_scripts import A100
 
 pytest.importorskip("torch", reason="tracing needs torch")
@@ -34,7 +34,7 @@ for _ in range(10):
 
 @pytest.fixture(scope="module")
 def warm():
-    with WarmTracer() as made:
+    with ForkServerClient() as made:
         yield made
 
 
@@ -42,7 +42,7 @@ def run(folder, source, *args, warm=None, timeout_s=PATIENCE_S, env=None):
     (folder / "train.py").write_text(source)
     program = Program(python=sys.executable, kind="script", target="train.py", args=args)
     env = os.environ if env is None else env
-    return trace(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, warm=warm)
+    return trace_script(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, warm=warm)
 
 
 def gone(pid):
@@ -157,4 +157,4 @@ def test_without_torch_another_process_says_so(tmp_path, warm):
 def test_an_interpreter_that_does_not_start_is_told(tmp_path, warm):
     program = Program(python=str(tmp_path / "none"), kind="script", target="train.py", args=())
     with pytest.raises(TraceError, match="cannot start"):
-        trace(program, card=A100, workdir=str(tmp_path), env=os.environ, warm=warm)
+        trace_script(program, card=A100, workdir=str(tmp_path), env=os.environ, warm=warm)

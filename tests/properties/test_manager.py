@@ -15,6 +15,7 @@ from builders import a_gpu, a_spec, an_estimate
 from cotenant.core.codec import decode, encode
 from cotenant.core.events import (
     AttemptExited,
+    AttemptSample,
     AttemptStarted,
     Command,
     EstimateReady,
@@ -25,7 +26,6 @@ from cotenant.core.events import (
     JobSubmitted,
     Journaled,
     Launch,
-    ObservedBytes,
     RequestEstimate,
     ServerSampled,
     Stop,
@@ -74,7 +74,7 @@ class Reading:
     """What the model last told the manager of one GPU."""
 
     at_s: float
-    strangers_bytes: int | None
+    foreign_bytes: int | None
 
 
 @dataclass
@@ -131,9 +131,9 @@ class Server(RuleBasedStateMachine):
             reading = self.readings.get(uuid)
             assert reading is not None, "placed on a GPU never read"
             assert self.at_s - reading.at_s <= CONFIG.stale_after_s, "placed on a stale reading"
-            assert reading.strangers_bytes is not None, "placed on nonsense"
+            assert reading.foreign_bytes is not None, "placed on nonsense"
             mates = [each for each in self.live.values() if uuid in each.placement.gpu_uuids]
-            held = reading.strangers_bytes + sum(each.held_bytes(uuid) for each in mates)
+            held = reading.foreign_bytes + sum(each.held_bytes(uuid) for each in mates)
             assert held + placed.placement.promised_bytes <= TOTAL[uuid], "over-promised"
             assert not any(each.placement.sharing == "exclusive" for each in mates), "put beside an exclusive job"
             assert placed.placement.sharing != "exclusive" or not mates, "exclusive, but not alone"
@@ -201,7 +201,7 @@ class Server(RuleBasedStateMachine):
             self.readings[gpu.uuid] = Reading(self.at_s, known)
         self.send(ServerSampled(at_s=self.at_s, cause="test", gpus=GPUS, samples=samples, observed=observed))
 
-    def observe(self, data, strangers: int) -> Iterable[ObservedBytes]:
+    def observe(self, data, strangers: int) -> Iterable[AttemptSample]:
         """Every live attempt shows some memory, sometimes more than promised; never more than the GPU has."""
         room = {uuid: total - strangers for uuid, total in TOTAL.items()}
         for (job_id, attempt), live in sorted(self.live.items()):
@@ -209,7 +209,7 @@ class Server(RuleBasedStateMachine):
                 used = min(room[uuid], data.draw(st.sampled_from([0, 1, 6, 14, 30])) * GiB)
                 room[uuid] -= used
                 live.peaks[uuid] = max(live.peaks.get(uuid, 0), used)
-                yield ObservedBytes(job_id=job_id, attempt=attempt, gpu_uuid=uuid, used_bytes=used)
+                yield AttemptSample(job_id=job_id, attempt=attempt, gpu_uuid=uuid, used_bytes=used)
 
     @rule(pass_s=st.sampled_from([0.0, 1.0, 6.0, 30.0]))
     def tick(self, pass_s) -> None:
@@ -234,7 +234,7 @@ class Server(RuleBasedStateMachine):
             at_s=self.at_s, cause="test", job_id=job_id, attempt=attempt, exit=EXITS[how], peak_observed_bytes={}
         )
         del self.live[job_id, attempt]
-        self.send(self.manager.witnessed(event))
+        self.send(self.manager.with_telemetry(event))
 
     @precondition(lambda self: self.manager.jobs)
     @rule(data=st.data())
@@ -358,7 +358,9 @@ class Server(RuleBasedStateMachine):
 def tenants(server: ServerSnapshot) -> dict[str, list[Resident]]:
     """Residents without what is only known from samples."""
     return {
-        each.gpu.uuid: [replace(mate, observed_bytes=None, seen_at_s=None, smact=None) for mate in each.residents]
+        each.gpu.uuid: [
+            replace(mate, observed_bytes=None, first_active_at_s=None, smact=None) for mate in each.residents
+        ]
         for each in server.gpus
     }
 

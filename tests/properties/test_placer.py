@@ -13,12 +13,12 @@ from builders import a_job, a_resident, a_snapshot
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.placing.placer import Followed
-from cotenant.scheduling.placing.views import GpuView, Newcomer
+from cotenant.scheduling.placement import gates, orders, scores
+from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
+from cotenant.scheduling.placement.incremental import IncrementalPlacer
+from cotenant.scheduling.placement.policy import NO_PREDICTIONS
+from cotenant.scheduling.placement.ranked import Ranked
 from cotenant.scheduling.policies import create, policies
-from cotenant.scheduling.policy import NOTHING
-from cotenant.scheduling.ranked import Ranked
 
 SCORES = {
     each.name: each
@@ -30,7 +30,7 @@ SCORES = {
         scores.most_active,
     )
 }
-GATES = (filters.settled(15.0), filters.smact_below(0.8), filters.at_most(3))
+GATES = (gates.warming_up(15.0), gates.smact_too_high(0.8), gates.max_jobs(3))
 
 
 class Plain:
@@ -49,9 +49,9 @@ class Plain:
         placements = []
         totals = sorted((each.total_bytes for each in self.views.values()), reverse=True)
         stopped = False
-        for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NOTHING)):
+        for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NO_PREDICTIONS)):
             need = self.policy.need(job, totals, None)
-            if stopped and not need.at_once:
+            if stopped and not need.ignores_activity:
                 continue
             admit = self.admitting(need, at_s)
             if len(admit) < need.gpus:
@@ -65,7 +65,7 @@ class Plain:
         fits = [each for each in self.views.values() if self.has_room(need, each, at_s)]
         is_open = [each for each in fits if not any(gate.refuses(each, at_s) for gate in self.policy.gates)]
         is_open.sort(key=lambda each: (self.key(each), each.place))
-        if len(is_open) >= need.gpus or not need.at_once:
+        if len(is_open) >= need.gpus or not need.ignores_activity:
             return is_open
         firm = [each for each in self.policy.gates if not each.of_activity]
         fits = [each for each in fits if not any(gate.refuses(each, at_s) for gate in firm)]
@@ -73,9 +73,9 @@ class Plain:
 
     def has_room(self, need, view, at_s) -> bool:
         structural = (
-            filters.fresh_telemetry(view, at_s),
-            filters.honors_exclusive(need, view),
-            filters.fits_memory(need, view),
+            gates.stale_telemetry(view, at_s),
+            gates.honors_exclusive(need, view),
+            gates.insufficient_memory(need, view),
         )
         return not any(structural)
 
@@ -87,7 +87,7 @@ class Plain:
         promised = min(each.available_bytes for each in chosen) if alone else need.bytes
         sharing = "exclusive" if alone else self.policy.sharing
         for each in chosen:
-            each.take(Newcomer(job.id, promised, sharing, at_s))
+            each.take(NewResident(job.id, promised, sharing, at_s))
         del self.jobs[job.id]
         uuids = tuple(each.uuid for each in chosen)
         return Placement(job_id=job.id, gpu_uuids=uuids, sharing=sharing, promised_bytes=promised)
@@ -135,7 +135,7 @@ def as_resident(place: int, view_residents, rng: random.Random, at_s: float):
             job_id=each.job_id,
             sharing=each.sharing,
             placed_at_s=each.placed_at_s,
-            seen_at_s=rng.choice([None, each.placed_at_s + 1]),
+            first_active_at_s=rng.choice([None, each.placed_at_s + 1]),
         )
         for each in view_residents
     ]
@@ -155,7 +155,7 @@ def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gate
         name="test", order=orders.fifo, score=SCORES[score], gates=GATES if gated else (), backfill=backfill
     )
     plain = Plain(policy)
-    placers = [policy.placer(loop_up_to=each) for each in (0, 10**9)]
+    placers = [policy.placer(linear_scan_max_gpus=each) for each in (0, 10**9)]
     at_s, last_id = 100.0, 0
 
     def tell(place: int, residents) -> None:
@@ -202,7 +202,7 @@ def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gate
 def test_every_policy_places_the_same_by_loop_and_by_structure(seed, name, gpus):
     rng = random.Random(seed)
     policy = create(name)
-    placers = [Followed(policy, NOTHING, loop_up_to=each) for each in (0, 10**9)]
+    placers = [IncrementalPlacer(policy, NO_PREDICTIONS, linear_scan_max_gpus=each) for each in (0, 10**9)]
     at_s, live = 100.0, []
     for place in range(gpus):
         snapshot = some_gpu(rng, place, at_s, ())

@@ -13,9 +13,9 @@ from builders import a_job, a_resident, a_snapshot
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.placing.placer import Followed
+from cotenant.scheduling.placement.incremental import IncrementalPlacer
+from cotenant.scheduling.placement.policy import NO_PREDICTIONS
 from cotenant.scheduling.policies import create, policies
-from cotenant.scheduling.policy import NOTHING
 
 SHARE = [
     name
@@ -35,13 +35,13 @@ def a_retry(job_id: int, gib: float, *, end: AttemptExit = OOM):
     place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
     attempt = Attempt(number=1, placement=place, placed_at_s=0.0, exit=end)
     job = a_job(job_id, 1, at_s=float(job_id))
-    return replace(job, attempts=(attempt,), floor_bytes=int(gib * GiB), state=Queued(since_s=AT_S))
+    return replace(job, attempts=(attempt,), min_memory_bytes=int(gib * GiB), state=Queued(since_s=AT_S))
 
 
 def busy(place: int, promised_gib):
     """A GPU of 40 GiB whose SMs are all active; the newest resident was seen just now."""
     residents = tuple(
-        a_resident(gib, gib, job_id=100 + 10 * place + each, placed_at_s=AT_S - 1, seen_at_s=AT_S)
+        a_resident(gib, gib, job_id=100 + 10 * place + each, placed_at_s=AT_S - 1, first_active_at_s=AT_S)
         for each, gib in enumerate(promised_gib)
     )
     return a_snapshot(place, residents=residents, at_s=AT_S, smact=1.0, smocc=1.0, drama=1.0)
@@ -49,9 +49,9 @@ def busy(place: int, promised_gib):
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(SHARE), st.sampled_from([1, 3, 20]), st.sampled_from([0, 10**9]))
-def test_a_retry_starts_at_once_where_there_is_room_and_as_soon_as_there_is(seed, name, gpus, loop_up_to):
+def test_a_retry_starts_at_once_where_there_is_room_and_as_soon_as_there_is(seed, name, gpus, linear_scan_max_gpus):
     rng = random.Random(seed)
-    placer = Followed(create(name), NOTHING, loop_up_to=loop_up_to)
+    placer = IncrementalPlacer(create(name), NO_PREDICTIONS, linear_scan_max_gpus=linear_scan_max_gpus)
     promises = [[rng.choice([4, 12, 19]) for _ in range(rng.choice([1, 2]))] for _ in range(gpus)]
     for place, gib in enumerate(promises):
         placer.update(busy(place, gib))
@@ -125,7 +125,7 @@ def test_aegis_keeps_its_own_rule():
     placer.update(busy(0, [4]))
     placer.add(a_retry(1, 2))
     assert placer.decide(AT_S) == []
-    assert [each.rule for each in placer.explain(1, AT_S).verdicts] == ["settled"]
+    assert [each.rule for each in placer.explain(1, AT_S).rejections] == ["settled"]
 
 
 def test_its_wait_tells_of_memory_alone():
@@ -134,22 +134,22 @@ def test_its_wait_tells_of_memory_alone():
     placer.add(a_retry(1, 4))
     placer.add(a_job(2, 1, at_s=2.0))
     assert placer.decide(AT_S) == []
-    assert [each.reason for each in placer.explain(1, AT_S).verdicts] == ["needs 4.0 GiB, 2.0 GiB available"]
-    assert [each.rule for each in placer.explain(2, AT_S).verdicts] == ["settled"]
+    assert [each.reason for each in placer.explain(1, AT_S).rejections] == ["needs 4.0 GiB, 2.0 GiB available"]
+    assert [each.rule for each in placer.explain(2, AT_S).rejections] == ["settled"]
 
 
 def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
-    crowded = create("most-memory", {"most_jobs": 2}).placer()
+    crowded = create("most-memory", {"max_jobs": 2}).placer()
     crowded.update(busy(0, [4, 4]))
     crowded.add(a_retry(1, 4))
     assert crowded.decide(AT_S) == []
-    assert [each.rule for each in crowded.explain(1, AT_S).verdicts] == ["at_most"]
+    assert [each.rule for each in crowded.explain(1, AT_S).rejections] == ["max_jobs"]
 
     bounded = create("marginal-gain").placer()
-    resident = a_resident(8, 8, job_id=100, placed_at_s=AT_S - 1, seen_at_s=AT_S, slowdown_bound=1.05, smact=1.0)
+    resident = a_resident(8, 8, job_id=100, placed_at_s=AT_S - 1, first_active_at_s=AT_S, max_slowdown=1.05, smact=1.0)
     bounded.update(a_snapshot(0, residents=(resident,), at_s=AT_S, smact=1.0))
     bounded.add(a_retry(1, 8))
     assert bounded.decide(AT_S) == []
-    assert [each.rule for each in bounded.explain(1, AT_S).verdicts] == ["marginal_gain"]
-    bounded.update(a_snapshot(0, residents=(replace(resident, slowdown_bound=None),), at_s=AT_S, smact=1.0))
+    assert [each.rule for each in bounded.explain(1, AT_S).rejections] == ["marginal_gain"]
+    bounded.update(a_snapshot(0, residents=(replace(resident, max_slowdown=None),), at_s=AT_S, smact=1.0))
     assert [each.job_id for each in bounded.decide(AT_S)] == [1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.daemon.settings.sections import Config
+from cotenant.daemon.config.schema import Config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

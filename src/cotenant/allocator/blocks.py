@@ -18,15 +18,15 @@ class Block:
 
     __slots__ = ("address", "born", "home", "next", "prev", "requested", "size", "state")
 
-    def __init__(self, address: int, size: int, home: FreeBlocks, prev: Block | None, next_: Block | None) -> None:
+    def __init__(self, address: int, size: int, pool: BlockPool, prev: Block | None, next_: Block | None) -> None:
         self.address = address
         self.size = size
-        self.home = home
+        self.pool = pool
         self.prev = prev
         self.next = next_
         self.state = FREE
         self.requested = 0
-        self.born = 0
+        self.gc_base = 0
 
     @property
     def is_split(self) -> bool:
@@ -34,19 +34,29 @@ class Block:
         return self.prev is not None or self.next is not None
 
 
-class FreeBlocks:
+class BlockPool:
     """Cached blocks of one stream in one pool, ordered by size, then address; one `BlockPool` of torch per stream.
 
     A key is `size << ADDRESS_BITS | address`: one comparison of integers orders blocks as torch's comparator does.
 
     Attributes:
-        least_rest: a block is split if what remains has at least this many bytes.
+        min_remainder_bytes: a block is split if what remains has at least this many bytes.
         split_below: and if the request is below this.
         unmapped: address space of expandable segments that no memory backs, ordered by address.
         searches: how often a block was looked for; counted only while garbage is collected.
     """
 
-    __slots__ = ("blocks", "keys", "least_rest", "page_bytes", "searches", "small", "split_below", "stream", "unmapped")
+    __slots__ = (
+        "blocks",
+        "keys",
+        "min_remainder_bytes",
+        "page_bytes",
+        "searches",
+        "small",
+        "split_below",
+        "stream",
+        "unmapped",
+    )
 
     def __init__(self, *, stream: int, small: bool, split_below: int, expandable: bool, page_bytes: int) -> None:
         self.stream = stream
@@ -56,7 +66,7 @@ class FreeBlocks:
         self.unmapped: list[Block] = []
         self.page_bytes = page_bytes
         splits_freely = small or expandable
-        self.least_rest = MIN_BLOCK_BYTES if splits_freely else SMALL_REQUEST_BYTES + MIN_BLOCK_BYTES
+        self.min_remainder_bytes = MIN_BLOCK_BYTES if splits_freely else SMALL_REQUEST_BYTES + MIN_BLOCK_BYTES
         self.split_below = NO_LIMIT if splits_freely else split_below
         self.searches = 0
 
@@ -72,6 +82,6 @@ class FreeBlocks:
         del self.keys[bisect_left(self.keys, key)]
         del self.blocks[key]
 
-    def in_order(self) -> list[Block]:
+    def by_size(self) -> list[Block]:
         """Cached blocks, smallest first; a copy, so that blocks may be removed meanwhile."""
         return [self.blocks[key] for key in self.keys]

@@ -14,9 +14,9 @@ from cotenant.allocator.blocks import (
     PENDING,
     UNMAPPED,
     Block,
-    FreeBlocks,
+    BlockPool,
 )
-from cotenant.allocator.driver import Driver
+from cotenant.allocator.driver import MemoryDriver
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions
 from cotenant.allocator.rounding import block_bytes, segment_bytes
@@ -24,8 +24,8 @@ from cotenant.allocator.snapshot import AllocatorStats, SegmentInfo, describe_se
 from cotenant.allocator.versions import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, AllocatorRules
 from cotenant.core.errors import UsageError
 
-_ROUND = MIN_BLOCK_BYTES - 1
-_UNKNOWN_SPACE_BYTES = 1 << 44
+_BLOCK_MASK = MIN_BLOCK_BYTES - 1
+_DEFAULT_ADDRESS_SPACE_BYTES = 1 << 44
 """Addresses of an expandable segment where nothing says how much memory the GPU has."""
 
 
@@ -49,7 +49,7 @@ class CachingAllocator:
         capacity_bytes: int | None = None,
         *,
         total_bytes: int | None = None,
-        driver: Driver | None = None,
+        driver: MemoryDriver | None = None,
     ) -> None:
         """`capacity_bytes`: what the driver can give to this process at most; None: no end.
 
@@ -61,7 +61,7 @@ class CachingAllocator:
         """
         self.options = options
         self.rules = rules
-        self.driver = Driver(capacity_bytes) if driver is None else driver
+        self.driver = MemoryDriver(capacity_bytes) if driver is None else driver
         self.total_bytes = capacity_bytes if total_bytes is None else total_bytes
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
@@ -73,14 +73,14 @@ class CachingAllocator:
         self._pending: dict[int, Block] = {}
         self._pending_bytes = 0
         self._peak_pending_active_bytes = 0
-        self._small: dict[int, FreeBlocks] = {}
-        self._large: dict[int, FreeBlocks] = {}
+        self._small: dict[int, BlockPool] = {}
+        self._large: dict[int, BlockPool] = {}
         self._divisions = options.roundup_power2_divisions
         self._max_split_bytes = NO_LIMIT if options.max_split_bytes is None else options.max_split_bytes
         self._searches = 0
         self._allowed_bytes: int | None = None
         self._collects = False
-        self._picks_first = not options.expandable_segments and options.max_split_bytes is None
+        self._takes_smallest_fit = not options.expandable_segments and options.max_split_bytes is None
         if options.per_process_memory_fraction < 1:
             self.set_memory_fraction(options.per_process_memory_fraction)
 
@@ -94,28 +94,32 @@ class CachingAllocator:
             if request_bytes < 0:
                 raise ValueError(f"a request of {request_bytes} bytes")
             return 0
-        size = block_bytes(request_bytes, self._divisions) if self._divisions else (request_bytes + _ROUND) & ~_ROUND
-        homes = self._small if size <= SMALL_REQUEST_BYTES else self._large
-        home = homes.get(stream)
-        if home is None:
-            home = homes[stream] = self._new_home(stream, small=homes is self._small)
-        keys = home.keys
+        size = (
+            block_bytes(request_bytes, self._divisions)
+            if self._divisions
+            else (request_bytes + _BLOCK_MASK) & ~_BLOCK_MASK
+        )
+        pools = self._small if size <= SMALL_REQUEST_BYTES else self._large
+        pool = pools.get(stream)
+        if pool is None:
+            pool = pools[stream] = self._new_pool(stream, small=pools is self._small)
+        keys = pool.keys
         at = bisect_left(keys, size << ADDRESS_BITS)
-        if not self._picks_first:
-            at = self._pick(home, size, at)
-        block = home.blocks.pop(keys.pop(at)) if at < len(keys) else self._grow(home, size)
+        if not self._takes_smallest_fit:
+            at = self._find_free_block(pool, size, at)
+        block = pool.blocks.pop(keys.pop(at)) if at < len(keys) else self._grow(pool, size)
         rest_bytes = block.size - size
-        if rest_bytes >= home.least_rest and size < home.split_below:
+        if rest_bytes >= pool.min_remainder_bytes and size < pool.split_below:
             above = block.next
-            rest = Block(block.address + size, rest_bytes, home, block, above)
+            rest = Block(block.address + size, rest_bytes, pool, block, above)
             if above is not None:
                 above.prev = rest
             block.next = rest
             block.size = size
-            rest.born = self._searches
+            rest.gc_base = self._searches
             key = rest_bytes << ADDRESS_BITS | rest.address
             insort(keys, key)
-            home.blocks[key] = rest
+            pool.blocks[key] = rest
         block.state = LIVE
         block.requested = request_bytes
         self._live[block.address] = block
@@ -153,9 +157,9 @@ class CachingAllocator:
         """Put a block among the free ones, merged with its free neighbors."""
         self.requested_bytes -= block.requested
         block.requested = 0
-        home = block.home
-        keys = home.keys
-        blocks = home.blocks
+        pool = block.pool
+        keys = pool.keys
+        blocks = pool.blocks
         below = block.prev
         if below is not None and below.state == FREE:
             key = below.size << ADDRESS_BITS | below.address
@@ -174,7 +178,7 @@ class CachingAllocator:
             if above is not None:
                 above.prev = block
         block.state = FREE
-        block.born = self._searches
+        block.gc_base = self._searches
         key = block.size << ADDRESS_BITS | block.address
         insort(keys, key)
         blocks[key] = block
@@ -192,10 +196,10 @@ class CachingAllocator:
         """
         self.finish_streams()
         give_back = expandable.unmap_free_pages if self.options.expandable_segments else release.release_unsplit
-        for homes in (self._large, self._small):
-            for home in homes.values():
-                if home.stream >= 0:
-                    give_back(home, self.driver)
+        for pools in (self._large, self._small):
+            for pool in pools.values():
+                if pool.stream >= 0:
+                    give_back(pool, self.driver)
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Allow at most this share of the GPU's memory (`torch.cuda.set_per_process_memory_fraction`).
@@ -215,7 +219,9 @@ class CachingAllocator:
             self._allowed_bytes = int(fraction * self.total_bytes)
         options = self.options
         self._collects = self._allowed_bytes is not None and options.garbage_collection_threshold > 0
-        self._picks_first = not (self._collects or options.expandable_segments or options.max_split_bytes is not None)
+        self._takes_smallest_fit = not (
+            self._collects or options.expandable_segments or options.max_split_bytes is not None
+        )
 
     @property
     def stats(self) -> AllocatorStats:
@@ -243,12 +249,12 @@ class CachingAllocator:
     def _mapped(self) -> Iterator[Block]:
         yield from self._live.values()
         yield from self._pending.values()
-        for homes in (self._small, self._large):
-            for home in homes.values():
-                yield from home.blocks.values()
+        for pools in (self._small, self._large):
+            for pool in pools.values():
+                yield from pool.blocks.values()
 
-    def _new_home(self, stream: int, *, small: bool) -> FreeBlocks:
-        return FreeBlocks(
+    def _new_pool(self, stream: int, *, small: bool) -> BlockPool:
+        return BlockPool(
             stream=stream,
             small=small,
             split_below=self._max_split_bytes,
@@ -256,75 +262,75 @@ class CachingAllocator:
             page_bytes=SMALL_SEGMENT_BYTES if small else self.options.large_segment_bytes,
         )
 
-    def _pick(self, home: FreeBlocks, size: int, at: int) -> int:
+    def _find_free_block(self, pool: BlockPool, size: int, at: int) -> int:
         """Index of the block to use, from that of the best fit; the number of blocks if none may be used.
 
         Source: `get_free_block`.
         """
-        none = len(home.keys)
-        if self._collects and not home.small:
+        none = len(pool.keys)
+        if self._collects and not pool.small:
             self._searches += 1
         if at == none:
             return none
         if self.options.expandable_segments:
-            at = expandable.best_fit(home, at)
-        found, limit = home.keys[at] >> ADDRESS_BITS, self._max_split_bytes
+            at = expandable.best_fit(pool, at)
+        found, limit = pool.keys[at] >> ADDRESS_BITS, self._max_split_bytes
         if size < limit <= found:
             return none
         if size >= limit and found >= size + self.options.max_non_split_rounding_bytes:
             return none
         return at
 
-    def _grow(self, home: FreeBlocks, size: int) -> Block:
+    def _grow(self, pool: BlockPool, size: int) -> Block:
         """A block of new memory, after giving back what is cached if need be. Source: `malloc`."""
-        asked = segment_bytes(size, self.options.large_segment_bytes)
+        segment_size = segment_bytes(size, self.options.large_segment_bytes)
         if self._collects and self._allowed_bytes is not None:
             threshold = int(self.options.garbage_collection_threshold * self._allowed_bytes)
             wanted = self.driver.reserved_bytes - threshold
             if not self.options.expandable_segments:
                 shared = [each for each in self._large.values() if each.stream >= 0]
                 release.collect_garbage(shared, self._searches, wanted, self.driver)
-        block = self._ask_driver(home, size, asked)
-        if block is None and not self._rejects(asked):
+        block = self._allocate_segment(pool, size, segment_size)
+        if block is None and not self._exceeds_fraction(segment_size):
             if self._max_split_bytes < NO_LIMIT and not self.options.expandable_segments:
-                enough = release.release_oversize(home, size, self._max_split_bytes, self.driver)
-                block = self._ask_driver(home, size, asked) if enough else None
+                enough = release.release_oversize(pool, size, self._max_split_bytes, self.driver)
+                block = self._allocate_segment(pool, size, segment_size) if enough else None
             if block is None:
                 self.empty_cache()
                 self.retries += 1
-                block = self._ask_driver(home, size, asked)
+                block = self._allocate_segment(pool, size, segment_size)
         if block is None:
             self.ooms += 1
-            raise self._out_of_memory(asked)
+            raise self._out_of_memory(segment_size)
         return block
 
-    def _ask_driver(self, home: FreeBlocks, size: int, asked: int) -> Block | None:
+    def _allocate_segment(self, pool: BlockPool, size: int, segment_size: int) -> Block | None:
         """Source: `alloc_block`. The limit of a fraction counts a whole segment, expandable or not."""
-        if self._allowed_bytes is not None and self.driver.reserved_bytes + asked > self._allowed_bytes:
+        if self._allowed_bytes is not None and self.driver.reserved_bytes + segment_size > self._allowed_bytes:
             return None
-        if self._rejects(asked):
+        if self._exceeds_fraction(segment_size):
             return None
         if self.options.expandable_segments:
             total = self.total_bytes
-            space_bytes = _UNKNOWN_SPACE_BYTES if total is None else total + total // 8
-            return expandable.grow(home, size, self.driver, space_bytes)
-        if not self.driver.take(asked):
+            space_bytes = _DEFAULT_ADDRESS_SPACE_BYTES if total is None else total + total // 8
+            return expandable.grow(pool, size, self.driver, space_bytes)
+        if not self.driver.take(segment_size):
             return None
         self.driver.segments += 1
-        return Block(self.driver.address_space(asked), asked, home, None, None)
+        return Block(self.driver.address_space(segment_size), segment_size, pool, None, None)
 
-    def _rejects(self, asked: int) -> bool:
+    def _exceeds_fraction(self, segment_size: int) -> bool:
         """`throw_on_cudamalloc_oom` refuses this request, without any retry."""
         if not self.options.throw_on_cudamalloc_oom or self._allowed_bytes is not None or self.total_bytes is None:
             return False
         limit = int(self.options.per_process_memory_fraction * self.total_bytes)
-        return self.driver.reserved_bytes + asked > limit
+        return self.driver.reserved_bytes + segment_size > limit
 
-    def _out_of_memory(self, asked: int) -> OutOfMemory:
+    def _out_of_memory(self, segment_size: int) -> OutOfMemory:
         driver = self.driver
         free = None if driver.capacity_bytes is None else driver.capacity_bytes - driver.reserved_bytes
         return OutOfMemory(
-            tried_bytes=asked,
+            tried_bytes=segment_size,
             free_bytes=free,
             total_bytes=self.total_bytes,
             allowed_bytes=self._allowed_bytes,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cotenant.core.units import MiB
 
-_TOP = 1 << 47
+_ADDRESS_SPACE_END = 1 << 47
 """First address that is never given: the end of the space of a Linux process."""
 
 
-class Driver:
+class MemoryDriver:
     """Gives memory up to a capacity.
 
     Addresses only grow or, `descending`, only shrink: which one a real driver takes is not told anywhere. Shrinking
@@ -28,7 +28,7 @@ class Driver:
         self.peak_reserved_bytes = 0
         self.segments = 0
         self._descending = descending
-        self._next_address = _TOP if descending else 2 * MiB
+        self._next_address = _ADDRESS_SPACE_END if descending else 2 * MiB
 
     def take(self, size_bytes: int) -> bool:
         """Reserve memory; False, and nothing reserved, where the capacity does not allow it."""

@@ -175,7 +175,7 @@ class _Parser:
 
     def split_size(self, key: str) -> None:
         value_mb = self.integer(key)
-        least = self.chosen.large_segment_bytes // MiB + (not self.rules.least_split_mb_is_allowed)
+        least = self.chosen.large_segment_bytes // MiB + (not self.rules.min_split_mb_is_allowed)
         if value_mb < least:
             raise self.refused(key, f"{value_mb}", f"{least} or more")
         value_bytes = min(value_mb, _MAX_MB) * MiB

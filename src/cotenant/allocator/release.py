@@ -8,57 +8,57 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cotenant.allocator.blocks import Block, FreeBlocks
-from cotenant.allocator.driver import Driver
+from cotenant.allocator.blocks import Block, BlockPool
+from cotenant.allocator.driver import MemoryDriver
 
 
-def release_unsplit(home: FreeBlocks, driver: Driver) -> None:
+def release_unsplit(pool: BlockPool, driver: MemoryDriver) -> None:
     """Give back every segment that is one free block."""
-    for block in home.in_order():
+    for block in pool.by_size():
         if not block.is_split:
-            _release(home, block, driver)
+            _release(pool, block, driver)
 
 
-def release_oversize(home: FreeBlocks, size: int, max_split_bytes: int, driver: Driver) -> bool:
+def release_oversize(pool: BlockPool, size: int, max_split_bytes: int, driver: MemoryDriver) -> bool:
     """Give back just enough unsplittable blocks for a request of `size`; True if that many were found.
 
     One block that is large enough, or the largest ones until their sum is. Found too few, they are gone all the same.
     """
-    oversize = [block for block in home.in_order() if block.size >= max_split_bytes and not block.is_split]
+    oversize = [block for block in pool.by_size() if block.size >= max_split_bytes and not block.is_split]
     large_enough = next((block for block in oversize if block.size >= size), None)
     if large_enough is not None:
-        _release(home, large_enough, driver)
+        _release(pool, large_enough, driver)
         return True
     released = 0
     for block in reversed(oversize):
         if released >= size:
             break
         released += block.size
-        _release(home, block, driver)
+        _release(pool, block, driver)
     return released >= size
 
 
-def collect_garbage(homes: Iterable[FreeBlocks], searches: int, wanted_bytes: int, driver: Driver) -> None:
+def collect_garbage(pools: Iterable[BlockPool], searches: int, wanted_bytes: int, driver: MemoryDriver) -> None:
     """Give back whole segments older than the average, until `wanted_bytes` are freed or none is left.
 
     Age counts searches of the large pool since the block was cached (`searches` now).
     """
-    candidates = [(home, block) for home in homes for block in home.in_order() if not block.is_split]
-    ages = sum(searches - block.born for _, block in candidates)
+    candidates = [(pool, block) for pool in pools for block in pool.by_size() if not block.is_split]
+    ages = sum(searches - block.gc_base for _, block in candidates)
     freed, progress = 0, True
     while candidates and progress and freed < wanted_bytes:
         oldest, progress = ages / len(candidates), False
-        for home, block in list(candidates):
-            age = searches - block.born
+        for pool, block in list(candidates):
+            age = searches - block.gc_base
             if age >= oldest:
                 progress = True
                 freed += block.size
                 ages -= age
-                candidates.remove((home, block))
-                _release(home, block, driver)
+                candidates.remove((pool, block))
+                _release(pool, block, driver)
 
 
-def _release(home: FreeBlocks, block: Block, driver: Driver) -> None:
-    home.remove(block)
+def _release(pool: BlockPool, block: Block, driver: MemoryDriver) -> None:
+    pool.remove(block)
     driver.give_back(block.size)
     driver.segments -= 1

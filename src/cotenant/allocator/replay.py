@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cotenant.allocator.caching import CachingAllocator
-from cotenant.allocator.driver import Driver
+from cotenant.allocator.driver import MemoryDriver
 from cotenant.allocator.errors import OutOfMemory
 from cotenant.allocator.options import AllocatorOptions
 from cotenant.allocator.versions import AllocatorRules
@@ -82,7 +82,7 @@ class ReplayResult:
     peak_event_index: int | None
     retries: int
     oom: OomReport | None
-    spared: int = 0
+    skipped_storages: int = 0
     timeline: tuple[TimelinePoint, ...] = field(default=())
 
 
@@ -96,11 +96,11 @@ def replay(
     device: int = 0,
     timeline: bool = False,
     descending: bool = True,
-    spare: Container[int] = (),
+    optional_storages: Container[int] = (),
 ) -> ReplayResult:
     """Serve the events of `device` in order; those of other GPUs are passed over.
 
-    `capacity_bytes` and `total_bytes` as for `CachingAllocator`, `descending` as for `Driver`. `spare`: storages that
+    `capacity_bytes` and `total_bytes` as for `CachingAllocator`, `descending` as for `MemoryDriver`. `spare`: storages that
     the job does without where there is no memory for them; the allocator has given back its cache by then.
 
     Raises:
@@ -108,21 +108,23 @@ def replay(
             freed that is not live.
         UsageError: the options set a memory fraction of a GPU of unknown size.
     """
-    driver = Driver(capacity_bytes, descending=descending)
+    driver = MemoryDriver(capacity_bytes, descending=descending)
     allocator = CachingAllocator(options, rules, capacity_bytes, total_bytes=total_bytes, driver=driver)
-    run = _Run(allocator, points=[] if timeline else None, spare=spare)
+    run = _Replay(allocator, points=[] if timeline else None, optional_storages=optional_storages)
     run.serve(events, device)
     return run.result()
 
 
-class _Run:
+class _Replay:
     """State of one replay."""
 
-    def __init__(self, allocator: CachingAllocator, points: list[TimelinePoint] | None, spare: Container[int]) -> None:
+    def __init__(
+        self, allocator: CachingAllocator, points: list[TimelinePoint] | None, optional_storages: Container[int]
+    ) -> None:
         self.allocator = allocator
         self.points = points
-        self.spare = spare
-        self.spared: set[int] = set()
+        self.optional_storages = optional_storages
+        self.skipped_storages: set[int] = set()
         self.live: dict[int, tuple[int, int, str]] = {}
         self.category_bytes: dict[str, int] = {}
         self.breakdown: dict[str, int] = {}
@@ -148,10 +150,10 @@ class _Run:
                 try:
                     self.alloc(index, event)
                 except OutOfMemory as oom:
-                    if storage_id not in self.spare:
+                    if storage_id not in self.optional_storages:
                         self.oom = _report(oom, index, event)
                         break
-                    self.spared.add(storage_id)
+                    self.skipped_storages.add(storage_id)
             elif action == "free":
                 self.free(index, storage_id)
             elif action == "empty_cache":
@@ -190,7 +192,7 @@ class _Run:
         try:
             address, size, category = self.live.pop(storage_id)
         except KeyError:
-            if storage_id in self.spared:
+            if storage_id in self.skipped_storages:
                 return
             raise ValueError(f"event {index} frees storage {storage_id}, which is not live") from None
         self.allocator.free(address)
@@ -223,7 +225,7 @@ class _Run:
             peak_event_index=self.peak_event_index,
             retries=stats.retries,
             oom=self.oom,
-            spared=len(self.spared),
+            skipped_storages=len(self.skipped_storages),
             timeline=tuple(self.points or ()),
         )
 

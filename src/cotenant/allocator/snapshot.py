@@ -69,8 +69,8 @@ def describe_segment(head: Block, *, is_expandable: bool) -> SegmentInfo:
     return SegmentInfo(
         address=head.address,
         size_bytes=sum(each.size_bytes for each in blocks),
-        stream=head.home.stream,
-        pool="small" if head.home.small else "large",
+        stream=head.pool.stream,
+        pool="small" if head.pool.small else "large",
         is_expandable=is_expandable,
         blocks=tuple(blocks),
     )

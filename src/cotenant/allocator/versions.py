@@ -37,7 +37,7 @@ class AllocatorRules:
         checks_separators: a missing `:` or `,` is an error; from 2.10 torch looks at the token and ignores what
             it sees.
         wide_integers: sizes are read as 64-bit numbers (`stoull`), before as 32-bit ones (`stoi`).
-        least_split_mb_is_allowed: `max_split_size_mb` may equal the large segment's size; before, it must exceed it.
+        min_split_mb_is_allowed: `max_split_size_mb` may equal the large segment's size; before, it must exceed it.
         rest_keeps_last_boundary: in `roundup_power2_divisions:[256:4,>:1]` the rest starts after the interval of
             256 MiB; before, it replaced what the list had just said of that interval.
         full_fraction_is_no_limit: a memory fraction of 1 lifts the limit; before, it set the limit to the total.
@@ -50,7 +50,7 @@ class AllocatorRules:
     environment_names: tuple[str, ...] = ("PYTORCH_CUDA_ALLOC_CONF",)
     checks_separators: bool = True
     wide_integers: bool = False
-    least_split_mb_is_allowed: bool = False
+    min_split_mb_is_allowed: bool = False
     rest_keeps_last_boundary: bool = False
     full_fraction_is_no_limit: bool = False
     beyond_table: bool = False
@@ -87,14 +87,14 @@ def _since_2_10(minor: int, keys: frozenset[str], *sources: str) -> AllocatorRul
         environment_names=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         checks_separators=False,
         wide_integers=True,
-        least_split_mb_is_allowed=True,
+        min_split_mb_is_allowed=True,
         rest_keeps_last_boundary=True,
         full_fraction_is_no_limit=True,
         sources=sources,
     )
 
 
-TABLE: tuple[AllocatorRules, ...] = (
+RULES_BY_VERSION: tuple[AllocatorRules, ...] = (
     AllocatorRules(since=(2, 4), option_keys=_KEYS_2_4, sources=("keys, order of variables: header, library",)),
     AllocatorRules(since=(2, 6), option_keys=_KEYS_2_6, sources=("max_non_split_rounding_mb: header, library",)),
     AllocatorRules(since=(2, 9), option_keys=_KEYS_2_9, sources=("keys: header, library",)),
@@ -112,8 +112,8 @@ TABLE: tuple[AllocatorRules, ...] = (
     _since_2_10(15, _KEYS_2_15, "reserve of address space by class: header"),
 )
 
-_OLDEST = TABLE[0].since
-_NEWEST_READ = (2, 15)
+_OLDEST_VERSION = RULES_BY_VERSION[0].since
+_NEWEST_VERIFIED = (2, 15)
 
 
 def rules_for(version: str) -> AllocatorRules:
@@ -128,11 +128,11 @@ def rules_for(version: str) -> AllocatorRules:
     if match is None:
         raise UsageError(f"`{version}` is not a version of torch", hint="write e.g. `2.11.0` or `2.11.0+cu128`")
     wanted = (int(match.group(1)), int(match.group(2)))
-    if wanted < _OLDEST:
-        oldest = ".".join(str(part) for part in _OLDEST)
+    if wanted < _OLDEST_VERSION:
+        oldest = ".".join(str(part) for part in _OLDEST_VERSION)
         raise UsageError(
             f"the allocator of torch {version} is not modeled",
             hint=f"torch {oldest} or newer is",
         )
-    row = next(each for each in reversed(TABLE) if each.since <= wanted)
-    return row if wanted <= _NEWEST_READ else replace(row, beyond_table=True)
+    row = next(each for each in reversed(RULES_BY_VERSION) if each.since <= wanted)
+    return row if wanted <= _NEWEST_VERIFIED else replace(row, beyond_table=True)

@@ -28,16 +28,16 @@ def command(
 
       cotenant calibrate --out h200.toml
     """
-    from cotenant.gpus.watch import open_watch
-    from cotenant.study.measure.calibrate import calibrate, profile_text, report
-    from cotenant.study.measure.campaign import Setup, default_python
-    from cotenant.study.measure.ready import check_gpu
+    from cotenant.gpus.gpu_sampler import open_sampler
+    from cotenant.measurement.calibrate import calibrate, profile_text, report
+    from cotenant.measurement.campaign import CampaignSetup, default_python
+    from cotenant.measurement.preflight import check_gpu
 
     if out is not None:
         output_files.check(out)
-    watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    watch, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
     with tempfile.TemporaryDirectory(prefix="cotenant-calibrate-") as folder:
-        setup = Setup(out=Path(folder), python=python or default_python(), watch=watch, no_watch=reason)
+        setup = CampaignSetup(out=Path(folder), python=python or default_python(), watch=watch, no_watch=reason)
         check_gpu(setup)
         if watch is None:
             note(f"the GPU is not watched: {reason}")

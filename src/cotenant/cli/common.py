@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cotenant.cli.output import emit_json, report_error, say
+from cotenant.cli.output import emit_json, print_line, report_error
 from cotenant.core.errors import CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 
@@ -126,7 +126,7 @@ def for_each(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[s
                 failed.append(error)
                 continue
             if not json:
-                say(f"job {done[-1]['label']}: {done[-1]['reason']}")
+                print_line(f"job {done[-1]['label']}: {done[-1]['reason']}")
     if len(failed) == 1 and not done:
         raise failed[0]
     for each in failed:

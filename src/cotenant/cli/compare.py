@@ -18,7 +18,7 @@ from cotenant.core.errors import TraceError
 from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from cotenant.estimators.compare import Opinion
+    from cotenant.estimators.compare import EstimatorResult
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
@@ -32,8 +32,8 @@ def command(
     gpu: Gpu = "A100-40GB",
     gpus: options.Gpus = 1,
     stand_in: options.StandIn = None,
-    lengths: options.Lengths = "",
-    online: options.Online = False,
+    sequence_lengths: options.Lengths = "",
+    allow_network: options.Online = False,
     python: options.Python = None,
     steps: options.Steps = 3,
     timeout: options.Timeout = 120.0,
@@ -47,9 +47,9 @@ def command(
       cotenant compare train.py -- --batch-size 64
     """
     from cotenant.core.ports import EstimateRequest
-    from cotenant.estimators.compare import opinions
-    from cotenant.estimators.profiles import profile
+    from cotenant.estimators.compare import compare_estimators
     from cotenant.estimators.traced import TracedEstimator
+    from cotenant.gpu_specs import gpu_spec
 
     began_s = time.perf_counter()
     request = EstimateRequest(
@@ -59,17 +59,17 @@ def command(
         gpu=gpu,
         timeout_s=timeout,
         gpus=gpus,
-        stand_ins=tuple(stand_in or ()),
-        lengths=lengths,
-        online=online,
+        synthetic_data=tuple(stand_in or ()),
+        sequence_lengths=sequence_lengths,
+        allow_network=allow_network,
     )
     try:
         result = TracedEstimator(steps=steps, python=python).explain(request)
     except TraceError as error:
         if not json:
-            estimate_text.print_last_words(error)
+            estimate_text.print_script_output(error)
         raise
-    found = opinions(result, profile(gpu), request.command)
+    found = compare_estimators(result, gpu_spec(gpu), request.command)
     elapsed_s = time.perf_counter() - began_s
     if json:
         body = {"gpu": result.estimate.gpu, "estimators": [_as_json(each, found) for each in found]}
@@ -88,7 +88,7 @@ def command(
         note(f"warning: {warning}")
 
 
-def _ratio(opinion: Opinion, found: Sequence[Opinion]) -> float | None:
+def _ratio(opinion: EstimatorResult, found: Sequence[EstimatorResult]) -> float | None:
     """Device bytes as a multiple of those of `traced`, the first of `found`."""
     traced = found[0].estimate
     if opinion.estimate is None or traced is None:
@@ -96,7 +96,7 @@ def _ratio(opinion: Opinion, found: Sequence[Opinion]) -> float | None:
     return opinion.estimate.device_bytes / traced.device_bytes
 
 
-def _row(opinion: Opinion, found: Sequence[Opinion]) -> dict[str, str]:
+def _row(opinion: EstimatorResult, found: Sequence[EstimatorResult]) -> dict[str, str]:
     estimate, ratio = opinion.estimate, _ratio(opinion, found)
     if estimate is None or ratio is None:
         problem = (opinion.problem or "").removeprefix(f"{opinion.name}: ")
@@ -110,7 +110,7 @@ def _row(opinion: Opinion, found: Sequence[Opinion]) -> dict[str, str]:
     }
 
 
-def _as_json(opinion: Opinion, found: Sequence[Opinion]) -> dict[str, Any]:
+def _as_json(opinion: EstimatorResult, found: Sequence[EstimatorResult]) -> dict[str, Any]:
     estimate, ratio = opinion.estimate, _ratio(opinion, found)
     return {
         "name": opinion.name,
@@ -125,6 +125,6 @@ def _as_json(opinion: Opinion, found: Sequence[Opinion]) -> dict[str, Any]:
     }
 
 
-def _warnings(found: Sequence[Opinion]) -> list[str]:
+def _warnings(found: Sequence[EstimatorResult]) -> list[str]:
     """Of all estimates, each once."""
     return list(dict.fromkeys(each for one in found if one.estimate is not None for each in one.estimate.warnings))

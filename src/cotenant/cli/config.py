@@ -12,8 +12,8 @@ from cotenant.cli.common import Json
 from cotenant.cli.main import new_app
 from cotenant.cli.output import emit_json
 from cotenant.core.errors import UsageError
-from cotenant.daemon.settings import config as configuration
-from cotenant.daemon.settings.paths import config_files
+from cotenant.daemon.config import loader as configuration
+from cotenant.daemon.config.paths import config_files
 
 app = new_app(no_args_is_help=True)
 
@@ -40,7 +40,7 @@ def show(
 
     cotenant config show --origin
     """
-    found = configuration.settings(config_files(), os.environ)
+    found = configuration.effective_values(config_files(), os.environ)
     if json:
         emit_json(
             {"settings": [{"section": s.section, "key": s.key, "value": s.value, "origin": s.origin} for s in found]}
@@ -66,7 +66,7 @@ def check(
 
     cotenant config check ./config.toml
     """
-    from cotenant.daemon.settings.checking import check_config
+    from cotenant.daemon.config.validation import check_config
 
     named = files or [each for each in config_files() if each.exists()]
     for path in files or ():
@@ -83,7 +83,7 @@ def check(
         print("no configuration file; defaults are in effect")
 
 
-def _line(setting: configuration.Setting) -> str:
+def _line(setting: configuration.ConfigValue) -> str:
     """As it stands in a file; a comment where there is no value."""
     if setting.value is None:
         return f"# {setting.key} is not set"

@@ -17,7 +17,7 @@ from cotenant.cli.main import new_app
 from cotenant.cli.output import emit_json, note
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
-from cotenant.daemon.settings.paths import config_files, private_folder, serving_path
+from cotenant.daemon.config.paths import config_files, private_folder, serving_path
 
 STOP_TIMEOUT_S = 60.0
 LOG_FILE = "daemon.log"
@@ -87,7 +87,7 @@ def start(
     """
     if context.invoked_subcommand is not None:
         return
-    from cotenant.daemon.settings import config as layers
+    from cotenant.daemon.config import loader as layers
 
     flags: dict[str, dict[str, Any]] = {
         "daemon": {
@@ -124,7 +124,7 @@ def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
 
     def ready() -> None:
         tell({"pid": os.getpid()})
-        systemd.tell("READY=1")
+        systemd.notify_systemd("READY=1")
 
     try:
         serve(config, socket, on_ready=ready)

@@ -17,7 +17,7 @@ from cotenant.cli.output import emit_json
 from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from cotenant.study.examples import Estimated
+    from cotenant.demo.examples import ScriptEstimate
 
 GPU = "A100-40GB"
 TIME_SCALE = 300.0
@@ -72,10 +72,10 @@ def command(
 
 def _estimates(examples: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     from cotenant.cli.demo_text import HEAD, columns, estimate_line, gpu_line
-    from cotenant.study.accuracy import summarize_errors
-    from cotenant.study.demo_gpu import measure_mlp
-    from cotenant.study.examples import estimate_scripts, find_examples
-    from cotenant.study.published import demo_scripts
+    from cotenant.demo.accuracy import summarize_errors
+    from cotenant.demo.examples import estimate_scripts, find_examples
+    from cotenant.demo.gpu import measure_mlp
+    from cotenant.demo.published import demo_scripts
 
     folder = find_examples(examples)
     say(f"1. What will it need? Training scripts of {folder}, unmodified, on one {GPU}.\n")
@@ -93,7 +93,7 @@ def _estimates(examples: Path | None, say: Callable[[str], None]) -> dict[str, A
     return {"gpu": GPU, "scripts": [_estimate_json(each) for each in done], "real_gpu": dataclasses.asdict(real)}
 
 
-def _estimate_json(each: Estimated) -> dict[str, Any]:
+def _estimate_json(each: ScriptEstimate) -> dict[str, Any]:
     return {
         "script": each.measured.script,
         "args": list(each.measured.args),
@@ -109,15 +109,15 @@ def _estimate_json(each: Estimated) -> dict[str, Any]:
 
 def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
     from cotenant.cli.demo_text import comparison_line, display
-    from cotenant.study.demo_server import SERVER, demo_server
-    from cotenant.study.published import demo_trace
-    from cotenant.study.server_run import compare_rows, summarize_run
+    from cotenant.demo.published import demo_trace
+    from cotenant.demo.run_summary import compare_rows, summarize_run
+    from cotenant.demo.server import SERVER, demo_server
 
     trace = demo_trace()
     low = next(job for job in trace if job.declared_mib)
     say(f"2. One server, two ways. {len(trace)} jobs of a published trace on a simulated {SERVER},")
     say(
-        f"   {TIME_SCALE:.0f} times faster than life. {low.workload} declares {format_bytes(low.told_bytes)} and needs "
+        f"   {TIME_SCALE:.0f} times faster than life. {low.workload} declares {format_bytes(low.reported_bytes)} and needs "
         f"{format_bytes(low.measured_bytes)}, on purpose.\n"
         "   These jobs, without a limit on SM activity, were chosen because memory runs out: no benchmark.\n"
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 from cotenant.core.job import Done, Running, Starting
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.study.accuracy import signed_error
-from cotenant.study.demo_gpu import Measured
-from cotenant.study.demo_server import Progress
-from cotenant.study.examples import Estimated
+from cotenant.demo.accuracy import signed_error
+from cotenant.demo.examples import ScriptEstimate
+from cotenant.demo.gpu import DemoMeasurement
+from cotenant.demo.server import DemoStatus
 
 HEAD = ("script", "measured", "estimated", "error", "FakeTensor", "seconds")
 WIDTHS = (52, 10, 10, 7, 11, 8)
@@ -21,7 +21,7 @@ LINE_EVERY_S = 5.0
 BAR_WIDTH = 20
 
 
-def estimate_line(each: Estimated) -> str:
+def estimate_line(each: ScriptEstimate) -> str:
     """A row under `HEAD`."""
     measured = each.measured
     if each.estimate is None or each.error is None:
@@ -45,7 +45,7 @@ def columns(cells: Sequence[str]) -> str:
     return " ".join([cells[0].ljust(WIDTHS[0]), *padded[1:]]).rstrip()
 
 
-def gpu_line(real: Measured) -> str:
+def gpu_line(real: DemoMeasurement) -> str:
     """What became of the run on a real GPU, as a sentence."""
     if real.gpu is None or real.measured_bytes is None or real.estimated_bytes is None:
         return f"Nothing was run on a real GPU: {real.reason}."
@@ -64,7 +64,7 @@ def comparison_line(what: str, first: str, second: str, change: str) -> str:
 @contextmanager
 def display(
     policy: str, say: Callable[[str], None], *, live: bool, time_scale: float
-) -> Iterator[Callable[[Progress], None]]:
+) -> Iterator[Callable[[DemoStatus], None]]:
     """What to call with the progress of a run: `live`, it redraws a table; else it says a line now and then."""
     if live:
         from rich.live import Live
@@ -75,7 +75,7 @@ def display(
     every_s = LINE_EVERY_S * time_scale
     next_s = 0.0
 
-    def show(progress: Progress) -> None:
+    def show(progress: DemoStatus) -> None:
         nonlocal next_s
         if progress.is_over or progress.elapsed_s >= next_s:
             next_s = progress.elapsed_s + every_s
@@ -84,13 +84,13 @@ def display(
     yield show
 
 
-def progress_line(policy: str, progress: Progress) -> str:
+def progress_line(policy: str, progress: DemoStatus) -> str:
     """Time, jobs, and for each GPU its memory in use and, in parentheses, how many jobs it holds."""
     gpus = ", ".join(f"{format_bytes(each['used_bytes'])} ({len(each['residents'])})" for each in progress.gpus)
     return f"{policy:<12} {format_duration(progress.elapsed_s):>6}  {counts(progress)}  GPUs: {gpus}"
 
 
-def counts(progress: Progress) -> str:
+def counts(progress: DemoStatus) -> str:
     """How many jobs wait, run and are done."""
     running = sum(isinstance(job.state, (Running, Starting)) for job in progress.jobs)
     done = sum(isinstance(job.state, Done) for job in progress.jobs)
@@ -98,7 +98,7 @@ def counts(progress: Progress) -> str:
     return f"{waiting:2d} waiting, {running:2d} running, {done:2d} of {progress.total} done"
 
 
-def progress_table(policy: str, progress: Progress) -> Any:
+def progress_table(policy: str, progress: DemoStatus) -> Any:
     """The same as a table of rich, with a bar for each GPU."""
     from rich.table import Table
 

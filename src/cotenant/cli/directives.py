@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from cotenant.cli.times import array_tasks
-from cotenant.cli.words import dependencies, gpu_count, gres_count
+from cotenant.cli.slurm_options import parse_dependencies, parse_gpus, parse_gres
+from cotenant.cli.slurm_times import parse_array
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import parse_bytes, parse_duration
 
-MOST_BYTES = 64 * 1024
-OURS, SLURMS = "#COTENANT", "#SBATCH"
+MAX_HEADER_BYTES = 64 * 1024
+COTENANT_MARK, SBATCH_MARK = "#COTENANT", "#SBATCH"
 
-_SLURM_KNOWN = frozenset(
+_SBATCH_SUPPORTED = frozenset(
     (
         *("-J", "--job-name", "-t", "--time", "-d", "--dependency", "-a", "--array", "-G", "--gpus", "--gres"),
         *(
@@ -40,11 +40,11 @@ _SLURM_KNOWN = frozenset(
         "--exclusive",
     )
 )
-_SLURM_ALSO = {"--gpus-per-node": "--gpus", "--gpus-per-task": "--gpus", "--workdir": "--chdir"}
+_SBATCH_SYNONYMS = {"--gpus-per-node": "--gpus", "--gpus-per-task": "--gpus", "--workdir": "--chdir"}
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class DirectiveOption:
     """An option of `submit`: the parameter it sets, and the type of its value; `bool` takes none.
 
     `choices` are the values there are, if they are few; `negates`: the option is `--no-...`.
@@ -57,16 +57,16 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ParsedDirectives:
     """What a script asks for: values by parameter, and a sentence for everything that is left out."""
 
     values: Mapping[str, Any]
     warnings: tuple[str, ...]
 
 
-def options_of(parameters: Mapping[str, Any]) -> dict[str, Option]:
+def directive_options(parameters: Mapping[str, Any]) -> dict[str, DirectiveOption]:
     """Options by their spelling, of parameters as `typer` has them (name to annotation)."""
-    found: dict[str, Option] = {}
+    found: dict[str, DirectiveOption] = {}
     for name, annotation in parameters.items():
         kind, info = get_args(annotation)[:2]
         # Inside `Annotated`, typer keeps the first spelling where else the default stands.
@@ -77,11 +77,11 @@ def options_of(parameters: Mapping[str, Any]) -> dict[str, Option]:
             plain = kinds[0] if isinstance(kinds[0], type) else str
             choices = () if isinstance(kinds[0], type) else get_args(kinds[0])
             for spelling in declared.split("/"):
-                found[spelling] = Option(name, plain, choices, negates=spelling.startswith("--no-"))
+                found[spelling] = DirectiveOption(name, plain, choices, negates=spelling.startswith("--no-"))
     return found
 
 
-def read(path: Path, options: Mapping[str, Option]) -> Found:
+def parse_directives(path: Path, options: Mapping[str, DirectiveOption]) -> ParsedDirectives:
     """What the top of the script `path` asks for.
 
     Raises:
@@ -89,20 +89,20 @@ def read(path: Path, options: Mapping[str, Option]) -> Found:
     """
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES).decode("utf-8", errors="replace")
+            text = file.read(MAX_HEADER_BYTES).decode("utf-8", errors="replace")
     except OSError:
-        return Found({}, ())  # whoever runs it says what is wrong with it
+        return ParsedDirectives({}, ())  # whoever runs it says what is wrong with it
     ours: dict[str, Any] = {}
     slurms: dict[str, Any] = {}
     warnings: list[str] = []
     for number, line in _header(text):
-        if _is(line, OURS):
-            ours |= _ours(str(path), number, line, options)
-        elif _is(line, SLURMS):
-            values, left_out = _slurms(str(path), number, line, options)
+        if _is(line, COTENANT_MARK):
+            ours |= _cotenant_line(str(path), number, line, options)
+        elif _is(line, SBATCH_MARK):
+            values, left_out = _sbatch_line(str(path), number, line, options)
             slurms |= values
             warnings += left_out
-    return Found({**slurms, **ours}, tuple(warnings))
+    return ParsedDirectives({**slurms, **ours}, tuple(warnings))
 
 
 def _header(text: str) -> Iterator[tuple[int, str]]:
@@ -124,9 +124,9 @@ def _words(path: str, number: int, line: str, mark: str) -> list[str]:
         raise JobFileError(path, number, f"{mark} cannot be split into words: {str(error).lower()}") from error
 
 
-def _ours(path: str, number: int, line: str, options: Mapping[str, Option]) -> dict[str, Any]:
+def _cotenant_line(path: str, number: int, line: str, options: Mapping[str, DirectiveOption]) -> dict[str, Any]:
     values = {}
-    for spelling, value in _pairs(_words(path, number, line, OURS), options):
+    for spelling, value in _pairs(_words(path, number, line, COTENANT_MARK), options):
         option = options.get(spelling)
         if option is None:
             raise JobFileError(path, number, f"no option `{spelling}`", hint="see `cotenant submit --help`")
@@ -134,19 +134,21 @@ def _ours(path: str, number: int, line: str, options: Mapping[str, Option]) -> d
     return values
 
 
-def _slurms(path: str, number: int, line: str, options: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
+def _sbatch_line(
+    path: str, number: int, line: str, options: Mapping[str, DirectiveOption]
+) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     left_out = []
     try:
-        words = _words(path, number, line, SLURMS)
+        words = _words(path, number, line, SBATCH_MARK)
     except JobFileError as error:
         return {}, [f"{error.message}; the line is left out"]
     for spelling, value in _pairs(words, options):
-        name = _SLURM_ALSO.get(spelling, spelling)
-        option = options.get(name) if name in _SLURM_KNOWN else None
+        name = _SBATCH_SYNONYMS.get(spelling, spelling)
+        option = options.get(name) if name in _SBATCH_SUPPORTED else None
         shown = spelling if value is None else f"{spelling}={value}"
         if option is None:
-            left_out.append(f"{path}:{number}: `{shown}` of {SLURMS} is left out: it has no meaning here")
+            left_out.append(f"{path}:{number}: `{shown}` of {SBATCH_MARK} is left out: it has no meaning here")
             continue
         try:
             values[option.parameter] = _converted(path, number, spelling, value, option)
@@ -155,7 +157,7 @@ def _slurms(path: str, number: int, line: str, options: Mapping[str, Option]) ->
     return values, left_out
 
 
-def _pairs(words: list[str], options: Mapping[str, Option]) -> Iterator[tuple[str, str | None]]:
+def _pairs(words: list[str], options: Mapping[str, DirectiveOption]) -> Iterator[tuple[str, str | None]]:
     """Option and value, as getopt splits them: `--a=1`, `--a 1`, `-a1`, `-a 1`; a value is None where none follows."""
     rest = list(words)
     while rest:
@@ -168,14 +170,14 @@ def _pairs(words: list[str], options: Mapping[str, Option]) -> Iterator[tuple[st
         else:
             yield word, None
             continue
-        option = options.get(_SLURM_ALSO.get(name, name))
+        option = options.get(_SBATCH_SYNONYMS.get(name, name))
         takes_one = option is None or option.kind is not bool
         if given is None and takes_one and rest and not rest[0].startswith("-"):
             given = rest.pop(0)
         yield name, given
 
 
-def _converted(path: str, number: int, spelling: str, value: str | None, option: Option) -> Any:
+def _converted(path: str, number: int, spelling: str, value: str | None, option: DirectiveOption) -> Any:
     if option.kind is bool:
         if value is not None:
             raise JobFileError(path, number, f"`{spelling}` takes no value, found `{value}`")
@@ -194,18 +196,18 @@ def _converted(path: str, number: int, spelling: str, value: str | None, option:
 
 
 _CHECKS: Mapping[str, Callable[[str], object]] = {
-    "array": array_tasks,
-    "dependency": dependencies,
+    "array": parse_array,
+    "dependency": parse_dependencies,
     "gpu_mem": parse_bytes,
-    "gpus": gpu_count,
-    "gres": gres_count,
+    "gpus": parse_gpus,
+    "gres": parse_gres,
     "time": parse_duration,
     "time_slot": parse_duration,
 }
 """By parameter, what will read its text later, when nobody knows any more which line that was."""
 
 
-def _check(path: str, number: int, spelling: str, value: str, option: Option) -> None:
+def _check(path: str, number: int, spelling: str, value: str, option: DirectiveOption) -> None:
     try:
         _CHECKS.get(option.parameter, str)(value)
     except UsageError as error:

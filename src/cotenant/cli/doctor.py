@@ -6,7 +6,7 @@ import dataclasses
 
 from cotenant.cli.common import Json, LocalSocket
 from cotenant.cli.output import emit_json
-from cotenant.daemon.settings.paths import socket_path
+from cotenant.daemon.config.paths import socket_path
 
 
 def command(*, json: Json = False, socket: LocalSocket = None) -> int:

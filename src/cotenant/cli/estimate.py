@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from cotenant.cli import estimate_json, estimate_text
 from cotenant.cli import estimate_options as options
-from cotenant.cli.estimate_batch import Batch
-from cotenant.cli.estimate_extras import Extras
+from cotenant.cli.estimate_batch import BatchSizeQuery
+from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.cli.output import Column, emit_json, print_table
-from cotenant.cli.words import read
+from cotenant.cli.slurm_options import parse_option
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.units import format_bytes, parse_bytes
 
@@ -32,9 +32,9 @@ def command(
     gpu: options.GpuOrList = "A100-40GB",
     gpus: options.Gpus = 1,
     stand_in: options.StandIn = None,
-    lengths: options.Lengths = "",
-    real_writes: options.RealWrites = False,
-    online: options.Online = False,
+    sequence_lengths: options.Lengths = "",
+    no_sandbox: options.RealWrites = False,
+    allow_network: options.Online = False,
     python: options.Python = None,
     estimator: options.Estimator = "traced",
     gpu_mem: options.GpuMem = None,
@@ -87,8 +87,12 @@ def command(
         raise UsageError("`--limit` needs `--find-batch-size`")
     from cotenant.core.ports import EstimateRequest
 
-    batch = Batch(argument=arg, limit_bytes=read("--limit", limit, parse_bytes)) if find_batch_size else None
-    extras = Extras(
+    batch = (
+        BatchSizeQuery(argument=arg, limit_bytes=parse_option("--limit", limit, parse_bytes))
+        if find_batch_size
+        else None
+    )
+    extras = EstimateReports(
         fits_on=fits_on, what_if=what_if, utilization=utilization, plot=plot, snapshot=snapshot, batch=batch
     )
     request = EstimateRequest(
@@ -97,12 +101,12 @@ def command(
         env=dict(os.environ),
         gpu=gpu,
         timeout_s=timeout,
-        declared_bytes=read("--gpu-mem", gpu_mem, parse_bytes),
+        declared_bytes=parse_option("--gpu-mem", gpu_mem, parse_bytes),
         gpus=gpus,
-        stand_ins=tuple(stand_in or ()),
-        lengths=lengths,
-        online=online,
-        real_writes=real_writes,
+        synthetic_data=tuple(stand_in or ()),
+        sequence_lengths=sequence_lengths,
+        allow_network=allow_network,
+        no_sandbox=no_sandbox,
     )
     with _tracing(
         steps=steps,
@@ -123,12 +127,12 @@ def _tracing(
     *, steps: int, python: str | None, show_output: bool, coverage: float | None, keeps: bool, often: bool
 ) -> Iterator[TracedEstimator]:
     """The estimator, for as long as it is wanted; `keeps`: its traces, `often`: it will run more than one script."""
-    from cotenant.estimators.cache import TraceCache, default_folder
+    from cotenant.estimators.trace_cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator
-    from cotenant.tracing.process.warm import WarmTracer
+    from cotenant.tracing.process.forkserver_client import ForkServerClient
 
     folder = default_folder() if keeps else None
-    with WarmTracer() as warm:
+    with ForkServerClient() as warm:
         yield TracedEstimator(
             steps=steps,
             python=python,
@@ -140,21 +144,21 @@ def _tracing(
 
 
 def _answer_by_another(
-    request: EstimateRequest, name: str, tracer: TracedEstimator, extras: Extras, began_s: float, *, json: bool
+    request: EstimateRequest, name: str, tracer: TracedEstimator, extras: EstimateReports, began_s: float, *, json: bool
 ) -> None:
     """The estimate of the estimator `name`, from a trace of `tracer` if it needs one."""
     from cotenant.estimators import create
-    from cotenant.estimators.published.rules import TraceRule
+    from cotenant.estimators.base import TraceBasedEstimator
 
     made = create(name)
     option = extras.first_option()
     if option is not None:
         raise UsageError(f"`{option}` is for `--estimator traced`, not for `{name}`")
     try:
-        estimate = made.estimate(request, tracer) if isinstance(made, TraceRule) else made.estimate(request)
+        estimate = made.estimate(request, tracer) if isinstance(made, TraceBasedEstimator) else made.estimate(request)
     except TraceError as error:
         if not json:
-            estimate_text.print_last_words(error)
+            estimate_text.print_script_output(error)
         raise
     elapsed_s = time.perf_counter() - began_s
     if json:
@@ -164,7 +168,7 @@ def _answer_by_another(
 
 
 def _answer(
-    request: EstimateRequest, estimator: TracedEstimator, extras: Extras, began_s: float, *, json: bool
+    request: EstimateRequest, estimator: TracedEstimator, extras: EstimateReports, began_s: float, *, json: bool
 ) -> None:
     search = None
     extras.check_files(request.command[0])
@@ -174,7 +178,7 @@ def _answer(
         result = estimator.explain(request)
     except TraceError as error:
         if not json:
-            estimate_text.print_last_words(error)
+            estimate_text.print_script_output(error)
         raise
     told: dict[str, Any] = {**estimate_json.of_estimate(result.estimate), **estimate_json.of_result(result)}
     if search is not None:
@@ -189,10 +193,12 @@ def _answer(
 
 
 def _list_profiles(*, json: bool) -> None:
-    from cotenant.estimators.profiles import profiles
+    from cotenant.gpu_specs import all_gpu_specs
 
     if json:
-        emit_json({"profiles": [{"name": each.name, "memory_bytes": each.memory_total_bytes} for each in profiles()]})
+        emit_json(
+            {"profiles": [{"name": each.name, "memory_bytes": each.memory_total_bytes} for each in all_gpu_specs()]}
+        )
         return
     rows = [
         {
@@ -203,7 +209,7 @@ def _list_profiles(*, json: bool) -> None:
             "known": "derived" if each.context.derived else "measured",
             "mig": " ".join(mig.name for mig in each.mig) or "-",
         }
-        for each in profiles()
+        for each in all_gpu_specs()
     ]
     titles = {"name": "GPU", "memory": "MEMORY", "capability": "SM", "context": "CONTEXT", "known": "", "mig": "MIG"}
     print_table(rows, [Column(key=key, title=title) for key, title in titles.items()])

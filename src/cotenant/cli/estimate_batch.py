@@ -12,14 +12,14 @@ from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest
-    from cotenant.estimators.batch import BatchSearch
+    from cotenant.estimators.batch_search import BatchSearch
     from cotenant.estimators.traced import TracedEstimator
 
 _FIRST_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class BatchSizeQuery:
     """What is sought: the most that `argument` of the script can be, below `limit_bytes` or, without, on the GPU."""
 
     argument: str
@@ -33,12 +33,12 @@ class Batch:
         Raises:
             CotenantError: not even the smallest batch fits.
         """
-        from cotenant.estimators.batch import Trial, find_batch_size, value_of, with_value
-        from cotenant.estimators.profiles import profile
-        from cotenant.estimators.replays import usable_bytes
+        from cotenant.estimators.batch_search import Trial, find_batch_size, value_of, with_value
+        from cotenant.estimators.replay_input import usable_bytes
+        from cotenant.gpu_specs import gpu_spec
 
         script, *args = request.command
-        limit = self.limit_bytes or usable_bytes(profile(request.gpu))
+        limit = self.limit_bytes or usable_bytes(gpu_spec(request.gpu))
 
         def with_batch(size: int) -> EstimateRequest:
             return replace(request, command=(script, *with_value(args, self.argument, size)))

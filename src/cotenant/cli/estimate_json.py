@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cotenant.core.estimate import Estimate
-    from cotenant.estimators.batch import BatchSearch
-    from cotenant.estimators.fits import Fit
+    from cotenant.estimators.batch_search import BatchSearch
+    from cotenant.estimators.fit import Fit
     from cotenant.estimators.traced import TracedResult
-    from cotenant.estimators.whatif import Change
+    from cotenant.estimators.whatif import Saving
 
 
 def of_estimate(estimate: Estimate) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def of_result(result: TracedResult) -> dict[str, Any]:
     """What a traced estimate has beside."""
     header = result.trace.header
     return {
-        "interval": _plain(result.interval),
+        "interval": _plain(result.reserved_range),
         "fit": of_fit(result.fit),
         "trace": {
             "events": len(result.trace.events),
@@ -72,7 +72,7 @@ def of_fit(fit: Fit) -> dict[str, Any]:
     return {**_plain(fit), "oom": place, "spare_bytes": fit.spare_bytes, "sentence": fit.sentence}
 
 
-def of_change(change: Change) -> dict[str, Any]:
+def of_change(change: Saving) -> dict[str, Any]:
     """A row of `--what-if`."""
     return _plain(change)
 

@@ -11,11 +11,11 @@ from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
     from cotenant.core.estimate import Estimate
-    from cotenant.estimators.batch import Trial
-    from cotenant.estimators.fits import Fit
-    from cotenant.estimators.interval import Interval
+    from cotenant.estimators.batch_search import Trial
+    from cotenant.estimators.fit import Fit
+    from cotenant.estimators.sensitivity import ReservedRange
     from cotenant.estimators.traced import TracedResult
-    from cotenant.estimators.whatif import Change
+    from cotenant.estimators.whatif import Saving
 
 _BAR = 24
 _VERDICTS = {"fits": "fits", "tight": "only just", "unsure": "may not fit", "no": "does not fit"}
@@ -40,7 +40,7 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
     _print_breakdown(estimate)
     _print_gpus(estimate)
     if estimate.smact is not None:
-        print(f"\n  {busy_line(estimate.smact, estimate.smocc)}")
+        print(f"\n  {utilization_line(estimate.smact, estimate.smocc)}")
     print()
     warnings = list(estimate.warnings)
     if result is not None:
@@ -54,14 +54,14 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         note(f"warning: {warning}")
 
 
-def print_last_words(error: TraceError) -> None:
+def print_script_output(error: TraceError) -> None:
     """What the script printed last, before the error itself."""
     last = error.log_tail.strip().splitlines()[-12:]
     if last:
         note("\n  ".join(["the script's last words:", *last]))
 
 
-def busy_line(smact: float, smocc: float | None) -> str:
+def utilization_line(smact: float, smocc: float | None) -> str:
     """How busy the job alone would keep the GPU."""
     also = "" if smocc is None else f", SMOCC {smocc:.2f}"
     return f"alone on an A100 about SMACT {smact:.2f}{also}: learned from jobs of one server"
@@ -103,7 +103,7 @@ def _spread(result: TracedResult | None) -> str:
     """The interval, where it is wide enough to matter."""
     if result is None:
         return ""
-    interval: Interval = result.interval
+    interval: ReservedRange = result.reserved_range
     if len(interval.states) == 2:
         low, high = (_range(*each) for each in interval.states)
         return f"; two states: {low}, or {high}"
@@ -133,7 +133,7 @@ def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None, *, gpus: i
     print_table(rows, _columns({"gpu": "GPU", "memory": "MEMORY", "bound": "BOUND", "spare": "SPARE"}, "VERDICT"))
 
 
-def print_changes(changes: Sequence[Change], fit: Fit, not_computed: str) -> None:
+def print_changes(changes: Sequence[Saving], fit: Fit, not_computed: str) -> None:
     """The table of `--what-if`, below what it is without."""
     now = {"reserved": format_bytes(fit.reserved_bytes), "bound": format_bytes(fit.bound_bytes)}
     rows = [{"change": "as it is", "verdict": "", **now}]

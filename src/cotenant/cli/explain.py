@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.cli.common import JobId, Json, Socket, new_client, one_job
-from cotenant.cli.output import emit_json, say
+from cotenant.cli.output import emit_json, print_line
 
 
 def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
@@ -11,8 +11,8 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
 
     $ cotenant explain 17
     job 17 waits: 1 GPU with 13.1 GiB available, none of 2 qualifies
-      GPU 0  fits_memory  needs 13.1 GiB, 9.8 GiB available
-      GPU 1  smact_below  SMACT 0.91, limit 0.80
+      GPU 0  insufficient_memory  needs 13.1 GiB, 9.8 GiB available
+      GPU 1  smact_too_high  SMACT 0.91, limit 0.80
     """
     client = new_client(socket)
     told = client.explain(one_job(client, job))
@@ -21,9 +21,9 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
         return
     reason = str(told["reason"])
     # The policy's own answers are bare needs; all other sentences already have their verb.
-    say(f"job {job} waits: {reason}" if told["verdicts"] else f"job {job}: {reason}")
-    names = [str(each["gpu"]) if each["gpu"] is not None else each["gpu_uuid"] for each in told["verdicts"]]
-    rules = [each["rule"] for each in told["verdicts"]]
-    for name, each in zip(names, told["verdicts"], strict=True):
+    print_line(f"job {job} waits: {reason}" if told["rejections"] else f"job {job}: {reason}")
+    names = [str(each["gpu"]) if each["gpu"] is not None else each["gpu_uuid"] for each in told["rejections"]]
+    rules = [each["rule"] for each in told["rejections"]]
+    for name, each in zip(names, told["rejections"], strict=True):
         place, rule = name.ljust(max(map(len, names))), each["rule"].ljust(max(map(len, rules)))
-        say(f"  GPU {place}  {rule}  {each['reason']}")
+        print_line(f"  GPU {place}  {rule}  {each['reason']}")

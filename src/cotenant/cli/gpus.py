@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cotenant.cli import past
+from cotenant.cli import sparkline
 from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
 from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.words import read
+from cotenant.cli.slurm_options import parse_option
 from cotenant.core.units import format_bytes, parse_duration
 from cotenant.daemon.client import Client
 
@@ -55,7 +55,7 @@ def command(
       cotenant gpus --history 2:00:00
       cotenant gpus --no-header --format gpu,available
     """
-    past_s = read("--history", history, parse_duration)
+    past_s = parse_option("--history", history, parse_duration)
     client = new_client(socket)
     if past_s is not None:
         _print_past(client, past_s, form=form, header=not no_header, json=json)
@@ -76,8 +76,8 @@ def _print_past(client: Client, past_s: float, *, form: str | None, header: bool
     if not ends:
         note("nothing was read in that time; minutes are known once they are over")
     until_s = max(ends, default=0.0)
-    lines = [line for gpu in found for line in past.rows(gpu, since_s=until_s - past_s, until_s=until_s)]
-    print_table(lines, past.COLUMNS, only=form, header=header)
+    lines = [line for gpu in found for line in sparkline.history_rows(gpu, since_s=until_s - past_s, until_s=until_s)]
+    print_table(lines, sparkline.COLUMNS, only=form, header=header)
 
 
 def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
@@ -87,7 +87,7 @@ def _row(gpu: Mapping[str, Any]) -> dict[str, str]:
         "total": format_bytes(gpu["memory_total_bytes"]),
         "used": format_bytes(gpu["used_bytes"]),
         "promised": format_bytes(gpu["promised_bytes"]),
-        "strangers": format_bytes(gpu["strangers_bytes"]),
+        "strangers": format_bytes(gpu["foreign_bytes"]),
         "available": format_bytes(gpu["available_bytes"]),
         "smact": "-" if gpu["smact"] is None else f"{gpu['smact']:.2f}",
         "power": "-" if gpu["power_w"] is None else f"{gpu['power_w']:.0f} W",

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cotenant.cli import times
+from cotenant.cli import slurm_times
 from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
-from cotenant.cli.history_by import print_users, print_works, usage_cells
+from cotenant.cli.history_groups import print_users, print_workloads, usage_cells
 from cotenant.cli.ls import state_named
 from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.words import read
+from cotenant.cli.slurm_options import parse_option
 from cotenant.core.units import format_bytes, format_duration
 
 COLUMNS = (
@@ -82,21 +82,21 @@ def command(
       cotenant history --since "2days ago" -s F,OOM
       cotenant history --by user --since "30days ago"
     """
-    past_s = functools.partial(times.past_s, now=datetime.now().astimezone())
+    past_s = functools.partial(slurm_times.parse_past, now=datetime.now().astimezone())
     client = new_client(socket)
     filters: dict[str, Any] = {
         "states": None if state is None else ",".join(state_named(each.strip()) for each in state.split(",")),
         "user": user,
         "name": job_name,
-        "since_s": read("--since", since, past_s),
-        "until_s": read("--until", until, past_s),
+        "since_s": parse_option("--since", since, past_s),
+        "until_s": parse_option("--until", until, past_s),
     }
     if by is not None:
         found = client.usage(by, last=last, **filters)
         if json:
             emit_json({by: found})
         else:
-            (print_users if by == "user" else print_works)(found, form=form, header=not no_header)
+            (print_users if by == "user" else print_workloads)(found, form=form, header=not no_header)
         return
     jobs = client.jobs(over=1, last=last or LAST, **filters)
     if json:

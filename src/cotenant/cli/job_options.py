@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-RadMemory = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
+RadEstimate = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
 
 Command = Annotated[
     list[str],
@@ -109,6 +109,6 @@ Progress = Annotated[
     ),
 ]
 Rad = Annotated[
-    RadMemory | None,
+    RadEstimate | None,
     typer.Option("--rad-memory", help="Memory of a .rad file to declare; none: estimate it.  [default: measured]"),
 ]

@@ -17,7 +17,7 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import format_duration
 
 if TYPE_CHECKING:
-    from cotenant.learn.campaign.run import Labeler, Progress
+    from cotenant.learn.data_collection.labeling import Labeler, LabelingProgress
 
 app = new_app(no_args_is_help=True)
 
@@ -58,10 +58,10 @@ def generate(
       cotenant learn generate mlp --count 3000 --out mlp.txt --plot mlp.png
       cotenant learn generate my-ranges.toml --count 200 --seed 7
     """
-    from cotenant.learn.campaign.configs import config_id
-    from cotenant.learn.campaign.generate import generate as draw
-    from cotenant.learn.campaign.generate import write_configs
-    from cotenant.learn.campaign.ranges import load_ranges
+    from cotenant.learn.data_collection.configs import config_id
+    from cotenant.learn.data_collection.generate import generate as draw
+    from cotenant.learn.data_collection.generate import write_configs
+    from cotenant.learn.data_collection.ranges import load_ranges
 
     loaded = load_ranges(ranges)
     configs = draw(loaded, count, seed)
@@ -69,7 +69,7 @@ def generate(
         write_configs(out, configs, loaded, seed)
         note(f"{len(configs)} configurations in `{out}`")
     if plot is not None:
-        from cotenant.learn.pages.spread_plot import save_spread
+        from cotenant.learn.reports.spread_plot import save_spread
 
         save_spread(plot, configs, loaded)
         note(f"drawn in `{plot}`")
@@ -116,8 +116,8 @@ def run(
       cotenant learn run mlp.txt cnn.txt --out runs --seconds 30 --resume --retry timeout
       cotenant learn run mlp.txt --out traced --trace --gpu H100-80GB
     """
-    from cotenant.learn.campaign.generate import read_configs
-    from cotenant.learn.campaign.run import run_configs
+    from cotenant.learn.data_collection.generate import read_configs
+    from cotenant.learn.data_collection.labeling import run_configs
 
     wanted = [each for path in configs for each in read_configs(path)]
     with closing(_labeler(trace=trace, gpu=gpu, steps=steps, seconds=seconds, limit_s=each_limit_s)) as labeler:
@@ -155,8 +155,8 @@ def clean(
     cotenant learn clean runs --out data
     cotenant learn clean monday tuesday --out data --allow duplicate,saturated
     """
-    from cotenant.learn.tables.checks import RULES
-    from cotenant.learn.tables.clean import clean as tidy
+    from cotenant.learn.datasets.checks import RULES
+    from cotenant.learn.datasets.clean import clean as tidy
 
     rules = _words(allow, RULES, "--allow")
     found = tidy(runs, out, allow=[rule for rule in RULES if rule in rules])
@@ -194,7 +194,7 @@ def summary(
 
     cotenant learn summary gpt2.txt --sequence 512
     """
-    from cotenant.learn.summaries.summary import parse_summary
+    from cotenant.learn.model_summaries.summary import parse_summary
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -229,30 +229,30 @@ for _name, _command in learn_models.COMMANDS.items():
 def _labeler(*, trace: bool, gpu: str, steps: int | None, seconds: float | None, limit_s: float) -> Labeler:
     """By training where a GPU answers, else by tracing."""
     if not trace:
-        from cotenant.gpus.watch import open_watch
+        from cotenant.gpus.gpu_sampler import open_sampler
 
-        watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        watch, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
         if watch is not None:
-            from cotenant.learn.campaign.measuring_labels import MeasuringLabeler
+            from cotenant.learn.data_collection.measuring_labeler import MeasuringLabeler
 
             return MeasuringLabeler(watch, steps=steps or 10, seconds=seconds, limit_s=limit_s)
         note(f"nothing is measured, all is traced for {gpu}: {reason}")
     if seconds is not None:
         raise UsageError("`--seconds` is for training on a GPU", hint="a trace is of some steps: `--steps 3`")
-    from cotenant.learn.campaign.tracing_labels import TracingLabeler
+    from cotenant.learn.data_collection.tracing_labeler import TracingLabeler
 
     return TracingLabeler(gpu, steps=steps or 3, limit_s=limit_s)
 
 
 def _show_on(stream: Any) -> Any:
-    def show(progress: Progress) -> None:
+    def show(progress: LabelingProgress) -> None:
         print(progress.line, file=stream, flush=True)
 
     return show
 
 
 def _statuses(text: str) -> Any:
-    from cotenant.learn.tables.rows import STATUSES
+    from cotenant.learn.datasets.dataset_row import STATUSES
 
     words = _words(text, [each for each in STATUSES if each != "ok"], "--retry")
     return [each for each in STATUSES if each in words]

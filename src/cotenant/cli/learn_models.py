@@ -1,4 +1,4 @@
-"""`cotenant learn train`, `kfold`, `test`, `analyse` and `report`: models from rows, and pages about both."""
+"""`cotenant learn train`, `cross_validate`, `test`, `analyse` and `report`: models from rows, and pages about both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from cotenant.learn.models.kfold import FoldResult, SplitBy
+    from cotenant.learn.models.cross_validation import FoldResult, SplitBy
     from cotenant.learn.models.metrics import Scores
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
@@ -44,7 +44,7 @@ def train(
 
       cotenant learn train data/mlp.csv --model extra-trees --out weights
     """
-    from cotenant.learn.models.cards import score_table
+    from cotenant.learn.models.model_card import score_table
     from cotenant.learn.models.training import train_command
 
     found = train_command(data, model=model, out=out, seed=seed, folds=folds, workers=workers)
@@ -57,7 +57,7 @@ def train(
     note(f"weights in `{found.weights}`, card in `{found.card}`")
 
 
-def kfold(
+def cross_validate(
     data: Data,
     *,
     models: Models = None,
@@ -75,11 +75,13 @@ def kfold(
       cotenant learn kfold data/mlp.csv --models extra-trees,simulation
       cotenant learn kfold data/cnn.csv --models hybrid --by shape
     """
-    from cotenant.learn.models.cards import score_table
-    from cotenant.learn.models.kfold import kfold_command
+    from cotenant.learn.models.cross_validation import kfold_command
+    from cotenant.learn.models.model_card import score_table
 
     validations = kfold_command(
-        data, **_asked(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers), on_fold=_show_fold
+        data,
+        **_validation_arguments(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers),
+        on_fold=_show_fold,
     )
     if json:
         told = {each.table.family: [_result(result) for result in each.results] for each in validations}
@@ -107,7 +109,7 @@ def analyse(
 
       cotenant learn analyse data/*.csv --out pages
     """
-    from cotenant.learn.pages.analysis import analyse_command
+    from cotenant.learn.reports.analysis import analyse_command
 
     found = analyse_command(data, out, seed=seed)
     _tell_pages(found.pages, {"rows": found.rows}, json=json)
@@ -131,9 +133,9 @@ def report(
 
       cotenant learn report data/cnn.csv --out pages --models extra-trees,hybrid
     """
-    from cotenant.learn.pages.report import report_command
+    from cotenant.learn.reports.model_report import report_command
 
-    asked = _asked(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers)
+    asked = _validation_arguments(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers)
     found = report_command(data, out, **asked, on_fold=_show_fold)
     told = {each.table.family: [_result(result) for result in each.results] for each in found.validations}
     _tell_pages(found.pages, {"families": told}, json=json)
@@ -205,8 +207,10 @@ def utilization(
             note(f"weights in `{each.weights}`")
 
 
-def _asked(models: str | None, *, folds: int, by: str, plain: bool, seed: int, workers: int) -> dict[str, Any]:
-    """Arguments that `kfold` and `report` share; the room has its own choice of models where none is named."""
+def _validation_arguments(
+    models: str | None, *, folds: int, by: str, plain: bool, seed: int, workers: int
+) -> dict[str, Any]:
+    """Arguments that `cross_validate` and `report` share; the room has its own choice of models where none is named."""
     named = {} if models is None else {"models": [each.strip() for each in models.split(",") if each.strip()]}
     return {**named, "folds": folds, "by": _split(by), "plain": plain, "seed": seed, "workers": workers}
 
@@ -240,7 +244,7 @@ def _scores(scores: Scores) -> dict[str, Any]:
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "train": train,
-    "kfold": kfold,
+    "kfold": cross_validate,
     "test": check,
     "analyse": analyse,
     "report": report,

@@ -11,7 +11,7 @@ from cotenant.cli.common import Format, Json, NoHeader, Socket, gpu_names, new_c
 from cotenant.cli.output import Column, emit_json, note, print_table
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
-from cotenant.daemon.calls.states import SHORT
+from cotenant.daemon.api.states import SHORT
 
 RECENT = 20
 WAITING = 200
@@ -63,8 +63,8 @@ def command(
     told = new_client(socket).overview(
         active=active,
         states=None if wanted is None else ",".join(sorted(wanted)),
-        most_waiting=None if every or wanted else WAITING,
-        most_over=None if every or wanted else RECENT,
+        max_waiting=None if every or wanted else WAITING,
+        max_done=None if every or wanted else RECENT,
     )
     if json:
         emit_json({"jobs": told["jobs"], "counts": told["counts"]})

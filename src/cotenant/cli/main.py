@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        told = _of_file(error, argv)
+        told = _as_cotenant_error(error, argv)
         report_error(told, json=json)
         return told.exit_code
     except Exception as error:
@@ -204,7 +204,7 @@ def _complete_at_once() -> None:
 _WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
-def _of_file(error: OSError, argv: Sequence[str]) -> CotenantError:
+def _as_cotenant_error(error: OSError, argv: Sequence[str]) -> CotenantError:
     """An error of the system; the request is wrong where it is about a file that the command line names."""
     where = f": `{error.filename}`" if error.filename else ""
     told = f"{(error.strerror or type(error).__name__).lower()}{where}"
@@ -234,11 +234,11 @@ def _usage(error: Any, *, json: bool) -> int:
     text = message[:1].lower() + message[1:].rstrip(".")
     text = text.replace("(Possible options: ", "(near: ")
     text = _OF_CLICK.sub(lambda found: f"no {'whole ' if found[1] == 'int' else ''}number", text)
-    report_error(UsageError(text.replace("'", "`"), hint=_way_out(error, where)), json=json)
+    report_error(UsageError(text.replace("'", "`"), hint=_usage_hint(error, where)), json=json)
     return UsageError.exit_code
 
 
-def _way_out(error: Any, where: str) -> str:
+def _usage_hint(error: Any, where: str) -> str:
     """What to do about an error of click's parser in the command `where`."""
     takes = [each.metavar for each in error.ctx.command.params] if getattr(error, "ctx", None) is not None else []
     unknown = getattr(error, "option_name", None)

@@ -15,8 +15,8 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from cotenant.study.measure.campaign import Setup
-    from cotenant.study.measure.dry import DryRun
+    from cotenant.measurement.campaign import CampaignSetup
+    from cotenant.measurement.dry_run import DryRun
 
 
 def command(
@@ -48,7 +48,7 @@ def command(
       cotenant measure --pairs pairs.toml --out pairs
       cotenant measure --convs --out convs
     """
-    from cotenant.study.measure.campaign import default_python
+    from cotenant.measurement.campaign import default_python
 
     chosen = python or default_python()
     if sum((dry_run, convs, pairs)) > 1:
@@ -61,32 +61,32 @@ def command(
         return _convs(_setup(out, chosen, limit_s), resume=resume, json=json)
     if jobs is None:
         raise UsageError("no file of jobs", hint="try `benchmarks/campaigns/default.toml` of the repository")
-    from cotenant.study.measure.jobs import read_jobs
+    from cotenant.measurement.job_list import read_jobs
 
     listed = read_jobs(jobs).only(only)
     if dry_run:
-        from cotenant.study.measure.dry import dry_run as estimates
+        from cotenant.measurement.dry_run import dry_run as estimates
 
         return _dry(estimates(listed, python=chosen, timeout_s=limit_s or 300.0), json=json)
     if pairs:
-        from cotenant.study.measure.pairs import pair_line, run_pairs
+        from cotenant.measurement.pairs import pair_line, run_pairs
 
         found = run_pairs(listed, _setup(out, chosen, limit_s), mps=mps, resume=resume, say=note)
         return _show(found, pair_line, json=json)
-    from cotenant.study.measure.campaign import run_campaign
+    from cotenant.measurement.campaign import run_campaign
 
     return _show(run_campaign(listed, _setup(out, chosen, limit_s), resume=resume, say=note), _row_line, json=json)
 
 
-def _setup(out: Path | None, python: str, limit_s: float | None) -> Setup:
-    from cotenant.gpus.watch import open_watch
-    from cotenant.study.measure.campaign import Setup
-    from cotenant.study.measure.ready import check_gpu
+def _setup(out: Path | None, python: str, limit_s: float | None) -> CampaignSetup:
+    from cotenant.gpus.gpu_sampler import open_sampler
+    from cotenant.measurement.campaign import CampaignSetup
+    from cotenant.measurement.preflight import check_gpu
 
     if out is None:
         raise UsageError("no folder for the results", hint="say `--out DIR`")
-    watch, reason = open_watch(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    setup = Setup(out=out, python=python, watch=watch, no_watch=reason, limit_s=limit_s)
+    watch, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    setup = CampaignSetup(out=out, python=python, watch=watch, no_watch=reason, limit_s=limit_s)
     check_gpu(setup)
     if watch is None:
         note(f"the GPU is not watched: {reason}")
@@ -103,8 +103,8 @@ def _show(rows: Iterator[Mapping[str, object]], line: Any, *, json: bool) -> int
     return 0
 
 
-def _convs(setup: Setup, *, resume: bool, json: bool) -> int:
-    from cotenant.study.measure.convs import run_convs
+def _convs(setup: CampaignSetup, *, resume: bool, json: bool) -> int:
+    from cotenant.measurement.conv_workspaces import run_convs
 
     summary = run_convs(setup, resume=resume, say=note)
     if json:

@@ -39,13 +39,13 @@ def plan(gpu: GpuIndex, *, json: Json = False, socket: Socket = None) -> None:
     target = _find(client.gpus(), gpu)
     slices = _slices(target)
     waiting = [each for each in client.jobs(active=True) if each["state"] == "PENDING" and each["gpus"] == 1]
-    queue = [mig.JobNeed(job_id=each["id"], bytes=each["need_bytes"]) for each in waiting if each["need_bytes"]]
+    queue = [mig.MigDemand(job_id=each["id"], bytes=each["need_bytes"]) for each in waiting if each["need_bytes"]]
     found = mig.plan(queue, slices)
     if json:
         emit_json(_as_json(found, waiting=len(waiting)))
         return
     _print(found, queue, unknown=len(waiting) - len(queue))
-    print(f"to make it: sudo cotenant mig apply {gpu} {' '.join(mig.names_of(found.layout))} --yes")
+    print(f"to make it: sudo cotenant mig apply {gpu} {' '.join(mig.profile_names(found.layout))} --yes")
 
 
 @app.command("apply")
@@ -89,11 +89,11 @@ def _find(gpus: Sequence[Mapping[str, Any]], index: int) -> Mapping[str, Any]:
     raise UsageError(f"no GPU {index} (known: {', '.join(sorted({str(each['index']) for each in gpus})) or 'none'})")
 
 
-def _slices(gpu: Mapping[str, Any]) -> tuple[mig.Slice, ...]:
-    from cotenant.estimators.profiles import profile
+def _slices(gpu: Mapping[str, Any]) -> tuple[mig.InstanceProfile, ...]:
+    from cotenant.gpu_specs import gpu_spec
 
-    card = profile(gpu["name"].partition(" MIG ")[0])
-    return mig.slices_of([(each.name, each.memory_bytes) for each in card.mig])
+    card = gpu_spec(gpu["name"].partition(" MIG ")[0])
+    return mig.parse_profiles([(each.name, each.memory_bytes) for each in card.mig])
 
 
 def _check_idle(gpus: Sequence[Mapping[str, Any]]) -> None:
@@ -101,11 +101,11 @@ def _check_idle(gpus: Sequence[Mapping[str, Any]]) -> None:
         if each["residents"]:
             jobs = ", ".join(str(resident["job_id"]) for resident in each["residents"])
             raise UsageError(f"jobs run on GPU {each['index']}: {jobs}", hint="wait for them, or cancel them")
-        if each["strangers_bytes"] is None:
+        if each["foreign_bytes"] is None:
             raise UsageError(f"GPU {each['index']} cannot be read, so somebody may be using it")
 
 
-def _as_json(found: mig.Plan, *, waiting: int) -> dict[str, Any]:
+def _as_json(found: mig.MigPlan, *, waiting: int) -> dict[str, Any]:
     jobs = {place: job_id for job_id, place in found.placed}
     instances = [
         {
@@ -119,7 +119,7 @@ def _as_json(found: mig.Plan, *, waiting: int) -> dict[str, Any]:
     return {"instances": instances, "placed": len(found.placed), "waiting": waiting, "speed": found.speed}
 
 
-def _print(found: mig.Plan, queue: Sequence[mig.JobNeed], *, unknown: int) -> None:
+def _print(found: mig.MigPlan, queue: Sequence[mig.MigDemand], *, unknown: int) -> None:
     needs = {each.job_id: each for each in queue}
     jobs = {place: job_id for job_id, place in found.placed}
     for place, each in enumerate(found.layout):

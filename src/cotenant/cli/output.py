@@ -67,7 +67,7 @@ def note(text: str) -> None:
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line for people, on stdout."""
     print(printable(text))
 

@@ -7,9 +7,9 @@ import threading
 from typing import IO, Any
 
 from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.jobspec import CONTEXT, with_job_options
+from cotenant.cli.job_builder import CONTEXT, with_job_options
 from cotenant.cli.output import emit_json, note
-from cotenant.cli.words import with_ids
+from cotenant.cli.slurm_options import resolve_dependencies
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.daemon.client import Client
 
@@ -29,7 +29,7 @@ def command(job: dict[str, Any], *, json: Json = False, socket: Socket = None) -
     client = new_client(socket)
     if job.get("array") is not None:
         raise UsageError("an array has many outputs, `run` shows one", hint="submit it, then: cotenant wait ID")
-    view = client.submit([with_ids(job, client.ids)])[0]
+    view = client.submit([resolve_dependencies(job, client.ids)])[0]
     job_id = view["id"]
     try:
         note(f"job {job_id}: {view['reason']}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cotenant.cli.common import JobId, Json, Socket, gpu_names, new_client, one_job
-from cotenant.cli.output import emit_json, say
+from cotenant.cli.output import emit_json, print_line
 from cotenant.core.units import format_bytes, format_duration, format_energy
 
 Fields = Iterator[tuple[str, str]]
@@ -24,13 +24,13 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
     if json:
         emit_json({"job": view})
         return
-    say(f"job {view['label']}  {view['name']}  {view['state']}")
+    print_line(f"job {view['label']}  {view['name']}  {view['state']}")
     for title, value in [*_job_fields(view), *_estimate_fields(view)]:
-        say(f"  {title:<15} {value}")
+        print_line(f"  {title:<15} {value}")
     for attempt in view["attempt_list"]:
-        say(f"  attempt {attempt['number']}")
+        print_line(f"  attempt {attempt['number']}")
         for title, value in _attempt_fields(attempt):
-            say(f"    {title:<15} {value}")
+            print_line(f"    {title:<15} {value}")
 
 
 def _job_fields(view: Mapping[str, Any]) -> Fields:
@@ -64,8 +64,8 @@ def _asked(view: Mapping[str, Any]) -> Iterator[str]:
         yield f"share {view['share']}"
     if view["time_limit_s"] is not None:
         yield f"time limit {format_duration(view['time_limit_s'])}"
-    if view["slowdown_bound"] is not None:
-        yield f"slowdown at most {view['slowdown_bound']:g}"
+    if view["max_slowdown"] is not None:
+        yield f"slowdown at most {view['max_slowdown']:g}"
     for key, word in (("after", "after"), ("after_any", "after the end of"), ("after_failed", "after the failure of")):
         if view[key]:
             yield f"{word} " + ", ".join(f"job {each}" for each in view[key])
@@ -100,8 +100,8 @@ def _estimate_fields(view: Mapping[str, Any]) -> Fields:
             yield "", f"warning: {each}"
     if view["estimate_log_path"]:
         yield "estimator's log", view["estimate_log_path"]
-    if view["floor_bytes"] is not None:
-        yield "learned floor", f"{format_bytes(view['floor_bytes'])}: an attempt with less ran out of memory"
+    if view["min_memory_bytes"] is not None:
+        yield "learned floor", f"{format_bytes(view['min_memory_bytes'])}: an attempt with less ran out of memory"
     if view["exclusive_retry"]:
         yield "next attempt", "alone on its GPUs"
 
@@ -112,8 +112,8 @@ def _attempt_fields(attempt: Mapping[str, Any]) -> Fields:
         yield "seen at most", f"{format_bytes(seen)} on {uuid}"
     yield from _usage_fields(attempt)
     yield "started", attempt["started_at"] or "-"
-    if attempt["stop_asked"]:
-        yield "stop asked", attempt["stop_asked"]
+    if attempt["stop_reason"]:
+        yield "stop asked", attempt["stop_reason"]
     end = attempt["exit"]
     if end is None:
         return
@@ -153,7 +153,7 @@ def _usage_fields(attempt: Mapping[str, Any]) -> Fields:
             power = f"{usage['power_w']:.0f} W in the mean, {idle:.0%} of it for idling"
             yield "energy", f"{format_energy(usage['energy_j'])}, {power}{_assumed(attempt)}"
     for each in attempt["beside"]:
-        names = ", ".join("?" if mate is None else str(mate) for mate in each["mates"])
+        names = ", ".join("?" if mate is None else str(mate) for mate in each["neighbor_ids"])
         who = f"beside {names}" if names else "alone"
         rate = "" if each["steps_hz"] is None else f", {each['steps_hz']:.3g} steps/s"
         slower = "" if each["slowdown"] is None else f", {each['slowdown']:.2f} times as long a step as alone"

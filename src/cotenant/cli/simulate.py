@@ -11,19 +11,19 @@ from cotenant.cli import output_files, simulate_text
 from cotenant.cli import simulate_options as options
 from cotenant.cli.common import Json, Socket
 from cotenant.cli.output import emit_json, note
-from cotenant.cli.simulate_options import policies_of, settings_of
-from cotenant.cli.words import read
+from cotenant.cli.simulate_options import parse_policies, parse_policy_options
+from cotenant.cli.slurm_options import parse_option
 from cotenant.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from cotenant.sim.evaluate import Evaluation
-    from cotenant.sim.jobs import Trace
+    from cotenant.sim.evaluation import Evaluation
+    from cotenant.sim.trace import Trace
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
 DEFAULT = "exclusive,most-memory"
 
-MOST_RECORDED = 20_000
+MAX_RECORDED_JOBS = 20_000
 """Jobs; larger traces are replayed without keeping what every GPU did."""
 
 
@@ -42,10 +42,10 @@ def command(
     stretch: options.Stretch = 1.0,
     arrivals: options.Arrivals = None,
     trace_format: options.TraceFormat = None,
-    slowdown_bound: options.SlowdownBound = None,
+    max_slowdown: options.SlowdownBound = None,
     sensitivity: options.Sensitivity = 0.0,
-    spread_speed: options.SpreadSpeed = 1.0,
-    times_of: options.TimesOf = None,
+    cross_node_speed: options.SpreadSpeed = 1.0,
+    reference_gpu: options.TimesOf = None,
     from_journal: options.FromJournal = None,
     what_if: options.WhatIf = False,
     assume: options.Assume = "01:00:00",
@@ -71,19 +71,19 @@ def command(
         return
     if what_if:
         _refuse_traces(trace, from_journal, report, save_jobs)
-        from cotenant.cli.simulate_what_if import answer
+        from cotenant.cli.simulate_forecast import print_forecast
 
-        named = None if policies is None else policies_of(policies)
-        answer(named, settings_of(option, named), socket=socket, assume=assume, seed=seed, json=json)
+        named = None if policies is None else parse_policies(policies)
+        print_forecast(named, parse_policy_options(option, named), socket=socket, assume=assume, seed=seed, json=json)
         return
-    from cotenant.sim import cluster, knowledge, traces
-    from cotenant.sim.evaluate import Setting, evaluate
-    from cotenant.sim.world.config import WorldConfig
+    from cotenant.sim import cluster, memory_source, traces
+    from cotenant.sim.engine.config import SimulationConfig
+    from cotenant.sim.evaluation import Experiment, evaluate
 
-    _check(report, save_jobs, slowdown_bound)
-    chosen = policies_of(DEFAULT if policies is None else policies)
-    settings = settings_of(option, chosen)
-    gpus = traces.usual_gpus(trace) if gpus is None else gpus
+    _check(report, save_jobs, max_slowdown)
+    chosen = parse_policies(DEFAULT if policies is None else policies)
+    settings = parse_policy_options(option, chosen)
+    gpus = traces.default_gpus(trace) if gpus is None else gpus
     made = _shaped(
         _trace(trace, from_journal, trace_format),
         group=group,
@@ -94,20 +94,20 @@ def command(
         arrivals=arrivals,
         seed=seed,
     )
-    config = WorldConfig(
+    config = SimulationConfig(
         seed=seed,
         sensitivity_sd=sensitivity,
-        spread_speed=spread_speed,
-        times_of=times_of,
-        record=report is not None and len(made) <= MOST_RECORDED,
+        cross_node_speed=cross_node_speed,
+        reference_gpu=reference_gpu,
+        record=report is not None and len(made) <= MAX_RECORDED_JOBS,
     )
-    knowledge.check(estimator)
-    setting = Setting(
+    memory_source.check_estimator(estimator)
+    setting = Experiment(
         trace=made,
         cluster=cluster.parse(gpus),
         config=config,
         estimator=estimator,
-        slowdown_bound=slowdown_bound,
+        max_slowdown=max_slowdown,
         options=settings,
     )
     evaluation = evaluate(setting, chosen, bootstrap=bootstrap, seed=seed, progress=note)
@@ -119,12 +119,12 @@ def _refuse_traces(*given: str | Path | None) -> None:
         raise UsageError("`--what-if` asks a daemon", hint="leave out --trace, --from-journal, --report, --save-jobs")
 
 
-def _check(report: Path | None, save_jobs: Path | None, slowdown_bound: float | None) -> None:
+def _check(report: Path | None, save_jobs: Path | None, max_slowdown: float | None) -> None:
     """Tell before anything runs, and not after all of it."""
     for path in filter(None, (report, save_jobs)):
         output_files.check(path)
-    if slowdown_bound is not None and not 1.0 <= slowdown_bound < math.inf:
-        raise UsageError(f"no job has a slowdown of {slowdown_bound:g}", hint="write 1.0 or more, e.g. `1.5`")
+    if max_slowdown is not None and not 1.0 <= max_slowdown < math.inf:
+        raise UsageError(f"no job has a slowdown of {max_slowdown:g}", hint="write 1.0 or more, e.g. `1.5`")
 
 
 def _trace(name: str | None, from_journal: Path | None, trace_format: str | None) -> Trace:
@@ -134,7 +134,7 @@ def _trace(name: str | None, from_journal: Path | None, trace_format: str | None
     if (name is None) == (from_journal is None):
         raise UsageError("one of `--trace` and `--from-journal` is wanted", hint="e.g. `--trace t1`; see `--list`")
     if from_journal is not None:
-        return read("--from-journal", from_journal, journal.read)
+        return parse_option("--from-journal", from_journal, journal.read)
     return traces.load(name or "", format=trace_format)
 
 
@@ -150,22 +150,22 @@ def _shaped(
     seed: int,
 ) -> Trace:
     """The part of the trace that was asked for, with a workload for every job."""
-    from cotenant.sim import mapper
+    from cotenant.sim.traces import transforms
     from cotenant.sim.traces.arrivals import read_arrivals
 
     if group is not None:
-        made = mapper.of_user(made, group)
+        made = transforms.of_user(made, group)
     if first is not None:
-        made = mapper.first_jobs(made, first)
+        made = transforms.first_jobs(made, first)
     if window is not None:
-        made = mapper.window(made, window)
+        made = transforms.window(made, window)
     if arrivals is not None:
-        made = mapper.onto_arrivals(made, read_arrivals(arrivals, seed=seed), seed=seed)
+        made = transforms.onto_arrivals(made, read_arrivals(arrivals, seed=seed), seed=seed)
     if stretch != 1.0:
-        made = mapper.in_time(made, stretch)
+        made = transforms.in_time(made, stretch)
     if not made.has_profiles:
-        made = mapper.assign(made, seed=seed)
-    return mapper.repeated(made, repeat, seed=seed) if repeat > 1 else made
+        made = transforms.assign(made, seed=seed)
+    return transforms.repeated(made, repeat, seed=seed) if repeat > 1 else made
 
 
 def _tell(evaluation: Evaluation, save_jobs: Path | None, report: Path | None, *, json: bool) -> None:

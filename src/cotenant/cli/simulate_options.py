@@ -79,7 +79,7 @@ SaveJobs = Annotated[
 ListAll = Annotated[bool, typer.Option("--list", help="Traces, formats, policies, estimators; run nothing.")]
 
 
-def policies_of(text: str) -> list[str]:
+def parse_policies(text: str) -> list[str]:
     """The policies named in `A,B,...` or `all`, each once; `exclusive` first, since others are compared with it.
 
     Raises:
@@ -96,7 +96,7 @@ def policies_of(text: str) -> list[str]:
     return list(dict.fromkeys([*first, *names]))
 
 
-def settings_of(texts: Sequence[str] | None, chosen: Sequence[str] | None) -> dict[str, dict[str, object]]:
+def parse_policy_options(texts: Sequence[str] | None, chosen: Sequence[str] | None) -> dict[str, dict[str, object]]:
     """`carma.smact_limit=0.7` as {policy: {key: value}}; values as in TOML, or else text.
 
     Raises:

@@ -12,7 +12,7 @@ from cotenant.cli.output import Column, emit_json, print_table
 from cotenant.core.units import format_duration
 
 if TYPE_CHECKING:
-    from cotenant.sim.evaluate import Evaluation, Result
+    from cotenant.sim.evaluation import Evaluation, PolicyResult
 
 COLUMNS = (
     Column(key="policy", title="POLICY"),
@@ -43,7 +43,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
     _print_unfinished(evaluation.results)
 
 
-def _row(result: Result) -> dict[str, str]:
+def _row(result: PolicyResult) -> dict[str, str]:
     found = result.metrics
     return {
         "policy": result.policy,
@@ -77,7 +77,7 @@ def _print_changes(evaluation: Evaluation) -> None:
     print_table(rows, columns)
 
 
-def _change(evaluation: Evaluation, result: Result, name: str) -> str:
+def _change(evaluation: Evaluation, result: PolicyResult, name: str) -> str:
     told = evaluation.change(result, name)
     if told is None:
         return "-"
@@ -86,7 +86,7 @@ def _change(evaluation: Evaluation, result: Result, name: str) -> str:
     return f"{_signed(told['mean'])} ({_signed(told['low'])} to {_signed(told['high'])})"
 
 
-def _print_unfinished(results: Sequence[Result]) -> None:
+def _print_unfinished(results: Sequence[PolicyResult]) -> None:
     for each in results:
         missing = each.metrics.jobs - each.metrics.ended
         if missing:
@@ -95,7 +95,7 @@ def _print_unfinished(results: Sequence[Result]) -> None:
 
 def save_jobs(evaluation: Evaluation, path: Path) -> None:
     """One line for each job under each policy, as CSV; empty where there is no time."""
-    from cotenant.sim.world.world import OUTCOMES
+    from cotenant.sim.engine.simulation import OUTCOMES
 
     with path.open("w", newline="") as file:
         out = csv.writer(file)
@@ -114,27 +114,27 @@ def save_jobs(evaluation: Evaluation, path: Path) -> None:
 def print_catalog(*, json: bool) -> None:
     """Everything that can be named on the command line."""
     from cotenant.scheduling import policies
-    from cotenant.sim import knowledge, traces
+    from cotenant.sim import memory_source, traces
 
     if json:
         emit_json(
             {
                 "traces": list(traces.shipped()),
-                "formats": {name: reader.about for name, reader in traces.READERS.items()},
+                "formats": {name: reader.about for name, reader in traces.FORMATS.items()},
                 "policies": {name: dict(policies.options(name)) for name in policies.policies()},
-                "estimators": list(knowledge.estimators()),
+                "estimators": list(memory_source.estimators()),
             }
         )
         return
     print("traces in the package: " + ", ".join(traces.shipped()))
     print("\nformats of files:")
-    for name, reader in traces.READERS.items():
+    for name, reader in traces.FORMATS.items():
         print(f"  {name.ljust(12)} {reader.about}")
     print("\npolicies, with their options:")
     for name in policies.policies():
         told = ", ".join(f"{key}={value}" for key, value in policies.options(name).items())
         print(f"  {name.ljust(16)} {told}")
-    print("\nestimators: " + ", ".join(knowledge.estimators()))
+    print("\nestimators: " + ", ".join(memory_source.estimators()))
 
 
 def _time(value_s: float) -> str:

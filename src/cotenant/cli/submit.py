@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.jobspec import CONTEXT, with_job_options
-from cotenant.cli.output import emit_json, note, say
-from cotenant.cli.words import with_ids
+from cotenant.cli.job_builder import CONTEXT, with_job_options
+from cotenant.cli.output import emit_json, note, print_line
+from cotenant.cli.slurm_options import resolve_dependencies
 from cotenant.core.units import format_bytes
 
 __all__ = ["CONTEXT", "command"]
@@ -48,7 +48,7 @@ def command(
     `conda activate NAME` becomes part of the command, which then runs in a login shell of bash.
     """
     client = new_client(socket)
-    views = client.submit([with_ids(job, client.ids)], dry_run=dry_run)
+    views = client.submit([resolve_dependencies(job, client.ids)], dry_run=dry_run)
     view = views[0]
     if json:
         emit_json({"job": view} if len(views) == 1 else {"job": view, "jobs": views})
@@ -58,10 +58,10 @@ def command(
         print(view["id"])
     elif len(views) > 1:
         tasks = f"{len(views)} tasks, {view['label']} to {views[-1]['label']}"
-        say(f"submitted array {view['id']} ({view['name']}) of {tasks}")
+        print_line(f"submitted array {view['id']} ({view['name']}) of {tasks}")
         note(f"hint: one of them: cotenant show {view['label']}; all: cotenant wait {view['id']}")
     else:
-        say(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
+        print_line(f"submitted job {view['id']} ({view['name']}): {view['reason']}")
         note(f"hint: its output: cotenant logs -f {view['id']}; why it waits: cotenant explain {view['id']}")
 
 
@@ -69,14 +69,18 @@ def _print_preview(view: Mapping[str, Any]) -> None:
     """What would happen, in the shape of `explain`."""
     estimate = view["estimate"]
     if estimate is None:
-        say(f"memory: not known ({view['estimate_error']})")
+        print_line(f"memory: not known ({view['estimate_error']})")
     else:
         parts = ", ".join(f"{format_bytes(estimate[f'{part}_bytes'])} {part}" for part in ("device", "margin"))
-        say(f"memory: {format_bytes(estimate['bound_bytes'])} per GPU ({parts}; estimator {estimate['estimator']})")
+        print_line(
+            f"memory: {format_bytes(estimate['bound_bytes'])} per GPU ({parts}; estimator {estimate['estimator']})"
+        )
     if view["would"] == "start":
         where = ", ".join(str(each) for each in view["gpu_indices"])
-        say(f"would start now on GPU {where} ({view['sharing']}), {format_bytes(view['promised_bytes'])} promised")
+        print_line(
+            f"would start now on GPU {where} ({view['sharing']}), {format_bytes(view['promised_bytes'])} promised"
+        )
         return
-    say(f"would wait: {view['reason']}")
-    for each in view["verdicts"]:
-        say(f"  GPU {each['gpu']}  {each['rule']}  {each['reason']}")
+    print_line(f"would wait: {view['reason']}")
+    for each in view["rejections"]:
+        print_line(f"  GPU {each['gpu']}  {each['rule']}  {each['reason']}")

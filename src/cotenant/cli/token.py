@@ -9,7 +9,7 @@ import typer
 from cotenant.cli.common import Format, Json, LocalSocket, NoHeader, new_client
 from cotenant.cli.main import new_app
 from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.words import read
+from cotenant.cli.slurm_options import parse_option
 from cotenant.core.units import parse_duration
 
 COLUMNS = (
@@ -51,9 +51,9 @@ def create(
 
     $ cotenant token create --name laptop > token; chmod 600 token
     """
-    lasts_s = read("--expires", expires, parse_duration)
+    lifetime_s = parse_option("--expires", expires, parse_duration)
     client = new_client(socket)
-    made = client.create_token(name=name, admin=admin, user=user, lasts_s=lasts_s)
+    made = client.create_token(name=name, admin=admin, user=user, lifetime_s=lifetime_s)
     if json:
         emit_json({"token": made})
         return

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from cotenant.cli.common import gpu_names
 from cotenant.cli.output import printable
-from cotenant.cli.past import BLOCKS, cells, sparkline
+from cotenant.cli.sparkline import UNICODE_BLOCKS, sparkline, time_buckets
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.daemon.client import Client
@@ -67,7 +67,7 @@ class Top(App[None]):
             status, gpus, told, past = await asyncio.gather(
                 asyncio.to_thread(self._client.status),
                 asyncio.to_thread(self._client.gpus),
-                asyncio.to_thread(self._client.overview, active=True, most_waiting=SHOWN),
+                asyncio.to_thread(self._client.overview, active=True, max_waiting=SHOWN),
                 asyncio.to_thread(self._client.past, PAST_S),
             )
         except CotenantError as error:
@@ -105,7 +105,7 @@ class Top(App[None]):
         except CotenantError as error:
             self.notify(error.message, severity="error", markup=False)
             return
-        lines = [f"GPU {each['gpu']}: {each['reason']}" for each in told["verdicts"]]
+        lines = [f"GPU {each['gpu']}: {each['reason']}" for each in told["rejections"]]
         self.notify("\n".join([told["reason"], *lines]), title=f"job {self._ids[row]}", timeout=15, markup=False)
 
 
@@ -129,8 +129,8 @@ def gpu_row(gpu: Mapping[str, Any]) -> tuple[Text | str, ...]:
 def activity_line(points: Sequence[Mapping[str, Any]]) -> str:
     """SM activity over the last minutes, the newest at the right."""
     until_s = max((each["at_s"] + each["seconds"] for each in points), default=0.0)
-    values = cells(points, "smact", since_s=until_s - PAST_S, until_s=until_s, count=LINE_CELLS)
-    return sparkline(values, 1.0, blocks=BLOCKS)
+    values = time_buckets(points, "smact", since_s=until_s - PAST_S, until_s=until_s, count=LINE_CELLS)
+    return sparkline(values, 1.0, blocks=UNICODE_BLOCKS)
 
 
 def memory_bar(gpu: Mapping[str, Any]) -> Text:

@@ -7,10 +7,17 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cotenant.cli import times
+from cotenant.cli import slurm_times
 from cotenant.cli.common import JobIds, Json, Socket, for_each, new_client
-from cotenant.cli.jobspec import slowdown_bound
-from cotenant.cli.words import DEPENDENCIES, dependencies, gpu_count, priority_of, read, with_ids
+from cotenant.cli.job_builder import parse_slowdown
+from cotenant.cli.slurm_options import (
+    DEPENDENCIES,
+    parse_dependencies,
+    parse_gpus,
+    parse_option,
+    parse_priority,
+    resolve_dependencies,
+)
 from cotenant.core.errors import UsageError
 from cotenant.core.units import parse_bytes, parse_duration
 
@@ -110,9 +117,9 @@ def command(
     """
     plain = {
         "name": job_name,
-        "gpus": None if gpus is None else gpu_count(gpus),
+        "gpus": None if gpus is None else parse_gpus(gpus),
         "exclusive": exclusive,
-        "priority": priority_of(nice, priority),
+        "priority": parse_priority(nice, priority),
         "requeue": requeue,
         "retries": retries,
         "max_attempts": max_attempts,
@@ -130,13 +137,13 @@ def command(
         **{field: value for field, value in plain.items() if value is not None},
         **_sharing(share, exclusive=exclusive),
         **_read(texts),
-        **({} if dependency is None else dependencies(None if dependency == NONE else dependency)),
+        **({} if dependency is None else parse_dependencies(None if dependency == NONE else dependency)),
     }
     if not fields:
         raise UsageError("nothing to change", hint="see `cotenant update --help`")
     client = new_client(socket)
     if any(fields.get(each) for each in DEPENDENCIES.values()):
-        fields = with_ids(fields, client.ids)
+        fields = resolve_dependencies(fields, client.ids)
     return for_each(client, jobs, lambda job_id: client.update(job_id, fields), json=json)
 
 
@@ -155,22 +162,22 @@ def _read(texts: Mapping[str, str | None]) -> dict[str, Any]:
     """Fields by what is written for options: None for `none`, which takes a wish back; absent where nothing is."""
     readers: dict[str, tuple[str, Callable[[str], Any]]] = {
         "--gpu-mem": ("declared_bytes", parse_bytes),
-        "--slowdown": ("slowdown_bound", _bound),
+        "--slowdown": ("max_slowdown", _bound),
         "--time": ("time_limit_s", parse_duration),
-        "--time-slot": ("slot_s", parse_duration),
-        "--begin": ("begin_at_s", times.from_now_s),
+        "--time-slot": ("time_slice_s", parse_duration),
+        "--begin": ("begin_at_s", slurm_times.parse_begin_from_now),
         "--notify": ("notify", str),
         "--progress": ("progress", str),
     }
     given = {option: text for option, text in texts.items() if text is not None}
     return {
-        readers[option][0]: None if text == NONE else read(option, text, readers[option][1])
+        readers[option][0]: None if text == NONE else parse_option(option, text, readers[option][1])
         for option, text in given.items()
     }
 
 
 def _bound(text: str) -> float | None:
     try:
-        return slowdown_bound(float(text))
+        return parse_slowdown(float(text))
     except ValueError as error:
         raise UsageError(f"`{text}` is no number", hint="write e.g. 1.5, or none") from error

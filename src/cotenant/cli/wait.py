@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cotenant.cli.common import JobIds, Json, Socket, new_client
-from cotenant.cli.output import emit_json, say
-from cotenant.cli.words import read
+from cotenant.cli.output import emit_json, print_line
+from cotenant.cli.slurm_options import parse_option
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import format_duration, parse_duration
 
@@ -28,7 +28,7 @@ def command(jobs: JobIds, *, timeout: Timeout = None, json: Json = False, socket
       cotenant wait 17 && cotenant submit evaluate.py
       cotenant wait 17 18 19
     """
-    limit_s = read("--timeout", timeout, parse_duration)
+    limit_s = parse_option("--timeout", timeout, parse_duration)
     client = new_client(socket)
     end_s = None if limit_s is None else time.monotonic() + limit_s
     views = []
@@ -39,7 +39,7 @@ def command(jobs: JobIds, *, timeout: Timeout = None, json: Json = False, socket
             raise CotenantError(f"job {view['label']} is not over after {format_duration(limit_s)}: {view['reason']}")
         views.append(view)
         if not json:
-            say(f"job {view['label']}: {view['reason']}")
+            print_line(f"job {view['label']}: {view['reason']}")
     if json:
         emit_json({"jobs": views})
     return next((int(view["exit_code"]) for view in views if view["exit_code"] != 0), 0)

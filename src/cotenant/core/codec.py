@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from cotenant.core import quick
+from cotenant.core import fast_decoder
 from cotenant.core.errors import CotenantError
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def encode(value: object, *, lean: bool = False) -> Any:
     if value is None or type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = _told(value) if lean else _hints(type(value))
+        told = _non_default_fields(value) if lean else _hints(type(value))
         fields = {name: encode(getattr(value, name), lean=lean) for name in told}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Mapping):
@@ -57,7 +57,7 @@ def to_json(value: object) -> str:
 def _one_level(value: object) -> Any:
     """What JSON's own encoder knows of `value`; it comes back for what is inside."""
     kind = type(value)
-    shape = _shape(kind)  # type: ignore[arg-type]
+    shape = _field_access(kind)  # type: ignore[arg-type]
     if shape is not None:
         names, values_of = shape
         return dict(zip(names, (kind.__name__, *values_of(value)), strict=True))
@@ -70,7 +70,7 @@ _JSON = json.JSONEncoder(default=_one_level, separators=(",", ":"), allow_nan=Fa
 
 
 @functools.cache
-def _shape(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+def _field_access(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
     """Of a dataclass, `type` and the names of its fields, and what gives their values; None for anything else."""
     if not dataclasses.is_dataclass(kind):
         return None
@@ -80,7 +80,7 @@ def _shape(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]
     return ("type", *names), operator.attrgetter(*names)
 
 
-def _told(value: Any) -> list[str]:
+def _non_default_fields(value: Any) -> list[str]:
     """The fields of a dataclass that `decode` would not know by itself."""
     kind: Any = type(value)
     return [name for name, default in _defaults(kind) if getattr(value, name) != default]
@@ -102,7 +102,7 @@ def decode(kind: type[T] | Any, value: Any) -> T:
         CodecError: names the place and what was found there.
     """
     try:
-        found = quick.decoder(kind)(value)
+        found = fast_decoder.decoder(kind)(value)
     except Exception:  # noqa: BLE001 (whatever it was, it is found again below, with its place)
         found = None
     return typing.cast("T", _decode(kind, value, "value") if found is None else found)
@@ -118,13 +118,13 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         raise CodecError(f"`{where}` is {value!r}, wanted one of {list(typing.get_args(kind))}")
     if origin is tuple:
         each_kind, *rest = typing.get_args(kind)
-        _want(isinstance(value, list), where, value, "an array")
+        _require(isinstance(value, list), where, value, "an array")
         kinds = [each_kind] * len(value) if rest == [Ellipsis] else [each_kind, *rest]
-        _want(len(kinds) == len(value), where, value, f"{len(kinds)} items")
+        _require(len(kinds) == len(value), where, value, f"{len(kinds)} items")
         pairs = zip(kinds, value, strict=True)
         return tuple(_decode(each, item, f"{where}[{i}]") for i, (each, item) in enumerate(pairs))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        _want(isinstance(value, dict), where, value, "an object")
+        _require(isinstance(value, dict), where, value, "an object")
         item_kind = typing.get_args(kind)[1]
         return {key: _decode(item_kind, item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(kind):
@@ -135,7 +135,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_union(kind: Any, value: Any, where: str) -> Any:
     options = typing.get_args(kind)
     if value is None:
-        _want(type(None) in options, where, value, "a value")
+        _require(type(None) in options, where, value, "a value")
         return None
     tag = value.get("type") if isinstance(value, dict) else None
     for option in options:
@@ -152,7 +152,7 @@ def _decode_union(kind: Any, value: Any, where: str) -> Any:
 
 
 def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
-    _want(isinstance(value, dict), where, value, f"a {kind.__name__}")
+    _require(isinstance(value, dict), where, value, f"a {kind.__name__}")
     if value.get("type", kind.__name__) != kind.__name__:
         raise CodecError(f"`{where}` is a {value['type']}, wanted a {kind.__name__}")
     hints = _hints(kind)
@@ -176,7 +176,7 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
     raise CodecError(f"`{where}` is {_short(value)}, wanted {getattr(kind, '__name__', kind)}")
 
 
-def _want(holds: bool, where: str, value: Any, wanted: str) -> None:
+def _require(holds: bool, where: str, value: Any, wanted: str) -> None:
     if not holds:
         raise CodecError(f"`{where}` is {_short(value)}, wanted {wanted}")
 

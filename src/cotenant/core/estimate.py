@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNeed:
+class GpuEstimate:
     """What one process needs on one of several GPUs; the fields are those of `Estimate`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Estimate:
     breakdown_bytes: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     partial: bool = False
-    per_gpu: tuple[GpuNeed, ...] = ()
+    per_gpu: tuple[GpuEstimate, ...] = ()
     processes: int = 1
     smact: float | None = None
     smocc: float | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import Gpu, GpuSample
-from cotenant.core.job import AttemptExit, JobSpec, ProcessId, Spell, Usage
+from cotenant.core.job import AttemptExit, CoRun, JobSpec, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 
 
@@ -62,8 +62,8 @@ class AttemptExited:
     attempt: int
     exit: AttemptExit
     peak_observed_bytes: Mapping[str, int]
-    spells: tuple[Spell, ...] = ()
-    usage: Usage | None = None
+    co_runs: tuple[CoRun, ...] = ()
+    usage: ResourceUsage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class JobRequeued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedBytes:
+class AttemptSample:
     """What the processes of one attempt hold and do on one GPU.
 
     Attributes:
@@ -133,7 +133,7 @@ class ServerSampled:
     cause: str
     gpus: tuple[Gpu, ...]
     samples: Mapping[str, GpuSample]
-    observed: tuple[ObservedBytes, ...]
+    observed: tuple[AttemptSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

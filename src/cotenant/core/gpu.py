@@ -69,9 +69,9 @@ class Resident:
         promised_bytes: set aside for it here.
         observed_bytes: most bytes it was seen to use here; None before it was first seen.
         placed_at_s: when the decision was taken.
-        seen_at_s: when it first held memory here; None before that.
+        first_active_at_s: when it first held memory here; None before that.
         gpus: how many it has in all, this one included.
-        workload: the key that it has in common with other jobs of the same work (`scheduling/knowledge/history.py`); or
+        workload: the key that it has in common with other jobs of the same work (`scheduling/prediction/history.py`); or
             None.
         smact: what it does to a GPU alone, as earlier jobs of the same work did; None where not known.
     """
@@ -82,8 +82,8 @@ class Resident:
     observed_bytes: int | None
     sharing: Sharing
     placed_at_s: float
-    seen_at_s: float | None = None
-    slowdown_bound: float | None = None
+    first_active_at_s: float | None = None
+    max_slowdown: float | None = None
     gpus: int = 1
     workload: str | None = None
     smact: float | None = None
@@ -99,13 +99,13 @@ class GpuSnapshot:
     """A GPU at a moment: newest samples last, and its residents.
 
     Attributes:
-        strangers_bytes: in use by processes that are not ours; None when it cannot be told.
+        foreign_bytes: in use by processes that are not ours; None when it cannot be told.
     """
 
     gpu: Gpu
     samples: tuple[GpuSample, ...]
     residents: tuple[Resident, ...]
-    strangers_bytes: int | None
+    foreign_bytes: int | None
 
     @property
     def available_bytes(self) -> int | None:
@@ -113,10 +113,10 @@ class GpuSnapshot:
 
         total - strangers - sum over residents of max(promised, observed); never below 0.
         """
-        if self.strangers_bytes is None:
+        if self.foreign_bytes is None:
             return None
         held = sum(resident.held_bytes for resident in self.residents)
-        return max(0, self.gpu.memory_total_bytes - self.strangers_bytes - held)
+        return max(0, self.gpu.memory_total_bytes - self.foreign_bytes - held)
 
     @property
     def latest(self) -> GpuSample | None:

@@ -9,7 +9,7 @@ from typing import Literal
 from cotenant.core.estimate import Estimate
 from cotenant.core.placement import Placement
 
-Share = Literal["auto", "time", "mps", "mig"]
+SharingRequest = Literal["auto", "time", "mps", "mig"]
 """How a job asks to share: as the policy likes; kernels in turns; as a client of MPS; on a MIG instance of its own."""
 
 Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
@@ -41,7 +41,7 @@ class JobSpec:
         estimator: name of the estimator to ask, or None for the daemon's choice.
         priority: larger runs earlier.
         time_limit_s: the attempt is stopped after this long, or None.
-        slowdown_bound: longest step time, as a multiple of the time alone, that the submitter accepts; or None.
+        max_slowdown: longest step time, as a multiple of the time alone, that the submitter accepts; or None.
         after, after_any, after_failed: jobs that must have completed, ended, ended without completing, first.
         singleton: waits until no older job of this user and this name is left.
         begin_at_s: not started before this time, or None.
@@ -52,9 +52,9 @@ class JobSpec:
         stdout_path, stderr_path: absolute; None lets the daemon choose under its state folder.
         source: where the spec came from, e.g. `/home/ann/bert.rad`, for people.
         retries: further attempts after a failure of its own, which is no want of memory; see `scheduling.recovery`.
-        slot_s: after so long, if others wait, it is asked to save its state and end, and goes behind them; or None.
+        time_slice_s: after so long, if others wait, it is asked to save its state and end, and goes behind them; or None.
         notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
-        share: how it is to share a GPU with others, if at all; see `Share`.
+        share: how it is to share a GPU with others, if at all; see `SharingRequest`.
         progress: how its output tells of its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
         umask: mask of the files it makes; None for the daemon's.
         limits: soft and hard limits of the process that submitted it, by their names in getrlimit(2), -1 for none; None
@@ -73,7 +73,7 @@ class JobSpec:
     exclusive: bool = False
     priority: int = 0
     time_limit_s: float | None = None
-    slowdown_bound: float | None = None
+    max_slowdown: float | None = None
     after: tuple[int, ...] = ()
     max_attempts: int = 4
     stdout_path: str | None = None
@@ -87,10 +87,10 @@ class JobSpec:
     array: ArrayTask | None = None
     requeue: bool = False
     retries: int = 0
-    slot_s: float | None = None
+    time_slice_s: float | None = None
     notify: str | None = None
     progress: str | None = None
-    share: Share = "auto"
+    share: SharingRequest = "auto"
     umask: int | None = None
     limits: Mapping[str, tuple[int, int]] | None = None
 
@@ -147,7 +147,7 @@ class AttemptExit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
+class CoRun:
     """What an attempt was seen to do in one company.
 
     Attributes:
@@ -156,26 +156,26 @@ class Spell:
         smact, smocc, drama: means of the whole GPU over that time; None where not read.
         steps_hz: mean steps a second of this attempt; None where it does not tell.
         slowdown: step time as a multiple of the one alone, as far as that was known at the end; None where it was not.
-        card_bytes: memory of the GPU; None where not known.
+        gpu_memory_bytes: memory of the GPU; None where not known.
     """
 
-    mates: tuple[int, ...]
+    neighbor_ids: tuple[int, ...]
     seconds: float
     smact: float | None = None
     smocc: float | None = None
     drama: float | None = None
     steps_hz: float | None = None
     slowdown: float | None = None
-    card_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What one attempt took of its GPUs, added up over time and over them; see `scheduling/knowledge/usage.py`.
+class ResourceUsage:
+    """What one attempt took of its GPUs, added up over time and over them; see `scheduling/telemetry/usage.py`.
 
     Attributes:
         gpu_s: seconds in which it held memory on a GPU, counted for each GPU.
-        part_s: the same, where a second that n attempts share counts 1/n for each.
+        gpu_share_s: the same, where a second that n attempts share counts 1/n for each.
         byte_s: bytes held times seconds.
         sm_s: its own SM activity times seconds; `sm_known_s`: the seconds for which that is known.
         energy_j: its part of the energy; `metered_s`: the seconds for which that is known.
@@ -183,7 +183,7 @@ class Usage:
     """
 
     gpu_s: float = 0.0
-    part_s: float = 0.0
+    gpu_share_s: float = 0.0
     byte_s: float = 0.0
     sm_s: float = 0.0
     sm_known_s: float = 0.0
@@ -191,8 +191,8 @@ class Usage:
     idle_energy_j: float = 0.0
     metered_s: float = 0.0
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(**{each: getattr(self, each) + getattr(other, each) for each in USAGE_FIELDS})
+    def __add__(self, other: ResourceUsage) -> ResourceUsage:
+        return ResourceUsage(**{each: getattr(self, each) + getattr(other, each) for each in USAGE_FIELDS})
 
     @property
     def mean_bytes(self) -> float | None:
@@ -210,7 +210,7 @@ class Usage:
         return self.energy_j / self.metered_s if self.metered_s else None
 
 
-USAGE_FIELDS = tuple(each.name for each in fields(Usage))
+USAGE_FIELDS = tuple(each.name for each in fields(ResourceUsage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class Attempt:
         number: from 1.
         process: the runner's identity once it is known to have started.
         peak_observed_bytes: most bytes seen, by GPU UUID.
-        stop_asked: why it is being stopped, or None.
+        stop_reason: why it is being stopped, or None.
         spells: what it was seen to do, by company; known at its end.
         usage: what it took of its GPUs; known at its end, None where it was never seen there.
     """
@@ -232,11 +232,11 @@ class Attempt:
     started_at_s: float | None = None
     process: ProcessId | None = None
     peak_observed_bytes: Mapping[str, int] = field(default_factory=dict)
-    stop_asked: str | None = None
-    spells: tuple[Spell, ...] = ()
+    stop_reason: str | None = None
+    co_runs: tuple[CoRun, ...] = ()
     ended_at_s: float | None = None
     exit: AttemptExit | None = None
-    usage: Usage | None = None
+    usage: ResourceUsage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,9 +288,9 @@ class Job:
 
     Attributes:
         estimate: None until it is known; `estimate_error` says why it will stay so.
-        floor_bytes: learned from attempts that ran out of memory; the next one needs more than this. 0 at first.
+        min_memory_bytes: learned from attempts that ran out of memory; the next one needs more than this. 0 at first.
         exclusive_retry: the next attempt must have its GPUs alone.
-        attempts_forgiven: attempts that do not count against `spec.max_attempts`: those before it was last requeued.
+        uncounted_attempts: attempts that do not count against `spec.max_attempts`: those before it was last requeued.
     """
 
     id: int
@@ -300,9 +300,9 @@ class Job:
     estimate: Estimate | None = None
     estimate_error: str | None = None
     attempts: tuple[Attempt, ...] = ()
-    floor_bytes: int = 0
+    min_memory_bytes: int = 0
     exclusive_retry: bool = False
-    attempts_forgiven: int = 0
+    uncounted_attempts: int = 0
 
     @property
     def last_attempt(self) -> Attempt | None:

@@ -24,7 +24,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Rejection:
     """Why one GPU will not take a job now: the rule's name and a sentence with its numbers."""
 
     gpu_uuid: str
@@ -33,9 +33,9 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """A job that is not placed now. `reason` stands alone; `verdicts` has one entry per GPU looked at."""
+class Deferral:
+    """A job that is not placed now. `reason` stands alone; `rejections` has one entry per GPU looked at."""
 
     job_id: int
     reason: str
-    verdicts: tuple[Verdict, ...] = ()
+    rejections: tuple[Rejection, ...] = ()

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.events import AttemptExited, AttemptStarted, Journaled
-from cotenant.core.folded import Folded
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import JobSpec
 from cotenant.core.placement import Placement
+from cotenant.core.snapshot import ManagerSnapshot
 
 
 class GpuBackend(Protocol):
@@ -45,7 +45,7 @@ class AttemptRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RecoveredAttempt:
     """What an engine knows of an attempt after a restart: `started` and `exited` are as it would have told them."""
 
     ref: AttemptRef
@@ -76,7 +76,7 @@ class Engine(Protocol):
         """Ask an attempt to end and make sure of it after `grace_s`. Unknown or ended attempts are ignored."""
         ...
 
-    def find(self, refs: Iterable[AttemptRef]) -> tuple[Found, ...]:
+    def find(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """After a restart: what became of these. One never started has neither event and never will start."""
         ...
 
@@ -99,10 +99,10 @@ class EstimateRequest:
         timeout_s: wall-clock limit.
         declared_bytes: what the user declared, for the estimator of that name.
         gpus: how many GPUs the command sees, all of the model `gpu`.
-        stand_ins: data to be made up where it is absent, as `tracing.loading.wishes` reads them.
+        synthetic_data: data to be made up where it is absent, as `tracing.loading.wishes` reads them.
         lengths: of which samples batches are made where lengths vary, as `tracing.loading.wishes` reads it, or a
             file of lengths; empty: the first.
-        online: whether the script may use the network; `real_writes`: whether what it writes is kept.
+        online: whether the script may use the network; `no_sandbox`: whether what it writes is kept.
     """
 
     command: tuple[str, ...]
@@ -112,10 +112,10 @@ class EstimateRequest:
     timeout_s: float = 120.0
     declared_bytes: int | None = None
     gpus: int = 1
-    stand_ins: tuple[str, ...] = ()
-    lengths: str = ""
-    online: bool = False
-    real_writes: bool = False
+    synthetic_data: tuple[str, ...] = ()
+    sequence_lengths: str = ""
+    allow_network: bool = False
+    no_sandbox: bool = False
 
 
 class Estimator(Protocol):
@@ -156,11 +156,11 @@ class Journal(Protocol):
         """All events ever kept, oldest first."""
         ...
 
-    def resume(self) -> tuple[Folded | None, Iterator[Journaled]]:
+    def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
         """What is known without reading all events, and the events after that; all where nothing is."""
         ...
 
-    def unfolded(self) -> int:
+    def events_since_snapshot(self) -> int:
         """How many events `resume` would give.
 
         Raises:
@@ -168,7 +168,7 @@ class Journal(Protocol):
         """
         ...
 
-    def fold(self, folded: Folded) -> None:
+    def save_snapshot(self, folded: ManagerSnapshot) -> None:
         """Keep what all events so far amount to; the events stay.
 
         Raises:

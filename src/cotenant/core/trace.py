@@ -46,7 +46,7 @@ class MemoryEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpCall:
+class LibraryCall:
     """A library call that asks the allocator for a workspace on a real GPU.
 
     Attributes:
@@ -76,7 +76,7 @@ class MemoryTrace:
     """
 
     events: tuple[MemoryEvent, ...]
-    ops: tuple[OpCall, ...]
+    ops: tuple[LibraryCall, ...]
     header: Mapping[str, object]
     warnings: tuple[str, ...] = ()
     partial: bool = False

@@ -13,8 +13,8 @@ KiB = 2**10
 MiB = 2**20
 GiB = 2**30
 
-MOST = 2.0**60
-LONGEST_TEXT = 40
+MAX_BYTES = 2.0**60
+MAX_TEXT_CHARS = 40
 """No size or duration that makes sense is written with more characters."""
 
 _SCALE = {
@@ -49,7 +49,7 @@ def parse_bytes(text: str) -> int:
     if match is None or scale is None:
         raise UsageError(f"`{text}` is not a size in bytes", hint="write e.g. `12G`, `500MiB` or `1.5GB`")
     size = float(match.group(1)) * scale
-    if size >= MOST:
+    if size >= MAX_BYTES:
         raise UsageError(f"`{shortened(text)}` is more than any GPU has", hint="give a size like `12G`")
     value = int(size)
     if value <= 0:
@@ -59,7 +59,7 @@ def parse_bytes(text: str) -> int:
 
 def shortened(text: str) -> str:
     """`text` as a message shows it: of a very long one, the beginning."""
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}..."
 
 
 def format_bytes(value: int | None) -> str:
@@ -86,7 +86,7 @@ def parse_duration(text: str) -> float:
     digits = all(part.isascii() and part.isdigit() for part in parts)
     if not digits or len(parts) > 3 or (dash and not (days.isascii() and days.isdigit())):
         raise UsageError(f"`{text}` is not a duration", hint="write `MM`, `HH:MM:SS` or `D-HH:MM:SS`, as for Slurm")
-    if len(text) > LONGEST_TEXT:
+    if len(text) > MAX_TEXT_CHARS:
         raise UsageError(f"`{shortened(text)}` is longer than anybody waits", hint="leave it out for no limit")
     numbers = [int(part) for part in parts]
     if dash:

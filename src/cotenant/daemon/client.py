@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from cotenant.core import errors
 from cotenant.core.errors import CotenantError, DaemonUnreachable
-from cotenant.daemon.settings.paths import socket_path
+from cotenant.daemon.config.paths import socket_path
 
 if TYPE_CHECKING:
     from cotenant.core.job import Job
-from cotenant.daemon.remote import Remote, remote_of
+from cotenant.daemon.remote_address import RemoteAddress, remote_from_env
 
 CHUNK_BYTES = 64 * 1024
 POLL_S = 25.0
@@ -44,13 +44,13 @@ class Client:
     """One daemon. Safe to use from several threads: every call has its own connection.
 
     All methods raise `DaemonUnreachable` if nobody answers, and the daemon's own error otherwise
-    (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/calls/views.py`.
+    (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/api/views.py`.
 
     Without `socket_file` it is the daemon that `$COTENANT_HOST` names, or else the one on this machine.
     """
 
     def __init__(self, socket_file: Path | None = None, *, timeout_s: float = 30.0) -> None:
-        self._remote: Remote | None = None if socket_file is not None else remote_of()
+        self._remote: RemoteAddress | None = None if socket_file is not None else remote_from_env()
         self.socket_file = socket_file or socket_path()
         self._timeout_s = timeout_s
 
@@ -97,7 +97,7 @@ class Client:
         return dict(self._call("GET", f"/v1/jobs/{job_id}")["job"])
 
     def explain(self, job_id: int) -> dict[str, Any]:
-        """Why it waits: `reason`, and `verdicts` with `gpu`, `gpu_uuid`, `rule`, `reason`."""
+        """Why it waits: `reason`, and `rejections` with `gpu`, `gpu_uuid`, `rule`, `reason`."""
         return dict(self._call("GET", f"/v1/jobs/{job_id}/explain"))
 
     def story(self, job_id: int) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ class Client:
         return dict(self._call("POST", "/v1/shutdown", {}))
 
     def create_token(self, **fields: Any) -> dict[str, Any]:
-        """A new token, with its `text`, which is told this once; `fields`: `name`, `admin`, `lasts_s`, `user`."""
+        """A new token, with its `text`, which is told this once; `fields`: `name`, `admin`, `lifetime_s`, `user`."""
         return dict(self._call("POST", "/v1/tokens", fields)["token"])
 
     def tokens(self) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-WRONG_BY_S = 86400.0
+MAX_AHEAD_S = 86400.0
 """A journal that is further ahead of the wall clock than this was written by a clock that was wrong."""
 
 
@@ -17,7 +17,7 @@ class Clock:
 
     def __init__(self, *, not_before_s: float = 0.0) -> None:
         now_s = time.time()
-        if now_s < not_before_s <= now_s + WRONG_BY_S:
+        if now_s < not_before_s <= now_s + MAX_AHEAD_S:
             now_s = not_before_s
         self._offset_s = now_s - time.monotonic()
 

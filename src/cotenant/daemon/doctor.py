@@ -20,19 +20,19 @@ import cotenant
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable
 from cotenant.core.gpu import Gpu
 from cotenant.core.units import GiB, format_bytes
-from cotenant.daemon.access.users import why_ours_alone
+from cotenant.daemon.auth.impersonation import why_root_only
 from cotenant.daemon.client import Client
-from cotenant.daemon.settings import config as configuration
-from cotenant.daemon.settings import paths
-from cotenant.daemon.settings.checking import check_config
-from cotenant.estimators.profiles import profile_for_gpu
+from cotenant.daemon.config import loader as configuration
+from cotenant.daemon.config import paths
+from cotenant.daemon.config.validation import check_config
+from cotenant.gpu_specs import gpu_spec_for_nvml
 from cotenant.gpus.mps import COMMAND as MPS_COMMAND
 
 Grade = Literal["ok", "optional", "warning", "problem"]
 
-OLDEST_TORCH = (2, 4)
-LEAST_FREE_BYTES = GiB
-LEAST_FILES = 1024
+MIN_TORCH = (2, 4)
+MIN_FREE_BYTES = GiB
+MIN_OPEN_FILES = 1024
 NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "afs"}
 """On these, SQLite's locks and its write-ahead log cannot be relied on. Source: sqlite.org/wal.html and faq.html."""
 EXTRAS = {"matplotlib": "plots", "sklearn": "learn", "scipy": "sim", "textual": "top"}
@@ -40,7 +40,7 @@ DEFAULT_MPS_PIPE = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's own default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at.
 
     Attributes:
@@ -54,9 +54,9 @@ class Finding:
     advice: str = ""
 
 
-def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[Diagnosis]:
     """Every finding, one after the other; a check that breaks is a finding, too."""
-    checks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+    checks: tuple[tuple[str, Callable[[], Iterator[Diagnosis]]], ...] = (
         ("cotenant", _versions),
         ("estimates", _torch),
         ("GPUs", _gpus),
@@ -72,19 +72,19 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
         try:
             yield from check()
         except Exception as error:  # noqa: BLE001 (the doctor must not die of what it looks for)
-            yield Finding(subject=subject, grade="problem", detail=f"{type(error).__name__}: {error}")
+            yield Diagnosis(subject=subject, grade="problem", detail=f"{type(error).__name__}: {error}")
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[Diagnosis]:
     python = ".".join(map(str, sys.version_info[:3]))
-    yield Finding(subject="cotenant", grade="ok", detail=f"{cotenant.__version__} on Python {python}, {sys.prefix}")
+    yield Diagnosis(subject="cotenant", grade="ok", detail=f"{cotenant.__version__} on Python {python}, {sys.prefix}")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[Diagnosis]:
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        yield Finding(
+        yield Diagnosis(
             subject="estimates",
             grade="warning",
             detail="no torch in this Python: scripts can only be estimated in an environment that has one",
@@ -92,25 +92,25 @@ def _torch() -> Iterator[Finding]:
         )
         return
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
-        yield Finding(
+    if numbers < MIN_TORCH:
+        wanted = ".".join(map(str, MIN_TORCH))
+        yield Diagnosis(
             subject="estimates",
             grade="problem",
             detail=f"torch {version} cannot be traced",
             advice=f"install torch {wanted} or newer",
         )
         return
-    yield Finding(subject="estimates", grade="ok", detail=f"torch {version}")
+    yield Diagnosis(subject="estimates", grade="ok", detail=f"torch {version}")
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[Diagnosis]:
     from cotenant import gpus
 
     try:
         backend = gpus.create("nvml")
     except BackendError as error:
-        yield Finding(
+        yield Diagnosis(
             subject="GPUs",
             grade="warning",
             detail=f"none: {error.message}",
@@ -123,13 +123,13 @@ def _gpus() -> Iterator[Finding]:
     finally:
         backend.close()
     if not found:
-        yield Finding(subject="GPUs", grade="warning", detail="NVML lists none")
+        yield Diagnosis(subject="GPUs", grade="warning", detail="NVML lists none")
         return
     for gpu in found:
         yield _gpu(gpu, readable=gpu.uuid in samples)
     silent = [gpu.index for gpu in found if gpu.uuid in samples and samples[gpu.uuid].smact is None]
     if silent:
-        yield Finding(
+        yield Diagnosis(
             subject="SM activity",
             grade="warning",
             detail=f"not known on GPU {', '.join(map(str, silent))}: policies with an SMACT limit share none of these",
@@ -137,54 +137,54 @@ def _gpus() -> Iterator[Finding]:
         )
 
 
-def _gpu(gpu: Gpu, *, readable: bool) -> Finding:
+def _gpu(gpu: Gpu, *, readable: bool) -> Diagnosis:
     name = f"GPU {gpu.index}"
     size = f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}"
     if not readable:
-        return Finding(
+        return Diagnosis(
             subject=name, grade="problem", detail=f"{size}: cannot be read", advice="see `nvidia-smi`, `dmesg`"
         )
-    if profile_for_gpu(gpu.name, gpu.memory_total_bytes) is None:
-        return Finding(
+    if gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes) is None:
+        return Diagnosis(
             subject=name,
             grade="warning",
             detail=f"{size}: no device profile, its context is a guess",
             advice="cotenant calibrate",
         )
-    return Finding(subject=name, grade="ok", detail=size)
+    return Diagnosis(subject=name, grade="ok", detail=size)
 
 
-def _sharing() -> Iterator[Finding]:
+def _sharing() -> Iterator[Diagnosis]:
     if shutil.which(MPS_COMMAND) is None:
-        yield Finding(subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs are shared in turns")
+        yield Diagnosis(subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs are shared in turns")
     elif (DEFAULT_MPS_PIPE / "control").exists():
-        yield Finding(
+        yield Diagnosis(
             subject="MPS",
             grade="warning",
             detail=f"somebody runs a control daemon at {DEFAULT_MPS_PIPE}: jobs become its clients, whatever we decide",
             advice="ask whose it is; ours have folders of their own",
         )
     else:
-        yield Finding(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
+        yield Diagnosis(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
 
 
-def _configuration(env: Mapping[str, str]) -> Iterator[Finding]:
+def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:
     files = [each for each in paths.config_files(env) if each.exists()]
     named = ", ".join(map(str, files)) or "defaults"
     try:
         config = configuration.load(files, env, {})
         check_config(config)
     except CotenantError as error:
-        yield Finding(
+        yield Diagnosis(
             subject="configuration",
             grade="problem",
             detail=error.message,
             advice=error.hint or "cotenant config show --origin",
         )
         return
-    yield Finding(subject="configuration", grade="ok", detail=f"{named}; policy {config.policy.name}")
+    yield Diagnosis(subject="configuration", grade="ok", detail=f"{named}; policy {config.policy.name}")
     if config.tcp.listen is not None and config.tcp.tls_cert is None and config.tcp.plaintext:
-        yield Finding(
+        yield Diagnosis(
             subject="network",
             grade="warning",
             detail=f"tokens and jobs cross the network unencrypted at {config.tcp.listen}",
@@ -200,47 +200,49 @@ def _state_folder(env: Mapping[str, str]) -> Path:
     return paths.state_dir(env) if named is None else Path(named)
 
 
-def _daemon(socket_file: Path) -> Iterator[Finding]:
+def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
     try:
         told = Client(socket_file, timeout_s=5.0).status()
     except DaemonUnreachable:
-        yield Finding(subject="daemon", grade="optional", detail=f"none at {socket_file}", advice="cotenant daemon")
+        yield Diagnosis(subject="daemon", grade="optional", detail=f"none at {socket_file}", advice="cotenant daemon")
         return
     except CotenantError as error:
-        yield Finding(subject="daemon", grade="problem", detail=error.message, advice=error.hint or "")
+        yield Diagnosis(subject="daemon", grade="problem", detail=error.message, advice=error.hint or "")
         return
     about = f"pid {told['pid']}, policy {told['policy']}, {told['backend']}"
     if told["journal_error"]:
-        yield Finding(subject="daemon", grade="problem", detail=told["journal_error"], advice="make room on that disk")
+        yield Diagnosis(
+            subject="daemon", grade="problem", detail=told["journal_error"], advice="make room on that disk"
+        )
     elif told["version"] != cotenant.__version__:
-        yield Finding(
+        yield Diagnosis(
             subject="daemon",
             grade="warning",
             detail=f"{about}: it is version {told['version']}",
             advice="cotenant daemon stop, then start it again; jobs go on",
         )
     else:
-        yield Finding(subject="daemon", grade="ok", detail=about)
+        yield Diagnosis(subject="daemon", grade="ok", detail=about)
 
 
-def _state(folder: Path) -> Iterator[Finding]:
+def _state(folder: Path) -> Iterator[Diagnosis]:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
-        yield Finding(
+        yield Diagnosis(
             subject="state", grade="problem", detail=f"`{there}` cannot be written", advice="choose another --state-dir"
         )
         return
     kind = filesystem_of(there, Path("/proc/self/mounts").read_text())
     if kind in NETWORK_FILESYSTEMS:
-        yield Finding(
+        yield Diagnosis(
             subject="state",
             grade="problem",
             detail=f"`{folder}` is on {kind}: a journal there may be damaged",
             advice="set daemon.state_dir to a local disk",
         )
     free_bytes = shutil.disk_usage(there).free
-    if free_bytes < LEAST_FREE_BYTES:
-        yield Finding(
+    if free_bytes < MIN_FREE_BYTES:
+        yield Diagnosis(
             subject="state",
             grade="warning",
             detail=f"{format_bytes(free_bytes)} free for `{folder}`",
@@ -252,9 +254,11 @@ def _state(folder: Path) -> Iterator[Finding]:
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         connection.close()
     if mode != "wal":
-        yield Finding(subject="state", grade="problem", detail=f"SQLite gives no write-ahead log in `{there}` ({mode})")
+        yield Diagnosis(
+            subject="state", grade="problem", detail=f"SQLite gives no write-ahead log in `{there}` ({mode})"
+        )
         return
-    yield Finding(subject="state", grade="ok", detail=f"{folder}, {format_bytes(free_bytes)} free, {kind}")
+    yield Diagnosis(subject="state", grade="ok", detail=f"{folder}, {format_bytes(free_bytes)} free, {kind}")
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
@@ -270,10 +274,10 @@ def filesystem_of(path: Path, mounts: str) -> str:
     return kind
 
 
-def _limits() -> Iterator[Finding]:
+def _limits() -> Iterator[Diagnosis]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        yield Finding(
+    if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
+        yield Diagnosis(
             subject="limits",
             grade="warning",
             detail=f"{soft} open files: some {soft // 4} jobs and clients at once",
@@ -281,7 +285,7 @@ def _limits() -> Iterator[Finding]:
         )
     linger = _linger()
     if linger is False:
-        yield Finding(
+        yield Diagnosis(
             subject="systemd",
             grade="warning",
             detail="your processes may be ended when you log out (no linger)",
@@ -289,10 +293,10 @@ def _limits() -> Iterator[Finding]:
         )
 
 
-def _users() -> Iterator[Finding]:
-    alone = why_ours_alone()
+def _users() -> Iterator[Diagnosis]:
+    alone = why_root_only()
     if alone is not None:
-        yield Finding(
+        yield Diagnosis(
             subject="users",
             grade="warning",
             detail=f"only root may run {alone}: no estimates, own log files or notifications for other users",
@@ -317,10 +321,10 @@ def _linger() -> bool | None:
     return {"Linger=yes": True, "Linger=no": False}.get(done.stdout.strip())
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Diagnosis]:
     for module, extra in EXTRAS.items():
         if util.find_spec(module) is None:
-            yield Finding(
+            yield Diagnosis(
                 subject=f"[{extra}]",
                 grade="optional",
                 detail="not installed",

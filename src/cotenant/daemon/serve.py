@@ -18,30 +18,38 @@ from cotenant import engines
 from cotenant.core.errors import BackendError, UnknownName
 from cotenant.core.events import AttemptExited, ServerSampled
 from cotenant.core.job import AttemptExit, Job, Running, Starting
-from cotenant.core.ports import AttemptRef, Engine, Found, GpuBackend, Journal
-from cotenant.daemon.access.http import new_server
-from cotenant.daemon.access.network import Gate, Listener
-from cotenant.daemon.access.rights import Access
-from cotenant.daemon.access.sockets import ListeningSocket
-from cotenant.daemon.access.tokens import Tokens
-from cotenant.daemon.calls import api
-from cotenant.daemon.calls.metrics import Metrics, Picture, picture
-from cotenant.daemon.calls.offers import refusals
-from cotenant.daemon.calls.views import ending, rfc3339
+from cotenant.core.ports import AttemptRef, Engine, GpuBackend, Journal, RecoveredAttempt
+from cotenant.daemon.api import application
+from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector, metrics_snapshot
+from cotenant.daemon.api.sharing_modes import unavailable_modes
+from cotenant.daemon.api.views import end_message, rfc3339
+from cotenant.daemon.attempt_services import LaunchEnv
+from cotenant.daemon.auth.http import new_server
+from cotenant.daemon.auth.network import TcpListener, TokenAuthMiddleware
+from cotenant.daemon.auth.permissions import AccessPolicy
+from cotenant.daemon.auth.tokens import TokenStore
+from cotenant.daemon.auth.unix_socket import ListeningSocket
 from cotenant.daemon.clock import Clock
-from cotenant.daemon.estimating.estimates import EstimatePool
-from cotenant.daemon.inputs import Report
-from cotenant.daemon.launch_env import LaunchEnv
-from cotenant.daemon.loop import Loop
-from cotenant.daemon.notify import Notifier
-from cotenant.daemon.resuming import fold_if_due, restored
-from cotenant.daemon.settings import paths
-from cotenant.daemon.settings.sections import Config
-from cotenant.daemon.setup import access_of, aging, launch_env_of, open_gpus, scaled_options, state_folder, state_mode
-from cotenant.daemon.watching.keeping import KEEP_EVERY_S, Keeper, WatchedFile
-from cotenant.daemon.watching.monitor import Monitor
+from cotenant.daemon.config import paths
+from cotenant.daemon.config.schema import Config
+from cotenant.daemon.control_loop import ControlLoop
+from cotenant.daemon.estimation.pool import EstimatePool
+from cotenant.daemon.messages import Report
+from cotenant.daemon.monitoring.monitor import Monitor
+from cotenant.daemon.monitoring.telemetry_checkpoint import SAVE_INTERVAL_S, PeriodicSaver, TelemetryFile
+from cotenant.daemon.notifier import Notifier
+from cotenant.daemon.setup import (
+    access_of,
+    launch_env_of,
+    open_gpus,
+    scaled_options,
+    state_folder,
+    state_mode,
+    with_aging,
+)
+from cotenant.daemon.startup import restore_manager, save_snapshot_if_due
 from cotenant.estimators import ESTIMATORS
-from cotenant.gpus.history import GpuHistory
+from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.store.sqlite import SqliteJournal
@@ -49,10 +57,10 @@ from cotenant.store.sqlite import SqliteJournal
 logger = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.db"
-WATCHED_FILE = "watched.json"
-PAST_FILE = "gpus-past.jsonl"
+TELEMETRY_FILE = "watched.json"
+GPU_HISTORY_FILE = "gpus-past.jsonl"
 TOKENS_FILE = "tokens.json"
-PICTURE_S = 10.0
+METRICS_TIMEOUT_S = 10.0
 """Longest that whoever asks for metrics waits for the loop."""
 
 
@@ -72,11 +80,11 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
     with ExitStack() as stack:
         listening = ListeningSocket(socket_file, for_all=access.many)
         stack.callback(listening.close)
-        tcp = Listener(config.tcp) if config.tcp.listen is not None else None
+        tcp = TcpListener(config.tcp) if config.tcp.listen is not None else None
         if tcp is not None:
             stack.callback(tcp.socket.close)
-        durable: Any = config.daemon.durable.upper()
-        journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=durable)
+        fsync: Any = config.daemon.fsync.upper()
+        journal = SqliteJournal(state_dir / JOURNAL_FILE, synchronous=fsync)
         stack.callback(journal.close)
         backend, sim_env = open_gpus(config, state_dir)
         stack.callback(backend.close)
@@ -90,14 +98,14 @@ def serve(config: Config, socket_file: Path, *, on_ready: Callable[[], None] = l
             engine=engine,
             launch_env=launch_env_of(config, sim_env, socket_file.parent),
             access=access,
-            tokens=Tokens(state_dir / TOKENS_FILE),
+            tokens=TokenStore(state_dir / TOKENS_FILE),
         )
-        stack.enter_context(_seldom_searched_for_garbage())
+        stack.enter_context(_gc_tuned())
         asyncio.run(daemon.run(listening, tcp, on_ready))
 
 
 @contextlib.contextmanager
-def _seldom_searched_for_garbage() -> Iterator[None]:
+def _gc_tuned() -> Iterator[None]:
     """What is there by now stays, and jobs come to stay: to look through them all again and again finds nothing.
 
     Only what refers to itself in a circle has to be searched for, and there is little of that.
@@ -114,24 +122,24 @@ def _seldom_searched_for_garbage() -> Iterator[None]:
 
 
 @runtime_checkable
-class _KeepsOutput(Protocol):
+class _HasLogPaths(Protocol):
     """An engine whose attempts write to files of this machine."""
 
     def log_paths(self, ref: AttemptRef) -> tuple[Path, Path]: ...
 
 
-def log_paths_of(engine: Engine) -> api.LogPaths:
+def log_paths_of(engine: Engine) -> application.LogPaths:
     """Where `engine` keeps the output of attempts.
 
     Raises:
         BackendError: elsewhere.
     """
-    if not isinstance(engine, _KeepsOutput):
+    if not isinstance(engine, _HasLogPaths):
         raise BackendError(f"engine `{engine.name}` does not say where the output of jobs is")
     return engine.log_paths
 
 
-def reports_of(jobs: Sequence[Job], found: Sequence[Found], *, at_s: float) -> list[Report]:
+def reports_of(jobs: Sequence[Job], found: Sequence[RecoveredAttempt], *, at_s: float) -> list[Report]:
     """What an engine found of attempts that the journal left open, as the events to take in."""
     reports: list[Report] = []
     for job, each in zip(jobs, found, strict=True):
@@ -167,8 +175,8 @@ class _Daemon:
         backend: GpuBackend,
         engine: Engine,
         launch_env: LaunchEnv,
-        access: Access,
-        tokens: Tokens,
+        access: AccessPolicy,
+        tokens: TokenStore,
     ) -> None:
         self._access = access
         self._tokens = tokens
@@ -178,7 +186,7 @@ class _Daemon:
         self._engine = engine
         self._launch_env = launch_env
         options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
-        self._policy = aging(policies.create(config.policy.name, options), config.scheduling.ageing_per_hour)
+        self._policy = with_aging(policies.create(config.policy.name, options), config.scheduling.aging_per_hour)
         self._manager = Manager(
             self._policy,
             ManagerConfig(
@@ -186,18 +194,18 @@ class _Daemon:
                 stale_after_s=config.scheduling.stale_after_s,
                 window_s=config.scheduling.window_s,
                 stop_grace_s=config.scheduling.stop_grace_s,
-                slot_grace_s=config.scheduling.slot_grace_s,
+                time_slice_grace_s=config.scheduling.time_slice_grace_s,
                 pace=config.gpus.time_scale,
                 quota=config.quotas.of_all(),
                 user_quotas=config.quotas.of_users(),
             ),
         )
-        self._commands = restored(self._manager, journal)
-        self._watched = WatchedFile(state_dir / WATCHED_FILE)
+        self._commands = restore_manager(self._manager, journal)
+        self._watched = TelemetryFile(state_dir / TELEMETRY_FILE)
         self._watched.restore(self._manager)
-        self._past = GpuHistory(state_dir / PAST_FILE)
+        self._past = GpuTimeSeries(state_dir / GPU_HISTORY_FILE)
         self._now = Clock(not_before_s=self._manager.last_at_s)
-        self._loop = Loop(
+        self._loop = ControlLoop(
             manager=self._manager,
             journal=journal,
             engine=engine,
@@ -229,7 +237,7 @@ class _Daemon:
     def _live(self) -> list[Job]:
         return [job for job in self._manager.jobs.values() if isinstance(job.state, (Starting, Running))]
 
-    async def run(self, listening: ListeningSocket, tcp: Listener | None, on_ready: Callable[[], None]) -> None:
+    async def run(self, listening: ListeningSocket, tcp: TcpListener | None, on_ready: Callable[[], None]) -> None:
         """Serve until told to stop."""
         closing = asyncio.Event()
         here = asyncio.get_running_loop()
@@ -244,10 +252,10 @@ class _Daemon:
 
         self._loop.failed = fail
         info = {**self._info(listening.path), "tcp": None if tcp is None else tcp.url}
-        metrics = Metrics(lambda: self._picture(info))
+        metrics = PrometheusCollector(lambda: self._picture(info))
         with self._running() as estimates, self._told_to_prometheus(metrics):
-            application = api.application(
-                api.Server(
+            asgi = application.application(
+                application.ApiContext(
                     loop=self._loop,
                     policy=self._policy,
                     estimates=estimates,
@@ -259,14 +267,16 @@ class _Daemon:
                     info=info,
                     metrics=metrics,
                     past=self._past,
-                    refusals=lambda: refusals(self._policy, self._monitor.gpus, no_mps=self._no_mps()),
+                    refusals=lambda: unavailable_modes(
+                        self._policy, self._monitor.gpus, mps_unavailable_reason=self._no_mps()
+                    ),
                     stop=closing.set,
                     closing=closing,
                 )
             )
-            server = new_server(application)
+            server = new_server(asgi)
             serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
-            gate = Gate(application, self._tokens, self._access)
+            gate = TokenAuthMiddleware(asgi, self._tokens, self._access)
             remote = None if tcp is None else asyncio.create_task(tcp.serve(gate, closing))
             on_ready()
             fields = {"socket": listening.path, "tcp": info["tcp"], "pid": os.getpid()}
@@ -296,17 +306,17 @@ class _Daemon:
 
         def told(job: Job) -> None:
             if job.spec.notify is not None:
-                notifier.tell(job.spec.notify, job.spec.uid, ending(job))
+                notifier.tell(job.spec.notify, job.spec.uid, end_message(job))
 
         self._loop.on_end = told
-        self._loop.failed_under_mps = lambda job, attempt, ran_s: self._launch_env.failed_under(
+        self._loop.failed_under_mps = lambda job, attempt, ran_s: self._launch_env.server_failed_under(
             job, attempt, ran_s, self._live
         )
         self._engine.start(self._loop.put)
         self._loop.start(estimates, self._found(), self._commands)
         self._monitor.start()
         self._launch_env.start()
-        keeper = Keeper(self._watched, self._seen, every_s=KEEP_EVERY_S)
+        keeper = PeriodicSaver(self._watched, self._seen, every_s=SAVE_INTERVAL_S)
         keeper.start()
         try:
             yield estimates
@@ -315,30 +325,32 @@ class _Daemon:
             self._launch_env.close()
             keeper.close()
             self._loop.close()
-            if self._loop.is_settled():
+            if self._loop.is_consistent():
                 self._watched.keep(self._manager.watched())
-                fold_if_due(self._manager, self._journal)
+                save_snapshot_if_due(self._manager, self._journal)
             estimates.close()
             notifier.close()
 
     def _seen(self) -> dict[str, Any]:
         """What telemetry has added up so far, looked at in the loop's thread."""
-        return self._loop.ask(lambda manager: manager.watched()).result(timeout=PICTURE_S)
+        return self._loop.ask(lambda manager: manager.watched()).result(timeout=METRICS_TIMEOUT_S)
 
     def _no_mps(self) -> str | None:
         """Why jobs that ask for MPS cannot have it, or None."""
-        if not self._config.mps.on_request:
-            return "its configuration leaves that to the policy: [mps] on_request"
-        return self._launch_env.no_mps
+        if not self._config.mps.allow_job_requests:
+            return "its configuration leaves that to the policy: [mps] allow_job_requests"
+        return self._launch_env.mps_unavailable_reason
 
-    def _picture(self, info: dict[str, Any]) -> Picture:
+    def _picture(self, info: dict[str, Any]) -> MetricsSnapshot:
         """Taken in the loop's thread, where nothing changes meanwhile."""
         journal_ok = self._loop.journal_error is None
-        asked = self._loop.ask(lambda manager: picture(manager, at_s=self._now(), info=info, journal_ok=journal_ok))
-        return asked.result(timeout=PICTURE_S)
+        asked = self._loop.ask(
+            lambda manager: metrics_snapshot(manager, at_s=self._now(), info=info, journal_ok=journal_ok)
+        )
+        return asked.result(timeout=METRICS_TIMEOUT_S)
 
     @contextlib.contextmanager
-    def _told_to_prometheus(self, metrics: Metrics) -> Iterator[None]:
+    def _told_to_prometheus(self, metrics: PrometheusCollector) -> Iterator[None]:
         where = self._config.metrics.listen
         close = metrics.listen(where) if where is not None else None
         try:

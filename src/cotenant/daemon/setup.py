@@ -12,24 +12,24 @@ import cotenant
 from cotenant import gpus
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.ports import GpuBackend
-from cotenant.daemon.access.rights import Access, admin_uids
-from cotenant.daemon.access.users import why_ours_alone
-from cotenant.daemon.launch_env import LaunchEnv
-from cotenant.daemon.settings import paths
-from cotenant.daemon.settings.sections import Config
-from cotenant.daemon.watching.mps_watch import MpsWatch
-from cotenant.daemon.watching.progress import ProgressFiles
+from cotenant.daemon.attempt_services import LaunchEnv
+from cotenant.daemon.auth.impersonation import why_root_only
+from cotenant.daemon.auth.permissions import AccessPolicy, admin_uids
+from cotenant.daemon.config import paths
+from cotenant.daemon.config.schema import Config
+from cotenant.daemon.monitoring.mps_monitor import MpsMonitor
+from cotenant.daemon.monitoring.progress_files import ProgressFiles
 from cotenant.gpus.mps import MpsServers
-from cotenant.gpus.simulated import SimulatedServer
 from cotenant.scheduling import policies
-from cotenant.scheduling.orders import aged
-from cotenant.scheduling.policy import Policy
-from cotenant.scheduling.ranked import Ranked
+from cotenant.scheduling.placement.orders import aged
+from cotenant.scheduling.placement.policy import Policy
+from cotenant.scheduling.placement.ranked import Ranked
+from cotenant.simserver.backend import SimulatedServer
 
 logger = logging.getLogger(__name__)
 
-SIMULATED_FOLDER = "simulated"
-LIVE_SITE = Path(cotenant.__file__).parent / "sim" / "live" / "site"
+SIMULATED_DIR = "simulated"
+FAKE_CUDA_SITE = Path(cotenant.__file__).parent / "simserver" / "torch" / "site"
 """Gives torch the simulated cards, in every Python that has this folder on its path."""
 
 
@@ -37,8 +37,8 @@ def launch_env_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> Lau
     """What attempts are started with: as jobs of the simulated server of `sim_env`, or, on real GPUs, with MPS."""
     progress = ProgressFiles(run_dir / "progress")
     if sim_env:
-        return LaunchEnv(sim_env, site=LIVE_SITE if config.gpus.live else None, progress=progress)
-    mps = MpsWatch(MpsServers(run_dir / "mps"))
+        return LaunchEnv(sim_env, site=FAKE_CUDA_SITE if config.gpus.fake_cuda else None, progress=progress)
+    mps = MpsMonitor(MpsServers(run_dir / "mps"))
     return LaunchEnv({}, mps, thread_percent=config.mps.thread_percent, progress=progress)
 
 
@@ -56,7 +56,7 @@ def state_mode(config: Config) -> int:
     return 0o711 if config.access.users == "all" and simulated else 0o700
 
 
-def access_of(config: Config) -> Access:
+def access_of(config: Config) -> AccessPolicy:
     """Who may use the daemon.
 
     Raises:
@@ -65,13 +65,13 @@ def access_of(config: Config) -> Access:
     many = config.access.users == "all"
     if many and os.geteuid() != 0:
         raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
-    alone = why_ours_alone() if many else None
+    alone = why_root_only() if many else None
     if alone is not None:
         fields = {"why": alone, "hint": "install it where everybody may read, e.g. below /opt"}
         logger.warning(
             "others cannot run our Python: no estimates, own log files or notifications", extra={"fields": fields}
         )
-    return Access(own_uid=os.getuid(), many=many, admins=admin_uids(admin_names(config)))
+    return AccessPolicy(own_uid=os.getuid(), many=many, admins=admin_uids(admin_names(config)))
 
 
 def admin_names(config: Config) -> list[str]:
@@ -86,7 +86,7 @@ def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, st
         BackendError, UsageError: there is none, or not as asked for.
     """
     settings = config.gpus
-    folder = state_dir / SIMULATED_FOLDER
+    folder = state_dir / SIMULATED_DIR
     if settings.simulate is None and settings.backend != "simulated":
         try:
             return gpus.create(settings.backend), {}
@@ -133,7 +133,7 @@ def scaled_options(name: str, given: dict[str, object], time_scale: float) -> di
     return {**given, **scaled}
 
 
-def aging(policy: Policy, points_per_hour: float) -> Policy:
+def with_aging(policy: Policy, points_per_hour: float) -> Policy:
     """`policy` with priorities that grow while jobs wait.
 
     Raises:
@@ -142,5 +142,5 @@ def aging(policy: Policy, points_per_hour: float) -> Policy:
     if points_per_hour == 0:
         return policy
     if not isinstance(policy, Ranked):
-        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="leave out scheduling.ageing_per_hour")
+        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="leave out scheduling.aging_per_hour")
     return replace(policy, order=aged(policy.order, points_per_hour))

@@ -57,7 +57,7 @@ def unit_text(scope: Scope, *, python: str = sys.executable) -> str:
     )
 
 
-def tell(state: str, env: Mapping[str, str] = os.environ) -> bool:
+def notify_systemd(state: str, env: Mapping[str, str] = os.environ) -> bool:
     """Tell systemd, where it has started us: `READY=1`, `STOPPING=1`. Whether anybody was told.
 
     Source: sd_notify(3); a datagram to the socket of $NOTIFY_SOCKET, where `@` stands for an abstract name.

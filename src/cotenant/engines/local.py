@@ -18,39 +18,39 @@ from cotenant.core.errors import BackendError
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import AttemptExit, JobSpec, ProcessId
 from cotenant.core.placement import Placement
-from cotenant.core.ports import AttemptRef, Found
+from cotenant.core.ports import AttemptRef, RecoveredAttempt
 from cotenant.engines import processes
-from cotenant.engines.attempt_files import AttemptFolder
-from cotenant.engines.launching import GRACE_S, RUNNER_PATH, runner_spec
-from cotenant.engines.zygote import Runner, Zygote
+from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
+from cotenant.engines.runner_spec import GRACE_S, RUNNER_PATH, runner_spec
 
 logger = logging.getLogger(__name__)
 
-Events = Callable[[AttemptStarted | AttemptExited], None]
+EventListener = Callable[[AttemptStarted | AttemptExited], None]
 
 CAUSE = "local engine"
-RUNNER_LATE_S = 30.0  # a runner that has not ended this long after the grace does not answer
-STARTING_S = 30.0  # a runner gets from claim to start in milliseconds; one that takes longer hangs
+RUNNER_REPLY_TIMEOUT_S = 30.0  # a runner that has not ended this long after the grace does not answer
+START_TIMEOUT_S = 30.0  # a runner gets from claim to start in milliseconds; one that takes longer hangs
 POLL_S = 1.0  # how often an adopted runner is looked at where the kernel has no pidfd
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watched:
+class _WatchedAttempt:
     """An attempt whose end is awaited.
 
     Attributes:
         runner_pid: also the id of the session that the job's processes are born into.
         runner: the runner that we gave it to; None where it is one that we found.
         descriptor: the channel to a runner of ours, the pidfd of one that we found, or -1 without either.
-        told_start: AttemptStarted has been given to the listener, or to the caller of `find`.
+        start_reported: AttemptStarted has been given to the listener, or to the caller of `find`.
         kill_at_s: monotonic time when a stop that was asked for is forced, or None.
     """
 
-    folder: AttemptFolder
+    folder: AttemptDir
     runner_pid: int
-    runner: Runner | None
+    runner: ReusableRunner | None
     descriptor: int
-    told_start: bool = False
+    start_reported: bool = False
     stop_reason: str = ""
     kill_at_s: float | None = None
 
@@ -63,22 +63,22 @@ class LocalEngine:
     def __init__(self, state_dir: Path) -> None:
         self._root = Path(state_dir).resolve() / "attempts"
         self._lock = threading.Lock()
-        self._watched: dict[AttemptRef, _Watched] = {}
-        self._on_event: Events | None = None
+        self._watched: dict[AttemptRef, _WatchedAttempt] = {}
+        self._on_event: EventListener | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._zygote = Zygote(RUNNER_PATH)
+        self._zygote = RunnerForkServer(RUNNER_PATH)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = select.epoll()
         self._poller.register(self._wake_read, select.EPOLLIN)
-        self._by_descriptor: dict[int, _Watched] = {}
-        self._looked_at: dict[AttemptRef, _Watched] = {}  # those of which no descriptor tells all
+        self._by_descriptor: dict[int, _WatchedAttempt] = {}
+        self._looked_at: dict[AttemptRef, _WatchedAttempt] = {}  # those of which no descriptor tells all
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BackendError(f"cannot create `{self._root}`: {error.strerror}") from error
 
-    def start(self, on_event: Events) -> None:
+    def start(self, on_event: EventListener) -> None:
         """Begin to watch."""
         self._on_event = on_event
         self._thread = threading.Thread(target=self._watch, name="local-engine", daemon=True)
@@ -90,7 +90,7 @@ class LocalEngine:
         Raises:
             BackendError: no folder, no process, or not the right to become the submitter.
         """
-        folder = AttemptFolder(self._root, AttemptRef(job_id=placement.job_id, attempt=attempt))
+        folder = AttemptDir(self._root, AttemptRef(job_id=placement.job_id, attempt=attempt))
         if spec.uid != os.geteuid() and os.geteuid() != 0:
             raise BackendError(
                 f"cannot run a job of user `{spec.user}` (uid {spec.uid}) as uid {os.geteuid()}",
@@ -107,7 +107,7 @@ class LocalEngine:
             with self._lock:
                 runner = self._zygote.start_runner(folder.path)
                 self._follow(
-                    _Watched(
+                    _WatchedAttempt(
                         folder=folder,
                         runner_pid=runner.process.pid,
                         runner=runner,
@@ -120,7 +120,7 @@ class LocalEngine:
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
         """Tell the runner to stop, and be ready to do it without the runner."""
-        folder = AttemptFolder(self._root, ref)
+        folder = AttemptDir(self._root, ref)
         if not folder.path.is_dir() or folder.read("result.json") is not None:
             return
         with contextlib.suppress(OSError):  # on a full disk the runner stops without knowing why
@@ -128,7 +128,7 @@ class LocalEngine:
         with self._lock:
             watched = self._watched.get(ref)
             if watched is not None:
-                due_s = time.monotonic() + grace_s + RUNNER_LATE_S
+                due_s = time.monotonic() + grace_s + RUNNER_REPLY_TIMEOUT_S
                 watched.kill_at_s = due_s if watched.kill_at_s is None else min(due_s, watched.kill_at_s)
                 watched.stop_reason = watched.stop_reason or reason
                 self._looked_at[ref] = watched
@@ -138,9 +138,9 @@ class LocalEngine:
                 processes.send_signal(runner, signal.SIGTERM)
         self._wake()
 
-    def find(self, refs: Iterable[AttemptRef]) -> tuple[Found, ...]:
+    def find(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """What became of attempts of an earlier daemon; those that still run are watched from now on."""
-        return tuple(self._find(AttemptFolder(self._root, ref)) for ref in refs)
+        return tuple(self._find(AttemptDir(self._root, ref)) for ref in refs)
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
         """By the session of the process or of an ancestor: orphans of a job are children of its runner."""
@@ -164,7 +164,7 @@ class LocalEngine:
 
     def log_paths(self, ref: AttemptRef) -> tuple[Path, Path]:
         """Where the attempt's output and errors go."""
-        folder = AttemptFolder(self._root, ref)
+        folder = AttemptDir(self._root, ref)
         spec = folder.read("spec.json") or {}
         return Path(spec.get("stdout", folder.stdout_path)), Path(spec.get("stderr", folder.stderr_path))
 
@@ -190,17 +190,19 @@ class LocalEngine:
 
     # -- finding
 
-    def _find(self, folder: AttemptFolder) -> Found:
+    def _find(self, folder: AttemptDir) -> RecoveredAttempt:
         with self._lock:
             known = folder.ref in self._watched
         watched = known or (folder.exited(CAUSE) is None and self._settle(folder))
         # The exit of a watched attempt is told to the listener, and only there.
-        return Found(ref=folder.ref, started=folder.started(CAUSE), exited=None if watched else folder.exited(CAUSE))
+        return RecoveredAttempt(
+            ref=folder.ref, started=folder.started(CAUSE), exited=None if watched else folder.exited(CAUSE)
+        )
 
-    def _settle(self, folder: AttemptFolder) -> bool:
+    def _settle(self, folder: AttemptDir) -> bool:
         """Bring an attempt that nobody watches into one of three states: never starts, ended, or watched (True)."""
         try:
-            voided = folder.void()
+            voided = folder.tombstone()
         except OSError as error:
             raise BackendError(f"cannot read or write `{folder.path}`: {error.strerror}") from error
         runner = folder.runner()
@@ -214,21 +216,21 @@ class LocalEngine:
         descriptor = processes.open_pidfd(runner)
         with self._lock:
             self._follow(
-                _Watched(
+                _WatchedAttempt(
                     folder=folder,
                     runner_pid=runner.pid,
                     runner=None,
                     descriptor=-1 if descriptor is None else descriptor,
-                    told_start=True,
+                    start_reported=True,
                 )
             )
         self._wake()
         return True
 
-    def _kill_remains(self, folder: AttemptFolder) -> int:
-        return processes.kill_remains(folder.known_processes(), folder.mark(), timeout_s=GRACE_S)
+    def _kill_remains(self, folder: AttemptDir) -> int:
+        return processes.kill_leftovers(folder.recorded_processes(), folder.env_tag(), timeout_s=GRACE_S)
 
-    def _end_without_runner(self, folder: AttemptFolder, stop_reason: str) -> AttemptExited:
+    def _end_without_runner(self, folder: AttemptDir, stop_reason: str) -> AttemptExited:
         """What is told of an attempt whose runner is gone, after making sure that nothing of it is left."""
         told = folder.exited(CAUSE)
         if told is not None:
@@ -237,7 +239,7 @@ class LocalEngine:
         told = folder.exited(CAUSE)  # the runner's last act may have come in between
         if told is not None:
             return told
-        ended = _end_seen_from_outside(stop_reason, started=folder.read("started.json") is not None, left=left)
+        ended = _exit_without_runner(stop_reason, started=folder.read("started.json") is not None, left=left)
         at_s = time.time()
         try:
             folder.write_result(ended, at_s)
@@ -247,7 +249,7 @@ class LocalEngine:
 
     # -- watching
 
-    def _follow(self, watched: _Watched) -> None:
+    def _follow(self, watched: _WatchedAttempt) -> None:
         """Watch it from now on. To be called under the lock."""
         self._watched[watched.folder.ref] = watched
         if watched.descriptor < 0:
@@ -256,7 +258,7 @@ class LocalEngine:
         self._by_descriptor[watched.descriptor] = watched
         self._poller.register(watched.descriptor, select.EPOLLIN)
 
-    def _let_go(self, watched: _Watched, *, reusable: bool = False) -> None:
+    def _let_go(self, watched: _WatchedAttempt, *, reusable: bool = False) -> None:
         """Watch it no longer. To be called under the lock."""
         self._looked_at.pop(watched.folder.ref, None)
         if watched.descriptor < 0:
@@ -266,7 +268,7 @@ class LocalEngine:
         if watched.runner is None:
             os.close(watched.descriptor)
         elif reusable:
-            self._zygote.take_back(watched.runner)
+            self._zygote.release(watched.runner)
         else:
             watched.runner.channel.close()
 
@@ -286,16 +288,16 @@ class LocalEngine:
     def _timeout_s(self) -> float | None:
         """Until the next forced stop or, for runners without a descriptor or without work, the next look."""
         with self._lock:
-            waits_s = (_next_look_s(self._looked_at.values()), self._zygote.thin_out_in_s())
+            waits_s = (_next_poll_s(self._looked_at.values()), self._zygote.trim_idle())
         return min((each for each in waits_s if each is not None), default=None)
 
-    def _heard(self, watched: _Watched) -> None:
+    def _heard(self, watched: _WatchedAttempt) -> None:
         """Our runner spoke or is gone, or an adopted one ended."""
         if watched.runner is None:
             self._ended(watched)
             return
         try:
-            told = watched.runner.heard()
+            told = watched.runner.receive()
         except BlockingIOError:
             return
         if told == b"started\n":
@@ -303,7 +305,7 @@ class LocalEngine:
         else:
             self._ended(watched, reusable=told == b"ended")
 
-    def _check(self, watched: _Watched) -> None:
+    def _check(self, watched: _WatchedAttempt) -> None:
         """What no descriptor tells: a runner that does not answer, and runners without a pidfd."""
         if watched.kill_at_s is not None and time.monotonic() >= watched.kill_at_s:
             watched.kill_at_s = None
@@ -313,19 +315,19 @@ class LocalEngine:
             if runner is None or not processes.is_alive(runner):
                 self._ended(watched)
 
-    def _signal(self, watched: _Watched, number: signal.Signals) -> None:
+    def _signal(self, watched: _WatchedAttempt, number: signal.Signals) -> None:
         """Signal the runner of a watched attempt; whether it has claimed it yet is no matter."""
         runner = watched.folder.runner() if watched.runner is None else watched.runner.process
         if runner is not None:
             processes.send_signal(runner, number)
 
-    def _tell_start(self, watched: _Watched) -> None:
-        started = None if watched.told_start else watched.folder.started(CAUSE)
+    def _tell_start(self, watched: _WatchedAttempt) -> None:
+        started = None if watched.start_reported else watched.folder.started(CAUSE)
         if started is not None:
-            watched.told_start = True
+            watched.start_reported = True
             self._emit(started)
 
-    def _ended(self, watched: _Watched, *, reusable: bool = False) -> None:
+    def _ended(self, watched: _WatchedAttempt, *, reusable: bool = False) -> None:
         folder = watched.folder
         with self._lock:
             if self._watched.pop(folder.ref, None) is None:
@@ -347,7 +349,7 @@ class LocalEngine:
             os.write(self._wake_write, b"\0")
 
 
-def _end_seen_from_outside(stop_reason: str, *, started: bool, left: int) -> AttemptExit:
+def _exit_without_runner(stop_reason: str, *, started: bool, left: int) -> AttemptExit:
     """The end of an attempt whose runner left no result; `left` processes could not be killed."""
     remains = f"; {left} processes could not be killed" if left else ""
     if stop_reason:
@@ -359,9 +361,9 @@ def _end_seen_from_outside(stop_reason: str, *, started: bool, left: int) -> Att
     return AttemptExit(exit_code=None, signal=None, reason="lost", detail=detail + remains)
 
 
-def _await_start(folder: AttemptFolder, runner: ProcessId) -> bool:
+def _await_start(folder: AttemptDir, runner: ProcessId) -> bool:
     """Whether the runner lives and has started its job; it is between the two for milliseconds only."""
-    give_up_s = time.monotonic() + STARTING_S
+    give_up_s = time.monotonic() + START_TIMEOUT_S
     while processes.is_alive(runner):
         if folder.read("started.json") is not None:
             return True
@@ -372,7 +374,7 @@ def _await_start(folder: AttemptFolder, runner: ProcessId) -> bool:
     return False
 
 
-def _next_look_s(looked_at: Iterable[_Watched]) -> float | None:
+def _next_poll_s(looked_at: Iterable[_WatchedAttempt]) -> float | None:
     now_s = time.monotonic()
     waits_s = [each.kill_at_s - now_s for each in looked_at if each.kill_at_s is not None]
     waits_s += [POLL_S for each in looked_at if each.descriptor < 0]

@@ -15,7 +15,7 @@ from cotenant.core.job import ProcessId
 
 PROC = Path("/proc")
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD in include/linux/sched.h
-SETTLE_S = 1.0
+EXEC_TIMEOUT_S = 1.0
 """A process is between two programs for microseconds, or as long as others have the processors."""
 
 
@@ -24,7 +24,7 @@ class ProcessStat:
     """Fields of /proc/PID/stat. Source: proc_pid_stat(5).
 
     Attributes:
-        is_between: in execve(2), where it has no environment any more and none yet, or about to end. So looks every
+        is_execing: in execve(2), where it has no environment any more and none yet, or about to end. So looks every
             process of which we may not read more.
     """
 
@@ -33,7 +33,7 @@ class ProcessStat:
     parent: int
     session: int
     start_ticks: int
-    is_between: bool
+    is_execing: bool
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         parent=int(fields[1]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
-        is_between=int(fields[48]) == 0 and not int(fields[6]) & KERNEL_THREAD,
+        is_execing=int(fields[48]) == 0 and not int(fields[6]) & KERNEL_THREAD,
     )
 
 
@@ -126,7 +126,7 @@ def ancestors(pid: int) -> Iterable[ProcessStat]:
         pid = found.parent
 
 
-def has_mark(pid: int, mark: Mapping[str, str]) -> bool | None:
+def has_env_tag(pid: int, env_tag: Mapping[str, str]) -> bool | None:
     """Whether the process was started with all of `mark` in its environment. False where we may not look.
 
     None while it cannot be told: the process is becoming another program.
@@ -136,16 +136,16 @@ def has_mark(pid: int, mark: Mapping[str, str]) -> bool | None:
         text = environment.read_bytes()
         if not text:
             found = read_stat(pid)
-            if found is not None and found.is_between:
+            if found is not None and found.is_execing:
                 return None
             text = environment.read_bytes()  # it may have come between two looks
     except OSError:
         return False
     entries = text.split(b"\0")
-    return all(f"{key}={value}".encode() in entries for key, value in mark.items())
+    return all(f"{key}={value}".encode() in entries for key, value in env_tag.items())
 
 
-def kill_remains(known: Collection[ProcessId], mark: Mapping[str, str], *, timeout_s: float) -> int:
+def kill_leftovers(known: Collection[ProcessId], env_tag: Mapping[str, str], *, timeout_s: float) -> int:
     """SIGKILL what is left of an attempt; returns how many processes were still alive after `timeout_s`.
 
     Of the attempt are the `known` processes, all that carry `mark`, and whoever shares a session with one of
@@ -154,12 +154,12 @@ def kill_remains(known: Collection[ProcessId], mark: Mapping[str, str], *, timeo
     began_s = time.monotonic()
     while True:
         stats = [each for each in all_stats().values() if each.state != "Z" and each.pid != os.getpid()]
-        marked = {each.pid: has_mark(each.pid, mark) for each in stats}
+        marked = {each.pid: has_env_tag(each.pid, env_tag) for each in stats}
         ours = {each.pid for each in stats if marked[each.pid] or _is_one_of(each, known)}
         sessions = {each.session for each in stats if each.pid in ours}
         doomed = ours | {each.pid for each in stats if each.session in sessions}
         passed_s = time.monotonic() - began_s
-        untold = None in marked.values() and passed_s < SETTLE_S
+        untold = None in marked.values() and passed_s < EXEC_TIMEOUT_S
         if passed_s > timeout_s or not (doomed or untold):
             return len(doomed)
         for pid in doomed:

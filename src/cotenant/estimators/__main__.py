@@ -15,18 +15,18 @@ from cotenant.core.codec import decode, encode
 from cotenant.core.errors import CotenantError, TraceError
 from cotenant.core.ports import EstimateRequest, Estimator
 from cotenant.estimators import create
-from cotenant.estimators.cache import TraceCache, default_folder
-from cotenant.tracing.process.warm import WarmTracer
+from cotenant.estimators.trace_cache import TraceCache, default_folder
+from cotenant.tracing.process.forkserver_client import ForkServerClient
 
 
 def main() -> None:
     """Read, estimate, answer, until there is nothing more to read."""
-    with WarmTracer() as warm:
+    with ForkServerClient() as warm:
         for line in sys.stdin:
             print(json.dumps(answer(json.loads(line), warm)), flush=True)
 
 
-def answer(asked: dict[str, Any], warm: WarmTracer) -> dict[str, Any]:
+def answer(asked: dict[str, Any], warm: ForkServerClient) -> dict[str, Any]:
     """The answer to one request."""
     try:
         estimator = _estimator(asked.pop("estimator", "traced"), warm)
@@ -38,7 +38,7 @@ def answer(asked: dict[str, Any], warm: WarmTracer) -> dict[str, Any]:
         return {"error": {"kind": kind, "message": error.message, "hint": error.hint}}
 
 
-def _estimator(name: str, warm: WarmTracer) -> Estimator:
+def _estimator(name: str, warm: ForkServerClient) -> Estimator:
     if name != "traced":
         return create(name)
     from cotenant.estimators.traced import TracedEstimator

@@ -9,9 +9,9 @@ from pathlib import Path
 from cotenant.core.errors import UsageError
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
-from cotenant.estimators.cache import TraceCache, default_folder
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.traced import TracedEstimator, TracedResult, card_of
+from cotenant.estimators.trace_cache import TraceCache, default_folder
+from cotenant.estimators.traced import TracedEstimator, TracedResult, fake_gpu_of
+from cotenant.gpu_specs import gpu_spec
 
 DEFAULT_GPU = "A100-40GB"
 
@@ -27,9 +27,9 @@ def estimate(
     steps: int = 3,
     timeout_s: float = 120.0,
     gpus: int = 1,
-    stand_ins: Sequence[str] = (),
-    lengths: str = "",
-    online: bool = False,
+    synthetic_data: Sequence[str] = (),
+    sequence_lengths: str = "",
+    allow_network: bool = False,
 ) -> Estimate:
     """Predicted GPU memory of a training script, or of a function that does one training step; no GPU is used.
 
@@ -37,7 +37,7 @@ def estimate(
     this one). A function is called again and again in a forked copy of this process, until `steps` optimizer steps
     were seen; the model may be on the CPU before, or be made by the function, and must go to `cuda` inside it.
 
-    `gpus`: how many it sees; `per_gpu` of the answer tells of each that it uses. `stand_ins`, `lengths`, `online`: as
+    `gpus`: how many it sees; `per_gpu` of the answer tells of each that it uses. `synthetic_data`, `sequence_lengths`, `allow_network`: as
     of `core.ports.EstimateRequest`; they, `workdir`, `env` and `python` are for scripts only.
 
     Raises:
@@ -46,7 +46,7 @@ def estimate(
     """
     found = explain(
         target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, gpus=gpus,
-        stand_ins=stand_ins, lengths=lengths, online=online, cache=False,
+        synthetic_data=synthetic_data, sequence_lengths=sequence_lengths, allow_network=allow_network, cache=False,
     )  # fmt: skip
     return found.estimate
 
@@ -62,9 +62,9 @@ def explain(
     steps: int = 3,
     timeout_s: float = 120.0,
     gpus: int = 1,
-    stand_ins: Sequence[str] = (),
-    lengths: str = "",
-    online: bool = False,
+    synthetic_data: Sequence[str] = (),
+    sequence_lengths: str = "",
+    allow_network: bool = False,
     cache: bool = True,
 ) -> TracedResult:
     """As `estimate`, with the trace, its replay, the interval and the verdict for the GPU.
@@ -80,16 +80,22 @@ def explain(
     if steps < 1:
         raise UsageError(f"{steps} optimizer steps are none to see", hint="`steps` is at least 1")
     if callable(target):
-        from cotenant.tracing.process.forked import trace_function
+        from cotenant.tracing.process.trace_function import trace_function
 
         if args:
             raise UsageError("a function takes no arguments", hint="bind them: `functools.partial(step, batch)`")
-        own = {"workdir": workdir, "env": env, "python": python, "stand_ins": stand_ins, "lengths": lengths}
-        for name, value in {**own, "online": online}.items():
+        own = {
+            "workdir": workdir,
+            "env": env,
+            "python": python,
+            "synthetic_data": synthetic_data,
+            "sequence_lengths": sequence_lengths,
+        }
+        for name, value in {**own, "allow_network": allow_network}.items():
             if value:
                 raise UsageError(f"`{name}` is for scripts: a function runs in a copy of this process, as it is")
-        known = profile(gpu)
-        recorded = trace_function(target, card=card_of(known, gpus), steps=steps, timeout_s=timeout_s)
+        known = gpu_spec(gpu)
+        recorded = trace_function(target, card=fake_gpu_of(known, gpus), steps=steps, timeout_s=timeout_s)
         return TracedEstimator(steps=steps).on(recorded, known)
     folder = default_folder() if cache else None
     estimator = TracedEstimator(steps=steps, python=python, cache=TraceCache(folder) if folder else None)
@@ -100,8 +106,8 @@ def explain(
         gpu=gpu,
         timeout_s=timeout_s,
         gpus=gpus,
-        stand_ins=tuple(stand_ins),
-        lengths=lengths,
-        online=online,
+        synthetic_data=tuple(synthetic_data),
+        sequence_lengths=sequence_lengths,
+        allow_network=allow_network,
     )
     return estimator.explain(request)

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from cotenant.core.errors import CotenantError
 from cotenant.core.estimate import Estimate
 from cotenant.estimators import ESTIMATORS, create
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import features_of
-from cotenant.estimators.published.rules import TraceRule
+from cotenant.estimators.base import TraceBasedEstimator
+from cotenant.estimators.trace_features import features_of
 from cotenant.estimators.traced import TracedResult
+from cotenant.gpu_specs import GpuSpec
 
 _TRACED_LEAVES_OUT = "memory of other libraries outside the allocator; NCCL's is from one measurement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class EstimatorResult:
     """One estimator's answer, or in `problem` why it has none."""
 
     name: str
@@ -26,19 +26,19 @@ class Opinion:
     leaves_out: str
 
 
-def opinions(traced: TracedResult, gpu: DeviceProfile, command: Sequence[str] = ()) -> tuple[Opinion, ...]:
-    """That of `traced`, then that of every registered `TraceRule` from the same trace, in the order of the registry."""
+def compare_estimators(traced: TracedResult, gpu: GpuSpec, command: Sequence[str] = ()) -> tuple[EstimatorResult, ...]:
+    """That of `traced`, then that of every registered `TraceBasedEstimator` from the same trace, in the order of the registry."""
     ours = traced.estimate
-    found = [Opinion(name=ours.estimator, estimate=ours, problem=None, leaves_out=_TRACED_LEAVES_OUT)]
+    found = [EstimatorResult(name=ours.estimator, estimate=ours, problem=None, leaves_out=_TRACED_LEAVES_OUT)]
     features = features_of(traced.trace, command)
     for name in ESTIMATORS:
         rule = create(name)
-        if not isinstance(rule, TraceRule):
+        if not isinstance(rule, TraceBasedEstimator):
             continue
         estimate, problem = None, None
         try:
             estimate = rule.on(traced.trace, features, gpu)
         except CotenantError as error:
             problem = error.message
-        found.append(Opinion(name=name, estimate=estimate, problem=problem, leaves_out=rule.leaves_out))
+        found.append(EstimatorResult(name=name, estimate=estimate, problem=problem, leaves_out=rule.leaves_out))
     return tuple(found)

@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 from cotenant.core.units import KiB, MiB
 
-ConvWorkspace = Callable[[OpCall], int]
+ConvWorkspace = Callable[[LibraryCall], int]
 """Bytes of workspace that a convolution call takes."""
 
-Buffers = Callable[[OpCall], tuple[int, ...]]
+Buffers = Callable[[LibraryCall], tuple[int, ...]]
 """Bytes of the buffers that a reduction takes, in their order."""
 
 _LT_BYTES = 1 * MiB
@@ -52,7 +52,7 @@ def lower(
     blas: BlasWorkspaces,
     conv: ConvWorkspace,
     reduction: Buffers,
-    spare: set[int] | None = None,
+    optional_storages: set[int] | None = None,
 ) -> Iterator[MemoryEvent]:
     """The events of `trace` with every `op` replaced by the allocations it makes.
 
@@ -82,13 +82,13 @@ def lower(
         for nbytes in known[event.storage_id]:
             number += 1
             yield _alloc(event, number, nbytes)
-        if spare is not None and op.kind.startswith("conv"):
-            spare.update(range(first, number + 1))
+        if optional_storages is not None and op.kind.startswith("conv"):
+            optional_storages.update(range(first, number + 1))
         for each in range(number, first - 1, -1):
             yield event._replace(action="free", storage_id=each, bytes=0, category="", module="")
 
 
-def _taken_for(op: OpCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduction: Buffers) -> tuple[int, ...]:
+def _taken_for(op: LibraryCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduction: Buffers) -> tuple[int, ...]:
     """Bytes that a call takes and gives back when it is over."""
     if op.kind == "gemm_lt":
         return (blas.lt_bytes,)

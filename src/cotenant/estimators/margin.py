@@ -20,9 +20,9 @@ from cotenant.allocator import ReplayResult
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.cudnn.answers import CudnnAnswers
+from cotenant.estimators.cudnn.query import CudnnWorkspaces
 from cotenant.estimators.cudnn.workspaces import ConvRule
-from cotenant.estimators.profiles import DeviceProfile
+from cotenant.gpu_specs import GpuSpec
 
 COVERAGE = 0.99
 CONV_COVERAGE = 0.95
@@ -63,11 +63,11 @@ def check_coverage(coverage: float | None) -> None:
 
 def margin_of(
     trace: MemoryTrace,
-    gpu: DeviceProfile,
+    gpu: GpuSpec,
     free: ReplayResult,
     spread_bytes: int,
     coverage: float | None = None,
-    answers: CudnnAnswers | None = None,
+    answers: CudnnWorkspaces | None = None,
     *,
     split_bytes: int = 0,
 ) -> Margin:
@@ -140,7 +140,7 @@ def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
     return scores[rank - 1], coverage
 
 
-def family_of(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnAnswers | None = None) -> str:
+def family_of(trace: MemoryTrace, gpu: GpuSpec, answers: CudnnWorkspaces | None = None) -> str:
     """Which of `FAMILIES` a trace belongs to on `gpu`; `answers`: of the job's own cuDNN, which then are known."""
     calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
     if not calls:

@@ -11,13 +11,13 @@ from typing import Any
 
 from cotenant.allocator import SegmentInfo
 from cotenant.core.trace import MemoryEvent
-from cotenant.estimators.replays import Stack
-from cotenant.estimators.timeline import BlockEvent, History
+from cotenant.estimators.allocation_history import AllocationHistory, BlockEvent
+from cotenant.estimators.replay_input import SoftwareStack
 
 _STATES = {"live": "active_allocated", "free": "inactive", "pending": "active_pending_free"}
 
 
-def snapshot_of(history: History, stack: Stack) -> dict[str, Any]:
+def snapshot_of(history: AllocationHistory, stack: SoftwareStack) -> dict[str, Any]:
     """The snapshot, as plain values. A step of the trace counts as a microsecond: no time is known.
 
     In place of a call stack stand the category and the module of a block, and the phase it was made in.
@@ -37,7 +37,7 @@ def snapshot_of(history: History, stack: Stack) -> dict[str, Any]:
     }
 
 
-def save_snapshot(path: Path, history: History, stack: Stack) -> None:
+def save_snapshot(path: Path, history: AllocationHistory, stack: SoftwareStack) -> None:
     """Write the snapshot as a pickle of plain values."""
     with path.open("wb") as file:
         pickle.dump(snapshot_of(history, stack), file)
@@ -65,7 +65,7 @@ def _frames(event: MemoryEvent) -> list[dict[str, Any]]:
     return [{"name": name, "filename": kind, "line": 0} for name, kind in zip(names, kinds, strict=True)]
 
 
-def _segment(segment: SegmentInfo, history: History) -> dict[str, Any]:
+def _segment(segment: SegmentInfo, history: AllocationHistory) -> dict[str, Any]:
     blocks = []
     for each in segment.blocks:
         made = history.addresses.get(each.address) if each.state == "live" else None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotenant.core.units import MiB, format_bytes
-from cotenant.estimators.profiles import DeviceProfile
+from cotenant.gpu_specs import GpuSpec
 
 _PAIR_BYTES, _MORE_BYTES = 544 * MiB // 24, 688 * MiB // 24  # for a channel
 _BUFFERS_BYTES = (4 << 20) + 640 * 120 * 8 * 8 + 512 * 8 * 8 * 16
@@ -34,7 +34,7 @@ class NcclBytes:
     high_bytes: int
 
 
-def nccl_bytes(header: Mapping[str, object], gpu: DeviceProfile) -> NcclBytes | None:
+def nccl_bytes(header: Mapping[str, object], gpu: GpuSpec) -> NcclBytes | None:
     """For the groups that a trace's header tells of; None where there are none of more than one GPU."""
     told = header.get("nccl")
     if not isinstance(told, Mapping):
@@ -49,7 +49,7 @@ def nccl_bytes(header: Mapping[str, object], gpu: DeviceProfile) -> NcclBytes | 
     return NcclBytes(low_bytes=low, typical_bytes=typical, high_bytes=high)
 
 
-def with_nccl(gpu: DeviceProfile, header: Mapping[str, object]) -> DeviceProfile:
+def with_nccl(gpu: GpuSpec, header: Mapping[str, object]) -> GpuSpec:
     """`gpu` with a context that holds NCCL's memory as well; as it is where NCCL has none."""
     more = nccl_bytes(header, gpu)
     if more is None:
@@ -63,7 +63,7 @@ def with_nccl(gpu: DeviceProfile, header: Mapping[str, object]) -> DeviceProfile
     return replace(gpu, context=context)
 
 
-def told(header: Mapping[str, object], gpu: DeviceProfile) -> tuple[str, ...]:
+def nccl_warnings(header: Mapping[str, object], gpu: GpuSpec) -> tuple[str, ...]:
     """The term as a sentence."""
     found = nccl_bytes(header, gpu)
     if found is None:

@@ -8,7 +8,7 @@ from typing import Any
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import CATEGORIES
 from cotenant.core.units import GiB, format_bytes
-from cotenant.estimators.timeline import History
+from cotenant.estimators.allocation_history import AllocationHistory
 
 _COLORS = {
     "parameter": "#4e79a7",
@@ -21,7 +21,7 @@ _COLORS = {
     "workspace": "#e15759",
 }
 _PHASES = {"forward": "#dfe8f2", "backward": "#f5e6d8", "step": "#e0f0dc"}
-_MOST_POINTS = 4000
+_MAX_POINTS = 4000
 
 
 def new_figure(path: Path) -> Any:
@@ -42,7 +42,7 @@ def new_figure(path: Path) -> Any:
     return figure
 
 
-def save_plot(path: Path, history: History, *, title: str, usable_bytes: int | None = None) -> None:
+def save_plot(path: Path, history: AllocationHistory, *, title: str, usable_bytes: int | None = None) -> None:
     """Draw allocated bytes by category and reserved bytes over the events; the file's ending chooses the format.
 
     `usable_bytes`: what the GPU has beside the context; a line if the reserved bytes come within a quarter of it.
@@ -59,7 +59,7 @@ def save_plot(path: Path, history: History, *, title: str, usable_bytes: int | N
     figure.savefig(path, dpi=130)
 
 
-def _draw(axes: Any, history: History, usable_bytes: int | None) -> None:
+def _draw(axes: Any, history: AllocationHistory, usable_bytes: int | None) -> None:
     chosen = _points(history)
     used = [name for name in CATEGORIES if any(history.category_bytes[name])]
     stacks = [[history.category_bytes[name][i] / GiB for i in chosen] for name in used]
@@ -80,7 +80,7 @@ def _draw(axes: Any, history: History, usable_bytes: int | None) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
 
 
-def _shade(axes: Any, history: History, top: float) -> None:
+def _shade(axes: Any, history: AllocationHistory, top: float) -> None:
     """Phases behind the curves, named where there is room."""
     ends = [start for start, _ in history.phases[1:]] + [len(history.reserved_bytes)]
     for (start, name), end in zip(history.phases, ends, strict=True):
@@ -89,7 +89,7 @@ def _shade(axes: Any, history: History, top: float) -> None:
             axes.text((start + end) / 2, top * 1.17, name, ha="center", va="center", fontsize=8, color="#444444")
 
 
-def _mark_peaks(axes: Any, history: History, top: float) -> None:
+def _mark_peaks(axes: Any, history: AllocationHistory, top: float) -> None:
     allocated = history.allocated_bytes
     for values, name, height in ((allocated, "allocated", 1.04), (history.reserved_bytes, "reserved", 1.10)):
         peak = max(values)
@@ -112,10 +112,10 @@ def _mark_peaks(axes: Any, history: History, top: float) -> None:
         )
 
 
-def _points(history: History) -> list[int]:
+def _points(history: AllocationHistory) -> list[int]:
     """Indices to draw: all, or of each run of events the one with most allocated bytes, so that no peak is lost."""
     count = len(history.reserved_bytes)
-    stride = -(-count // _MOST_POINTS)
+    stride = -(-count // _MAX_POINTS)
     if stride == 1:
         return list(range(count))
     allocated = history.allocated_bytes

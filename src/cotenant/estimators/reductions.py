@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 
-_MOST_THREADS = 512
-_MOST_THREADS_COMPLEX = 256
+_MAX_THREADS = 512
+_MAX_THREADS_COMPLEX = 256
 _WARP = 32
 _VECTOR = 4
-_LEAST_VALUES = 16
-_MOST_VALUES = 256
+_MIN_VALUES = 16
+_MAX_VALUES = 256
 _THREADS_OF_SM = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 _USUAL_THREADS_OF_SM = 2048
 _INDEX_LIMIT = 2**31 - 1
@@ -48,7 +48,7 @@ class ReductionRule:
     sm_count: int
     sm_threads: int
 
-    def __call__(self, op: OpCall) -> tuple[int, ...]:
+    def __call__(self, op: LibraryCall) -> tuple[int, ...]:
         """Bytes that one call takes and gives back: what blocks found, and their counters; () if it takes none.
 
         `op.params`: `shape`, `strides` and `offset` (elements), `dims` that are reduced, `item_bytes` of an element,
@@ -63,10 +63,10 @@ class ReductionRule:
     def _blocks_of_result(self, grid: _Grid) -> int:
         """How many blocks share a result: enough to fill the GPU, but each thread keeps 16 elements at least."""
         wanted = self.sm_count * (self.sm_threads // grid.threads)
-        if grid.values < _MOST_VALUES or grid.width > wanted:
+        if grid.values < _MAX_VALUES or grid.width > wanted:
             return 1
         fill = -(-wanted // grid.width)
-        return max(min(fill, -(-grid.values // _LEAST_VALUES)), -(-grid.values // _MOST_VALUES))
+        return max(min(fill, -(-grid.values // _MIN_VALUES)), -(-grid.values // _MAX_VALUES))
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Grid:
         count = len(reduced)
         rows = count == len(dims) or dims[0].stride < dims[count].stride
         vector = _output_vector(dims, count, offset) if not rows and dims[count].stride == 1 else 1
-        limit = (_MOST_THREADS_COMPLEX if item_bytes == _COMPLEX_DOUBLE_BYTES else _MOST_THREADS) // vector
+        limit = (_MAX_THREADS_COMPLEX if item_bytes == _COMPLEX_DOUBLE_BYTES else _MAX_THREADS) // vector
         width, height = _block(inputs, results, limit) if rows else _block(results // vector, inputs, limit)
         self.threads = width * height
         self.values = -(-inputs // (self.threads if rows else height))

@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cotenant.allocator import ReplayResult
-from cotenant.core.estimate import Estimate, GpuNeed
+from cotenant.core.estimate import Estimate, GpuEstimate
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
-from cotenant.estimators.cache import TraceCache, trace_key
-from cotenant.estimators.cudnn.answers import CudnnAnswers, ask, installed_cudnn
-from cotenant.estimators.cudnn.workspaces import told_of_convolutions
-from cotenant.estimators.devices import devices_of, on_device
-from cotenant.estimators.fits import Fit, capability_of, fits_on, judge, worst
-from cotenant.estimators.interval import Interval, interval_of
+from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
+from cotenant.estimators.cudnn.workspaces import workspace_sources
+from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
-from cotenant.estimators.nccl import told as told_of_nccl
+from cotenant.estimators.nccl import nccl_warnings as nccl_warnings
 from cotenant.estimators.nccl import with_nccl
-from cotenant.estimators.profiles import DeviceProfile, profile
-from cotenant.estimators.replays import Scene, scene_of, stack_of, usable_bytes
-from cotenant.tracing.loading import histogram, wishes
+from cotenant.estimators.per_device import devices_of, on_device
+from cotenant.estimators.replay_input import ReplayInput, make_replay_input, software_stack, usable_bytes
+from cotenant.estimators.sensitivity import ReservedRange, reserved_range_of
+from cotenant.estimators.trace_cache import TraceCache, trace_key
+from cotenant.gpu_specs import GpuSpec, gpu_spec
+from cotenant.tracing.data import data_options, length_histogram
+from cotenant.tracing.process.forkserver_client import ForkServerClient
 from cotenant.tracing.process.program import find_interpreter, find_program
-from cotenant.tracing.process.run import trace as trace_program
-from cotenant.tracing.process.sources import SETTINGS
-from cotenant.tracing.process.warm import WarmTracer
+from cotenant.tracing.process.provenance import SETTINGS
+from cotenant.tracing.process.trace_script import trace_script as trace_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class TracedResult:
     estimate: Estimate
     trace: MemoryTrace
     replay: ReplayResult
-    scene: Scene
-    interval: Interval
+    scene: ReplayInput
+    reserved_range: ReservedRange
     fit: Fit
     coverage: float | None = None
     from_cache: bool = False
@@ -57,12 +57,12 @@ class TracedResult:
     @property
     def spread_bytes(self) -> int:
         """How far small changes raised the reserved bytes."""
-        return self.interval.high_bytes - self.fit.reserved_bytes
+        return self.reserved_range.high_bytes - self.fit.reserved_bytes
 
     @property
     def workspaces(self) -> str | None:
         """Where the workspaces of the convolutions come from, as a sentence; None without convolutions."""
-        return told_of_convolutions(self.trace, self.scene.gpu, self.scene.stack.answers)
+        return workspace_sources(self.trace, self.scene.gpu, self.scene.stack.answers)
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -83,7 +83,7 @@ class TracedResult:
                 each.scene.stack,
                 each.spread_bytes,
                 each.coverage,
-                split_bytes=each.interval.split_bytes,
+                split_bytes=each.reserved_range.split_bytes,
                 instances=not self.gpus,
             ):
                 by_name.setdefault(row.gpu, []).append(row)
@@ -113,7 +113,7 @@ class TracedEstimator:
         torch_version: str | None = None,
         cache: TraceCache | None = None,
         coverage: float | None = None,
-        warm: WarmTracer | None = None,
+        warm: ForkServerClient | None = None,
     ) -> None:
         check_coverage(coverage)
         self._warm = warm
@@ -130,12 +130,12 @@ class TracedEstimator:
 
     def explain(self, request: EstimateRequest) -> TracedResult:
         """The same, with trace and replay."""
-        gpu = profile(request.gpu)
+        gpu = gpu_spec(request.gpu)
         env = dict(request.env) or dict(os.environ)
         recorded, from_cache = self._trace(request, gpu, env)
         return replace(self.on(recorded, gpu, env=env), from_cache=from_cache)
 
-    def _trace(self, request: EstimateRequest, gpu: DeviceProfile, env: Mapping[str, str]) -> tuple[MemoryTrace, bool]:
+    def _trace(self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str]) -> tuple[MemoryTrace, bool]:
         """The trace, and whether it was kept from before."""
         python = sys.executable
         if self._python is not None:
@@ -158,7 +158,7 @@ class TracedEstimator:
                 return kept, True
         recorded = trace_program(
             program,
-            card=card_of(gpu, request.gpus),
+            card=fake_gpu_of(gpu, request.gpus),
             options=options,
             workdir=request.workdir,
             env=env,
@@ -173,7 +173,7 @@ class TracedEstimator:
             self._cache.put(key, recorded, env)
         return recorded, False
 
-    def on(self, recorded: MemoryTrace, gpu: DeviceProfile, *, env: Mapping[str, str] | None = None) -> TracedResult:
+    def on(self, recorded: MemoryTrace, gpu: GpuSpec, *, env: Mapping[str, str] | None = None) -> TracedResult:
         """What a recorded trace needs on `gpu`; no script is run.
 
         `env`: environment whose allocator settings count; None: those the trace was made with. Of several GPUs, all
@@ -189,18 +189,18 @@ class TracedEstimator:
             return replace(largest, estimate=estimate)
         estimate = replace(
             estimate,
-            per_gpu=tuple(map(_need, found)),
-            warnings=(*estimate.warnings, *_told_of_others(found, largest)),
+            per_gpu=tuple(map(_gpu_estimate, found)),
+            warnings=(*estimate.warnings, *_other_gpu_warnings(found, largest)),
         )
         return replace(largest, estimate=estimate, gpus=tuple(found))
 
-    def _on_one(self, recorded: MemoryTrace, gpu: DeviceProfile, env: Mapping[str, str] | None = None) -> TracedResult:
-        gpu, nccl = with_nccl(gpu, recorded.header), told_of_nccl(recorded.header, gpu)
-        stack = stack_of(recorded.header, env=env, torch_version=self._torch_version)
+    def _on_one(self, recorded: MemoryTrace, gpu: GpuSpec, env: Mapping[str, str] | None = None) -> TracedResult:
+        gpu, nccl = with_nccl(gpu, recorded.header), nccl_warnings(recorded.header, gpu)
+        stack = software_stack(recorded.header, env=env, torch_version=self._torch_version)
         stack = replace(stack, answers=self._answers(recorded, gpu))
-        scene = scene_of(recorded, gpu, stack)
+        scene = make_replay_input(recorded, gpu, stack)
         free = scene.replay()
-        interval = interval_of(recorded, gpu, stack, free.peak_reserved_bytes)
+        interval = reserved_range_of(recorded, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
         margin = margin_of(recorded, gpu, free, spread, self._coverage, stack.answers, split_bytes=interval.split_bytes)
         fit, result = judge(scene, free, margin.bytes)
@@ -212,12 +212,12 @@ class TracedEstimator:
             trace=recorded,
             replay=result,
             scene=scene,
-            interval=interval,
+            reserved_range=interval,
             fit=fit,
             coverage=self._coverage,
         )
 
-    def _answers(self, recorded: MemoryTrace, gpu: DeviceProfile) -> CudnnAnswers | None:
+    def _answers(self, recorded: MemoryTrace, gpu: GpuSpec) -> CudnnWorkspaces | None:
         """Of the cuDNN that the job would load; None where it is for another torch, or nothing can be asked."""
         calls = [op for op in recorded.ops if op.kind.startswith("conv")]
         torch_folder = recorded.header.get("torch_folder")
@@ -225,10 +225,10 @@ class TracedEstimator:
             return None
         library = installed_cudnn(torch_folder)
         folder = None if self._cache is None else self._cache.folder.parent / "cudnn"
-        return None if library is None else ask(library, gpu.compute_capability, calls, folder=folder)
+        return None if library is None else query_cudnn(library, gpu.compute_capability, calls, folder=folder)
 
 
-def _told_of_others(found: Sequence[TracedResult], told: TracedResult) -> tuple[str, ...]:
+def _other_gpu_warnings(found: Sequence[TracedResult], told: TracedResult) -> tuple[str, ...]:
     """A verdict on another GPU that is worse than that on the one which is `told`."""
     least = worst([each.fit for each in found])
     if least.verdict == told.fit.verdict:
@@ -237,9 +237,9 @@ def _told_of_others(found: Sequence[TracedResult], told: TracedResult) -> tuple[
     return (f"GPU {index} {least.sentence}",)
 
 
-def _need(result: TracedResult) -> GpuNeed:
+def _gpu_estimate(result: TracedResult) -> GpuEstimate:
     estimate = result.estimate
-    return GpuNeed(
+    return GpuEstimate(
         index=result.index,
         peak_allocated_bytes=result.replay.peak_allocated_bytes,
         peak_reserved_bytes=estimate.peak_reserved_bytes,
@@ -254,17 +254,17 @@ def options_of(request: EstimateRequest) -> dict[str, object]:
     Raises:
         UsageError: the request asks for data in words that mean nothing.
     """
-    lengths = histogram.spelled(request.lengths, request.workdir)
-    wishes.check(request.stand_ins, lengths)
+    sequence_lengths = length_histogram.inline_histogram(request.sequence_lengths, request.workdir)
+    data_options.validate_options(request.synthetic_data, sequence_lengths)
     return {
-        "stand_ins": list(request.stand_ins),
-        "lengths": lengths,
-        "online": request.online,
-        "real_writes": request.real_writes,
+        "synthetic_data": list(request.synthetic_data),
+        "lengths": sequence_lengths,
+        "online": request.allow_network,
+        "no_sandbox": request.no_sandbox,
     }
 
 
-def _told(fit: Fit) -> tuple[str, ...]:
+def _fit_warnings(fit: Fit) -> tuple[str, ...]:
     """What a verdict adds to the warnings."""
     found = [f"traced as for another compute capability than {fit.gpu}'s"] if fit.capability_differs else []
     if fit.verdict == "no":
@@ -277,7 +277,7 @@ def _told(fit: Fit) -> tuple[str, ...]:
 def _estimate(
     result: ReplayResult,
     fit: Fit,
-    gpu: DeviceProfile,
+    gpu: GpuSpec,
     recorded: MemoryTrace,
     margin: Margin,
     warnings: tuple[str, ...],
@@ -295,12 +295,12 @@ def _estimate(
         version=TracedEstimator.version,
         gpu=gpu.name,
         breakdown_bytes=dict(result.breakdown_bytes),
-        warnings=(*recorded.warnings, *warnings, *margin.warnings, *_told(fit)),
+        warnings=(*recorded.warnings, *warnings, *margin.warnings, *_fit_warnings(fit)),
         partial=recorded.partial,
     )
 
 
-def card_of(gpu: DeviceProfile, count: int = 1) -> dict[str, object]:
+def fake_gpu_of(gpu: GpuSpec, count: int = 1) -> dict[str, object]:
     """What a script sees of `gpu`."""
     return {
         "name": gpu.nvml_names[0] if gpu.nvml_names else gpu.name,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.estimators.margin import margin_of
-from cotenant.estimators.replays import Scene, scene_of
+from cotenant.estimators.replay_input import ReplayInput, make_replay_input
 from cotenant.estimators.traced import TracedResult
 
 SETTINGS = (
@@ -25,7 +25,7 @@ NOT_COMPUTED = (
 )
 
 _STATE = "optimizer state"
-_LEAST_8BIT_BYTES = 4096 * 4
+_MIN_8BIT_BYTES = 4096 * 4
 _BLOCK = 256
 """States of fewer than 4096 values stay as they are; others get a float32 scale for each block of values: bitsandbytes,
 `optim/optimizer.py`, `Optimizer2State.init_state` (commit 06029dd). There a block has 2048 values; 256 are assumed,
@@ -33,7 +33,7 @@ which adds 1.4 % to the 8-bit states, and covers smaller blocks too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Saving:
     """A change and what it would lead to.
 
     Attributes:
@@ -51,12 +51,12 @@ class Change:
     assumed: bool = False
 
 
-def what_if(result: TracedResult) -> tuple[Change, ...]:
+def what_if(result: TracedResult) -> tuple[Saving, ...]:
     """All changes that can be computed, on a GPU without end; those that this torch does not know are left out."""
     return tuple(_changes(result))
 
 
-def _changes(result: TracedResult) -> Iterator[Change]:
+def _changes(result: TracedResult) -> Iterator[Saving]:
     stack = result.scene.stack
     for setting in SETTINGS:
         try:
@@ -66,10 +66,12 @@ def _changes(result: TracedResult) -> Iterator[Change]:
         yield _change(result, setting, "setting", scene)
     smaller = with_8bit_states(result.trace)
     if smaller.events != result.trace.events:
-        yield _change(result, "8-bit optimizer states", "optimizer", scene_of(smaller, result.scene.gpu, stack))
+        yield _change(
+            result, "8-bit optimizer states", "optimizer", make_replay_input(smaller, result.scene.gpu, stack)
+        )
 
 
-def _change(result: TracedResult, name: str, kind: str, scene: Scene) -> Change:
+def _change(result: TracedResult, name: str, kind: str, scene: ReplayInput) -> Saving:
     replayed = scene.replay()
     reserved = replayed.peak_reserved_bytes
     margin = margin_of(
@@ -79,14 +81,14 @@ def _change(result: TracedResult, name: str, kind: str, scene: Scene) -> Change:
         result.spread_bytes,
         result.coverage,
         result.scene.stack.answers,
-        split_bytes=result.interval.split_bytes,
+        split_bytes=result.reserved_range.split_bytes,
     )
     bound = reserved + scene.gpu.context.typical_bytes + margin.bytes
     if kind == "optimizer":
         # Without convolutions the margin follows what is reserved and not allocated. Smaller states in the segments of
         # the larger ones make that more, and nothing less certain.
         bound = min(bound, reserved + result.fit.bound_bytes - result.fit.reserved_bytes)
-    return Change(
+    return Saving(
         name=name,
         kind=kind,
         peak_allocated_bytes=replayed.peak_allocated_bytes,
@@ -113,7 +115,7 @@ def with_8bit_states(trace: MemoryTrace) -> MemoryTrace:
 
 
 def _with_8bit(event: MemoryEvent) -> MemoryEvent:
-    if event.action != "alloc" or event.category != _STATE or event.bytes < _LEAST_8BIT_BYTES:
+    if event.action != "alloc" or event.category != _STATE or event.bytes < _MIN_8BIT_BYTES:
         return event
     values = event.bytes // 4
     return event._replace(bytes=values + -(-values // _BLOCK) * 4)

@@ -41,7 +41,7 @@ def _nvml() -> GpuBackend:
     from cotenant.gpus.nvml import NvmlBackend
 
     backend = NvmlBackend()
-    if backend.tells_activity or shutil.which("dcgmi") is None:
+    if backend.has_activity or shutil.which("dcgmi") is None:
         return backend
     return _with_dcgm(backend)
 
@@ -49,10 +49,10 @@ def _nvml() -> GpuBackend:
 def _with_dcgm(backend: GpuBackend) -> GpuBackend:
     """`backend` with SM activity from DCGM; without it where DCGM does not answer."""
     from cotenant.core.errors import BackendError
-    from cotenant.gpus.dcgm import DcgmReader, WithDcgm
+    from cotenant.gpus.dcgm import DcgmActivityBackend, DcgmReader
 
     try:
-        return WithDcgm(backend, DcgmReader())
+        return DcgmActivityBackend(backend, DcgmReader())
     except BackendError as error:
         logger.warning("no SM activity from DCGM", extra={"fields": {"why": error.message, "hint": error.hint}})
         return backend
@@ -60,7 +60,7 @@ def _with_dcgm(backend: GpuBackend) -> GpuBackend:
 
 def _simulated(folder: Path | None) -> GpuBackend:
     from cotenant.core.errors import BackendError
-    from cotenant.gpus.simulated import SimulatedBackend
+    from cotenant.simserver.backend import SimulatedBackend
 
     if folder is None:
         raise BackendError("no simulated server was named", hint="give the folder of one")

@@ -25,9 +25,9 @@ FIELDS = {1002: "SMACT", 1003: "SMOCC", 1005: "DRAMA"}
 """Identifiers of DCGM's profiling fields, and the headings it prints for them."""
 STALE_S = 3.0
 """An older row says nothing any more."""
-DISCOVERY_S = 20.0
+DISCOVERY_TIMEOUT_S = 20.0
 """Longest wait for the list of GPUs."""
-LONGEST_BACK_OFF_S = 60.0
+MAX_BACKOFF_S = 60.0
 
 _ROW = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
 _LISTED = re.compile(r"^\|\s*(\d+)\s*\|")
@@ -35,7 +35,7 @@ _UUID = re.compile(r"Device UUID:\s*(GPU-[0-9A-Fa-f-]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class DcgmReading:
     """What one GPU did in the last second: ratios 0..1, None where DCGM printed `N/A`."""
 
     smact: float | None
@@ -49,7 +49,7 @@ class DmonTable:
     def __init__(self) -> None:
         self._columns: list[str] = []
 
-    def row(self, line: str) -> tuple[int, Activity] | None:
+    def row(self, line: str) -> tuple[int, DcgmReading] | None:
         """DCGM's number of the GPU and its activity; None for headings, MIG instances and noise."""
         text = line.strip()
         if text.startswith("#"):
@@ -63,7 +63,7 @@ class DmonTable:
             return None
         values = dict(zip(self._columns, (_ratio(cell) for cell in cells), strict=True))
         smact, smocc, drama = (values.get(heading) for heading in FIELDS.values())
-        return int(found.group(1)), Activity(smact=smact, smocc=smocc, drama=drama)
+        return int(found.group(1)), DcgmReading(smact=smact, smocc=smocc, drama=drama)
 
 
 def parse_discovery(text: str) -> dict[int, str]:
@@ -94,14 +94,14 @@ class DcgmReader:
         self._back_off_s = back_off_s
         self._now = now
         self._uuids = self._discover()
-        self._newest: dict[str, tuple[float, Activity]] = {}
+        self._newest: dict[str, tuple[float, DcgmReading]] = {}
         self._closing = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
         self._thread.start()
 
-    def read(self) -> Mapping[str, Activity]:
+    def read(self) -> Mapping[str, DcgmReading]:
         """What is not older than `STALE_S`."""
         now_s = self._now()
         return {uuid: found for uuid, (at_s, found) in list(self._newest.items()) if now_s - at_s <= STALE_S}
@@ -122,7 +122,7 @@ class DcgmReader:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=DISCOVERY_S,
+                timeout=DISCOVERY_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -141,11 +141,11 @@ class DcgmReader:
                 rows += 1
                 if number in self._uuids:
                     self._newest[self._uuids[number]] = (self._now(), activity)
-            back_off_s = self._back_off_s if rows else min(LONGEST_BACK_OFF_S, 2 * back_off_s)
+            back_off_s = self._back_off_s if rows else min(MAX_BACKOFF_S, 2 * back_off_s)
             if not self._closing.wait(back_off_s):
                 logger.warning("dcgmi dmon has ended and is started again")
 
-    def _rows(self) -> Iterator[tuple[int, Activity]]:
+    def _rows(self) -> Iterator[tuple[int, DcgmReading]]:
         """Rows until `dcgmi` ends, is ended, or cannot be started."""
         fields = ",".join(str(each) for each in FIELDS)
         with self._lock:
@@ -171,7 +171,7 @@ class DcgmReader:
                     yield row
 
 
-class WithDcgm:
+class DcgmActivityBackend:
     """A backend whose samples get their SM activity from DCGM wherever they have none of their own."""
 
     def __init__(self, backend: GpuBackend, reader: DcgmReader) -> None:
@@ -196,7 +196,7 @@ class WithDcgm:
         self._backend.close()
 
 
-def _completed(sample: GpuSample, activity: Activity | None) -> GpuSample:
+def _completed(sample: GpuSample, activity: DcgmReading | None) -> GpuSample:
     if activity is None or sample.smact is not None:
         return sample
     return replace(sample, smact=activity.smact, smocc=activity.smocc, drama=activity.drama)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from cotenant.core.errors import BackendError, UnknownName, UsageError
 
 TIMEOUT_S = 60.0
-LEAST_ACTIVITY = 0.05
+MIN_ACTIVITY = 0.05
 UNKNOWN_ACTIVITY = 0.5
 """For a job of which nobody knows how busy it keeps a whole card."""
 
@@ -37,7 +37,7 @@ _STARTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class InstanceProfile:
     """A kind of instance of one card: its name, what it holds, and its part of the whole card's compute slices."""
 
     name: str
@@ -53,18 +53,18 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class MigInstance:
     """A slice at a place. The place is told to the driver, which would not always leave room for those that follow."""
 
-    kind: Slice
+    kind: InstanceProfile
     start: int
 
 
-Layout = tuple[Instance, ...]
+Layout = tuple[MigInstance, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobNeed:
+class MigDemand:
     """A waiting job: the bytes it must find free, and the SM activity it shows on a whole card (None: not known)."""
 
     job_id: int
@@ -73,7 +73,7 @@ class JobNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MigPlan:
     """A layout and who would run where.
 
     Attributes:
@@ -86,7 +86,7 @@ class Plan:
     speed: float
 
 
-def slices_of(profiles: Sequence[tuple[str, int]]) -> tuple[Slice, ...]:
+def parse_profiles(profiles: Sequence[tuple[str, int]]) -> tuple[InstanceProfile, ...]:
     """The kinds of instances of a card, from names such as `3g.20gb` and bytes.
 
     Kinds that are not known (media extensions, graphics) are left out.
@@ -106,27 +106,29 @@ def slices_of(profiles: Sequence[tuple[str, int]]) -> tuple[Slice, ...]:
         # Of the small instances only the memory tells the kinds apart: 1g.5gb and 1g.10gb.
         memory = min(2, max(1, round(gigabytes / unit_gb))) if compute == 1 else {2: 2, 3: 4, 4: 4, 7: 8}[compute]
         if (compute, memory) in starts:
-            slices.append(Slice(name=name, memory_bytes=size_bytes, compute=compute, memory_slices=memory, of=of))
+            slices.append(
+                InstanceProfile(name=name, memory_bytes=size_bytes, compute=compute, memory_slices=memory, of=of)
+            )
     return tuple(sorted(slices, key=lambda each: (-each.compute, -each.memory_bytes)))
 
 
-def layouts(slices: Sequence[Slice]) -> tuple[Layout, ...]:
+def layouts(slices: Sequence[InstanceProfile]) -> tuple[Layout, ...]:
     """All layouts to which nothing can be added, largest instances first; of those of the same kinds only one."""
     if not slices:
         return ()
     found: dict[tuple[str, ...], Layout] = {}
     for layout in _fillings(tuple(slices), slices[0].of, place=0):
         ordered = tuple(sorted(layout, key=lambda each: (-each.kind.compute, -each.kind.memory_bytes, each.start)))
-        found.setdefault(names_of(ordered), ordered)
+        found.setdefault(profile_names(ordered), ordered)
     return tuple(each for names, each in found.items() if not _grows(names, found))
 
 
-def names_of(layout: Layout) -> tuple[str, ...]:
+def profile_names(layout: Layout) -> tuple[str, ...]:
     """The kinds of the instances."""
     return tuple(each.kind.name for each in layout)
 
 
-def _fillings(slices: tuple[Slice, ...], of: int, *, place: int) -> Iterator[Layout]:
+def _fillings(slices: tuple[InstanceProfile, ...], of: int, *, place: int) -> Iterator[Layout]:
     """Instances from `place` on, that place left empty among others."""
     width = 8 if of == 7 else of
     if place >= width:
@@ -136,7 +138,7 @@ def _fillings(slices: tuple[Slice, ...], of: int, *, place: int) -> Iterator[Lay
         if place in _STARTS[of][kind.compute, kind.memory_slices]:
             for rest in _fillings(slices, of, place=place + kind.memory_slices):
                 if kind.compute + sum(other.kind.compute for other in rest) <= of:
-                    yield (Instance(kind=kind, start=place), *rest)
+                    yield (MigInstance(kind=kind, start=place), *rest)
     yield from _fillings(slices, of, place=place + 1)
 
 
@@ -145,16 +147,16 @@ def _grows(names: tuple[str, ...], found: Collection[tuple[str, ...]]) -> bool:
     return any(len(other) > len(names) and not Counter(names) - Counter(other) for other in found)
 
 
-def predicted_speed(need: JobNeed, kind: Slice) -> float:
+def predicted_speed(need: MigDemand, kind: InstanceProfile) -> float:
     """Speed on such an instance as a part of that on the whole card: its share of the SMs over what the job keeps busy.
 
     On the workloads that MISO measured on slices of an A100 (its heaviest and its lightest) this errs by .01 to .14.
     """
     activity = UNKNOWN_ACTIVITY if need.smact is None else need.smact
-    return min(1.0, kind.fraction / max(LEAST_ACTIVITY, activity))
+    return min(1.0, kind.fraction / max(MIN_ACTIVITY, activity))
 
 
-def plan(queue: Sequence[JobNeed], slices: Sequence[Slice]) -> Plan:
+def plan(queue: Sequence[MigDemand], slices: Sequence[InstanceProfile]) -> MigPlan:
     """The layout on which the head of `queue` runs at the highest summed speed; jobs keep their order.
 
     Each job, in order, gets the instance that makes it fastest of those it fits into; jobs that find none are passed
@@ -169,7 +171,7 @@ def plan(queue: Sequence[JobNeed], slices: Sequence[Slice]) -> Plan:
     return max(plans, key=lambda each: (round(each.speed, 9), -len(each.layout)))
 
 
-def _assign(queue: Sequence[JobNeed], layout: Layout) -> Plan:
+def _assign(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
     free = set(range(len(layout)))
     placed = []
     speed = 0.0
@@ -178,7 +180,7 @@ def _assign(queue: Sequence[JobNeed], layout: Layout) -> Plan:
         if not fits:
             continue
 
-        def worth(place: int, need: JobNeed = need) -> tuple[float, int, int]:
+        def worth(place: int, need: MigDemand = need) -> tuple[float, int, int]:
             """Fastest; of those that are as fast the smallest, for the larger ones are for others."""
             kind = layout[place].kind
             return predicted_speed(need, kind), -kind.compute, -kind.memory_bytes
@@ -187,10 +189,10 @@ def _assign(queue: Sequence[JobNeed], layout: Layout) -> Plan:
         free.remove(chosen)
         placed.append((need.job_id, chosen))
         speed += worth(chosen)[0]
-    return Plan(layout=layout, placed=tuple(placed), speed=speed)
+    return MigPlan(layout=layout, placed=tuple(placed), speed=speed)
 
 
-def layout_of(names: Sequence[str], slices: Sequence[Slice]) -> Layout:
+def layout_of(names: Sequence[str], slices: Sequence[InstanceProfile]) -> Layout:
     """Places for these instances.
 
     Raises:
@@ -203,12 +205,12 @@ def layout_of(names: Sequence[str], slices: Sequence[Slice]) -> Layout:
     wanted = Counter(names)
     allowed = layouts(slices)
     for layout in allowed:
-        if not wanted - Counter(names_of(layout)):
+        if not wanted - Counter(profile_names(layout)):
             return _only(wanted, layout)
-    near = max(allowed, key=lambda each: (sum((wanted & Counter(names_of(each))).values()), -len(each)))
+    near = max(allowed, key=lambda each: (sum((wanted & Counter(profile_names(each))).values()), -len(each)))
     raise UsageError(
         f"these instances do not fit on one GPU: {', '.join(names)}",
-        hint=f"a layout near it: {', '.join(names_of(near))}",
+        hint=f"a layout near it: {', '.join(profile_names(near))}",
     )
 
 

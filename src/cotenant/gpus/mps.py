@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 COMMAND = "nvidia-cuda-mps-control"
 TIMEOUT_S = 5.0
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH_BYTES = 107
 """Of a unix socket on Linux, without the final zero byte."""
-_LONGEST_NAME = "/control_privileged"  # of those that the control daemon opens in its pipe folder
+_LONGEST_SOCKET_NAME = "/control_privileged"  # of those that the control daemon opens in its pipe folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class MpsServers:
 
     def _start(self, home: Path, gpu_uuid: str, uid: int) -> None:
         pipe = home / "pipe"
-        if len(str(pipe)) + len(_LONGEST_NAME) > LONGEST_SOCKET_PATH:
+        if len(str(pipe)) + len(_LONGEST_SOCKET_NAME) > MAX_SOCKET_PATH_BYTES:
             raise BackendError(f"`{pipe}` is too long for a socket", hint="choose a shorter state folder")
         if not self.available:
             raise BackendError(

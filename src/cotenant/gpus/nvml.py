@@ -82,7 +82,7 @@ class NvmlBackend:
         return {uuid: reading for uuid, reading in readings.items() if reading is not None}
 
     @property
-    def tells_activity(self) -> bool:
+    def has_activity(self) -> bool:
         """Whether the driver gives the SM activity of every GPU (Hopper and later)."""
         if self._devices is None:
             with contextlib.suppress(BackendError):

@@ -11,7 +11,7 @@ if not __package__:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
 
 if sys.argv[1:2] == ["--zygote"]:
-    from cotenant.runner.zygote import serve
+    from cotenant.runner.forkserver import serve
 
     sys.exit(serve(int(sys.argv[2])))
 

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from cotenant.runner import child, files, oom, procfs, progress, rights
+from cotenant.runner import child, files, oom_evidence, privileges, procfs, progress
 
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -18,8 +18,8 @@ EXIT_OOM = 77
 EXIT_TIMEOUT = 124
 EXIT_NOT_STARTED = 127
 EXIT_CLAIMED = 0
-TIDY_S = 2.0  # what is left of a job that ended gets this long after SIGTERM
-LONGEST_WAIT_S = 86400.0  # of one system call, which takes no more than 292 years
+CLEANUP_TIMEOUT_S = 2.0  # what is left of a job that ended gets this long after SIGTERM
+MAX_WAIT_S = 86400.0  # of one system call, which takes no more than 292 years
 UNKILLABLE_S = 20.0  # a process in an uninterruptible call may outlive SIGKILL; the result then says so
 RESULT_RETRY_S = 24 * 3600.0
 
@@ -99,7 +99,7 @@ class Supervisor:
         self._wait()
         self._clear_leftovers()
         tails = [_tail(path, size, logs[path]) for path, size in log_sizes.items()]
-        return self._finish(oom.evidence(tails, failed=self.status != 0))
+        return self._finish(oom_evidence.evidence(tails, failed=self.status != 0))
 
     def _reader(self, stream: str) -> int | None:
         """Whose rights it takes to read a stream: those of the user who has named the file, None for ours."""
@@ -167,7 +167,9 @@ class Supervisor:
         if not self._reap():
             return  # orphans become our children: where there are none, nobody is left, and /proc need not be read
         now_s = time.monotonic()
-        kill_at_s = now_s + TIDY_S if self.deadline_s is None else min(self.deadline_s, now_s + TIDY_S)
+        kill_at_s = (
+            now_s + CLEANUP_TIMEOUT_S if self.deadline_s is None else min(self.deadline_s, now_s + CLEANUP_TIMEOUT_S)
+        )
         give_up_s = kill_at_s + UNKILLABLE_S
         self._signal_all(signal.SIGTERM)
         while left := procfs.descendants(os.getpid()):
@@ -261,7 +263,7 @@ def _next_signal(due_s: float | None) -> int | None:
     """The next of our signals, or None once the monotonic clock shows `due_s`."""
     if due_s is None:
         return signal.sigwaitinfo(SIGNALS).si_signo
-    got = signal.sigtimedwait(SIGNALS, min(max(0.0, due_s - time.monotonic()), LONGEST_WAIT_S))
+    got = signal.sigtimedwait(SIGNALS, min(max(0.0, due_s - time.monotonic()), MAX_WAIT_S))
     return None if got is None else got.si_signo
 
 
@@ -272,7 +274,7 @@ def _identity(pid: int) -> dict[str, Any]:
 
 def _size(path: str, uid: int | None) -> int:
     try:
-        with rights.acting_as(uid):  # root may not look into folders of another machine
+        with privileges.acting_as(uid):  # root may not look into folders of another machine
             return os.stat(path).st_size
     except OSError:
         return 0
@@ -282,21 +284,21 @@ def _tail(path: str, begin: int, uid: int | None) -> str:
     """The last part of what was added to `path` after its first `begin` bytes, as far as the user `uid` may read it."""
     try:
         # The name is the submitter's: it may have become that of a pipe, which would hold us, or of another's file.
-        with rights.acting_as(uid):
+        with privileges.acting_as(uid):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)
             # A log that shrank was truncated by the job: all of it is of this attempt.
-            os.lseek(descriptor, max(begin if begin <= size else 0, size - oom.TAIL_BYTES), os.SEEK_SET)
-            return _read(descriptor, oom.TAIL_BYTES).decode(errors="replace") if size else ""
+            os.lseek(descriptor, max(begin if begin <= size else 0, size - oom_evidence.TAIL_BYTES), os.SEEK_SET)
+            return _read(descriptor, oom_evidence.TAIL_BYTES).decode(errors="replace") if size else ""
         finally:
             os.close(descriptor)
     except OSError:
         return ""
 
 
-def _read(descriptor: int, most_bytes: int) -> bytes:
+def _read(descriptor: int, max_bytes: int) -> bytes:
     data = b""
-    while len(data) < most_bytes and (piece := os.read(descriptor, most_bytes - len(data))):
+    while len(data) < max_bytes and (piece := os.read(descriptor, max_bytes - len(data))):
         data += piece
     return data

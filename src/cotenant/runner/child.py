@@ -11,7 +11,7 @@ import signal
 import stat
 from typing import Any, NoReturn
 
-from cotenant.runner import rights
+from cotenant.runner import privileges
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -41,7 +41,7 @@ def _spawned(spec: dict[str, Any], folder: str) -> int:
         _enter(str(spec["cwd"]))
         program = _resolve(str(spec["argv"][0]), spec["env"])
         try:
-            with rights.masked(spec.get("umask")):
+            with privileges.file_mask(spec.get("umask")):
                 return os.posix_spawn(
                     program,
                     [str(each) for each in spec["argv"]],
@@ -86,12 +86,12 @@ def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> N
         for number in DEFAULTS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        _give_up_protection()
+        _reset_oom_score()
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         streams = {name: target for target, name in ((1, "stdout"), (2, "stderr"))}
         for name in [each for each in streams if is_private(spec, folder, each)]:
             os.dup2(_open(spec, folder, name), streams.pop(name))
-        rights.limit(spec.get("limits") or {})
+        privileges.set_limits(spec.get("limits") or {})
         if spec.get("uid") is not None:
             _become(int(spec["uid"]), spec.get("user"))
         _end_with(runner, signal.SIGKILL)
@@ -123,7 +123,7 @@ def _is_protected() -> bool:
         return False
 
 
-def _give_up_protection(path: str = "/proc/self/oom_score_adj") -> None:
+def _reset_oom_score(path: str = "/proc/self/oom_score_adj") -> None:
     """Be no less likely to end than others when the machine runs out of memory; a daemon may be (`OOMScoreAdjust`)."""
     try:
         with open(path, "r+b", buffering=0) as file:
@@ -163,30 +163,30 @@ def _open(spec: dict[str, Any], folder: str, stream: str) -> int:
     try:
         if is_private(spec, folder, stream):
             return os.open(spec[stream], flags, 0o600)
-        with rights.masked(spec.get("umask")):
+        with privileges.file_mask(spec.get("umask")):
             # Without O_NONBLOCK, a named pipe would hold us until somebody reads from it.
             found = os.open(spec[stream], flags | os.O_NONBLOCK, 0o666)
         os.set_blocking(found, True)
         return found
     except OSError as error:
-        why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else _words(error)
+        why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else _reason(error)
         raise NotStartable(f"cannot open `{spec[stream]}` for its output: {why}") from error
 
 
 def _become(uid: int, user: str | None) -> None:
     try:
-        rights.become(uid, user)
-    except rights.Unknown as error:
+        privileges.become(uid, user)
+    except privileges.UnknownUser as error:
         raise NotStartable(str(error)) from error
     except OSError as error:
-        raise NotStartable(f"cannot become the user with the id {uid}: {_words(error)}") from error
+        raise NotStartable(f"cannot become the user with the id {uid}: {_reason(error)}") from error
 
 
 def _enter(cwd: str) -> None:
     try:
         os.chdir(cwd)
     except OSError as error:
-        raise NotStartable(f"cannot enter the working directory `{cwd}`: {_words(error)}") from error
+        raise NotStartable(f"cannot enter the working directory `{cwd}`: {_reason(error)}") from error
 
 
 def _resolve(word: str, env: dict[str, str]) -> str:
@@ -219,9 +219,9 @@ def _not_executed(program: str, error: OSError) -> NotStartable:
     elif error.errno == errno.ENOENT:
         reason = "the interpreter of its `#!` line does not exist"
     else:
-        reason = _words(error)
+        reason = _reason(error)
     return NotStartable(f"cannot execute `{program}`: {reason}")
 
 
-def _words(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()

@@ -22,11 +22,11 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-LOOK_S = 0.5
-MOST_BYTES = 256 * 1024
-KEPT_CHARACTERS = 1024
+POLL_S = 0.5
+MAX_READ_BYTES = 256 * 1024
+MAX_CARRY_CHARS = 1024
 RECORD_BYTES = 48
-KNOWN = {"tqdm": r"(?P<count>\d+)/\d+ \[\d"}
+NAMED_PATTERNS = {"tqdm": r"(?P<count>\d+)/\d+ \[\d"}
 
 
 def start(folder: str, pid: int) -> None:
@@ -36,11 +36,11 @@ def start(folder: str, pid: int) -> None:
         os.posix_spawn(sys.executable, command, {"PATH": os.defpath}, setsigmask=(), setpgroup=0)
 
 
-class Counter:
+class StepCounter:
     """Steps made in all, from pieces of output."""
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = re.compile(KNOWN.get(pattern, pattern))
+        self._pattern = re.compile(NAMED_PATTERNS.get(pattern, pattern))
         named = self._pattern.groupindex
         self._kind = next((each for each in ("count", "rate", "seconds") if each in named), "count")
         self._group = named.get(self._kind, 1)
@@ -61,7 +61,7 @@ class Counter:
                 break
             end = found.end()
             told = self._take(found[self._group], now_s) or told
-        self._rest = text[end:][-KEPT_CHARACTERS:]
+        self._rest = text[end:][-MAX_CARRY_CHARS:]
         return told
 
     def _take(self, word: str | None, now_s: float) -> bool:
@@ -83,7 +83,7 @@ class Counter:
         return True
 
 
-class Stream:
+class OutputTail:
     """What is added to a file from now on."""
 
     def __init__(self, path: str) -> None:
@@ -96,8 +96,8 @@ class Stream:
         size = os.fstat(self._descriptor).st_size
         if size < self._at:
             self._at = 0  # somebody emptied it
-        self._at = max(self._at, size - MOST_BYTES)
-        data = os.pread(self._descriptor, MOST_BYTES, self._at)
+        self._at = max(self._at, size - MAX_READ_BYTES)
+        data = os.pread(self._descriptor, MAX_READ_BYTES, self._at)
         self._at += len(data)
         return data.decode(errors="replace")
 
@@ -108,22 +108,22 @@ def main(argv: list[str]) -> int:
     spec = json.loads((folder / "spec.json").read_text())
     ours = {str(folder / "stdout.log"), str(folder / "stderr.log")}
     paths = sorted({str(spec["stdout"]), str(spec["stderr"])})
-    streams = [Stream(each) for each in paths if each in ours]
+    streams = [OutputTail(each) for each in paths if each in ours]
     if spec.get("uid") is not None:
         _become(int(spec["uid"]))
-    streams += [Stream(each) for each in paths if each not in ours]
+    streams += [OutputTail(each) for each in paths if each not in ours]
     target = os.open(spec["progress_file"], os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    counters = [Counter(str(spec["progress"])) for _ in streams]
+    counters = [StepCounter(str(spec["progress"])) for _ in streams]
     while True:
         over = not Path(f"/proc/{pid}").exists()
-        _look(streams, counters, target)
+        _poll(streams, counters, target)
         if over:
             return 0
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def _look(streams: list[Stream], counters: list[Counter], target: int) -> None:
+def _poll(streams: list[OutputTail], counters: list[StepCounter], target: int) -> None:
     """Read what is new, and tell it."""
     now_s = time.monotonic()
     told = [counter.read(stream.new(), now_s) for stream, counter in zip(streams, counters, strict=True)]

@@ -30,7 +30,7 @@ class ManagerConfig:
         stale_after_s: a reading older than this admits nothing.
         window_s: samples kept for policies.
         stop_grace_s: from the polite signal to the end of the process tree.
-        slot_grace_s: the same for a job whose time slot is over: the time it has to save its state.
+        time_slice_grace_s: the same for a job whose time slot is over: the time it has to save its state.
         eager_queue: with more jobs waiting than this, a new one is looked at with the next sample, not at once.
         quota: of every user, but those in `user_quotas`.
         pace: seconds of the GPUs' time in one of ours; above 1 on a simulated server whose time runs faster.
@@ -40,7 +40,7 @@ class ManagerConfig:
     stale_after_s: float = 5.0
     window_s: float = 30.0
     stop_grace_s: float = 10.0
-    slot_grace_s: float = 120.0
+    time_slice_grace_s: float = 120.0
     eager_queue: int = 200
     quota: Quota = Quota()
     user_quotas: Mapping[str, Quota] = field(default_factory=dict)

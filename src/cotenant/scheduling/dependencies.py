@@ -29,7 +29,7 @@ def open_dependencies(job: Job, jobs: Mapping[int, Job]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def spoiled_by(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) -> str | None:
+def unsatisfiable_reason(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) -> str | None:
     """Why a job with this spec and id can never start, given how others ended; None if it may."""
     for each in all_dependencies(spec):
         if each not in jobs or each == job_id:
@@ -44,7 +44,7 @@ def spoiled_by(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) -> str | Non
     return None
 
 
-def waits_for(job: Job, jobs: Mapping[int, Job], elders: Iterable[int]) -> str:
+def dependency_text(job: Job, jobs: Mapping[int, Job], older_singletons: Iterable[int]) -> str:
     """The sentence for a job with open dependencies; `elders` are those that its `singleton` waits for."""
     spec = job.spec
     parts = []
@@ -56,7 +56,7 @@ def waits_for(job: Job, jobs: Mapping[int, Job], elders: Iterable[int]) -> str:
         still = [each for each in ids if not _ended(jobs.get(each), ok=ok)]
         if still:
             parts.append(f"for {_named(still)} {_ENDS[field]}")
-    older = sorted(elders)
+    older = sorted(older_singletons)
     if older:
         parts.append(f"for {_named(older)} of the same name to end")
     return "waits " + ", and ".join(parts)

@@ -1,4 +1,4 @@
-"""Why a job is where it is, in the shape of a `Wait`: a sentence, and a verdict per GPU where GPUs were looked at."""
+"""Why a job is where it is, in the shape of a `Deferral`: a sentence, and a verdict per GPU where GPUs were looked at."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cotenant.core.job import Done, Held, Job, Queued, Running, Starting
-from cotenant.core.placement import Wait
+from cotenant.core.placement import Deferral
 from cotenant.core.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company:
+class CoRunStatus:
     """How a job that runs fares beside `mates` (None: another user's): its step time as a multiple of the one alone.
 
     Attributes:
@@ -19,7 +19,7 @@ class Company:
         measured: from its own step rate; None where it does not tell, or has not been alone to compare.
     """
 
-    mates: tuple[int | None, ...]
+    neighbor_ids: tuple[int | None, ...]
     predicted: float | None
     measured: float | None
 
@@ -28,12 +28,12 @@ def explanation(
     job: Job,
     *,
     refusal: str | None,
-    wait: Wait | None,
+    wait: Deferral | None,
     pending: Callable[[], str],
     indices: Mapping[str, int],
     peak_bytes: int = 0,
-    company: Company | None = None,
-) -> Wait:
+    company: CoRunStatus | None = None,
+) -> Deferral:
     """The sentence for `job`.
 
     `refusal` is why the policy is not asked about it, `wait` the policy's newest answer if it gave one since the job
@@ -42,20 +42,20 @@ def explanation(
     """
     match job.state:
         case Queued() if refusal is not None:
-            return _said(job, refusal)
+            return _deferral(job, refusal)
         case Queued() if wait is not None:
             return wait
         case Queued(reason=reason):
-            return _said(job, f"{reason}; {pending()}" if reason else pending())
+            return _deferral(job, f"{reason}; {pending()}" if reason else pending())
         case Held(reason=reason):
-            return _said(job, f"held: {reason}" if reason else "held until released")
+            return _deferral(job, f"held: {reason}" if reason else "held until released")
         case Starting() | Running():
-            return _said(job, _living(job, indices, peak_bytes) + _beside(company))
+            return _deferral(job, _live_text(job, indices, peak_bytes) + _co_run_text(company))
         case Done(outcome=outcome, reason=reason):
-            return _said(job, f"{outcome}: {reason}" if reason else outcome)
+            return _deferral(job, f"{outcome}: {reason}" if reason else outcome)
 
 
-def _living(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
+def _live_text(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     attempt = job.attempts[-1]
     place = attempt.placement
     names = ", ".join(str(indices[uuid]) if uuid in indices else uuid for uuid in place.gpu_uuids)
@@ -63,13 +63,13 @@ def _living(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     noun = "GPU" if len(place.gpu_uuids) == 1 else "GPUs"
     again = f", attempt {attempt.number}" if attempt.number > 1 else ""
     over = f", outgrown: {format_bytes(peak_bytes)} seen" if peak_bytes > place.promised_bytes else ""
-    stop = f", being stopped ({attempt.stop_asked})" if attempt.stop_asked else ""
+    stop = f", being stopped ({attempt.stop_reason})" if attempt.stop_reason else ""
     return (
         f"{verb} on {noun} {names} ({place.sharing}), {format_bytes(place.promised_bytes)} promised{over}{again}{stop}"
     )
 
 
-def _beside(company: Company | None) -> str:
+def _co_run_text(company: CoRunStatus | None) -> str:
     if company is None:
         return ""
     told = [
@@ -77,18 +77,18 @@ def _beside(company: Company | None) -> str:
         for value, word in ((company.measured, "measured"), (company.predicted, "predicted"))
         if value is not None
     ]
-    return f", beside {who(company.mates)}{': ' if told else ''}{', '.join(told)}"
+    return f", beside {name_neighbors(company.neighbor_ids)}{': ' if told else ''}{', '.join(told)}"
 
 
-def who(mates: Sequence[int | None]) -> str:
+def name_neighbors(neighbor_ids: Sequence[int | None]) -> str:
     """`job 3`, `jobs 3, 4`, `job 3 and 2 of other users`, `another user's job`."""
-    known = [str(each) for each in mates if each is not None]
-    hidden = len(mates) - len(known)
+    known = [str(each) for each in neighbor_ids if each is not None]
+    hidden = len(neighbor_ids) - len(known)
     if not known:
         return "another user's job" if hidden == 1 else f"{hidden} jobs of other users"
     named = f"{'job' if len(known) == 1 else 'jobs'} {', '.join(known)}"
     return f"{named} and {hidden} of other users" if hidden else named
 
 
-def _said(job: Job, sentence: str) -> Wait:
-    return Wait(job_id=job.id, reason=sentence)
+def _deferral(job: Job, sentence: str) -> Deferral:
+    return Deferral(job_id=job.id, reason=sentence)

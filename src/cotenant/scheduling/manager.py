@@ -27,20 +27,20 @@ from cotenant.core.events import (
     ServerSampled,
     Tick,
 )
-from cotenant.core.folded import Folded
 from cotenant.core.gpu import Gpu, ServerSnapshot
-from cotenant.core.job import Job, JobSpec, Queued, Spell, Usage
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.job import CoRun, Job, JobSpec, Queued, ResourceUsage
+from cotenant.core.placement import Deferral, Placement
+from cotenant.core.snapshot import ManagerSnapshot
+from cotenant.scheduling.admission import AdmissionControl
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.explain import Company, explanation
-from cotenant.scheduling.jobs import JobTable
-from cotenant.scheduling.knowledge.history import History
-from cotenant.scheduling.knowledge.telemetry import Telemetry
-from cotenant.scheduling.ledger import never_fits
-from cotenant.scheduling.placing.eligible import Eligible
-from cotenant.scheduling.placing.seating import Seating
-from cotenant.scheduling.policy import Policy
-from cotenant.scheduling.recovery import is_slot_over
+from cotenant.scheduling.explain import CoRunStatus, explanation
+from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.placement.memory_demand import never_fits
+from cotenant.scheduling.placement.policy import Policy
+from cotenant.scheduling.placement.policy_driver import PolicyDriver
+from cotenant.scheduling.prediction.history import WorkloadHistory
+from cotenant.scheduling.recovery import is_time_slice_over
+from cotenant.scheduling.telemetry.samples import Telemetry
 
 __all__ = ["Manager", "ManagerConfig"]
 
@@ -57,7 +57,7 @@ class Manager:
         self._policy = policy
         self._config = config or ManagerConfig()
         self._table = JobTable(self._config)
-        self._eligible = Eligible(self._table, self._config)
+        self._eligible = AdmissionControl(self._table, self._config)
         self._watched: dict[int, int] = {}  # the attempt of each live job
         self._telemetry = Telemetry(
             stale_after_s=self._config.stale_after_s,
@@ -65,8 +65,8 @@ class Manager:
             pace=self._config.pace,
             smact_of=lambda job: self._history.activity(job).smact,
         )
-        self._history = History(pace=self._config.pace)
-        self._seating = Seating(policy, self._table, self._telemetry, self._history)
+        self._history = WorkloadHistory(pace=self._config.pace)
+        self._seating = PolicyDriver(policy, self._table, self._telemetry, self._history)
         self._timed: set[int] = set()  # live jobs that have a time limit
         self._limit_asked_at_s: dict[int, float] = {}
         self._at_s = 0.0
@@ -95,17 +95,17 @@ class Manager:
             commands += self._decide(event)
         return commands
 
-    def restore(self, events: Iterable[Journaled], since: Folded | None = None) -> list[Command]:
+    def restore(self, events: Iterable[Journaled], since: ManagerSnapshot | None = None) -> list[Command]:
         """Fold kept events without deciding anything, then ask again for what may have been lost in between.
 
         That is: estimates still missing, and stops that were asked for. Attempts that were `Starting` or `Running`
         are the engine's to find. `since` is what the events before these amount to.
         """
         if since is not None:
-            self._table.adopt(since.jobs)
+            self._table.load(since.jobs)
             self._table.last_at_s = since.last_at_s
-            self._history = History.restored(since.history, pace=self._config.pace)
-            self._seating = Seating(self._policy, self._table, self._telemetry, self._history)
+            self._history = WorkloadHistory.restored(since.history, pace=self._config.pace)
+            self._seating = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         for event in events:
             self._table.apply(event)
             if isinstance(event, AttemptExited):
@@ -118,19 +118,21 @@ class Manager:
             if not job.is_done and self._table.lacks_estimate(job):
                 commands.append(self._table.request(job, at_s, "restart"))
             attempt = job.last_attempt
-            if job.id in self._table.live and attempt is not None and attempt.stop_asked is not None:
-                commands.append(self._table.stop(job, at_s, attempt.stop_asked))
+            if job.id in self._table.live and attempt is not None and attempt.stop_reason is not None:
+                commands.append(self._table.stop(job, at_s, attempt.stop_reason))
         return commands
 
-    def folded(self) -> Folded:
+    def folded(self) -> ManagerSnapshot:
         """What the events taken in so far amount to: with it, `restore` needs only the later ones."""
-        return Folded(last_at_s=self._table.last_at_s, jobs=self._table.kept(), history=self._history.state())
+        return ManagerSnapshot(
+            last_at_s=self._table.last_at_s, jobs=self._table.export(), history=self._history.state()
+        )
 
     def watched(self) -> dict[str, Any]:
-        """What was seen of attempts that are not over, as plain values; `watch_on` goes on from there."""
+        """What was seen of attempts that are not over, as plain values; `restore_telemetry` goes on from there."""
         return self._telemetry.state()
 
-    def watch_on(self, state: Mapping[str, Any]) -> None:
+    def restore_telemetry(self, state: Mapping[str, Any]) -> None:
         """Go on from what was seen before a restart; of attempts that are over, nothing is taken over.
 
         Raises:
@@ -138,40 +140,40 @@ class Manager:
         """
         self._telemetry.restore(state)
 
-    def usage(self, job: Job, number: int) -> Usage | None:
+    def usage(self, job: Job, number: int) -> ResourceUsage | None:
         """What an attempt has taken of its GPUs, so far if it is not over; None if it was not seen there."""
         attempt = job.attempts[number - 1]
         return attempt.usage if attempt.exit is not None else self._telemetry.usage(job.id, number)
 
-    def beside(self, job: Job, number: int) -> tuple[Spell, ...]:
+    def beside(self, job: Job, number: int) -> tuple[CoRun, ...]:
         """What an attempt did in each company, with the slowdowns that it measured."""
         attempt = job.attempts[number - 1]
         if attempt.exit is not None:
-            return attempt.spells
+            return attempt.co_runs
         return self._history.measured(job, self._telemetry.beside(job.id, number))
 
-    def company(self, job: Job) -> Company | None:
+    def company(self, job: Job) -> CoRunStatus | None:
         """How a job that runs fares in its present company; None for one that does not run, or is alone."""
         if job.id not in self._table.live:
             return None
-        mates = self._seating.mates(job)
-        if not mates:
+        neighbor_ids = self._seating.neighbor_ids(job)
+        if not neighbor_ids:
             return None
         number = len(job.attempts)
-        spell = self._telemetry.now_beside(job.id, number)
+        spell = self._telemetry.current_co_run(job.id, number)
         measured = None
-        if spell is not None and spell.mates == mates:
+        if spell is not None and spell.neighbor_ids == neighbor_ids:
             measured = self._history.measured(job, [*self._telemetry.beside(job.id, number), spell])[-1].slowdown
-        predicted = self._history.predicted(job, mates, self._table.jobs)
-        return Company(mates=self.named(job, mates), predicted=predicted, measured=measured)
+        predicted = self._history.predicted(job, neighbor_ids, self._table.jobs)
+        return CoRunStatus(neighbor_ids=self.named(job, neighbor_ids), predicted=predicted, measured=measured)
 
-    def named(self, job: Job, mates: Iterable[int]) -> tuple[int | None, ...]:
+    def named(self, job: Job, neighbor_ids: Iterable[int]) -> tuple[int | None, ...]:
         """`mates` as the user of `job` may know them: jobs of others have no id."""
         jobs = self._table.jobs
-        return tuple(each if each in jobs and jobs[each].spec.uid == job.spec.uid else None for each in mates)
+        return tuple(each if each in jobs and jobs[each].spec.uid == job.spec.uid else None for each in neighbor_ids)
 
     @property
-    def history(self) -> History:
+    def history(self) -> WorkloadHistory:
         """What was learned from attempts that ended."""
         return self._history
 
@@ -199,11 +201,11 @@ class Manager:
             return f"{user} may have {quota.gpus} GPUs at once, {most} asked for"
         return None
 
-    def elders(self, job: Job) -> set[int]:
+    def older_singletons(self, job: Job) -> set[int]:
         """Older jobs that a `singleton` has to wait for."""
-        return self._table.elders(job)
+        return self._table.older_singletons(job)
 
-    def witnessed(self, event: AttemptExited) -> AttemptExited:
+    def with_telemetry(self, event: AttemptExited) -> AttemptExited:
         """`event` as it should be kept: with the peaks and the least free memory near the end, from samples.
 
         What the event already says stays.
@@ -211,14 +213,14 @@ class Manager:
         job = self._table.jobs.get(event.job_id)
         attempt = job.last_attempt if job is not None else None
         uuids = attempt.placement.gpu_uuids if attempt is not None and attempt.number == event.attempt else ()
-        event = self._telemetry.witnessed(event, uuids)
-        return event if job is None else replace(event, spells=self._history.measured(job, event.spells))
+        event = self._telemetry.with_telemetry(event, uuids)
+        return event if job is None else replace(event, co_runs=self._history.measured(job, event.co_runs))
 
     def snapshot(self, at_s: float) -> ServerSnapshot:
         """The GPUs as a policy would see them at `at_s`."""
         return self._seating.snapshot(at_s)
 
-    def explain(self, job_id: int) -> Wait:
+    def explain(self, job_id: int) -> Deferral:
         """Why the job waits, or where it is: a sentence, and a verdict per GPU that was looked at.
 
         Raises:
@@ -280,7 +282,7 @@ class Manager:
             self._limit_asked_at_s.pop(job.id, None)
         if number is not None:
             self._watched[job.id] = number
-            if job.spec.time_limit_s is not None or job.spec.slot_s is not None:
+            if job.spec.time_limit_s is not None or job.spec.time_slice_s is not None:
                 self._timed.add(job.id)
             self._telemetry.watch(job.id, number)
 
@@ -300,8 +302,8 @@ class Manager:
             limit_s = job.spec.time_limit_s
             if limit_s is not None and at_s - attempt.started_at_s >= limit_s:
                 why, grace_s = "timeout", self._config.stop_grace_s
-            elif self._seating.waiting and is_slot_over(job, attempt, at_s):
-                why, grace_s = "time slot over", self._config.slot_grace_s
+            elif self._seating.waiting and is_time_slice_over(job, attempt, at_s):
+                why, grace_s = "time slot over", self._config.time_slice_grace_s
             else:
                 continue
             asked_at_s = self._limit_asked_at_s.get(job_id)
@@ -311,7 +313,7 @@ class Manager:
         return commands
 
     def _worth_deciding(self, event: Event, queued_before: int) -> bool:
-        if not self._table.queued and not self._table.misfits:
+        if not self._table.queued and not self._table.unsatisfiable:
             return False
         if isinstance(event, (AttemptPlaced, AttemptStarted, JobHeld)):
             return False
@@ -337,18 +339,18 @@ class Manager:
             totals = sorted((gpu.memory_total_bytes for gpu in gpus), reverse=True)
             instances = sorted((gpu.memory_total_bytes for gpu in gpus if gpu.mig_profile is not None), reverse=True)
             if totals != self._totals_bytes or instances != self._instances_bytes:
-                self._unfitted |= table.queued | table.misfits.keys()
+                self._unfitted |= table.queued | table.unsatisfiable.keys()
                 self._totals_bytes, self._instances_bytes = totals, instances
         totals, instances = self._totals_bytes, self._instances_bytes
         if not totals or not self._unfitted:
             return
-        for job_id in sorted(self._unfitted & (table.queued | table.misfits.keys())):
+        for job_id in sorted(self._unfitted & (table.queued | table.unsatisfiable.keys())):
             job = table.jobs[job_id]
             why = never_fits(job, instances if job.spec.share == "mig" else totals)
             if why is not None:
-                table.set_aside(job, why, at_s)
-            elif job_id in table.misfits:
-                table.take_back(job)
+                table.hold_unsatisfiable(job, why, at_s)
+            elif job_id in table.unsatisfiable:
+                table.requeue_satisfiable(job)
         self._follow(at_s)
         self._unfitted.clear()
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Outcome, Share
+from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Outcome, SharingRequest
 from cotenant.core.units import format_bytes
 
 FULL_BELOW = 0.03
@@ -38,11 +38,11 @@ FULL_BELOW = 0.03
 but samples are a second apart."""
 
 HEADROOM = 1.1
-LEAST_STEP = 1.25
+MIN_STEP = 1.25
 BLIND_STEP = 1.5
-SHARED_TRIES = 2
-ALONE_TRIES = 3
-POISON_S = 60.0
+MAX_SHARED_OOMS = 2
+MAX_EXCLUSIVE_OOMS = 3
+CRASH_LOOP_S = 60.0
 
 TERMINATED = (15, 9)
 
@@ -51,14 +51,14 @@ TERMINATED = (15, 9)
 class Retry:
     """The job goes back to the queue with these; `forgiven`: attempts until now do not count."""
 
-    floor_bytes: int
+    min_memory_bytes: int
     exclusive: bool
     reason: str
     forgiven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Final:
+class Finish:
     """The job is over; fields as in `Done`."""
 
     outcome: Outcome
@@ -66,90 +66,101 @@ class Final:
     reason: str = ""
 
 
-def verdict(job: Job) -> Retry | Final:
+def after_exit(job: Job) -> Retry | Finish:
     """What follows from the end of the last attempt of `job`, which has its `exit` and `ended_at_s`.
 
     Depends on the job alone, so that a replayed journal comes to the same end.
     """
     attempt = job.attempts[-1]
     end = attempt.exit or AttemptExit(exit_code=None, signal=None, reason="lost")
-    if attempt.stop_asked is not None and end.reason != "lost":
-        return Final(outcome="cancelled", reason="on request")
+    if attempt.stop_reason is not None and end.reason != "lost":
+        return Finish(outcome="cancelled", reason="on request")
     if _overran(job, attempt, end):
-        return Final(outcome="timeout", code=end.exit_code, reason=end.detail)
-    if end.reason == "lost" and job.spec.requeue and _counted(job) < job.spec.max_attempts:
+        return Finish(outcome="timeout", code=end.exit_code, reason=end.detail)
+    if end.reason == "lost" and job.spec.requeue and _counted_attempts(job) < job.spec.max_attempts:
         why = f"retry: {end.detail or 'the last attempt was lost'}"
-        return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=why)
+        return Retry(min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=why)
     if end.reason == "lost":
-        return Final(outcome="lost", reason=end.detail or "nobody knows how it ended")
+        return Finish(outcome="lost", reason=end.detail or "nobody knows how it ended")
     if end.reason == "never-ran":
-        return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=f"retry: {end.detail}")
-    if end.reason == "stopped" and is_slot_over(job, attempt):
         return Retry(
-            floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason="its time slot was over", forgiven=True
+            min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=f"retry: {end.detail}"
+        )
+    if end.reason == "stopped" and is_time_slice_over(job, attempt):
+        return Retry(
+            min_memory_bytes=job.min_memory_bytes,
+            exclusive=job.exclusive_retry,
+            reason="its time slot was over",
+            forgiven=True,
         )
     if end.reason == "stopped":
-        return Final(outcome="cancelled", reason=end.detail or "stopped from outside")
+        return Finish(outcome="cancelled", reason=end.detail or "stopped from outside")
     if end.reason == "not-started":
-        return Final(outcome="failed", code=end.exit_code, reason=end.detail or "could not be started")
+        return Finish(outcome="failed", code=end.exit_code, reason=end.detail or "could not be started")
     if end.exit_code == 0:
-        return Final(outcome="completed", code=0)
+        return Finish(outcome="completed", code=0)
     if ran_out_of_memory(end):
         return _after_oom(job, attempt, end.oom)
     return _after_failure(job, end)
 
 
-def _after_failure(job: Job, end: AttemptExit) -> Retry | Final:
+def _after_failure(job: Job, end: AttemptExit) -> Retry | Finish:
     if end.mps_fault:
         return Retry(
-            floor_bytes=job.floor_bytes,
+            min_memory_bytes=job.min_memory_bytes,
             exclusive=job.exclusive_retry,
             reason="retry, without MPS: its MPS server failed under it, by a fault of any of its clients",
         )
     code = 128 + end.signal if end.signal is not None else end.exit_code
     reason = end.detail or (f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
     if failures(job) > job.spec.retries:
-        return Final(outcome="failed", code=code, reason=reason)
-    if is_poison(job):
-        return Final(outcome="failed", code=code, reason=f"{reason}, twice within a minute of the start: not retried")
-    return Retry(floor_bytes=job.floor_bytes, exclusive=job.exclusive_retry, reason=f"retry as asked: {reason}")
+        return Finish(outcome="failed", code=code, reason=reason)
+    if is_crash_looping(job):
+        return Finish(outcome="failed", code=code, reason=f"{reason}, twice within a minute of the start: not retried")
+    return Retry(
+        min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=f"retry as asked: {reason}"
+    )
 
 
-def lost_its_place(job: Job) -> bool:
+def has_oomed(job: Job) -> bool:
     """Whether it ran out of memory since it was last requeued: where there is room, it starts again at once."""
-    return any(each.exit is not None and ran_out_of_memory(each.exit) for each in job.attempts[job.attempts_forgiven :])
+    return any(
+        each.exit is not None and ran_out_of_memory(each.exit) for each in job.attempts[job.uncounted_attempts :]
+    )
 
 
 def failures(job: Job) -> int:
     """Attempts that failed for a reason of their own, since the job was last requeued."""
-    return sum(1 for each in job.attempts[job.attempts_forgiven :] if _failed(each))
+    return sum(1 for each in job.attempts[job.uncounted_attempts :] if _failed(each))
 
 
-def share_of(job: Job) -> Share:
+def effective_sharing(job: Job) -> SharingRequest:
     """How the next attempt shares: as was asked, but no longer by MPS once that has failed under it."""
     if not job.attempts:
         return job.spec.share
-    faulted = any(each.exit is not None and each.exit.mps_fault for each in job.attempts[job.attempts_forgiven :])
+    faulted = any(each.exit is not None and each.exit.mps_fault for each in job.attempts[job.uncounted_attempts :])
     return "time" if faulted and job.spec.share != "mig" else job.spec.share
 
 
-def is_poison(job: Job) -> bool:
+def is_crash_looping(job: Job) -> bool:
     """Whether the last two attempts failed right after their start."""
-    last = job.attempts[job.attempts_forgiven :][-2:]
+    last = job.attempts[job.uncounted_attempts :][-2:]
     return len(last) == 2 and all(
         _failed(each)
         and each.started_at_s is not None
         and each.ended_at_s is not None
-        and each.ended_at_s - each.started_at_s < POISON_S
+        and each.ended_at_s - each.started_at_s < CRASH_LOOP_S
         for each in last
     )
 
 
-def is_slot_over(job: Job, attempt: Attempt, at_s: float | None = None) -> bool:
+def is_time_slice_over(job: Job, attempt: Attempt, at_s: float | None = None) -> bool:
     """Whether it has had, at its end or at `at_s`, the time after which it makes room for others."""
     until_s = attempt.ended_at_s if at_s is None else at_s
-    slot_s, since_s = job.spec.slot_s, attempt.started_at_s
-    return slot_s is not None and since_s is not None and until_s is not None and until_s - since_s >= slot_s
+    time_slice_s, since_s = job.spec.time_slice_s, attempt.started_at_s
+    return (
+        time_slice_s is not None and since_s is not None and until_s is not None and until_s - since_s >= time_slice_s
+    )
 
 
 def _failed(attempt: Attempt) -> bool:
@@ -158,9 +169,9 @@ def _failed(attempt: Attempt) -> bool:
     return own and end is not None and not ran_out_of_memory(end)
 
 
-def _counted(job: Job) -> int:
+def _counted_attempts(job: Job) -> int:
     """Attempts that count against those a job may have."""
-    return sum(1 for each in job.attempts[job.attempts_forgiven :] if each.exit is None or not each.exit.mps_fault)
+    return sum(1 for each in job.attempts[job.uncounted_attempts :] if each.exit is None or not each.exit.mps_fault)
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:
@@ -189,34 +200,34 @@ def _overran(job: Job, attempt: Attempt, end: AttemptExit) -> bool:
     return stopped and attempt.ended_at_s - since_s >= limit_s
 
 
-def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Final:
+def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
     promised = attempt.placement.promised_bytes
     alone = attempt.placement.sharing == "exclusive"
     wanted = None if oom.tried_bytes is None or oom.in_use_bytes is None else oom.tried_bytes + oom.in_use_bytes
     victim = wanted is not None and wanted <= promised
-    counted = _counted(job)
+    counted = _counted_attempts(job)
     if counted >= job.spec.max_attempts:
-        return Final(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
-    if alone and (not victim or _ooms_alone(job) >= ALONE_TRIES):
-        return Final(
-            outcome="oom", code=_code(attempt), reason=f"out of memory alone on its GPU, {_held(oom, attempt)}"
+        return Finish(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
+    if alone and (not victim or _ooms_alone(job) >= MAX_EXCLUSIVE_OOMS):
+        return Finish(
+            outcome="oom", code=_code(attempt), reason=f"out of memory alone on its GPU, {_memory_text(oom, attempt)}"
         )
-    floor = job.floor_bytes if victim else next_floor_bytes(job, attempt, wanted)
+    floor = job.min_memory_bytes if victim else next_floor_bytes(job, attempt, wanted)
     if not victim and oom.total_bytes is not None:
-        floor = max(job.floor_bytes, min(floor, oom.total_bytes))
+        floor = max(job.min_memory_bytes, min(floor, oom.total_bytes))
     whole = oom.total_bytes is not None and floor >= oom.total_bytes
     shared_ooms = 1 + sum(1 for each in job.attempts[:-1] if each.exit is not None and ran_out_of_memory(each.exit))
     last = counted + 1 >= job.spec.max_attempts
-    exclusive = alone or whole or last or shared_ooms >= SHARED_TRIES
-    cause = "neighbors took its memory" if victim else _held(oom, attempt)
-    return Retry(floor_bytes=floor, exclusive=exclusive, reason=f"retry after out of memory: {cause}")
+    exclusive = alone or whole or last or shared_ooms >= MAX_SHARED_OOMS
+    cause = "neighbors took its memory" if victim else _memory_text(oom, attempt)
+    return Retry(min_memory_bytes=floor, exclusive=exclusive, reason=f"retry after out of memory: {cause}")
 
 
 def _ooms_alone(job: Job) -> int:
     """How often it ran out of memory with its GPUs to itself, since it was last requeued."""
     return sum(
         1
-        for each in job.attempts[job.attempts_forgiven :]
+        for each in job.attempts[job.uncounted_attempts :]
         if each.placement.sharing == "exclusive" and each.exit is not None and ran_out_of_memory(each.exit)
     )
 
@@ -226,11 +237,11 @@ def next_floor_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> in
     promised = attempt.placement.promised_bytes
     peak = max(attempt.peak_observed_bytes.values(), default=0)
     learned = int(max(wanted_bytes or 0, peak) * HEADROOM)
-    step = int(promised * (LEAST_STEP if wanted_bytes is not None else BLIND_STEP))
-    return max(learned, step, job.floor_bytes)
+    step = int(promised * (MIN_STEP if wanted_bytes is not None else BLIND_STEP))
+    return max(learned, step, job.min_memory_bytes)
 
 
-def _held(oom: OomEvidence, attempt: Attempt) -> str:
+def _memory_text(oom: OomEvidence, attempt: Attempt) -> str:
     promised = format_bytes(attempt.placement.promised_bytes)
     if oom.in_use_bytes is None or oom.tried_bytes is None:
         return f"more than the {promised} promised"

@@ -11,7 +11,7 @@ from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.gpu import Gpu
 from cotenant.core.units import GiB
 
-MOST_GPUS = 1_000_000
+MAX_GPUS = 1_000_000
 
 _PART = re.compile(r"(?:(?P<servers>\d+)\*)?(?P<count>\d+)x(?P<type>[A-Za-z0-9.+-]+?)(?:/(?P<layout>[0-9a-z.+]+))?")
 _MEMORY_IN_NAME = re.compile(r"-(\d+(?:\.\d+)?)GB$")
@@ -40,7 +40,7 @@ class Cluster:
     """All GPUs that jobs may get, in display order; `text` says what they are.
 
     A job of several GPUs may get any of them, of as few servers as a policy can choose; what it costs to have them in
-    several is the world's `spread_speed`.
+    several is the world's `cross_node_speed`.
     """
 
     text: str
@@ -68,8 +68,8 @@ def parse(text: str) -> Cluster:
             raise UsageError(f"`{part}` is not a number of GPUs", hint="write e.g. `4xA100-40GB` or `2*8xV100-32GB`")
         count = int(found["count"])
         copies = int(found["servers"]) if found["servers"] else 1
-        if not 1 <= count * copies <= MOST_GPUS:
-            raise UsageError(f"`{part}` is {count * copies} GPUs", hint=f"from 1 to {MOST_GPUS}")
+        if not 1 <= count * copies <= MAX_GPUS:
+            raise UsageError(f"`{part}` is {count * copies} GPUs", hint=f"from 1 to {MAX_GPUS}")
         if not found["servers"] and own_server is None:
             own_server, servers = servers, servers + 1
         for _ in range(copies):
@@ -86,7 +86,7 @@ def memory_bytes(gpu_type: str) -> int:
     Raises:
         UnknownName: no table knows it and its name says nothing.
     """
-    from cotenant.gpus.simcard import MODELS
+    from cotenant.simserver.card import MODELS
 
     known = MODELS.get(gpu_type)
     if known is not None:
@@ -100,9 +100,9 @@ def memory_bytes(gpu_type: str) -> int:
 def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -> list[Slot]:
     if layout is None:
         return _whole(gpu_type, server)
-    from cotenant.estimators import profiles
+    from cotenant import gpu_specs
 
-    profile = profiles.profile(gpu_type)
+    profile = gpu_specs.gpu_spec(gpu_type)
     parts = layout.split("+")
     slices = sum(_slices(each) for each in parts)
     if slices > 7:

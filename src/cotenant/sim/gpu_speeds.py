@@ -17,7 +17,7 @@ from cotenant.sim.interference.tables import DATA_PATH, family_of, read_csv
 SPEEDS_PATH = DATA_PATH / "gpu_speeds.csv"
 
 
-class Known(NamedTuple):
+class GpuSpeed(NamedTuple):
     """What is known of a kind of GPU.
 
     Attributes:
@@ -29,40 +29,40 @@ class Known(NamedTuple):
     by_workload: Mapping[str, float]
 
 
-def pace(gpu_type: str, times_of: str, workload: str | None = None) -> float:
-    """Speed of a job alone on a GPU of one type, over its speed on one of the type `times_of`.
+def relative_speed(gpu_type: str, reference_gpu: str, workload: str | None = None) -> float:
+    """Speed of a job alone on a GPU of one type, over its speed on one of the type `reference_gpu`.
 
     1.0 where one of the two is not known. A MIG instance counts as the GPU it is cut from. Source: the head of
     `data/gpu_speeds.csv`.
     """
-    here, there = speeds().get(family_of(gpu_type)), speeds().get(family_of(times_of))
+    here, there = speeds().get(family_of(gpu_type)), speeds().get(family_of(reference_gpu))
     if here is None or there is None:
         return 1.0
     own, base = here.by_workload.get(workload or ""), there.by_workload.get(workload or "")
     return here.median / there.median if own is None or base is None else own / base
 
 
-def base_type(cluster: Cluster, times_of: str | None) -> str:
+def reference_type(cluster: Cluster, reference_gpu: str | None) -> str:
     """The GPU type that run times are of: the one given, or the first of the cluster.
 
     Raises:
         UnknownName: there is no such type.
     """
-    if times_of is None:
+    if reference_gpu is None:
         return cluster.slots[0].gpu_type
-    if family_of(times_of) not in speeds():
+    if family_of(reference_gpu) not in speeds():
         try:
-            memory_bytes(times_of)
+            memory_bytes(reference_gpu)
         except UnknownName as error:
-            from cotenant.gpus.simcard import MODELS
+            from cotenant.simserver.card import MODELS
 
-            raise UnknownName("GPU type", times_of, {*MODELS, *speeds()}) from error
-    return times_of
+            raise UnknownName("GPU type", reference_gpu, {*MODELS, *speeds()}) from error
+    return reference_gpu
 
 
-def note(cluster: Cluster, times_of: str | None) -> str | None:
+def note(cluster: Cluster, reference_gpu: str | None) -> str | None:
     """What a reader of results should know: whose run times, and on which kinds of GPU nothing is known of them."""
-    base = base_type(cluster, times_of)
+    base = reference_type(cluster, reference_gpu)
     others = {family_of(slot.gpu_type): slot.gpu_type.partition("/")[0] for slot in cluster.slots}
     others.pop(family_of(base), None)
     if not others:
@@ -75,7 +75,7 @@ def note(cluster: Cluster, times_of: str | None) -> str | None:
 
 
 @functools.cache
-def speeds() -> Mapping[str, Known]:
+def speeds() -> Mapping[str, GpuSpeed]:
     """All that is known, by kind of GPU."""
     medians: dict[str, float] = {}
     by_workload: dict[str, dict[str, float]] = {}
@@ -84,4 +84,4 @@ def speeds() -> Mapping[str, Known]:
             by_workload.setdefault(row["gpu"], {})[row["workload"]] = float(row["speed"])
         else:
             medians[row["gpu"]] = float(row["speed"])
-    return {kind: Known(median, by_workload.get(kind, {})) for kind, median in medians.items()}
+    return {kind: GpuSpeed(median, by_workload.get(kind, {})) for kind, median in medians.items()}

@@ -7,15 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from cotenant.sim.jobs import Trace
-from cotenant.sim.run import Run
-from cotenant.sim.world.world import COMPLETED, FAILED
+from cotenant.sim.engine.simulation import COMPLETED, FAILED
+from cotenant.sim.simulate import SimulationResult
+from cotenant.sim.trace import Trace
 
 SLOWDOWN_BOUND = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class SimMetrics:
     """Figures of one run; of the jobs that ran to their end, where jobs are meant. NaN where there is nothing.
 
     Attributes:
@@ -57,11 +57,11 @@ class Metrics:
     blocked: float
 
 
-NAMES: tuple[str, ...] = tuple(each.name for each in fields(Metrics))
+NAMES: tuple[str, ...] = tuple(each.name for each in fields(SimMetrics))
 """All figures, by name."""
 
 
-def metrics_of(run: Run, *, slowdown_bound: float = SLOWDOWN_BOUND) -> Metrics:
+def metrics_of(run: SimulationResult, *, max_slowdown: float = SLOWDOWN_BOUND) -> SimMetrics:
     """The figures of a run."""
     trace = run.trace
     ended = [number for number, each in enumerate(run.outcome) if each in (COMPLETED, FAILED)]
@@ -79,7 +79,7 @@ def metrics_of(run: Run, *, slowdown_bound: float = SLOWDOWN_BOUND) -> Metrics:
     capacity = [slot.gpu.memory_total_bytes for slot in run.cluster.slots]
     memory_s = sum(each.memory_byte_s / size for each, size in zip(run.totals, capacity, strict=True))
     energy_j = sum(each.energy_j for each in run.totals)
-    return Metrics(
+    return SimMetrics(
         jobs=len(trace),
         ended=len(ended),
         makespan_s=run.makespan_s,
@@ -91,7 +91,7 @@ def metrics_of(run: Run, *, slowdown_bound: float = SLOWDOWN_BOUND) -> Metrics:
         jct_p95_s=quantile(jct_s, 0.95),
         slowdown_mean=mean(slowdown),
         slowdown_p95=quantile(slowdown, 0.95),
-        within_bound=mean([float(each <= slowdown_bound) for each in slowdown]),
+        within_bound=mean([float(each <= max_slowdown) for each in slowdown]),
         fairness_mean=mean(fairness),
         fairness_p95=quantile(fairness, 0.95),
         memory=memory_s / span_s,
@@ -109,7 +109,7 @@ def metrics_of(run: Run, *, slowdown_bound: float = SLOWDOWN_BOUND) -> Metrics:
     )
 
 
-def _crowding(trace: Trace, run: Run, ended: Sequence[int]) -> list[float]:
+def _crowding(trace: Trace, run: SimulationResult, ended: Sequence[int]) -> list[float]:
     """For each ended job, the mean over its stay of demanded over existing GPUs, at least 1."""
     gpus = len(run.cluster)
     changes: list[tuple[float, int]] = []
@@ -153,7 +153,7 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class ConfidenceInterval:
     """A mean over samples, and the middle 95 % of them."""
 
     mean: float
@@ -161,18 +161,18 @@ class Interval:
     high: float
 
 
-def interval(samples: Sequence[float]) -> Interval:
+def interval(samples: Sequence[float]) -> ConfidenceInterval:
     """Of bootstraps: their mean, and their 2.5th and 97.5th percentile. NaN ones are left out."""
     sound = [each for each in samples if not math.isnan(each)]
-    return Interval(mean=mean(sound), low=quantile(sound, 0.025), high=quantile(sound, 0.975))
+    return ConfidenceInterval(mean=mean(sound), low=quantile(sound, 0.025), high=quantile(sound, 0.975))
 
 
-def intervals(samples: Sequence[Metrics]) -> Mapping[str, Interval]:
+def intervals(samples: Sequence[SimMetrics]) -> Mapping[str, ConfidenceInterval]:
     """An interval for every figure."""
     return {name: interval([float(getattr(each, name)) for each in samples]) for name in NAMES}
 
 
-def changes(samples: Sequence[Metrics], baseline: Sequence[Metrics], name: str) -> list[float]:
+def changes(samples: Sequence[SimMetrics], baseline: Sequence[SimMetrics], name: str) -> list[float]:
     """Change of one figure against the baseline on the same sample: -0.25 is a quarter less."""
     pairs = zip(samples, baseline, strict=True)
     return [_change(float(getattr(mine, name)), float(getattr(theirs, name))) for mine, theirs in pairs]
@@ -182,7 +182,7 @@ def _change(value: float, baseline: float) -> float:
     return value / baseline - 1.0 if baseline else math.nan
 
 
-def gpu_series(run: Run, gpu: int, *, step_s: float) -> list[tuple[float, float, float]]:
+def gpu_series(run: SimulationResult, gpu: int, *, step_s: float) -> list[tuple[float, float, float]]:
     """(from, mean SMACT, mean memory ratio) of one GPU in steps of `step_s`; needs a recorded run.
 
     Raises:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from cotenant.gpus.simcard import MODELS
-from cotenant.gpus.simpower import MEASURED, PowerModel, card_power
-from cotenant.sim.interference import Activity
+from cotenant.gpus.power_model import MEASURED, PowerModel, card_power
+from cotenant.sim.interference import TrueActivity
+from cotenant.simserver.card import MODELS
 
 __all__ = ["MEASURED", "PowerModel", "busy", "power_model"]
 
@@ -31,7 +31,7 @@ def power_model(gpu_type: str) -> PowerModel:
     return PowerModel(found.idle_w * part, found.attached_w * part, found.work_w * part, "assumed")
 
 
-def busy(members: Iterable[Activity | None]) -> float:
+def busy(members: Iterable[TrueActivity | None]) -> float:
     """Part of time in which a GPU has work: each member has some at times that do not depend on the others'.
 
     Where utilization was not measured it is the root of the SM activity, as on the 53 workloads of the A100 (rms 0.09).

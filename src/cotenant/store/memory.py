@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cotenant.core.events import Journaled
-from cotenant.core.folded import Folded
+from cotenant.core.snapshot import ManagerSnapshot
 
 
 class MemoryJournal:
@@ -13,7 +13,7 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._events: list[Journaled] = []
-        self._folded: Folded | None = None
+        self._folded: ManagerSnapshot | None = None
         self._folded_count = 0
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:  # noqa: ARG002
@@ -27,15 +27,15 @@ class MemoryJournal:
         """All events so far; later ones are not included."""
         return iter(tuple(self._events))
 
-    def resume(self) -> tuple[Folded | None, Iterator[Journaled]]:
+    def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
         """The newest state that was given, and the events after it."""
         return self._folded, iter(self._events[self._folded_count :])
 
-    def unfolded(self) -> int:
+    def events_since_snapshot(self) -> int:
         """How many events there are after that state."""
         return len(self._events) - self._folded_count
 
-    def fold(self, folded: Folded) -> None:
+    def save_snapshot(self, folded: ManagerSnapshot) -> None:
         """Keep what the events so far amount to."""
         self._folded, self._folded_count = folded, len(self._events)
 

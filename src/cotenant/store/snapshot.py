@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.codec import CodecError, decode, encode
-from cotenant.core.folded import Folded
 from cotenant.core.job import Job
+from cotenant.core.snapshot import ManagerSnapshot
 
 
 class SnapshotError(Exception):
@@ -36,7 +36,7 @@ def create(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE snapshot_environments (key TEXT PRIMARY KEY, body TEXT NOT NULL, crc32 INTEGER NOT NULL)")
 
 
-def save(db: sqlite3.Connection, seq: int, folded: Folded, kept: Mapping[int, Job]) -> None:
+def save(db: sqlite3.Connection, seq: int, folded: ManagerSnapshot, kept: Mapping[int, Job]) -> None:
     """Write down that events up to `seq` amount to `folded`; `kept` are the jobs that the tables already hold.
 
     To be called within a transaction.
@@ -70,7 +70,7 @@ def save(db: sqlite3.Connection, seq: int, folded: Folded, kept: Mapping[int, Jo
     )
 
 
-def load(db: sqlite3.Connection) -> tuple[int, Folded] | None:
+def load(db: sqlite3.Connection) -> tuple[int, ManagerSnapshot] | None:
     """Up to which event there is a snapshot, and the state; None where there is none.
 
     Raises:
@@ -95,7 +95,7 @@ def load(db: sqlite3.Connection) -> tuple[int, Folded] | None:
             _job(_read(text, crc), environments)
             for text, crc in db.execute("SELECT body, crc32 FROM snapshot_jobs ORDER BY job_id")
         ]
-        folded = Folded(last_at_s=state["last_at_s"], jobs=jobs, history=state["history"])
+        folded = ManagerSnapshot(last_at_s=state["last_at_s"], jobs=jobs, history=state["history"])
     except (CodecError, ValueError, TypeError, KeyError) as error:
         raise SnapshotError(f"it is damaged: {error}") from error
     if len(jobs) != count:

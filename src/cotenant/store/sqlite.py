@@ -17,8 +17,8 @@ from typing import Literal
 from cotenant.core.codec import CodecError, decode, to_json
 from cotenant.core.errors import CotenantError, DaemonRunning, JournalError
 from cotenant.core.events import Journaled
-from cotenant.core.folded import Folded
 from cotenant.core.job import Job
+from cotenant.core.snapshot import ManagerSnapshot
 from cotenant.store import snapshot
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def _create(db: sqlite3.Connection) -> None:
         )
 
 
-def _know_updates(_: sqlite3.Connection) -> None:
+def _add_update_events(_: sqlite3.Connection) -> None:
     """Version 2. The tables stay; there are new events (JobUpdated, JobRequeued) and new fields of specs.
 
     A version that knows up to 1 would fail at the first of them, after it had read half of the journal: now it says at
@@ -51,16 +51,16 @@ def _know_updates(_: sqlite3.Connection) -> None:
     """
 
 
-def _keep_snapshots(db: sqlite3.Connection) -> None:
+def _add_snapshot_tables(db: sqlite3.Connection) -> None:
     """Version 3. Beside the events, which stay as they are, what they amount to up to one of them."""
     snapshot.create(db)
 
 
-def _know_usage(_: sqlite3.Connection) -> None:
+def _add_usage_fields(_: sqlite3.Connection) -> None:
     """Version 4. The tables stay; ends of attempts tell what was used, and specs how progress is told."""
 
 
-MIGRATIONS: tuple[Migration, ...] = (_create, _know_updates, _keep_snapshots, _know_usage)
+MIGRATIONS: tuple[Migration, ...] = (_create, _add_update_events, _add_snapshot_tables, _add_usage_fields)
 """Step N brings a file from schema N to N + 1. Steps are never edited, only added."""
 
 
@@ -168,7 +168,7 @@ class SqliteJournal:
                 yield self._decoded(row, expected)
                 expected += 1
 
-    def resume(self) -> tuple[Folded | None, Iterator[Journaled]]:
+    def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
         """The state up to some event, if it is known, and the events after it: all, if it is not.
 
         A snapshot that cannot be used costs time, nothing else: it is as if there were none.
@@ -186,7 +186,7 @@ class SqliteJournal:
         self._kept = {job.id: job for job in folded.jobs}
         return folded, self._after(self._folded_seq)
 
-    def unfolded(self) -> int:
+    def events_since_snapshot(self) -> int:
         """How many events the next start would have to read."""
         with self._mutex:
             try:
@@ -195,7 +195,7 @@ class SqliteJournal:
                 raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
         return int(newest) - self._folded_seq
 
-    def fold(self, folded: Folded) -> None:
+    def save_snapshot(self, folded: ManagerSnapshot) -> None:
         """Keep what all events so far amount to. They stay, for `replay` and `of_job`.
 
         Jobs that were given before are not written again; the same job is known by being the same object.

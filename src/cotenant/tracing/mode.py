@@ -20,45 +20,47 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cotenant.tracing import places
-from cotenant.tracing.distributed.groups import Groups
+from cotenant.tracing import script_location
+from cotenant.tracing.assumptions import (
+    booleans,
+    data_dependent_loops,
+    generated_tokens,
+    host_reads,
+    mask_counts,
+    moe_routing,
+)
+from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, RANDOM_CHOICE, KnownValues
+from cotenant.tracing.distributed.nccl_groups import NcclGroups
+from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.operators import (
-    calls,
     convolutions,
-    counts,
-    dynamic,
-    insides,
-    layout,
-    loops,
+    dynamic_shapes,
+    fast_paths,
+    kernel_scratch,
+    library_calls,
     losses,
-    no_meta,
-    plain,
-    reads,
+    missing_meta_kernels,
     reductions,
     rnn,
-    routing,
-    shapes,
+    shape_functions,
     sparse,
-    tokens,
-    truth,
+    strides,
 )
-from cotenant.tracing.operators.meta import fake_mode, in_kernel
-from cotenant.tracing.operators.remembered import Remembered
-from cotenant.tracing.operators.values import DRAWN, GENERATED, Values
-from cotenant.tracing.recorder import Recorder
-from cotenant.tracing.training import moving
-from cotenant.tracing.training.sums import Sums
-from cotenant.tracing.untraceable import Untraceable
+from cotenant.tracing.operators.meta_cache import MetaCache
+from cotenant.tracing.operators.meta_kernels import make_fake_mode, run_meta_kernel
+from cotenant.tracing.recorder import TraceRecorder
+from cotenant.tracing.training import module_to_device
+from cotenant.tracing.training.inplace_grad_accumulation import InplaceGradAccumulation
 
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _ADD = torch.ops.aten.add.Tensor
 _make_subclass: Any = torch.Tensor._make_subclass  # as it is before `moving` replaces it for the script
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-_thinks_of_shapes = torch._C._get_dispatch_mode  # a library's own fake mode, which comes after this one
+_active_dispatch_mode = torch._C._get_dispatch_mode  # a library's own fake mode, which comes after this one
 
 # Big random tensors on the CPU cost seconds and nobody looks at their values: memory stays untouched, so it is free.
-_RANDOM = {
+_RANDOM_FILLS = {
     _aten.uniform_.default,
     _aten.normal_.default,
     _aten.exponential_.default,
@@ -66,11 +68,11 @@ _RANDOM = {
     _aten.log_normal_.default,
     _aten.geometric_.default,
 }
-_RANDOM_NUMEL = 1 << 16
-_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+_MIN_SKIPPED_NUMEL = 1 << 16
+_COMPOSITE_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
-class _Way(NamedTuple):
+class _DispatchPlan(NamedTuple):
     """How one operator is answered, as far as its name says.
 
     Attributes:
@@ -93,43 +95,48 @@ class _Way(NamedTuple):
 class TraceMode(TorchDispatchMode):
     """One per traced process; entered once, around the whole script."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TraceRecorder) -> None:
         super().__init__()
         FakeTensorMode.avoid_device_init = property(lambda self: True)
         for name in ("init_gpu_context", "init_cuda_context"):
             if hasattr(torch._subclasses.fake_tensor, name):
                 setattr(torch._subclasses.fake_tensor, name, lambda *_: None)
         self.recorder = recorder
-        self.fake = fake_mode()
-        self.values = Values()
-        self.remembered = Remembered()
+        self.fake = make_fake_mode()
+        self.values = KnownValues()
+        self.meta_cache = MetaCache()
         self._templates: dict[torch.device, dict[str, Any]] = {}
-        self.loops = loops.Loops(recorder)
-        self.reads = reads.Reads()
-        self.tokens = tokens.Tokens()
+        self.loops = data_dependent_loops.DataDependentLoops(recorder)
+        self.reads = host_reads.HostReads()
+        self.tokens = generated_tokens.GeneratedTokens()
         self._main = threading.get_ident()
         self._lock = threading.RLock()  # autograd has a thread for each GPU, and fake tensors are for one at a time
         self._has_meta: dict[Any, bool] = {}
-        self._held: list[Any] = []
-        self._plain_kinds: set[Any] = {torch.Tensor}
-        self._with_methods: set[Any] = set()
-        self._ways: dict[Any, _Way] = {}
-        self.groups: Groups | None = None  # that functional collectives may use
+        self._kept_until_done: list[Any] = []
+        self._plain_classes: set[Any] = {torch.Tensor}
+        self._with_own_methods: set[Any] = set()
+        self._plans: dict[Any, _DispatchPlan] = {}
+        self.groups: NcclGroups | None = None  # that functional collectives may use
         self.composites: dict[Any, Any] = {}  # what to do for one, instead of dividing it
         self._handlers = {
-            **plain.HANDLERS,
-            **shapes.HANDLERS,
-            **convolutions.HANDLERS,
-            **dynamic.HANDLERS,
-            **rnn.HANDLERS,
-            **losses.HANDLERS,
-            **no_meta.HANDLERS,
-            **sparse.HANDLERS,
-            **routing.HANDLERS,
-            **tokens.HANDLERS,
+            **fast_paths.SHAPE_FUNCTIONS,
+            **shape_functions.SHAPE_FUNCTIONS,
+            **convolutions.SHAPE_FUNCTIONS,
+            **dynamic_shapes.SHAPE_FUNCTIONS,
+            **rnn.SHAPE_FUNCTIONS,
+            **losses.SHAPE_FUNCTIONS,
+            **missing_meta_kernels.SHAPE_FUNCTIONS,
+            **sparse.SHAPE_FUNCTIONS,
+            **moe_routing.SHAPE_FUNCTIONS,
+            **generated_tokens.SHAPE_FUNCTIONS,
         }
-        self._kinds: dict[Any, Any] = {**calls.KINDS, **insides.KINDS, **reductions.KINDS, **routing.KINDS}
-        self.sums = Sums()
+        self._kinds: dict[Any, Any] = {
+            **library_calls.RECORDERS,
+            **kernel_scratch.RECORDERS,
+            **reductions.RECORDERS,
+            **moe_routing.RECORDERS,
+        }
+        self.sums = InplaceGradAccumulation()
         torch._C._set_only_lift_cpu_tensors(True)
 
     # -- making tensors ---------------------------------------------------------------------------------------
@@ -155,27 +162,27 @@ class TraceMode(TorchDispatchMode):
 
     def empty_like(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> FakeTensor:
         """A new fake tensor of the shape of `tensor`, laid out as CUDA kernels lay out their results."""
-        return self.empty_strided(tensor.shape, layout.kept_strides(tensor), dtype or tensor.dtype, tensor.device)
+        return self.empty_strided(tensor.shape, strides.preserved_strides(tensor), dtype or tensor.dtype, tensor.device)
 
     # -- dispatch ---------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for kind in types:
-            if kind is not FakeTensor and kind not in self._plain_kinds and not self._is_plain(kind):
+            if kind is not FakeTensor and kind not in self._plain_classes and not self._is_plain_class(kind):
                 return NotImplemented  # a tensor made of others, such as a DTensor: its parts come back here
-            if kind in self._with_methods:
-                with moving.without_own_methods((*args, *kwargs.values())):
+            if kind in self._with_own_methods:
+                with module_to_device.as_plain_fake_tensors((*args, *kwargs.values())):
                     return self.__torch_dispatch__(func, (), args, kwargs)
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
-        if func is _ADD and self.sums.are_in_place(args):
+        if func is _ADD and self.sums.is_in_place(args):
             return args[0]
-        if _thinks_of_shapes(_FAKE) is not None:
+        if _active_dispatch_mode(_FAKE) is not None:
             return func(*args, **kwargs)
         device = _cuda_device(args)
         if device is None and "device" not in kwargs:
-            if func in _RANDOM and args[0].numel() > _RANDOM_NUMEL and args[0].device.type == "cpu":
+            if func in _RANDOM_FILLS and args[0].numel() > _MIN_SKIPPED_NUMEL and args[0].device.type == "cpu":
                 return args[0]
             return func(*args, **kwargs)
         if kwargs.get("pin_memory"):
@@ -184,27 +191,27 @@ class TraceMode(TorchDispatchMode):
             wanted = kwargs["device"]
             if wanted is None or torch.device(wanted).type != "cuda":
                 return func(*args, **kwargs)
-            device = _indexed(wanted)
+            device = _with_index(wanted)
         with self._lock:
             return self._on_cuda(func, args, kwargs, device)
 
-    def _is_plain(self, kind: Any) -> bool:
+    def _is_plain_class(self, kind: Any) -> bool:
         """Whether a tensor class leaves operators to PyTorch; a class that is, is kept."""
         if issubclass(kind, FakeTensor):
-            self._plain_kinds.add(kind)
-            if moving.has_own_methods(kind):
-                self._with_methods.add(kind)
+            self._plain_classes.add(kind)
+            if module_to_device.is_library_subclass(kind):
+                self._with_own_methods.add(kind)
             return True
         own = getattr(kind, "__torch_dispatch__", None)
         plain = own in (None, torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
         if plain:
-            self._plain_kinds.add(kind)
+            self._plain_classes.add(kind)
         return plain
 
     def _on_cuda(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
-        way = self._ways.get(func)
+        way = self._plans.get(func)
         if way is None:
-            way = self._ways[func] = self._way_of(func)
+            way = self._plans[func] = self._plan_for(func)
         is_composite, opened, handler, for_sparse, is_factory, kind = way
         if is_composite:
             with self:
@@ -218,19 +225,19 @@ class TraceMode(TorchDispatchMode):
         if handler is not None:
             out = handler(self, func, args, kwargs)
         elif is_factory:
-            out = plain.factory(self, func, args, kwargs, device)
+            out = fast_paths.factory(self, func, args, kwargs, device)
         if out is NotImplemented:
-            out = self.by_shape(func, args, kwargs, device)
-        self.values.follow(func, args, kwargs, out)
-        if isinstance(out, FakeTensor) and out.dtype in counts.KINDS:
-            truth.follow(func, args, out)
-            counts.follow(func, args, out, self.values.of)
+            out = self.run_fake(func, args, kwargs, device)
+        self.values.propagate(func, args, kwargs, out)
+        if isinstance(out, FakeTensor) and out.dtype in mask_counts.MASK_DTYPES:
+            booleans.propagate(func, args, out)
+            mask_counts.propagate(func, args, out, self.values.of)
         if kind is not None:
             kind(self, func, args, kwargs, out)
         else:
             self.note(out)
-        if self._held:
-            self._held.clear()
+        if self._kept_until_done:
+            self._kept_until_done.clear()
         return out
 
     def scratch(self, nbytes: int, device: torch.device) -> FakeTensor:
@@ -239,30 +246,30 @@ class TraceMode(TorchDispatchMode):
         self.note(made)
         return made
 
-    def hold(self, tensors: Any) -> None:
+    def keep_until_done(self, tensors: Any) -> None:
         """Keep what an operator needs beside its results alive until it is over, its workspace included."""
-        self._held += tensors
+        self._kept_until_done += tensors
 
     def _is_composite(self, func: Any) -> bool:
         known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
         return known and func not in self._handlers
 
-    def _way_of(self, func: Any) -> _Way:
+    def _plan_for(self, func: Any) -> _DispatchPlan:
         handler, is_composite = self._handlers.get(func), self._is_composite(func)
         if handler is None and func._opname.startswith(("_foreach_", "_fused_")):
-            handler = shapes.foreach
+            handler = shape_functions.foreach
         elif handler is None and func._opname == "nms" and func.namespace == "torchvision":
-            handler = dynamic.nms
-        is_factory = func._opname in plain.FACTORIES and func.namespace == "aten"
-        opened, for_sparse = insides.OPENED.get(func), sparse.FOR_SPARSE.get(func)
-        return _Way(is_composite, opened, handler, for_sparse, is_factory, self._kinds.get(func))
+            handler = dynamic_shapes.nms
+        is_factory = func._opname in fast_paths.FACTORIES and func.namespace == "aten"
+        opened, for_sparse = kernel_scratch.DECOMPOSED.get(func), sparse.SPARSE_SHAPE_FUNCTIONS.get(func)
+        return _DispatchPlan(is_composite, opened, handler, for_sparse, is_factory, self._kinds.get(func))
 
-    def by_shape(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+    def run_fake(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
         """What `func` gives on fake tensors, by the meta kernel if there is one, else by FakeTensorMode."""
         if self.groups is not None and func.namespace in ("c10d", "_c10d_functional"):
             self.groups.used_by_operator(func.namespace, args)
-        if "device" not in kwargs and self._meta_will_do(func):
-            out = self._by_meta(func, args, kwargs, device)
+        if "device" not in kwargs and self._has_usable_meta_kernel(func):
+            out = self._run_meta(func, args, kwargs, device)
             if out is not NotImplemented:
                 return out
         if device.index is None or "device" in kwargs:
@@ -270,29 +277,29 @@ class TraceMode(TorchDispatchMode):
         try:
             return self.fake.dispatch(func, (FakeTensor,), args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException, NotImplementedError) as error:
-            if _is_written_in_operators(func):
+            if _is_composite_explicit(func):
                 with self:
-                    return func._op_dk(_COMPOSITE, *args, **kwargs)
+                    return func._op_dk(_COMPOSITE_EXPLICIT, *args, **kwargs)
             raise Untraceable(f"`{func.name()}` cannot be traced: its result is not known from shapes alone") from error
 
-    def _by_meta(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+    def _run_meta(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
         """What the meta kernel gives, or gave before; NotImplemented where it refuses."""
-        key = self.remembered.key_of(func, args, kwargs, device)
+        key = self.meta_cache.key_of(func, args, kwargs, device)
         if key is not None:
-            out = self.remembered.find(self, key, args, device)
+            out = self.meta_cache.find(self, key, args, device)
             if out is not NotImplemented:
                 return out
         try:
-            out = in_kernel(self.fake, func, *args, **kwargs)
+            out = run_meta_kernel(self.fake, func, *args, **kwargs)
         except (RuntimeError, NotImplementedError, TypeError):
             # A mixture of devices, usually; FakeTensorMode knows the rules, and raises the proper error.
             return NotImplemented
-        out = self._wrap_all(out, device)
+        out = self._wrap_outputs(out, device)
         if key is not None:
-            self.remembered.keep(key, args, out)
+            self.meta_cache.keep(key, args, out)
         return out
 
-    def _meta_will_do(self, func: Any) -> bool:
+    def _has_usable_meta_kernel(self, func: Any) -> bool:
         known = self._has_meta.get(func)
         if known is None:
             special = func in torch._subclasses.fake_impls.op_implementations_dict
@@ -304,16 +311,16 @@ class TraceMode(TorchDispatchMode):
             known = self._has_meta[func] = has_kernel and not special and not tags
         return known
 
-    def _wrap_all(self, out: Any, device: torch.device) -> Any:
+    def _wrap_outputs(self, out: Any, device: torch.device) -> Any:
         if isinstance(out, torch.Tensor):
             return out if isinstance(out, FakeTensor) else self.wrap(out, device)
         if isinstance(out, (list, tuple)):
-            return type(out)([self._wrap_all(each, device) for each in out])
+            return type(out)([self._wrap_outputs(each, device) for each in out])
         return out
 
     # -- threads ----------------------------------------------------------------------------------------------
 
-    def cover_threads(self) -> None:
+    def enter_in_new_threads(self) -> None:
         """Let threads that the script starts see the same GPU: a mode is for one thread only."""
         begin: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
@@ -325,22 +332,22 @@ class TraceMode(TorchDispatchMode):
 
     # -- telling the recorder ---------------------------------------------------------------------------------
 
-    def tell_belief(self, why: str) -> None:
+    def warn_assumed(self, why: str) -> None:
         """Warn that values which are believed decide something; of generated tokens once, with the script's line."""
-        if why == DRAWN:
+        if why == RANDOM_CHOICE:
             return
-        if why != GENERATED:
+        if why != GENERATED_TEXT:
             self.recorder.warn(why)
-        elif not self.tokens.are_told:
-            self.tokens.are_told = True
-            place = places.of_call()
+        elif not self.tokens.warned:
+            self.tokens.warned = True
+            place = script_location.call_location()
             self.recorder.warn(f"{why}, and so are rewards of them{f' ({place})' if place else ''}")
 
     def note(self, out: Any) -> None:
         """Record the storages of a result."""
         if isinstance(out, FakeTensor):
             if out.fake_device.type == "cuda":
-                self.recorder.saw(out)
+                self.recorder.record_storage(out)
         elif isinstance(out, (list, tuple)):
             for each in out:
                 self.note(each)
@@ -348,12 +355,14 @@ class TraceMode(TorchDispatchMode):
     def call(self, kind: str, device: torch.device, **params: object) -> None:
         """Record a library call."""
         thread = "main" if threading.get_ident() == self._main else "autograd"
-        self.recorder.op(kind, thread, params, device.index or 0)
+        self.recorder.record_call(kind, thread, params, device.index or 0)
 
 
-def _is_written_in_operators(func: Any) -> bool:
+def _is_composite_explicit(func: Any) -> bool:
     """Whether a library's operator has one implementation for every device, which calls others."""
-    return func.namespace != "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE.name)
+    return func.namespace != "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), _COMPOSITE_EXPLICIT.name
+    )
 
 
 def _cuda_device(args: Any) -> torch.device | None:
@@ -370,7 +379,7 @@ def _cuda_device(args: Any) -> torch.device | None:
                 elif not isinstance(each, torch.Tensor) and each is not None:
                     break
         elif isinstance(arg, torch.device) and arg.type == "cuda":  # of `.to`, undivided under inference mode
-            return _indexed(arg)
+            return _with_index(arg)
     return None
 
 
@@ -378,7 +387,7 @@ def _any_sparse(args: Any) -> bool:
     return any(isinstance(each, FakeTensor) and each.layout is torch.sparse_coo for each in args)
 
 
-def _indexed(device: Any) -> torch.device:
+def _with_index(device: Any) -> torch.device:
     device = torch.device(device)
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
 

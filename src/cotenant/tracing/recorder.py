@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 
 
-class Recorder:
+class TraceRecorder:
     """Events so far. One per traced process; called from the main and the autograd thread, never at once."""
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Recorder:
         self.live_bytes: Counter[int] = Counter()  # by GPU
         self.peak_bytes: Counter[int] = Counter()
         self.limit: Callable[[int, int], None] | None = None  # asked before a storage of so many bytes, on a GPU
-        self._ops: list[OpCall] = []
+        self._ops: list[LibraryCall] = []
         self._op_ids: dict[object, int] = {}
         self._modules: list[str] = []
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self.layers: dict[int, list[list[object]]] = {}
 
-    def restart(self, header: dict[str, object]) -> None:
+    def reset(self, header: dict[str, object]) -> None:
         """Forget everything recorded; tensors that still live are no part of the trace."""
         limit = self.limit
         self.__init__()  # type: ignore[misc]
@@ -50,17 +50,17 @@ class Recorder:
 
     # -- storages ---------------------------------------------------------------------------------------------
 
-    def saw(self, tensor: torch.Tensor) -> None:
+    def record_storage(self, tensor: torch.Tensor) -> None:
         """Note the storage of a fake CUDA tensor, if it is new; of a sparse one, those of its parts."""
         if tensor.layout is not torch.strided:
-            for part in parts_of(tensor):
-                self.saw(part)
+            for part in sparse_parts(tensor):
+                self.record_storage(part)
             return
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:
-            self._born(storage, tensor.device.index or 0)
+            self._record_alloc(storage, tensor.device.index or 0)
 
-    def _born(self, storage: torch.UntypedStorage, device: int) -> None:
+    def _record_alloc(self, storage: torch.UntypedStorage, device: int) -> None:
         key = storage._cdata
         number = len(self._sizes)
         nbytes = storage.nbytes()
@@ -72,13 +72,13 @@ class Recorder:
         self._devices.append(device)
         self.live_bytes[device] += nbytes
         self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
-        self._refs[key] = weakref.ref(storage, functools.partial(self._gone, key))
+        self._refs[key] = weakref.ref(storage, functools.partial(self._storage_freed, key))
         self._actions.append(("alloc", number, nbytes, self.phase, self._module(), self.streams.get(device, 0), device))
 
-    def _gone(self, key: int, _: object) -> None:
-        self._ended(key)
+    def _storage_freed(self, key: int, _: object) -> None:
+        self._record_free(key)
 
-    def _ended(self, key: int) -> None:
+    def _record_free(self, key: int) -> None:
         number = self._live.pop(key, None)
         self._refs.pop(key, None)
         if number is not None:
@@ -86,15 +86,15 @@ class Recorder:
             self.live_bytes[device] -= self._sizes[number]
             self._actions.append(("free", number, 0, self.phase, "", self.streams.get(device, 0), device))
 
-    def resized(self, storage: torch.UntypedStorage) -> None:
+    def record_resize(self, storage: torch.UntypedStorage) -> None:
         """Note that a known storage changed its size in place: the old block goes, a new one comes."""
         key = storage._cdata
         number = self._live.get(key)
         if number is None or self._sizes[number] == storage.nbytes():
             return
         category = self._category.get(number)
-        self._ended(key)
-        self._born(storage, self._devices[number])
+        self._record_free(key)
+        self._record_alloc(storage, self._devices[number])
         if category:
             self._category[self._live[key]] = category
 
@@ -104,7 +104,7 @@ class Recorder:
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
             return
         if tensor.layout is not torch.strided:
-            for part in parts_of(tensor):
+            for part in sparse_parts(tensor):
                 self.classify(part, category, again=again)
             return
         number = self._live.get(tensor.untyped_storage()._cdata)
@@ -113,13 +113,13 @@ class Recorder:
 
     # -- everything else --------------------------------------------------------------------------------------
 
-    def op(self, kind: str, thread: str, params: Mapping[str, object], device: int) -> None:
+    def record_call(self, kind: str, thread: str, params: Mapping[str, object], device: int) -> None:
         """Note a library call whose workspace depends on the GPU."""
         key = (kind, thread, tuple(params.items()))
         number = self._op_ids.get(key)
         if number is None:
             number = self._op_ids[key] = len(self._ops)
-            self._ops.append(OpCall(kind=kind, thread=thread, params=dict(params)))
+            self._ops.append(LibraryCall(kind=kind, thread=thread, params=dict(params)))
         self._actions.append(("op", number, 0, self.phase, self._module(), self.streams.get(device, 0), device))
 
     def enter_phase(self, phase: str) -> str:
@@ -180,7 +180,7 @@ class Recorder:
         for action, number, nbytes, phase, module, stream, device in actions:
             category = ""
             if action == "alloc":
-                category = self._category.get(number) or _guess(phase, freed_in.get(number))
+                category = self._category.get(number) or _guess_category(phase, freed_in.get(number))
             events.append(MemoryEvent(action, number, nbytes, category, phase, module, stream, device))  # type: ignore[arg-type]
         header = {**self.header, "steps": self.steps, "layers": self.layers.get(1) or self.layers.get(0, [])}
         return MemoryTrace(
@@ -188,12 +188,12 @@ class Recorder:
         )
 
 
-def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Indices and values of a sparse tensor; other layouts are not followed."""
     return getattr(tensor, "_cotenant_parts", ())
 
 
-def _guess(born: str, died: str | None) -> str:
+def _guess_category(born: str, died: str | None) -> str:
     if born == "forward" and died != "forward":
         return "activation"
     if born == "load" and died != "load":

@@ -172,17 +172,17 @@ def test_not_a_trace(events, message):
 
 def test_a_storage_to_spare_is_left_out_where_there_is_no_memory():
     events = [alloc(1, 60), alloc(2, 60, "workspace"), free(2), alloc(3, 30), free(1), free(3)]
-    result = run(*events, capacity_bytes=100 * MiB, spare={2})
+    result = run(*events, capacity_bytes=100 * MiB, optional_storages={2})
     assert result.oom is None
-    assert result.spared == 1
+    assert result.skipped_storages == 1
     assert result.retries == 1
     assert result.peak_reserved_bytes == 90 * MiB
     assert run(*events, capacity_bytes=100 * MiB).oom is not None
 
 
 def test_a_storage_to_spare_is_taken_where_there_is_memory():
-    result = run(alloc(1, 60), alloc(2, 60, "workspace"), free(2), spare={2})
-    assert (result.spared, result.peak_reserved_bytes) == (0, 120 * MiB)
+    result = run(alloc(1, 60), alloc(2, 60, "workspace"), free(2), optional_storages={2})
+    assert (result.skipped_storages, result.peak_reserved_bytes) == (0, 120 * MiB)
 
 
 @pytest.mark.parametrize(("descending", "reserved_mib"), [(True, 100), (False, 160)])

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from cotenant.allocator import rules_for
-from cotenant.allocator.versions import TABLE
+from cotenant.allocator.versions import RULES_BY_VERSION
 from cotenant.core.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def test_row_of_a_version(version, since):
 def test_newer_than_the_table_is_marked(version):
     rules = rules_for(version)
     assert rules.beyond_table
-    assert rules.option_keys == TABLE[-1].option_keys
+    assert rules.option_keys == RULES_BY_VERSION[-1].option_keys
 
 
 @pytest.mark.parametrize("version", ["2.3.1", "1.13"])
@@ -50,12 +50,12 @@ def test_no_version(version):
 
 
 def test_rows_are_in_order_and_name_their_sources():
-    assert [row.since for row in TABLE] == sorted({row.since for row in TABLE})
-    assert all(row.sources for row in TABLE)
+    assert [row.since for row in RULES_BY_VERSION] == sorted({row.since for row in RULES_BY_VERSION})
+    assert all(row.sources for row in RULES_BY_VERSION)
 
 
 def test_keys_are_only_added():
-    for older, newer in itertools.pairwise(TABLE):
+    for older, newer in itertools.pairwise(RULES_BY_VERSION):
         assert older.option_keys <= newer.option_keys
 
 
@@ -70,4 +70,4 @@ def test_keys_are_only_added():
     ],
 )
 def test_key_appears_in(key, first):
-    assert min(row.since for row in TABLE if key in row.option_keys) == first
+    assert min(row.since for row in RULES_BY_VERSION if key in row.option_keys) == first

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.study.published import MeasuredScript
+from cotenant.demo.published import MeasuredScript
 
 ROOT = Path(__file__).parents[3]
 

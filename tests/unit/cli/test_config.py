@@ -43,7 +43,7 @@ def test_origins(home, capsys, monkeypatch):
 def test_json(home, capsys):
     assert main(["config", "show", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["settings"]
-    assert {"section": "daemon", "key": "durable", "value": "full", "origin": "default"} in found
+    assert {"section": "daemon", "key": "fsync", "value": "full", "origin": "default"} in found
 
 
 def test_check(home, capsys):

@@ -22,14 +22,14 @@ from cotenant.cli.demo_text import (
 )
 from cotenant.core.job import Done, Running, Starting
 from cotenant.core.units import GiB
-from cotenant.study.demo_gpu import Measured
-from cotenant.study.demo_server import Progress
-from cotenant.study.examples import Estimated
-from cotenant.study.published import MeasuredScript
+from cotenant.demo.examples import ScriptEstimate
+from cotenant.demo.gpu import DemoMeasurement
+from cotenant.demo.published import MeasuredScript
+from cotenant.demo.server import DemoStatus
 
 
-def a_result(gib=9.0, *, fake=5.0, problem=None) -> Estimated:
-    return Estimated(
+def a_result(gib=9.0, *, fake=5.0, problem=None) -> ScriptEstimate:
+    return ScriptEstimate(
         measured=MeasuredScript(
             script="net.py",
             args=("--batch-size", "8"),
@@ -43,7 +43,7 @@ def a_result(gib=9.0, *, fake=5.0, problem=None) -> Estimated:
     )
 
 
-def a_progress(elapsed=60.0, *, total=4, states=()) -> Progress:
+def a_progress(elapsed=60.0, *, total=4, states=()) -> DemoStatus:
     jobs = [dataclasses.replace(a_job(i), state=state) if state else a_job(i) for i, state in enumerate(states, 1)]
     gpu = {
         "index": 0,
@@ -52,7 +52,7 @@ def a_progress(elapsed=60.0, *, total=4, states=()) -> Progress:
         "memory_total_bytes": 40 * GiB,
         "residents": [{"job_id": 1, "name": "bert"}, {"job_id": 2, "name": "vgg"}],
     }
-    return Progress(elapsed_s=elapsed, total=total, jobs=jobs, gpus=[gpu])
+    return DemoStatus(elapsed_s=elapsed, total=total, jobs=jobs, gpus=[gpu])
 
 
 DONE = Done(outcome="completed", at_s=1)
@@ -131,9 +131,9 @@ def test_comparison_line_has_no_trailing_space():
 @pytest.mark.parametrize(
     ("real", "wanted"),
     [
-        pytest.param(Measured(reason="no GPU here"), "Nothing was run on a real GPU: no GPU here.", id="no GPU"),
+        pytest.param(DemoMeasurement(reason="no GPU here"), "Nothing was run on a real GPU: no GPU here.", id="no GPU"),
         pytest.param(
-            Measured(script="mlp", gpu="T4", estimated_bytes=9 * GiB, measured_bytes=10 * GiB),
+            DemoMeasurement(script="mlp", gpu="T4", estimated_bytes=9 * GiB, measured_bytes=10 * GiB),
             "On the T4 of this machine, mlp was estimated at 9.0 GiB and held 10.0 GiB when it ran (-10.0%).",
             id="a GPU",
         ),

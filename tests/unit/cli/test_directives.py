@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli import directives, jobspec
-from cotenant.cli.jobspec import with_directives
+from cotenant.cli import directives, job_builder
+from cotenant.cli.job_builder import with_directives
 from cotenant.core.errors import JobFileError
 
 PARAMETERS = {
-    name: each.annotation for name, each in inspect.signature(jobspec.describe, eval_str=True).parameters.items()
+    name: each.annotation for name, each in inspect.signature(job_builder.build_job, eval_str=True).parameters.items()
 }
 
 
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 def read(text):
     Path("job.sh").write_text(text)
-    return directives.read(Path("job.sh"), directives.options_of(PARAMETERS))
+    return directives.parse_directives(Path("job.sh"), directives.directive_options(PARAMETERS))
 
 
 def given(**values):

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.cli.estimate_batch import Batch
-from cotenant.cli.estimate_extras import Extras
+from cotenant.cli.estimate_batch import BatchSizeQuery
+from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.core.errors import CotenantError, TraceError, UsageError
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import profile
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import gpu_spec
 from traces import a_trace, alloc, steps
 
-GPU = profile("A100-40GB")
+GPU = gpu_spec("A100-40GB")
 REQUEST = EstimateRequest(command=("train.py",), workdir=".", gpu="A100-40GB")
 
 
 def extras(*, plot=None, snapshot=None):
-    return Extras(fits_on=False, what_if=False, utilization=False, plot=plot, snapshot=snapshot, batch=None)
+    return EstimateReports(fits_on=False, what_if=False, utilization=False, plot=plot, snapshot=snapshot, batch=None)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ class Scripted:
 
 
 def search(trace_of, limit_mib):
-    batch = Batch(argument="--batch-size", limit_bytes=limit_mib * MiB)
+    batch = BatchSizeQuery(argument="--batch-size", limit_bytes=limit_mib * MiB)
     return batch.search(REQUEST, Scripted(trace_of), json=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli import job_program, jobspec, words
+from cotenant.cli import job_builder, job_command, slurm_options
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import GiB, MiB
 
@@ -29,7 +29,7 @@ def script(folder, name="train.py", text="", mode=0o644):
 
 
 def test_plain_job(folder):
-    job = jobspec.describe(command=[script(folder), "--lr", "1"])
+    job = job_builder.build_job(command=[script(folder), "--lr", "1"])
     assert job["command"] == [f"{HERE}/python", "train.py", "--lr", "1"]
     assert (job["name"], job["gpus"], job["workdir"]) == ("train", 1, str(folder))
     assert (job["declared_bytes"], job["priority"], job["time_limit_s"], job["after"]) == (None, 0, None, [])
@@ -38,7 +38,7 @@ def test_plain_job(folder):
 
 def test_all_options(folder):
     (folder / "sub").mkdir()
-    job = jobspec.describe(
+    job = job_builder.build_job(
         command=["true"],
         job_name="n",
         gres="gpu:2",
@@ -55,7 +55,7 @@ def test_all_options(folder):
         export="NONE",
         max_attempts=2,
     )
-    assert (job["gpus"], job["declared_bytes"], job["exclusive"], job["slowdown_bound"]) == (2, 12 * GiB, True, 1.5)
+    assert (job["gpus"], job["declared_bytes"], job["exclusive"], job["max_slowdown"]) == (2, 12 * GiB, True, 1.5)
     assert (job["time_limit_s"], job["after"], job["priority"], job["max_attempts"]) == (3600.0, ["3", "4"], -5, 2)
     assert (job["stdout_path"], job["stderr_path"]) == (f"{folder}/sub/o-%j", f"{folder}/sub/e-%j")
     assert (job["name"], job["workdir"], job["estimator"]) == ("n", f"{folder}/sub", "traced")
@@ -63,7 +63,7 @@ def test_all_options(folder):
 
 
 def test_output_alone_takes_the_errors_too(folder):
-    job = jobspec.describe(command=["true"], output="/x/o")
+    job = job_builder.build_job(command=["true"], output="/x/o")
     assert (job["stdout_path"], job["stderr_path"]) == ("/x/o", "/x/o")
 
 
@@ -81,13 +81,13 @@ def test_resolve(folder, words, argv):
     script(folder, "a.py")
     script(folder, "b.sh")
     script(folder, "tool", mode=0o755)
-    found = job_program.resolve(words, f"{HERE}:/usr/bin:/bin", moved=False)
+    found = job_command.resolve(words, f"{HERE}:/usr/bin:/bin", moved=False)
     assert found == [each.format(folder=folder) for each in argv]
 
 
 def test_a_job_that_runs_elsewhere_gets_the_script_by_its_full_path(folder):
     script(folder)
-    assert job_program.resolve(["train.py"], HERE, moved=True)[1] == f"{folder}/train.py"
+    assert job_command.resolve(["train.py"], HERE, moved=True)[1] == f"{folder}/train.py"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint)
     script(folder)
     script(folder, "plain")
     with pytest.raises(UsageError) as caught:
-        job_program.resolve(words, path, moved=False)
+        job_command.resolve(words, path, moved=False)
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
@@ -116,24 +116,24 @@ def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint)
     ("text", "count"), [(None, None), ("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)]
 )
 def test_gres(text, count):
-    assert words.gres_count(text) == count
+    assert slurm_options.parse_gres(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100", "gpu:1025", "gpu:\u0661:\u0661"])
 def test_other_gres_is_refused(text):
     with pytest.raises(UsageError, match=r"is not understood|is no number from 1 to 1024"):
-        words.gres_count(text)
+        slurm_options.parse_gres(text)
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("a100:4", 4), ("1024", 1024)])
 def test_gpus(text, count):
-    assert words.gpu_count(text) == count
+    assert slurm_options.parse_gpus(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "a100", "1025", "two", "1.5"])
 def test_no_gpus(text):
     with pytest.raises(UsageError, match="is no number from 1 to 1024"):
-        words.gpu_count(text)
+        slurm_options.parse_gpus(text)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_no_gpus(text):
 )
 def test_dependencies(text, fields):
     nothing = {"after": [], "after_any": [], "after_failed": [], "singleton": False}
-    assert words.dependencies(text) == {**nothing, **fields}
+    assert slurm_options.parse_dependencies(text) == {**nothing, **fields}
 
 
 @pytest.mark.parametrize("text", ["3", "aftercorr:3", "afterok", "afterok:", "afterok:3,", "singleton:3", "AFTEROK:3"])
 def test_other_dependencies_are_refused(text):
     with pytest.raises(UsageError, match="is not understood"):
-        words.dependencies(text)
+        slurm_options.parse_dependencies(text)
 
 
 def test_jobs_to_wait_for_are_looked_up():
-    job = {**words.dependencies("afterok:3:7_1,afterany:4"), "name": "n"}
-    assert words.with_ids(job, lambda refs: [int(each[0]) * 10 for each in refs]) == {
+    job = {**slurm_options.parse_dependencies("afterok:3:7_1,afterany:4"), "name": "n"}
+    assert slurm_options.resolve_dependencies(job, lambda refs: [int(each[0]) * 10 for each in refs]) == {
         "after": [30, 70],
         "after_any": [40],
         "after_failed": [],
@@ -184,20 +184,20 @@ def test_jobs_to_wait_for_are_looked_up():
     ],
 )
 def test_options_that_stand_alone(options, field, value):
-    assert jobspec.describe(command=["true"], **options)[field] == value
+    assert job_builder.build_job(command=["true"], **options)[field] == value
 
 
 def test_the_mask_of_the_shell_goes_along():
     before = os.umask(0o027)
     try:
-        assert jobspec.describe(command=["true"])["umask"] == 0o027
+        assert job_builder.build_job(command=["true"])["umask"] == 0o027
     finally:
         assert os.umask(before) == 0o027, "asking has not changed it"
 
 
 def test_nice_and_priority_are_one_thing():
     with pytest.raises(UsageError, match="--nice and --priority"):
-        jobspec.describe(command=["true"], nice=1, priority=1)
+        job_builder.build_job(command=["true"], nice=1, priority=1)
 
 
 ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
@@ -214,12 +214,12 @@ ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
     ],
 )
 def test_environment(export, env):
-    assert words.environment(export, ENV) == env
+    assert slurm_options.exported_environment(export, ENV) == env
 
 
 def test_a_variable_that_is_not_set_is_refused():
     with pytest.raises(UsageError, match="names `NOPE`, which is not set"):
-        words.environment("NOPE", ENV)
+        slurm_options.exported_environment("NOPE", ENV)
 
 
 def test_a_folder_that_is_gone(folder, monkeypatch):
@@ -227,7 +227,7 @@ def test_a_folder_that_is_gone(folder, monkeypatch):
     monkeypatch.chdir(folder / "gone")
     (folder / "gone").rmdir()
     with pytest.raises(UsageError, match="the folder you are in is gone"):
-        jobspec.describe(command=["true"])
+        job_builder.build_job(command=["true"])
 
 
 RAD = "# c\nconda activate tf\npython t.py\nm.model\nd\n32\nexclusive\n2\n2048\n3000\n40000\n8000\n"
@@ -238,26 +238,26 @@ RAD = "# c\nconda activate tf\npython t.py\nm.model\nd\n32\nexclusive\n2\n2048\n
     [("measured", 2048 * MiB), ("horus", 3000 * MiB), ("faketensor", None), ("gpumemnet", 8000 * MiB), ("none", None)],
 )
 def test_rad_file(folder, choice, declared):
-    job = jobspec.describe(command=[script(folder, "j.rad", RAD)], rad_memory=choice)
+    job = job_builder.build_job(command=[script(folder, "j.rad", RAD)], rad_memory=choice)
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("j", 2, declared)
     assert job["source"] == f"{folder}/j.rad"
     assert job["command"][:2] == ["bash", "-lc"]
 
 
 def test_options_win_over_the_rad_file(folder):
-    job = jobspec.describe(command=[script(folder, "j.rad", RAD)], gpu_mem="1G", gpus="1", job_name="n")
+    job = job_builder.build_job(command=[script(folder, "j.rad", RAD)], gpu_mem="1G", gpus="1", job_name="n")
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("n", 1, GiB)
 
 
 def test_rad_file_takes_no_arguments(folder):
     with pytest.raises(UsageError, match="`--lr` follows it"):
-        jobspec.describe(command=[script(folder, "j.rad", RAD), "--lr"])
+        job_builder.build_job(command=[script(folder, "j.rad", RAD), "--lr"])
 
 
 def test_rad_file_that_is_no_text(folder):
     (folder / "j.rad").write_bytes(b"# ok\n\xff\xfe\n")
     with pytest.raises(JobFileError, match=r"j.rad:2: is not UTF-8 text"):
-        jobspec.describe(command=["j.rad"])
+        job_builder.build_job(command=["j.rad"])
 
 
 @pytest.mark.parametrize(
@@ -272,11 +272,11 @@ def test_rad_file_that_is_no_text(folder):
 )
 def test_refused(change, message):
     with pytest.raises(UsageError, match=message):
-        jobspec.describe(command=["true"], **change)
+        job_builder.build_job(command=["true"], **change)
 
 
 def test_retries_and_a_time_slot():
-    job = jobspec.describe(command=["true"], retries=2, time_slot="1:30:00")
-    assert (job["retries"], job["slot_s"]) == (2, 5400.0)
-    plain = jobspec.describe(command=["true"])
-    assert (plain["retries"], plain["slot_s"]) == (0, None)
+    job = job_builder.build_job(command=["true"], retries=2, time_slot="1:30:00")
+    assert (job["retries"], job["time_slice_s"]) == (2, 5400.0)
+    plain = job_builder.build_job(command=["true"])
+    assert (plain["retries"], plain["time_slice_s"]) == (0, None)

@@ -18,7 +18,7 @@ def gpu(**fields):
         "mig_parent": None,
         "memory_total_bytes": 40 * GiB,
         "residents": [],
-        "strangers_bytes": 0,
+        "foreign_bytes": 0,
         **fields,
     }
 
@@ -98,7 +98,7 @@ def test_apply_removes_the_instances_there_are(daemon, capsys):
     ("found", "message"),
     [
         (gpu(residents=[{"job_id": 8}]), "jobs run on GPU 0: 8"),
-        (gpu(strangers_bytes=None), "GPU 0 cannot be read, so somebody may be using it"),
+        (gpu(foreign_bytes=None), "GPU 0 cannot be read, so somebody may be using it"),
         (gpu(index=1), "no GPU 0 (known: 1)"),
         (gpu(name="Tesla T4"), "this GPU has no MIG profiles"),
     ],

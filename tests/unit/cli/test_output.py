@@ -36,7 +36,7 @@ def test_unknown_column(capsys):
 def test_names_cannot_steer_the_terminal(capsys):
     strange = "a\x1b[2J\nb\x9b"
     output.print_table([{"id": "7", "name": strange}], COLUMNS, header=False)
-    output.say(strange)
+    output.print_line(strange)
     output.report_error(CotenantError(strange))
     shown = r"a\x1b[2J\nb\x9b"
     assert capsys.readouterr() == (f"7  {shown}\n{shown}\n", "error: a\\x1b[2J\nb\\x9b\n")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cotenant.cli import jobspec, output_files
+from cotenant.cli import job_builder, output_files
 
 MISSING = "there is no folder `{0}/missing` for its output"
 
@@ -72,5 +72,5 @@ def test_nothing_is_said_of_another_machine(folder, capsys, monkeypatch):
 
 def test_submission_says_it_once(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
-    jobspec.describe(command=["true"], output="missing/out")
+    job_builder.build_job(command=["true"], output="missing/out")
     assert capsys.readouterr().err.count("no folder") == 1

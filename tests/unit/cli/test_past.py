@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.cli.history_by import print_users, print_works
-from cotenant.cli.past import BLOCKS, PLAIN, cells, mean, rows, sparkline
+from cotenant.cli.history_groups import print_users, print_workloads
+from cotenant.cli.sparkline import ASCII_BLOCKS, UNICODE_BLOCKS, history_rows, sparkline, time_buckets, weighted_mean
 
 GiB = 2**30
 
 
 def point(at_s, seconds=1.0, **values):
-    blank = dict.fromkeys(("used_bytes", "smact", "smocc", "drama", "utilization", "power_w", "most_bytes", "energy_j"))
+    blank = dict.fromkeys(("used_bytes", "smact", "smocc", "drama", "utilization", "power_w", "max_bytes", "energy_j"))
     return {"at_s": at_s, "seconds": seconds, **blank, **values}
 
 
@@ -24,35 +24,41 @@ def point(at_s, seconds=1.0, **values):
     ],
 )
 def test_a_line_of_blocks(values, line):
-    assert sparkline(values, 1.0, blocks=BLOCKS) == line
+    assert sparkline(values, 1.0, blocks=UNICODE_BLOCKS) == line
 
 
 def test_without_a_most_there_is_nothing_to_draw():
-    assert sparkline([1.0], 0.0, blocks=PLAIN) == " "
+    assert sparkline([1.0], 0.0, blocks=ASCII_BLOCKS) == " "
 
 
 def test_cells_are_means_over_time_and_gaps_stay_gaps():
     points = [point(0.0, smact=0.2), point(1.0, smact=0.6), point(2.0), point(6.0, 4.0, smact=1.0)]
-    assert cells(points, "smact", since_s=0.0, until_s=10.0, count=5) == [pytest.approx(0.4), None, None, 1.0, 1.0]
-    assert cells(points, "smact", since_s=8.0, until_s=9.0, count=1) == [1.0], "a point from before that goes on"
-    assert cells([], "smact", since_s=0.0, until_s=1.0, count=2) == [None, None]
-    assert mean(points, "smact") == pytest.approx((0.2 + 0.6 + 4.0) / 6)
-    assert mean(points, "power_w") is None
+    assert time_buckets(points, "smact", since_s=0.0, until_s=10.0, count=5) == [
+        pytest.approx(0.4),
+        None,
+        None,
+        1.0,
+        1.0,
+    ]
+    assert time_buckets(points, "smact", since_s=8.0, until_s=9.0, count=1) == [1.0], "a point from before that goes on"
+    assert time_buckets([], "smact", since_s=0.0, until_s=1.0, count=2) == [None, None]
+    assert weighted_mean(points, "smact") == pytest.approx((0.2 + 0.6 + 4.0) / 6)
+    assert weighted_mean(points, "power_w") is None
 
 
 def test_rows_of_a_gpu():
-    told = {"used_bytes": GiB, "most_bytes": 3 * GiB, "smact": 0.5, "power_w": 100.0, "energy_j": 1800.0}
+    told = {"used_bytes": GiB, "max_bytes": 3 * GiB, "smact": 0.5, "power_w": 100.0, "energy_j": 1800.0}
     gpu = {"index": 3, "memory_total_bytes": 4 * GiB, "points": [point(0.0, **told), point(1.0, **told)]}
-    found = {each["measure"]: each for each in rows(gpu, since_s=0.0, until_s=2.0)}
+    found = {each["measure"]: each for each in history_rows(gpu, since_s=0.0, until_s=2.0)}
     assert (found["memory"]["mean"], found["memory"]["most"]) == ("1.0 GiB", "3.0 GiB")
     assert (found["SMACT"]["mean"], found["power"]["most"], found["energy"]["mean"]) == ("0.50", "100 W", "1.0 Wh")
     assert len(found["SMACT"]["past"]) == 60
-    empty = {each["measure"]: each["mean"] for each in rows({**gpu, "points": []}, since_s=0.0, until_s=2.0)}
+    empty = {each["measure"]: each["mean"] for each in history_rows({**gpu, "points": []}, since_s=0.0, until_s=2.0)}
     assert set(empty.values()) == {"-"}
 
 
 def test_tables_of_users_and_of_work(capsys):
-    user = {"user": "ann", "jobs": 2, "gpu_s": 7200.0, "part_s": 3600.0, "smact": 0.5, "mean_bytes": GiB}
+    user = {"user": "ann", "jobs": 2, "gpu_s": 7200.0, "gpu_share_s": 3600.0, "smact": 0.5, "mean_bytes": GiB}
     user |= {"power_w": 200.0, "energy_j": 1.44e6, "idle_energy_j": 3.6e5}
     unknown = {**user, "user": "bob", "smact": None, "power_w": None, "energy_j": None, "idle_energy_j": None}
     print_users([user, unknown], form=None, header=False)
@@ -62,7 +68,7 @@ def test_tables_of_users_and_of_work(capsys):
     work = {"work": "python a.py", "runs": 1, "need_bytes": GiB, "is_sure": False, "least_bytes": None, "solo_s": 60.0}
     work |= {"duration_s": 61.0, "smact": None, "drama": None, "steps_hz": 12.34, "suffers": 1.5, "inflicts": None}
     work |= {"beside": [{"works": ["python b.py", ""], "seconds": 90.0, "steps_hz": None, "slowdown": 2.0}]}
-    print_works([work], form=None, header=False)
+    print_workloads([work], form=None, header=False)
     first, second = capsys.readouterr().out.splitlines()
     assert first.split() == ["1", "1.0", "GiB?", "1m01s", "-", "12.3", "x1.50", "-", "python", "a.py"]
     assert second.split(maxsplit=3) == ["1m30s", "-", "x2.00", "beside python b.py and work without a name"]

@@ -80,7 +80,7 @@ def test_other_kinds_of_gpu_are_charged_and_said(run):
     assert "run times are of `A100-40GB`; elsewhere" in out
     assert "nothing is known of T4-16GB" in out
     told = json.loads(run(*args, "--times-of", "V100", "--json")[1])["cluster"]
-    assert told["times_of"] == "V100"
+    assert told["reference_gpu"] == "V100"
     assert "of `V100`" in told["note"]
 
 
@@ -112,7 +112,7 @@ def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
 def test_options_of_policies(run):
     args = ("--trace", "t1", "--first", "20", "--policies", "most-memory", "--json", "--gpus", "1xA100-40GB")
     usual = json.loads(run(*args)[1])["policies"][0]["digest"]
-    other = json.loads(run(*args, "-o", "most-memory.settle_s=600")[1])["policies"][0]["digest"]
+    other = json.loads(run(*args, "-o", "most-memory.warmup_s=600")[1])["policies"][0]["digest"]
     assert usual != other
 
 

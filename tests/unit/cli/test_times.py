@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from cotenant.cli.times import array_tasks, begin_at_s, past_s
+from cotenant.cli.slurm_times import parse_array, parse_begin, parse_past
 from cotenant.core.errors import UsageError
 
 NOW = datetime(2026, 11, 21, 15, 30, 10, tzinfo=timezone(timedelta(hours=2)))
@@ -33,13 +33,13 @@ def at(*parts):
     ],
 )
 def test_begin(text, wanted):
-    assert begin_at_s(text, NOW) == wanted
+    assert parse_begin(text, NOW) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "now-5", "24:00", "12:60", "2026-13-01", "16"])
 def test_no_time_to_begin(text):
     with pytest.raises(UsageError, match="is no time to begin"):
-        begin_at_s(text, NOW)
+        parse_begin(text, NOW)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_no_time_to_begin(text):
     ],
 )
 def test_past(text, wanted):
-    assert past_s(text, NOW) == wanted
+    assert parse_past(text, NOW) == wanted
 
 
 @pytest.mark.parametrize("text", ["now+1hour", "tomorrow", "2parsecs ago", "soon"])
 def test_not_past(text):
     with pytest.raises(UsageError, match="is no time in the past"):
-        past_s(text, NOW)
+        parse_past(text, NOW)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_not_past(text):
     ],
 )
 def test_array(text, tasks, limit):
-    assert array_tasks(text) == (tasks, limit)
+    assert parse_array(text) == (tasks, limit)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_array(text, tasks, limit):
 )
 def test_no_array(text):
     with pytest.raises(UsageError, match="array"):
-        array_tasks(text)
+        parse_array(text)

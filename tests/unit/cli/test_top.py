@@ -56,7 +56,7 @@ class Daemon:
         return {"jobs": self.told, "counts": {"RUNNING": 1, "PENDING": 1}}
 
     def explain(self, job_id):
-        return {"reason": f"{job_id} waits", "verdicts": [{"gpu": 0, "reason": "full"}]}
+        return {"reason": f"{job_id} waits", "rejections": [{"gpu": 0, "reason": "full"}]}
 
 
 def cells(screen, name):

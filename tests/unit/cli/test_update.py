@@ -33,14 +33,14 @@ def asked(monkeypatch):
         ("--share mig --exclusive", {"exclusive": True, "share": "mig"}),
         ("--no-exclusive", {"exclusive": False}),
         ("--retries 2", {"retries": 2}),
-        ("--time-slot 1:00:00", {"slot_s": 3600.0}),
-        ("--time-slot none --time none", {"slot_s": None, "time_limit_s": None}),
+        ("--time-slot 1:00:00", {"time_slice_s": 3600.0}),
+        ("--time-slot none --time none", {"time_slice_s": None, "time_limit_s": None}),
         ("--notify none --progress none", {"notify": None, "progress": None}),
         ("--notify https://a/b --progress tqdm", {"notify": "https://a/b", "progress": "tqdm"}),
-        ("--slowdown 1.5 --gpu-mem 1G", {"declared_bytes": 2**30, "slowdown_bound": 1.5}),
+        ("--slowdown 1.5 --gpu-mem 1G", {"declared_bytes": 2**30, "max_slowdown": 1.5}),
         (
             "--slowdown none --gpu-mem none --begin none",
-            dict.fromkeys(("declared_bytes", "slowdown_bound", "begin_at_s")),
+            dict.fromkeys(("declared_bytes", "max_slowdown", "begin_at_s")),
         ),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from builders import a_job, a_spec
-from cotenant.core import codec, quick
+from cotenant.core import codec, fast_decoder
 from cotenant.core.codec import CodecError, decode, encode, to_json
 from cotenant.core.events import JobHeld, Journaled
 from cotenant.core.job import Done, Job
@@ -64,7 +64,7 @@ def test_both_ways_give_the_same(value):
 
 @pytest.mark.parametrize("value", [tree(), tree(sizes=[1, 2], texts={"a": "b"}, child=tree(), name=None, ratio=2)])
 def test_the_quick_way_is_taken_where_it_can_be(value):
-    assert quick.decoder(Tree)(value) == decode(Tree, value)
+    assert fast_decoder.decoder(Tree)(value) == decode(Tree, value)
 
 
 @pytest.mark.parametrize(

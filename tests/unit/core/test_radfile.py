@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.core.errors import JobFileError
-from cotenant.core.radfile import parse
 from cotenant.core.units import MiB
+from cotenant.jobfiles.carma import parse
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "carma" / "samples"
 GOOD = [

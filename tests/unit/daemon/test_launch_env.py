@@ -11,7 +11,7 @@ import pytest
 from builders import a_job, a_spec
 from cotenant.core.job import Attempt
 from cotenant.core.placement import Placement
-from cotenant.daemon.launch_env import PIPE, LaunchEnv
+from cotenant.daemon.attempt_services import PIPE, LaunchEnv
 
 SIM = {"COTENANT_SIM_SERVER": "/x"}
 
@@ -32,7 +32,7 @@ class Mps:
     def is_ours(self, pipe):
         return pipe.startswith("/ours/")
 
-    def failed_under(self, owner, *, ran_s, mates):
+    def server_failed_under(self, owner, *, ran_s, mates):
         return (owner, ran_s, mates) == (("GPU-a", 1234), 5.0, True)
 
     def client_env(self, uuid, uid, *, memory_limit_bytes, thread_percent):
@@ -98,10 +98,10 @@ def test_failed_under_tells_of_living_mates_on_the_same_server():
         ],
     }
     for mates, live in others.items():
-        assert env.failed_under(job, job.attempts[0], 5.0, lambda live=live: live) is mates
+        assert env.server_failed_under(job, job.attempts[0], 5.0, lambda live=live: live) is mates
     apart = a_client(5, placement("time-sliced"))
-    assert not env.failed_under(apart, apart.attempts[0], 5.0, lambda: others[True])
-    assert not LaunchEnv(SIM).failed_under(job, job.attempts[0], 5.0, lambda: others[True])
+    assert not env.server_failed_under(apart, apart.attempts[0], 5.0, lambda: others[True])
+    assert not LaunchEnv(SIM).server_failed_under(job, job.attempts[0], 5.0, lambda: others[True])
 
 
 def test_simulated_server_has_no_mps():

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from cotenant.daemon import logfiles
-from cotenant.daemon.logfiles import Output, follow
+from cotenant.daemon import log_stream
+from cotenant.daemon.log_stream import OutputLocation, follow
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(logfiles, "LOOK_S", 0.0)
+    monkeypatch.setattr(log_stream, "LOOK_S", 0.0)
 
 
 def collected(looks, *, until_end=True):
@@ -44,8 +44,8 @@ def nothing():
 
 def test_what_is_added_is_told_once_and_to_the_last_byte(tmp_path):
     path = tmp_path / "out"
-    running = Output(path=path, attempt=1, is_final=False)
-    final = Output(path=path, attempt=1, is_final=True)
+    running = OutputLocation(path=path, attempt=1, is_final=False)
+    final = OutputLocation(path=path, attempt=1, is_final=True)
     assert (
         collected([(nothing, running), (appends(path, "a"), running), (nothing, running), (appends(path, "b"), final)])
         == b"ab"
@@ -55,33 +55,33 @@ def test_what_is_added_is_told_once_and_to_the_last_byte(tmp_path):
 def test_without_following_it_ends_at_the_end_of_the_file(tmp_path):
     path = tmp_path / "out"
     path.write_text("so far")
-    assert collected([(nothing, Output(path=path, attempt=1, is_final=False))], until_end=False) == b"so far"
+    assert collected([(nothing, OutputLocation(path=path, attempt=1, is_final=False))], until_end=False) == b"so far"
 
 
 def test_a_job_not_yet_started(tmp_path):
     path = tmp_path / "out"
-    before = Output(path=None, attempt=0, is_final=False)
-    final = Output(path=path, attempt=1, is_final=True)
+    before = OutputLocation(path=None, attempt=0, is_final=False)
+    final = OutputLocation(path=path, attempt=1, is_final=True)
     assert collected([(nothing, before), (nothing, before), (appends(path, "x"), final)]) == b"x"
 
 
 def test_the_next_attempt_follows_the_rest_of_the_last(tmp_path):
     one, two = tmp_path / "1", tmp_path / "2"
-    first = Output(path=one, attempt=1, is_final=False)
-    second = Output(path=two, attempt=2, is_final=True)
+    first = OutputLocation(path=one, attempt=1, is_final=False)
+    second = OutputLocation(path=two, attempt=2, is_final=True)
     appends(two, "second")()
     assert collected([(appends(one, "fir"), first), (appends(one, "st,"), second)]) == b"first,second"
 
 
 def test_attempts_in_one_file_are_not_told_twice(tmp_path):
     path = tmp_path / "out"
-    first = Output(path=path, attempt=1, is_final=False)
-    second = Output(path=path, attempt=2, is_final=True)
+    first = OutputLocation(path=path, attempt=1, is_final=False)
+    second = OutputLocation(path=path, attempt=2, is_final=True)
     assert collected([(appends(path, "1"), first), (appends(path, "2"), second)]) == b"12"
 
 
 def test_larger_than_a_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(logfiles, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(log_stream, "CHUNK_BYTES", 4)
     path = tmp_path / "out"
     path.write_text("0123456789")
-    assert collected([(nothing, Output(path=path, attempt=1, is_final=True))]) == b"0123456789"
+    assert collected([(nothing, OutputLocation(path=path, attempt=1, is_final=True))]) == b"0123456789"

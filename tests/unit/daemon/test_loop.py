@@ -12,7 +12,7 @@ from builders import a_spec
 from cotenant.core.errors import JournalError, NoSuchJob, UsageError
 from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, JobCancelled, JobSubmitted
 from cotenant.core.job import Done, Running, Starting
-from cotenant.daemon.inputs import Ask, Change, Submit, Watch, groups
+from cotenant.daemon.messages import JobChange, Query, SubmitRequest, WaitRequest, batches
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
 from loops import TIMEOUT_S, Bench, exited, started
@@ -47,7 +47,7 @@ def test_an_end_is_on_disk_before_anybody_is_told(bench):
     bench.submit()
     bench.until(lambda: bench.engine.launched)
     bench.loop.put(exited(1))
-    assert bench.loop.watch(Watch(1, "done")).result(TIMEOUT_S).is_done
+    assert bench.loop.watch(WaitRequest(1, "done")).result(TIMEOUT_S).is_done
     assert told == [(1, True)]
 
 
@@ -57,7 +57,7 @@ def test_nobody_is_told_of_an_end_that_does_not_come_to_the_disk(bench):
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
-    watched = bench.loop.watch(Watch(1, "done"))
+    watched = bench.loop.watch(WaitRequest(1, "done"))
     bench.disk.failing = True
     bench.loop.put(exited(1))
     bench.until(lambda: isinstance(bench.state(1), Done))
@@ -108,9 +108,9 @@ def test_who_submits_may_look_at_the_jobs_once_they_are_on_disk(bench):
         return [manager.jobs[each].spec.name for each in ids], bench.disk.is_synced
 
     specs = [a_spec(name="a", hold=True), a_spec(name="b", hold=True)]
-    assert bench.loop.submit_and_look(specs, look).result(TIMEOUT_S) == (["a", "b"], True)
+    assert bench.loop.submit_and_query(specs, look).result(TIMEOUT_S) == (["a", "b"], True)
     with pytest.raises(ZeroDivisionError):
-        bench.loop.submit_and_look(specs, lambda *_: 1 / 0).result(TIMEOUT_S)
+        bench.loop.submit_and_query(specs, lambda *_: 1 / 0).result(TIMEOUT_S)
     assert len(bench.loop.ask(lambda manager: manager.jobs).result(TIMEOUT_S)) == 4, "queued whatever comes of looking"
 
 
@@ -119,7 +119,7 @@ def test_a_journal_of_the_loop_restores_the_same_jobs(bench):
     for i in range(5):
         bench.submit(a_spec(declared_bytes=2**30, name=f"{i}"))
     bench.turn()
-    bench.loop.change(Change("cancel", 2, "t")).result(TIMEOUT_S)
+    bench.loop.change(JobChange("cancel", 2, "t")).result(TIMEOUT_S)
     bench.loop.put(exited(1, code=3))
     bench.turn()
     other = Manager(policies.create("most-memory", {}))
@@ -137,11 +137,11 @@ def test_submissions_that_come_together_are_kept_together():
 
 
 def test_groups_keep_the_order_that_matters():
-    submit = Submit((a_spec(),), lambda _, ids: ids)
-    change = Change("cancel", 1, "t")
-    ask = Ask(lambda _: None)
+    submit = SubmitRequest((a_spec(),), lambda _, ids: ids)
+    change = JobChange("cancel", 1, "t")
+    ask = Query(lambda _: None)
     inputs = [submit, exited(1), started(2), exited(2), change, submit, ask]
-    assert list(groups(inputs)) == [[submit, exited(1), started(2), exited(2)], [change], [submit], [ask]]
+    assert list(batches(inputs)) == [[submit, exited(1), started(2), exited(2)], [change], [submit], [ask]]
 
 
 def test_dependency_on_an_unknown_job_is_refused(bench):
@@ -159,14 +159,14 @@ def test_a_change_that_would_do_nothing_is_refused(bench, kind, error):
     bench.submit()
     bench.until(lambda: isinstance(bench.state(1), Starting))
     with pytest.raises(UsageError, match=error):
-        bench.loop.change(Change(kind, 1, "t")).result(TIMEOUT_S)
+        bench.loop.change(JobChange(kind, 1, "t")).result(TIMEOUT_S)
 
 
 def test_cancel_stops_a_running_attempt_and_its_estimate(bench):
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
-    bench.loop.change(Change("cancel", 1, "t")).result(TIMEOUT_S)
+    bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
     assert bench.engine.stopped == [(1, 1, "cancelled")]
     assert bench.loop._estimates.cancelled == [1]
 
@@ -195,7 +195,7 @@ class TestFullDisk:
         bench.until(lambda: bench.engine.launched)
         bench.disk.full = True
         with pytest.raises(JournalError):
-            bench.loop.change(Change("cancel", 1, "t")).result(TIMEOUT_S)
+            bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
         assert bench.engine.stopped == []
 
     def test_what_has_happened_waits_in_memory(self, bench):
@@ -234,8 +234,8 @@ class TestWatch:
         bench.sample()
         bench.submit()
         bench.until(lambda: bench.engine.launched)
-        done = bench.loop.watch(Watch(1, "done"))
-        begun = bench.loop.watch(Watch(1, "started"))
+        done = bench.loop.watch(WaitRequest(1, "done"))
+        begun = bench.loop.watch(WaitRequest(1, "started"))
         bench.loop.put(started(1))
         assert begun.result(TIMEOUT_S).state == Running(attempt=1)
         assert not done.done()
@@ -244,13 +244,13 @@ class TestWatch:
 
     def test_started_is_reached_by_a_job_that_never_will(self, bench):
         bench.submit()
-        begun = bench.loop.watch(Watch(1, "started"))
-        bench.loop.change(Change("cancel", 1, "t")).result(TIMEOUT_S)
+        begun = bench.loop.watch(WaitRequest(1, "started"))
+        bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
         assert isinstance(begun.result(TIMEOUT_S).state, Done)
 
     def test_one_who_has_gone_is_forgotten(self, bench):
         bench.submit()
-        gone = bench.loop.watch(Watch(1, "done"))
+        gone = bench.loop.watch(WaitRequest(1, "done"))
         bench.turn()
         gone.cancel()
         bench.turn()
@@ -260,7 +260,7 @@ class TestWatch:
 
     def test_unknown_job(self, bench):
         with pytest.raises(NoSuchJob):
-            bench.loop.watch(Watch(5, "done")).result(TIMEOUT_S)
+            bench.loop.watch(WaitRequest(5, "done")).result(TIMEOUT_S)
 
 
 def test_a_question_that_fails_is_the_asker_s(bench):
@@ -293,6 +293,6 @@ def test_a_bug_ends_the_daemon(bench):
 
 def test_cancelled_event_is_kept_first(bench):
     bench.submit()
-    bench.loop.change(Change("cancel", 1, "why")).result(TIMEOUT_S)
+    bench.loop.change(JobChange("cancel", 1, "why")).result(TIMEOUT_S)
     last = list(bench.disk.replay())[-1]
     assert (type(last), last.cause) == (JobCancelled, "why")

@@ -15,13 +15,13 @@ import pytest
 
 from builders import a_job
 from cotenant.core.job import Done
-from cotenant.daemon import notify
-from cotenant.daemon.calls.views import ending
-from cotenant.daemon.notify import Notifier, is_address
+from cotenant.daemon import notifier as notifier_module
+from cotenant.daemon.api.views import end_message
+from cotenant.daemon.notifier import Notifier, is_url
 from cotenant.engines.processes import read_stat
 
 ME = pwd.getpwuid(os.getuid()).pw_name
-MESSAGE = ending(a_job(7, name="n", user=ME)) | {"state": "FAILED", "reason": "exit code 3", "exit_code": 3}
+MESSAGE = end_message(a_job(7, name="n", user=ME)) | {"state": "FAILED", "reason": "exit code 3", "exit_code": 3}
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
         raise RuntimeError(how)
 
     notifier._run = run
-    for each in (*map(str, range(2 * notify.THREADS)), "last"):
+    for each in (*map(str, range(2 * notifier_module.THREADS)), "last"):
         notifier.tell(each, os.getuid(), MESSAGE)
     assert over.wait(60)
     notifier.close()
-    assert sorted(each.fields["why"] for each in caplog.records) == [str(each) for each in range(2 * notify.THREADS)]
+    assert sorted(each.fields["why"] for each in caplog.records) == [str(each) for each in range(2 * notifier_module.THREADS)]
 
 
 def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):
@@ -162,7 +162,7 @@ def test_an_address_that_sends_us_elsewhere_is_not_followed(tell, hook):
     ],
 )
 def test_what_is_an_address(how, address):
-    assert is_address(how) is address
+    assert is_url(how) is address
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_is_an_address(how, address):
     ],
 )
 def test_addresses_that_nothing_can_be_sent_to(how, why):
-    found = notify.why_no_address(how)
+    found = notifier_module.why_invalid_url(how)
     assert found is None if why is None else found.startswith(why)
 
 
@@ -216,7 +216,7 @@ def test_nobody_is_at_home(tell, address):
 
 
 def test_owners_take_turns_and_none_has_two():
-    turns = notify.Turns()
+    turns = notifier_module.FairQueue()
     for uid, number in ((1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (2, 6)):
         assert turns.put(uid, ("true", {"id": number}))
 
@@ -258,8 +258,8 @@ def test_an_owner_whose_address_is_slow_keeps_nobody_waiting():
 
 
 def test_more_than_can_wait_is_dropped(monkeypatch, caplog):
-    monkeypatch.setattr(notify, "MOST_WAITING", 1)
-    monkeypatch.setattr(notify, "THREADS", 0)
+    monkeypatch.setattr(notifier_module, "MAX_QUEUED", 1)
+    monkeypatch.setattr(notifier_module, "THREADS", 0)
     notifier = Notifier(enabled=True, timeout_s=1.0)
     for _ in range(2):
         notifier.tell("true", 0, MESSAGE)
@@ -269,5 +269,5 @@ def test_more_than_can_wait_is_dropped(monkeypatch, caplog):
 
 def test_what_is_told():
     job = a_job(7)
-    told = ending(job.__class__(id=7, spec=job.spec, submitted_at_s=0.0, state=Done(outcome="oom", at_s=0.0)))
+    told = end_message(job.__class__(id=7, spec=job.spec, submitted_at_s=0.0, state=Done(outcome="oom", at_s=0.0)))
     assert (told["state"], told["ended_at"], told["exit_code"]) == ("OOM", "1970-01-01T00:00:00.000Z", 1)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import DaemonRunning, NotPermitted, UsageError
-from cotenant.daemon.access.sockets import ListeningSocket, peer_of
+from cotenant.daemon.auth.unix_socket import ListeningSocket, peer_of
+from cotenant.daemon.config import paths
 from cotenant.daemon.log import LineFormatter
-from cotenant.daemon.settings import paths
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.daemon.remote import address, remote_of
+from cotenant.daemon.remote_address import parse_address, remote_from_env
 
 TOKEN = "cot_0123abcd_" + "x" * 43
 
@@ -25,7 +25,7 @@ TOKEN = "cot_0123abcd_" + "x" * 43
     ],
 )
 def test_address(text, host, port, tls):
-    assert address(text) == (host, port, tls)
+    assert parse_address(text) == (host, port, tls)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_address(text, host, port, tls):
 )
 def test_no_address(text):
     with pytest.raises(UsageError, match="no address of a daemon"):
-        address(text)
+        parse_address(text)
 
 
 def test_none_is_named():
-    assert remote_of({}) is None
-    assert remote_of({"COTENANT_HOST": ""}) is None
+    assert remote_from_env({}) is None
+    assert remote_from_env({"COTENANT_HOST": ""}) is None
 
 
 def test_token_of_the_environment_or_of_a_file(tmp_path):
@@ -53,24 +53,24 @@ def test_token_of_the_environment_or_of_a_file(tmp_path):
         path.write_text(text + "\n")
         path.chmod(0o600)
     env = {"COTENANT_HOST": "gpu1", "HOME": str(tmp_path)}
-    assert remote_of(env).token == TOKEN.replace("x", "o")
-    assert remote_of({**env, "COTENANT_TOKEN_FILE": str(named)}).token == TOKEN.replace("x", "n")
-    assert remote_of({**env, "COTENANT_TOKEN_FILE": str(named), "COTENANT_TOKEN": TOKEN}).token == TOKEN
+    assert remote_from_env(env).token == TOKEN.replace("x", "o")
+    assert remote_from_env({**env, "COTENANT_TOKEN_FILE": str(named)}).token == TOKEN.replace("x", "n")
+    assert remote_from_env({**env, "COTENANT_TOKEN_FILE": str(named), "COTENANT_TOKEN": TOKEN}).token == TOKEN
     own.chmod(0o640)
     with pytest.raises(UsageError, match="can be read by others"):
-        remote_of(env)
+        remote_from_env(env)
     own.unlink()
     with pytest.raises(UsageError, match="no token"):
-        remote_of(env)
+        remote_from_env(env)
 
 
 @pytest.mark.parametrize("token", ["cot_a b", "cot_\x00", "cot_é", "cot_a\r\nx-evil: 1"])
 def test_a_token_goes_into_no_header_that_it_would_break(token):
     with pytest.raises(UsageError, match="characters"):
-        remote_of({"COTENANT_HOST": "gpu1", "COTENANT_TOKEN": token})
+        remote_from_env({"COTENANT_HOST": "gpu1", "COTENANT_TOKEN": token})
 
 
 def test_certificates_that_are_none(tmp_path):
     env = {"COTENANT_HOST": "gpu1", "COTENANT_TOKEN": TOKEN, "COTENANT_CA": str(tmp_path / "none")}
     with pytest.raises(UsageError, match="COTENANT_CA"):
-        remote_of(env).connection(1.0)
+        remote_from_env(env).connection(1.0)

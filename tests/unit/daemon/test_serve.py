@@ -11,9 +11,9 @@ from cotenant.core.errors import BackendError, UnknownName, UsageError
 from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import Attempt, AttemptExit, ProcessId, Queued, Running, Starting
 from cotenant.core.placement import Placement
-from cotenant.core.ports import AttemptRef, Found
+from cotenant.core.ports import AttemptRef, RecoveredAttempt
+from cotenant.daemon.config import loader as layers
 from cotenant.daemon.serve import reports_of, serve
-from cotenant.daemon.settings import config as layers
 from cotenant.daemon.setup import open_gpus, scaled_options
 from cotenant.scheduling import recovery
 
@@ -43,7 +43,7 @@ EXITED = AttemptExited(
 )
 def test_what_is_found_becomes_events(state, started, exited, reports):
     job = replace(a_job(1), state=state(attempt=1))
-    found = reports_of([job], [Found(ref=REF, started=started, exited=exited)], at_s=3.0)
+    found = reports_of([job], [RecoveredAttempt(ref=REF, started=started, exited=exited)], at_s=3.0)
     told = [each.exit.reason if isinstance(each, AttemptExited) else type(each).__name__ for each in found]
     assert told == reports
 
@@ -52,16 +52,16 @@ def test_an_attempt_that_never_ran_is_tried_again_as_it_was():
     placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=5)
     end = AttemptExit(exit_code=None, signal=None, reason="never-ran", detail="the daemon ended before it started")
     attempt = Attempt(number=1, placement=placement, placed_at_s=0.0, ended_at_s=1.0, exit=end)
-    job = replace(a_job(1), attempts=(attempt,), floor_bytes=7, state=Queued(since_s=0.0))
-    assert recovery.verdict(job) == recovery.Retry(
-        floor_bytes=7, exclusive=False, reason="retry: the daemon ended before it started"
+    job = replace(a_job(1), attempts=(attempt,), min_memory_bytes=7, state=Queued(since_s=0.0))
+    assert recovery.after_exit(job) == recovery.Retry(
+        min_memory_bytes=7, exclusive=False, reason="retry: the daemon ended before it started"
     )
 
 
 def test_seconds_in_options_count_virtual_time():
-    scaled = scaled_options("most-memory", {"settle_s": 30.0, "smact_limit": 0.5}, 60.0)
-    assert (scaled["settle_s"], scaled["smact_limit"], scaled["keep_after_s"]) == (0.5, 0.5, 1800.0 / 60)
-    assert scaled_options("most-memory", {"settle_s": 30.0}, 1.0) == {"settle_s": 30.0}
+    scaled = scaled_options("most-memory", {"warmup_s": 30.0, "smact_limit": 0.5}, 60.0)
+    assert (scaled["warmup_s"], scaled["smact_limit"], scaled["reserve_after_s"]) == (0.5, 0.5, 1800.0 / 60)
+    assert scaled_options("most-memory", {"warmup_s": 30.0}, 1.0) == {"warmup_s": 30.0}
     assert scaled_options("exclusive", {}, 60.0) == {}
 
 

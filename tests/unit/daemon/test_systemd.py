@@ -27,14 +27,14 @@ def listener():
 def test_tells_by_path(listener):
     receiver, path = listener
     receiver.bind(str(path))
-    assert systemd.tell("READY=1", {"NOTIFY_SOCKET": str(path)})
+    assert systemd.notify_systemd("READY=1", {"NOTIFY_SOCKET": str(path)})
     assert receiver.recv(100) == b"READY=1"
 
 
 def test_tells_by_abstract_name(listener):
     receiver, path = listener
     receiver.bind(f"\0{path}")
-    assert systemd.tell("READY=1", {"NOTIFY_SOCKET": f"@{path}"})
+    assert systemd.notify_systemd("READY=1", {"NOTIFY_SOCKET": f"@{path}"})
     assert receiver.recv(100) == b"READY=1"
 
 
@@ -42,7 +42,7 @@ def test_tells_by_abstract_name(listener):
     "env", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:1"}, {"NOTIFY_SOCKET": "/no/such"}]
 )
 def test_nobody_listens(env):
-    assert not systemd.tell("READY=1", env)
+    assert not systemd.notify_systemd("READY=1", env)
 
 
 @pytest.mark.parametrize("scope", ["user", "system"])

@@ -18,7 +18,7 @@ from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef
 from cotenant.engines import processes
-from cotenant.engines.attempt_files import AttemptFolder
+from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.local import LocalEngine
 
 PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-a",), sharing="exclusive", promised_bytes=0)
@@ -28,7 +28,7 @@ PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-a",), sharing="exclusive", promi
 def child():
     process = subprocess.Popen(["sleep", "1000"], env={"MARK": "yes", "OTHER": "x"}, start_new_session=True)
     # Popen has seen the end of its own program, which comes before the environment of the new one.
-    while processes.has_mark(process.pid, {"MARK": "yes"}) is None:
+    while processes.has_env_tag(process.pid, {"MARK": "yes"}) is None:
         os.sched_yield()
     yield process
     process.kill()
@@ -55,7 +55,7 @@ def test_failed_launch_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(BackendError, match="cannot start a runner for job 1"):
         engine.launch(a_spec(uid=os.getuid()), 1, PLACEMENT, {})
     assert list((tmp_path / "attempts").rglob("*.json")) == []
-    assert not AttemptFolder(tmp_path / "attempts", AttemptRef(job_id=1, attempt=1)).path.exists()
+    assert not AttemptDir(tmp_path / "attempts", AttemptRef(job_id=1, attempt=1)).path.exists()
     engine.close()
 
 
@@ -118,9 +118,9 @@ def test_signal_reaches_only_the_very_process(child, monkeypatch, with_pidfd):
 
 
 def test_kill_remains_by_mark(child):
-    assert processes.kill_remains((), {"MARK": "no"}, timeout_s=5) == 0
+    assert processes.kill_leftovers((), {"MARK": "no"}, timeout_s=5) == 0
     assert child.poll() is None
-    assert processes.kill_remains((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert processes.kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
     assert child.wait() == -signal.SIGKILL
 
 
@@ -153,8 +153,8 @@ def test_kill_remains_waits_for_what_becomes_another_program(child, tmp_path, mo
     between = Between(tmp_path, child.pid)
     monkeypatch.setattr(processes, "PROC", tmp_path)
     monkeypatch.setattr(processes.time, "sleep", between.sleep)
-    assert processes.has_mark(child.pid, {"MARK": "no"}) is None
-    assert processes.kill_remains((), {"MARK": "no"}, timeout_s=5) == 0
+    assert processes.has_env_tag(child.pid, {"MARK": "no"}) is None
+    assert processes.kill_leftovers((), {"MARK": "no"}, timeout_s=5) == 0
     assert between.waits == 1
     assert child.poll() is None
 
@@ -163,7 +163,7 @@ def test_kill_remains_ends_what_became_another_program(child, tmp_path, monkeypa
     between = Between(tmp_path, child.pid)
     monkeypatch.setattr(processes, "PROC", tmp_path)
     monkeypatch.setattr(processes.time, "sleep", between.sleep)
-    assert processes.kill_remains((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert processes.kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
     assert between.waits == 2
     assert child.wait() == -signal.SIGKILL
 
@@ -174,7 +174,7 @@ def test_kill_remains_does_not_wait_for_ever_for_what_stays_so(child, tmp_path, 
     monkeypatch.setattr(processes, "PROC", tmp_path)
     monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock) / 10)
     monkeypatch.setattr(processes.time, "sleep", lambda _: None)
-    assert processes.kill_remains((), {"MARK": "yes"}, timeout_s=5) == 0
+    assert processes.kill_leftovers((), {"MARK": "yes"}, timeout_s=5) == 0
     assert 10 <= next(clock) <= 12, "a second"
     assert child.poll() is None
 
@@ -183,11 +183,11 @@ def test_what_has_no_environment_has_no_mark():
     with subprocess.Popen(["env", "-i", "sleep", "1000"]) as bare:
         while Path(f"/proc/{bare.pid}/cmdline").read_bytes() != b"sleep\x001000\0":
             os.sched_yield()
-        while (found := processes.has_mark(bare.pid, {"MARK": "yes"})) is None:
+        while (found := processes.has_env_tag(bare.pid, {"MARK": "yes"})) is None:
             os.sched_yield()
         bare.kill()
     assert found is False
-    assert not processes.read_stat(2) or not processes.read_stat(2).is_between, "a thread of the kernel"
+    assert not processes.read_stat(2) or not processes.read_stat(2).is_execing, "a thread of the kernel"
 
 
 def test_kill_remains_takes_the_session_of_a_known_process():
@@ -195,20 +195,20 @@ def test_kill_remains_takes_the_session_of_a_known_process():
     script = "env -i sleep 1000 & echo $!; wait"
     leader = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
     other = int(leader.stdout.readline())
-    assert processes.kill_remains([processes.identity(leader.pid)], {"MARK": "none"}, timeout_s=5) == 0
+    assert processes.kill_leftovers([processes.identity(leader.pid)], {"MARK": "none"}, timeout_s=5) == 0
     leader.communicate()
     found = processes.read_stat(other)
     assert found is None or found.state == "Z"
 
 
 def test_mark_must_match_in_full(child):
-    assert processes.has_mark(child.pid, {"MARK": "yes", "OTHER": "x"})
-    assert not processes.has_mark(child.pid, {"MARK": "ye"})
-    assert not processes.has_mark(child.pid, {"MARK": "yes", "OTHER": "y"})
+    assert processes.has_env_tag(child.pid, {"MARK": "yes", "OTHER": "x"})
+    assert not processes.has_env_tag(child.pid, {"MARK": "ye"})
+    assert not processes.has_env_tag(child.pid, {"MARK": "yes", "OTHER": "y"})
 
 
 def test_files_of_nobody_are_no_attempt(tmp_path):
-    folder = AttemptFolder(tmp_path, AttemptRef(job_id=1, attempt=1))
+    folder = AttemptDir(tmp_path, AttemptRef(job_id=1, attempt=1))
     folder.path.mkdir(parents=True)
     (folder.path / "started.json").write_text("[]")
     for torn in ("{ half", "", "{}", '{"reason": "exited"}', "\0" * 100, "[]"):
@@ -216,6 +216,6 @@ def test_files_of_nobody_are_no_attempt(tmp_path):
         assert folder.exited("test") is None, torn
     assert folder.started("test") is None
     assert folder.runner() is None
-    assert folder.void()
-    assert folder.void()
+    assert folder.tombstone()
+    assert folder.tombstone()
     assert [each.name for each in Path(folder.path).iterdir() if each.name.startswith(".claim")] == []

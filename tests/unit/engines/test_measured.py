@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import CotenantError
-from cotenant.engines.measured import HOLD_FD, Measured, session_pids
+from cotenant.engines.held_process import HOLD_FD, HeldProcess, session_pids
 
 ANSWER = f"""
 import os, pathlib, sys
@@ -32,7 +32,7 @@ time.sleep(600)
 
 
 def start(tmp_path, text, *args):
-    return Measured(
+    return HeldProcess(
         [sys.executable, "-c", text, str(tmp_path / "answer"), *args],
         workdir=str(tmp_path),
         env=dict(os.environ),
@@ -92,7 +92,7 @@ def test_an_old_answer_does_not_count(tmp_path):
 
 def test_an_interpreter_that_is_not_there(tmp_path):
     with pytest.raises(CotenantError, match="cannot start `/no/python`"):
-        Measured(["/no/python"], workdir=str(tmp_path), env={}, log=tmp_path / "log", answer=tmp_path / "answer")
+        HeldProcess(["/no/python"], workdir=str(tmp_path), env={}, log=tmp_path / "log", answer=tmp_path / "answer")
 
 
 def test_the_session_of_a_process_is_itself_and_no_stranger():

@@ -11,9 +11,9 @@ import threading
 
 import pytest
 
-from cotenant.engines import processes, zygote
-from cotenant.engines.launching import RUNNER_PATH
-from cotenant.engines.zygote import MOST_IDLE, Zygote
+from cotenant.engines import forkserver, processes
+from cotenant.engines.forkserver import MAX_IDLE, RunnerForkServer
+from cotenant.engines.runner_spec import RUNNER_PATH
 
 TIMEOUT_S = 60
 
@@ -23,7 +23,7 @@ class Bench:
 
     def __init__(self, folder):
         self.folder = folder
-        self.zygote = Zygote(RUNNER_PATH)
+        self.zygote = RunnerForkServer(RUNNER_PATH)
         os.mkfifo(folder / "gate")
 
     def start(self, name, *argv):
@@ -38,20 +38,20 @@ class Bench:
     def start_gated(self, name):
         """The runner of an attempt that exits with 7 once the gate opens."""
         runner = self.start(name, "sh", "-c", f"read line <{self.folder}/gate; exit 7")
-        assert self.heard(runner) == b"started\n"
+        assert self.receive(runner) == b"started\n"
         return runner
 
     def open_gate(self):
         (self.folder / "gate").write_text("go\n")
 
-    def heard(self, runner):
+    def receive(self, runner):
         assert select.select([runner.channel], [], [], TIMEOUT_S)[0]
-        return runner.heard()
+        return runner.receive()
 
     def result(self, name, runner):
         """How it ended, once it is told."""
-        assert self.heard(runner) == b"started\n", (self.folder / name / "runner.log").read_text()
-        assert self.heard(runner) == b"ended"
+        assert self.receive(runner) == b"started\n", (self.folder / name / "runner.log").read_text()
+        assert self.receive(runner) == b"ended"
         return self.kept(name)
 
     def kept(self, name):
@@ -84,7 +84,7 @@ def test_runners_are_who_it_says_and_lead_a_session_of_their_own(bench):
     assert processes.read_stat(runner.process.pid).session == runner.process.pid
     assert bench.claimed_by("a") == runner.process.pid
     bench.open_gate()
-    assert bench.heard(runner) == b"ended"
+    assert bench.receive(runner) == b"ended"
     assert bench.kept("a")["exit_code"] == 7
 
 
@@ -111,7 +111,7 @@ def test_asked_from_many_threads(bench):
 def test_a_runner_that_is_given_back_runs_the_next_attempt(bench):
     runner = bench.start("a", "sh", "-c", "exit 3")
     assert bench.result("a", runner)["exit_code"] == 3
-    bench.zygote.take_back(runner)
+    bench.zygote.release(runner)
     assert bench.start("b", "sh", "-c", "exit 4") is runner
     told = bench.result("b", runner)
     assert (told["exit_code"], bench.claimed_by("b")) == (4, runner.process.pid)
@@ -121,7 +121,7 @@ def test_accounts_are_of_one_attempt(bench):
     burn = "import time\nblock = b'x' * 2**28\nwhile time.process_time() < 0.5: pass"
     runner = bench.start("a", sys.executable, "-c", burn)
     first = bench.result("a", runner)
-    bench.zygote.take_back(runner)
+    bench.zygote.release(runner)
     second = bench.result("b", bench.start("b", "true"))
     assert first["user_s"] + first["system_s"] >= 0.5 > second["user_s"] + second["system_s"]
     assert first["max_rss_bytes"] > 2**28 > second["max_rss_bytes"]
@@ -131,10 +131,10 @@ def test_a_stop_that_came_late_is_not_for_the_next_attempt(bench):
     runner = bench.start("a", "true")
     bench.result("a", runner)
     processes.send_signal(runner.process, signal.SIGTERM)
-    bench.zygote.take_back(runner)
+    bench.zygote.release(runner)
     assert bench.start_gated("b") is runner
     bench.open_gate()
-    assert bench.heard(runner) == b"ended"
+    assert bench.receive(runner) == b"ended"
     assert bench.kept("b")["reason"] == "exited"
 
 
@@ -143,17 +143,17 @@ def test_an_idle_runner_that_died_is_replaced(bench):
     bench.result("a", runner)
     processes.send_signal(runner.process, signal.SIGKILL)
     assert gone(runner)
-    bench.zygote.take_back(runner)
+    bench.zygote.release(runner)
     other = bench.start("b", "true")
     assert other is not runner
     assert bench.result("b", other)["exit_code"] == 0
 
 
 def test_no_more_idle_runners_than_wanted(bench):
-    started = [bench.start(f"{i}", "true") for i in range(MOST_IDLE + 1)]
+    started = [bench.start(f"{i}", "true") for i in range(MAX_IDLE + 1)]
     for i, runner in enumerate(started):
         bench.result(f"{i}", runner)
-        bench.zygote.take_back(runner)
+        bench.zygote.release(runner)
     assert gone(started[-1])
     assert processes.is_alive(started[0].process)
 
@@ -162,20 +162,20 @@ def test_runners_that_nobody_needs_are_let_go_all_but_one(bench, monkeypatch):
     started = [bench.start(f"{i}", "true") for i in range(3)]
     for i, runner in enumerate(started):
         bench.result(f"{i}", runner)
-        bench.zygote.take_back(runner)
-    assert 0 < bench.zygote.thin_out_in_s() <= zygote.IDLE_S
-    monkeypatch.setattr(zygote, "IDLE_S", 0.0)
-    assert bench.zygote.thin_out_in_s() is None
+        bench.zygote.release(runner)
+    assert 0 < bench.zygote.trim_idle() <= forkserver.IDLE_TIMEOUT_S
+    monkeypatch.setattr(forkserver, "IDLE_TIMEOUT_S", 0.0)
+    assert bench.zygote.trim_idle() is None
     assert [gone(each) for each in started[:2]] == [True, True]
     assert bench.start("next", "true") is started[2]
-    assert bench.zygote.thin_out_in_s() is None
+    assert bench.zygote.trim_idle() is None
 
 
 def test_a_job_does_not_inherit_the_channel(bench):
     """It would keep the engine from seeing that its runner was killed."""
     runner = bench.start_gated("a")
     processes.send_signal(runner.process, signal.SIGKILL)
-    assert bench.heard(runner) == b""
+    assert bench.receive(runner) == b""
     bench.open_gate()
 
 
@@ -185,7 +185,7 @@ def test_one_that_died_is_replaced_and_its_runners_go_on(bench):
     bench.zygote._process.wait()
     assert bench.result("b", bench.start("b", "true"))["exit_code"] == 0
     bench.open_gate()
-    assert bench.heard(runner) == b"ended"
+    assert bench.receive(runner) == b"ended"
     assert bench.kept("a")["exit_code"] == 7
 
 
@@ -193,7 +193,7 @@ def test_it_ends_with_the_daemon_and_leaves_the_runners_that_are_at_work(bench):
     runner = bench.start_gated("a")
     idle = bench.start("b", "true")
     bench.result("b", idle)
-    bench.zygote.take_back(idle)
+    bench.zygote.release(idle)
     process = bench.zygote._process
     bench.zygote.close()
     assert process.returncode == 0

@@ -18,8 +18,8 @@ def step():
         pytest.param("train.py", {"args": "--batch-size 4"}, "`args` is one text", id="words in one text"),
         pytest.param("train.py", {"steps": 0}, "0 optimizer steps", id="no step"),
         pytest.param(step, {"args": ["4"]}, "takes no arguments", id="arguments of a function"),
-        pytest.param(step, {"lengths": "longest"}, "`lengths` is for scripts", id="lengths"),
-        pytest.param(step, {"stand_ins": ["3x4"]}, "`stand_ins` is for scripts", id="stand-ins"),
+        pytest.param(step, {"sequence_lengths": "longest"}, "`sequence_lengths` is for scripts", id="sequence_lengths"),
+        pytest.param(step, {"synthetic_data": ["3x4"]}, "`synthetic_data` is for scripts", id="stand-ins"),
         pytest.param(step, {"env": {"A": "1"}}, "`env` is for scripts", id="an environment"),
     ],
 )

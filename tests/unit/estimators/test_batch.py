@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.units import MiB
-from cotenant.estimators.batch import find_batch_size, value_of, with_value
+from cotenant.estimators.batch_search import find_batch_size, value_of, with_value
 
 
 def search(bound_mib, *, limit_mib=10_000, start=8):

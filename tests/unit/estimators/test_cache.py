@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.estimators import cache as cache_module
-from cotenant.estimators.cache import TraceCache, default_folder, site_digest, trace_key
+from cotenant.estimators import trace_cache as cache_module
+from cotenant.estimators.trace_cache import TraceCache, default_folder, site_digest, trace_key
 from cotenant.tracing.process.program import Program
-from cotenant.tracing.process.sources import digest_of
+from cotenant.tracing.process.provenance import file_digest
 from traces import a_trace, alloc
 
 
@@ -41,7 +41,7 @@ def key(folder, *args, **changes):
 
 def traced(folder, **header):
     """A trace that imported the model, and ran with these settings."""
-    sources = [[str(folder / "model.py"), digest_of(folder / "model.py")]]
+    sources = [[str(folder / "model.py"), file_digest(folder / "model.py")]]
     return a_trace([alloc(0, 1)], sources=sources, **header)
 
 

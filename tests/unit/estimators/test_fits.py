@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 from cotenant.core.units import GiB, MiB
-from cotenant.estimators.fits import fits_on, judge
-from cotenant.estimators.profiles import ContextBytes, profile
-from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.fit import fits_on, judge
+from cotenant.estimators.replay_input import make_replay_input, software_stack
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import ContextBytes, gpu_spec
 from traces import a_trace, alloc, call, free, steps
 
 CONTEXT = ContextBytes(
@@ -24,7 +24,7 @@ NOTHING_HELD = "with 0 B allocated and 0 B reserved"
 
 def a_card(mib):
     """A card of which `mib` are left for the allocator."""
-    known = profile("A100-40GB")
+    known = gpu_spec("A100-40GB")
     total = (mib + 500) * MiB
     return replace(known, name="card", memory_total_bytes=total, torch_total_bytes=total, context=CONTEXT)
 
@@ -42,7 +42,7 @@ def refit():
 
 
 def verdict(trace, mib, *, margin_mib=0, conf=""):
-    scene = scene_of(trace, a_card(mib), stack_of({**trace.header, "alloc_conf": conf}))
+    scene = make_replay_input(trace, a_card(mib), software_stack({**trace.header, "alloc_conf": conf}))
     return judge(scene, scene.replay(), margin_mib * MiB)
 
 
@@ -85,9 +85,11 @@ def test_sentence(mib, sentence):
 
 
 def test_cudnn_does_without_a_workspace_where_there_is_no_memory():
-    scene = replace(scene_of(refit(), a_card(500), stack_of(refit().header)), spare=frozenset({9}))
+    scene = replace(
+        make_replay_input(refit(), a_card(500), software_stack(refit().header)), optional_storages=frozenset({9})
+    )
     fit, result = judge(scene, scene.replay(), 0)
-    assert (fit.verdict, fit.oom, result.spared) == ("tight", None, 1)
+    assert (fit.verdict, fit.oom, result.skipped_storages) == ("tight", None, 1)
 
 
 def test_a_memory_fraction_is_a_limit_too():
@@ -118,15 +120,15 @@ def test_where_it_does_not_fit_the_estimate_is_for_a_card_without_limit():
 
 
 def test_another_capability_is_told():
-    found = TracedEstimator().on(steps(), profile("H100-80GB"))
+    found = TracedEstimator().on(steps(), gpu_spec("H100-80GB"))
     assert found.fit.capability_differs
     assert any("compute capability" in each for each in found.estimate.warnings)
-    assert not TracedEstimator().on(steps(), profile("A100-80GB")).fit.capability_differs
+    assert not TracedEstimator().on(steps(), gpu_spec("A100-80GB")).fit.capability_differs
 
 
 def test_fits_on_knows_cards_and_their_instances():
     trace = steps(batch_mib=2000)  # about 9 GiB
-    fits = {each.gpu: each for each in fits_on(trace, stack_of(trace.header), 0)}
+    fits = {each.gpu: each for each in fits_on(trace, software_stack(trace.header), 0)}
     assert fits["A100-40GB"].verdict == fits["A100-40GB:3g.20gb"].verdict == "fits"
     assert fits["A100-40GB:1g.5gb"].verdict == fits["RTX4060-8GB"].verdict == "no"
     assert not fits["A100-40GB:1g.5gb"].capability_differs
@@ -137,17 +139,17 @@ def test_fits_on_knows_cards_and_their_instances():
 
 def test_fits_on_says_what_an_estimate_for_that_gpu_says():
     # A cuBLAS workspace is larger on an H100.
-    multiplies = OpCall(kind="gemm", thread="main")
+    multiplies = LibraryCall(kind="gemm", thread="main")
     trace = a_trace([call(0, "load"), *steps(batch_mib=2000).events], [multiplies])
-    told = {each.gpu: each for each in fits_on(trace, stack_of(trace.header), 0)}
+    told = {each.gpu: each for each in fits_on(trace, software_stack(trace.header), 0)}
     for gpu in ("RTX3090-24GB", "A100-80GB:1g.10gb", "T4-16GB", "H100-80GB"):
-        alone = TracedEstimator().on(trace, profile(gpu))
+        alone = TracedEstimator().on(trace, gpu_spec(gpu))
         assert told[gpu].reserved_bytes == alone.fit.reserved_bytes
         assert told[gpu].usable_bytes == alone.fit.usable_bytes
 
 
 def test_fits_on_carries_the_spread():
     trace = steps()
-    stack = stack_of(trace.header)
+    stack = software_stack(trace.header)
     without, with_it = (fits_on(trace, stack, spread)[0].bound_bytes for spread in (0, GiB))
     assert with_it - without == pytest.approx(GiB, rel=0.1)

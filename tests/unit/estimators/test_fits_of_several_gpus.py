@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cotenant.cli import estimate_text
-from cotenant.cli.estimate_extras import Extras
+from cotenant.cli.estimate_reports import EstimateReports
 from cotenant.core.units import MiB
-from cotenant.estimators.fits import Fit, worst
-from cotenant.estimators.profiles import ContextBytes, profile
+from cotenant.estimators.fit import Fit, worst
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import ContextBytes, gpu_spec
 from traces import a_trace, alloc, free
 
-GPU = profile("A100-40GB")
+GPU = gpu_spec("A100-40GB")
 CONTEXT = ContextBytes(low_bytes=0, typical_bytes=0, high_bytes=0, derived=True, source="a test")
 SMALL = replace(GPU, name="card", memory_total_bytes=1000 * MiB, torch_total_bytes=1000 * MiB, context=CONTEXT)
 
@@ -47,7 +47,7 @@ def test_each_gpu_must_fit_and_not_only_the_one_with_the_largest_bound():
 
 
 def test_fits_on_tells_of_each_gpu_the_worst(monkeypatch):
-    monkeypatch.setattr("cotenant.estimators.fits.profiles", lambda: (SMALL,))
+    monkeypatch.setattr("cotenant.estimators.fit.all_gpu_specs", lambda: (SMALL,))
     result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], devices=2), GPU)
     (told,) = result.fits_on()
     assert (told.gpu, told.verdict, told.reserved_bytes) == ("card", "no", 1100 * MiB)
@@ -64,7 +64,7 @@ def test_the_answer_says_which_gpu_it_is_about(capsys):
     result = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 500)])], devices=2), GPU)
     estimate_text.print_estimate("train.py", result.estimate, result, 0.1)
     assert "to spare (GPU 1, the fullest of 2)\n" in capsys.readouterr().out
-    extras = Extras(fits_on=True, what_if=False, utilization=False, plot=None, snapshot=None, batch=None)
+    extras = EstimateReports(fits_on=True, what_if=False, utilization=False, plot=None, snapshot=None, batch=None)
     told = extras.tables(result, ["train.py"], json=False)
     assert capsys.readouterr().out.startswith("\nfor 2 of a kind: a row is of the process's GPU that fits it least\n")
     assert not any(":" in each["gpu"] for each in told["fits_on"])

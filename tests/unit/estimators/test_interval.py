@@ -6,28 +6,28 @@ import random
 
 import pytest
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 from cotenant.core.units import MiB
-from cotenant.estimators import interval as module
-from cotenant.estimators.interval import interval_of, states_of
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.replays import conv_of, scene_of, stack_of
+from cotenant.estimators import sensitivity as module
+from cotenant.estimators.replay_input import conv_of, make_replay_input, software_stack
+from cotenant.estimators.sensitivity import reserved_range_of, states_of
+from cotenant.gpu_specs import gpu_spec
 from traces import a_trace, alloc, call, free, steps
 
-GPU = profile("A100-40GB")
+GPU = gpu_spec("A100-40GB")
 
 
 def conv_wgrad():
     """One that no table knows, summed in one part."""
     params = {"x": (200, 256, 8, 8), "w": (1536, 256, 3, 3), "y": (200, 1536, 8, 8), "padding": (9, 9)}
     params |= {"stride": (1, 1), "dilation": (1, 1), "groups": 1, "dtype": "float32", "channels_last": False}
-    return OpCall(kind="conv_wgrad", thread="autograd", params=params)
+    return LibraryCall(kind="conv_wgrad", thread="autograd", params=params)
 
 
 def interval(trace):
-    stack = stack_of(trace.header)
-    reserved = scene_of(trace, GPU, stack).replay().peak_reserved_bytes
-    return reserved, interval_of(trace, GPU, stack, reserved)
+    stack = software_stack(trace.header)
+    reserved = make_replay_input(trace, GPU, stack).replay().peak_reserved_bytes
+    return reserved, reserved_range_of(trace, GPU, stack, reserved)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_a_late_end_meets_the_next_storage():
 
 
 def test_a_convolution_may_take_no_workspace():
-    ops = [OpCall(kind="conv_forward", thread="main", params={"number": i}) for i in range(20)]
+    ops = [LibraryCall(kind="conv_forward", thread="main", params={"number": i}) for i in range(20)]
     trace = a_trace([call(i) for i in range(20)], ops)
     gaps = module._with_gaps(trace, lambda op: 7, random.Random(1))
     assert 0 < sum(gaps(op) == 0 for op in ops) < 10
 
 
 def test_in_every_fourth_the_threads_share_a_handle():
-    ops = [OpCall(kind="gemm", thread="main"), OpCall(kind="gemm", thread="autograd")]
+    ops = [LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")]
     trace = a_trace([call(0), alloc(0, 11), call(1)], ops)
-    scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
+    scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
     handles = [sum(each.bytes == GPU.cublas_workspace_bytes for each in scene.events) for scene in scenes]
     assert handles == [2, 2, 2, 1]
 
@@ -115,14 +115,14 @@ def test_in_half_of_them_weight_gradients_have_other_parts():
     trace = a_trace([call(i) for i in range(8)], ops)
     usual, other = (conv_of(GPU, second_guess=each)(ops[0]) for each in (False, True))
     assert usual != other
-    scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
+    scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
     taken = [{each.bytes for each in scene.events} & {usual, other} for scene in scenes]
     assert taken == [{usual}, {other}, {other}, {usual}]
 
 
 def test_one_more_replay_splits_the_calls_that_are_suspected():
     params = {**conv_wgrad().params, "x": (2, 256, 8, 8), "y": (2, 1536, 8, 8)}  # too few pixels for the rule
-    few = OpCall(kind="conv_wgrad", thread="autograd", params=params)
+    few = LibraryCall(kind="conv_wgrad", thread="autograd", params=params)
     reserved, found = interval(a_trace([call(0), call(1)], [few, conv_wgrad()]))
     split = conv_of(GPU).split_bytes(few)
     assert conv_of(GPU)(few) == 0
@@ -139,20 +139,20 @@ def test_where_none_is_suspected_nothing_is_replayed():
 
 def test_a_split_that_finds_room_adds_nothing():
     params = {**conv_wgrad().params, "x": (2, 256, 8, 8), "y": (2, 1536, 8, 8)}
-    few = OpCall(kind="conv_wgrad", thread="autograd", params=params)
+    few = LibraryCall(kind="conv_wgrad", thread="autograd", params=params)
     assert interval(a_trace([alloc(0, 1000), free(0), call(0)], [few]))[1].split_bytes == 0
 
 
 def test_in_every_other_the_addresses_grow():
     trace = a_trace([alloc(0, 1)])
-    scenes = [module._changed(trace, GPU, stack_of(trace.header), seed) for seed in range(4)]
+    scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
     assert [each.descending for each in scenes] == [True, False, True, False]
 
 
 def test_strays_and_late_ends_take_turns():
     trace = a_trace([each for i in range(100) for each in (alloc(i, 1), free(i))])
     for seed, added in enumerate(["alloc", None, "alloc and free", None]):
-        events = module._changed(trace, GPU, stack_of(trace.header), seed).events
+        events = module._changed(trace, GPU, software_stack(trace.header), seed).events
         assert len(events) - len(trace.events) == {"alloc": 1, "alloc and free": 2, None: 0}[added]
         assert (set(events) == set(trace.events)) == (added is None)
         assert events != trace.events
@@ -160,8 +160,8 @@ def test_strays_and_late_ends_take_turns():
 
 def test_the_unchanged_replay_counts():
     trace = steps()
-    stack = stack_of(trace.header)
-    assert interval_of(trace, GPU, stack, 1).low_bytes == 1
+    stack = software_stack(trace.header)
+    assert reserved_range_of(trace, GPU, stack, 1).low_bytes == 1
 
 
 def test_long_traces_are_replayed_less_often():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 from cotenant.estimators import lowering
 from cotenant.estimators.lowering import BlasWorkspaces, blas_workspaces
 
@@ -13,8 +13,8 @@ def event(action, number=-1, nbytes=0, stream=0):
     return MemoryEvent(action, number, nbytes, "", "forward", "", stream, 0)
 
 
-def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), spare=None):
-    return lowering.lower(trace, blas=blas, conv=conv, reduction=reduction, spare=spare)
+def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_storages=None):
+    return lowering.lower(trace, blas=blas, conv=conv, reduction=reduction, optional_storages=optional_storages)
 
 
 def lowered(events, ops, *, lt_bytes=0, **rules):
@@ -23,10 +23,10 @@ def lowered(events, ops, *, lt_bytes=0, **rules):
     return [(each.action, each.bytes) for each in lower(trace, blas=blas, **rules)]
 
 
-MAIN, AUTOGRAD = OpCall(kind="gemm", thread="main"), OpCall(kind="gemm", thread="autograd")
-LT = OpCall(kind="gemm_lt", thread="main")
-CONV = OpCall(kind="conv_forward", thread="main")
-REDUCTION = OpCall(kind="reduction", thread="autograd")
+MAIN, AUTOGRAD = LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")
+LT = LibraryCall(kind="gemm_lt", thread="main")
+CONV = LibraryCall(kind="conv_forward", thread="main")
+REDUCTION = LibraryCall(kind="reduction", thread="autograd")
 
 
 def test_a_handle_keeps_its_workspace():
@@ -57,26 +57,35 @@ def test_a_reduction_takes_its_buffers_together():
 
 
 def test_a_reduction_cannot_do_without():
-    spare: set[int] = set()
+    optional_storages: set[int] = set()
     trace = MemoryTrace(events=(event("op", 0),), ops=(REDUCTION,), header={})
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=0)
-    assert [each.bytes for each in lower(trace, blas=blas, reduction=lambda op: (9,), spare=spare)] == [9, 0]
-    assert spare == set()
+    assert [
+        each.bytes for each in lower(trace, blas=blas, reduction=lambda op: (9,), optional_storages=optional_storages)
+    ] == [9, 0]
+    assert optional_storages == set()
 
 
 def test_a_convolution_can_do_without_and_a_handle_cannot():
-    spare: set[int] = set()
+    optional_storages: set[int] = set()
     trace = MemoryTrace(events=tuple(event("op", i) for i in (0, 1, 2)), ops=(MAIN, CONV, LT), header={})
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=7)
-    found = list(lower(trace, blas=blas, conv=lambda op: 9, spare=spare))
-    assert {each.storage_id for each in found if each.action == "alloc" and each.bytes == 9} == spare
+    found = list(lower(trace, blas=blas, conv=lambda op: 9, optional_storages=optional_storages))
+    assert {each.storage_id for each in found if each.action == "alloc" and each.bytes == 9} == optional_storages
 
 
 def test_what_takes_nothing_is_not_spared():
-    spare: set[int] = set()
+    optional_storages: set[int] = set()
     trace = MemoryTrace(events=(event("op", 1), event("op", 0)), ops=(MAIN, CONV), header={})
-    list(lower(trace, blas=BlasWorkspaces(handle_bytes=100, lt_bytes=0), conv=lambda op: 0, spare=spare))
-    assert spare == set()
+    list(
+        lower(
+            trace,
+            blas=BlasWorkspaces(handle_bytes=100, lt_bytes=0),
+            conv=lambda op: 0,
+            optional_storages=optional_storages,
+        )
+    )
+    assert optional_storages == set()
 
 
 def test_numbers_do_not_meet_those_of_the_trace():

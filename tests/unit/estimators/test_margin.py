@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 from cotenant.core.units import MiB
 from cotenant.estimators import margin as module
 from cotenant.estimators.margin import (
@@ -22,12 +22,12 @@ from cotenant.estimators.margin import (
     scale_bytes,
     score_of,
 )
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.replay_input import make_replay_input, software_stack
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import gpu_spec
 from traces import a_trace, alloc, call
 
-A100 = profile("A100-40GB")
+A100 = gpu_spec("A100-40GB")
 DENSE, KNOWN, GUESSED = FAMILIES
 
 
@@ -44,7 +44,7 @@ def conv(x=(64, 64, 56, 56), w=(64, 64, 3, 3), y=(64, 64, 56, 56), kind="conv_fo
         "channels_last": False,
         **changes,
     }
-    return OpCall(kind=kind, thread="main", params=params)
+    return LibraryCall(kind=kind, thread="main", params=params)
 
 
 def with_ops(*ops):
@@ -62,7 +62,7 @@ def scores(monkeypatch):
     ("ops", "gpu", "family"),
     [
         pytest.param([], "A100-40GB", DENSE, id="no library call"),
-        pytest.param([OpCall(kind="gemm", thread="main")], "A100-40GB", DENSE, id="matrices only"),
+        pytest.param([LibraryCall(kind="gemm", thread="main")], "A100-40GB", DENSE, id="matrices only"),
         pytest.param([conv(groups=64, w=(64, 1, 3, 3))], "A100-40GB", DENSE, id="depthwise: no cuDNN"),
         pytest.param([conv()], "A100-40GB", KNOWN, id="of ResNet, looked up"),
         pytest.param([conv(), conv(padding=(9, 9))], "A100-40GB", GUESSED, id="one is in no table"),
@@ -75,7 +75,7 @@ def scores(monkeypatch):
     ],
 )
 def test_family(ops, gpu, family):
-    assert family_of(with_ops(*ops), profile(gpu)) == family
+    assert family_of(with_ops(*ops), gpu_spec(gpu)) == family
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_quantile_covers_one_more_draw_as_often_as_it_says():
 
 def test_margin_is_the_spread_and_the_quantile(scores):
     trace = with_ops()
-    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     context = A100.context.high_bytes - A100.context.typical_bytes
     scale = scale_bytes(DENSE, free.peak_reserved_bytes, free.peak_allocated_bytes, 0)
     found = margin_of(trace, A100, free, 40 * MiB, 0.9)
@@ -118,13 +118,13 @@ def test_margin_is_the_spread_and_the_quantile(scores):
 )
 def test_usual_coverage(ops, coverage, scores):
     trace = with_ops(*ops)
-    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     assert margin_of(trace, A100, free, 0).coverage == coverage
 
 
 def test_too_few_rows_are_told(scores):
     trace = with_ops()
-    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     found = margin_of(trace, A100, free, 0, 0.999)
     assert found.coverage == 0.99
     assert "99.0% of jobs, not 99.9%: only 99 like it were measured" in found.warnings[0]
@@ -133,7 +133,7 @@ def test_too_few_rows_are_told(scores):
 def test_a_negative_quantile_takes_nothing_away(monkeypatch):
     monkeypatch.setattr(module, "calibration", lambda: dict.fromkeys(FAMILIES, (-0.5, -0.4)))
     trace = with_ops()
-    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     context = A100.context.high_bytes - A100.context.typical_bytes
     assert margin_of(trace, A100, free, 0, 0.5).bytes == context
 
@@ -170,7 +170,7 @@ def test_a_score_is_the_least_that_covers_its_row(family):
 
 def test_a_suspected_call_widens_the_margin_and_its_absence_does_not(scores):
     trace = with_ops(conv(padding=(9, 9)))
-    free = scene_of(trace, A100, stack_of(trace.header)).replay()
+    free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     context = A100.context.high_bytes - A100.context.typical_bytes
     usual, suspected = (margin_of(trace, A100, free, 0, 0.9, split_bytes=each).bytes for each in (0, 100 * MiB))
     assert usual == round(0.9 * scale_bytes(GUESSED, free.peak_reserved_bytes, 0, 0)) + context

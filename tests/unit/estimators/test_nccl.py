@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.estimators.nccl import nccl_bytes, told, with_nccl
-from cotenant.estimators.profiles import profile
+from cotenant.estimators.nccl import nccl_bytes, nccl_warnings, with_nccl
+from cotenant.gpu_specs import gpu_spec
 
-A100, L40S = profile("A100-40GB"), profile("L40S-48GB")
+A100, L40S = gpu_spec("A100-40GB"), gpu_spec("L40S-48GB")
 
 
 def typical(header, gpu=A100):
@@ -36,7 +36,7 @@ def test_what_is_expected(header, gpu, mib):
 def test_nothing_without_others(header):
     assert nccl_bytes(header, A100) is None
     assert with_nccl(A100, header) is A100
-    assert told(header, A100) == ()
+    assert nccl_warnings(header, A100) == ()
 
 
 def test_it_is_part_of_the_context():
@@ -46,6 +46,6 @@ def test_it_is_part_of_the_context():
     assert more.low_bytes < more.typical_bytes < more.high_bytes
     for name in ("low_bytes", "typical_bytes", "high_bytes"):
         assert getattr(found.context, name) - getattr(A100.context, name) == getattr(more, name)
-    (sentence,) = told(header, A100)
+    (sentence,) = nccl_warnings(header, A100)
     assert "688.0 MiB for NCCL" in sentence
     assert "57.3 MiB to 917.3 MiB" in sentence

@@ -8,16 +8,16 @@ import pytest
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB
+from cotenant.estimators.allocation_history import AllocationHistory, allocation_history
 from cotenant.estimators.plot import _points, new_figure, save_plot
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.replays import scene_of, stack_of
-from cotenant.estimators.timeline import History, history_of
+from cotenant.estimators.replay_input import make_replay_input, software_stack
+from cotenant.gpu_specs import gpu_spec
 from traces import steps
 
 
 def history(count=3):
     trace = steps(count=count)
-    return history_of(scene_of(trace, profile("A100-40GB"), stack_of(trace.header)))
+    return allocation_history(make_replay_input(trace, gpu_spec("A100-40GB"), software_stack(trace.header)))
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, tmp_path):
@@ -32,7 +32,7 @@ def test_few_points_are_all_drawn_and_of_many_every_peak():
     assert _points(history()) == list(range(len(history().events)))
     count, peak = 50_000, 33_333
     column = [GiB if i == peak else 0 for i in range(count)]
-    many = History(category_bytes={"activation": column}, reserved_bytes=column)
+    many = AllocationHistory(category_bytes={"activation": column}, reserved_bytes=column)
     chosen = _points(many)
     assert peak in chosen
     assert len(chosen) < 4100
@@ -67,4 +67,4 @@ class TestDrawing:
 
     def test_refuses_to_draw_nothing(self, tmp_path):
         with pytest.raises(UsageError, match="no event"):
-            save_plot(tmp_path / "x.png", History(), title="t")
+            save_plot(tmp_path / "x.png", AllocationHistory(), title="t")

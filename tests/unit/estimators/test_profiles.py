@@ -6,8 +6,8 @@ import pytest
 
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import GiB, MiB
-from cotenant.estimators.profiles import derived_context, profile, profile_for_gpu, profiles
-from cotenant.estimators.replays import usable_bytes
+from cotenant.estimators.replay_input import usable_bytes
+from cotenant.gpu_specs import all_gpu_specs, derived_context, gpu_spec, gpu_spec_for_nvml
 
 NAMES = [
     "A100-40GB",
@@ -27,7 +27,7 @@ NAMES = [
 
 
 def test_the_cards():
-    assert [each.name for each in profiles()] == NAMES
+    assert [each.name for each in all_gpu_specs()] == NAMES
 
 
 @pytest.mark.parametrize(
@@ -48,27 +48,27 @@ def test_the_cards():
     ],
 )
 def test_names(name, found):
-    assert profile(name).name == found
+    assert gpu_spec(name).name == found
 
 
 def test_no_two_cards_share_a_name():
-    names = [name for each in profiles() for name in (each.name, *each.aliases, *each.nvml_names)]
+    names = [name for each in all_gpu_specs() for name in (each.name, *each.aliases, *each.nvml_names)]
     for name in names:
         owners = [
             each.name
-            for each in profiles()
+            for each in all_gpu_specs()
             if name.lower() in {n.lower() for n in (each.name, *each.aliases, *each.nvml_names)}
         ]
-        assert owners == [profile(name).name]
+        assert owners == [gpu_spec(name).name]
 
 
 def test_an_unknown_name():
     with pytest.raises(UnknownName, match="no device profile named `A100-41GB`") as caught:
-        profile("A100-41GB")
+        gpu_spec("A100-41GB")
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("card", profiles(), ids=lambda each: each.name)
+@pytest.mark.parametrize("card", all_gpu_specs(), ids=lambda each: each.name)
 def test_every_figure_has_a_source_and_sense(card):
     for name in ("memory_total_bytes", "sm_count", "compute_capability", "cublas_workspace_bytes", "context"):
         assert card.sources[name]
@@ -85,7 +85,7 @@ def test_every_figure_has_a_source_and_sense(card):
 
 
 def test_contexts_of_the_a100():
-    card = profile("A100-40GB")
+    card = gpu_spec("A100-40GB")
     assert card.context.typical_bytes == 524 * MiB
     assert not card.context.derived
     assert card.eager_context.typical_bytes == 1718 * MiB
@@ -93,7 +93,7 @@ def test_contexts_of_the_a100():
 
 
 def test_contexts_that_nobody_measured_are_marked():
-    assert {each.name for each in profiles() if not each.context.derived} == {"A100-40GB"}
+    assert {each.name for each in all_gpu_specs() if not each.context.derived} == {"A100-40GB"}
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_the_rule_meets_what_was_measured(sm_count, measured_mib, which):
     ],
 )
 def test_what_nvml_says(name, mib, found):
-    card = profile_for_gpu(name, mib * MiB)
+    card = gpu_spec_for_nvml(name, mib * MiB)
     assert (card and card.name) == found
 
 
 def test_a_mig_instance():
-    card = profile("A100:3G.20GB")
+    card = gpu_spec("A100:3G.20GB")
     assert (card.name, card.sm_count, card.mig) == ("A100-40GB:3g.20gb", 42, ())
     assert card.memory_total_bytes == 20096 * MiB
     assert card.torch_total_bytes is None
@@ -145,10 +145,10 @@ def test_a_mig_instance():
 @pytest.mark.parametrize("name", ["A100:8g.99gb", "T4:1g.5gb"])
 def test_an_unknown_mig_profile(name):
     with pytest.raises(UnknownName, match="no MIG profile of"):
-        profile(name)
+        gpu_spec(name)
 
 
 def test_no_instance_has_more_than_its_card():
-    for card in profiles():
+    for card in all_gpu_specs():
         for each in card.mig:
             assert usable_bytes(card.instance(each.name)) <= usable_bytes(card), f"{card.name}:{each.name}"

@@ -12,22 +12,22 @@ from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.core.units import GiB, MiB
 from cotenant.estimators import ESTIMATORS, create
-from cotenant.estimators.compare import opinions
-from cotenant.estimators.profiles import profile
+from cotenant.estimators.base import POINT
+from cotenant.estimators.compare import compare_estimators
 from cotenant.estimators.published.deepspeed import zero2_bytes, zero3_bytes
 from cotenant.estimators.published.dnnmem import graph_events
-from cotenant.estimators.published.features import Features, Layer
 from cotenant.estimators.published.horus import CONSTANT_BYTES
 from cotenant.estimators.published.llmem import find_decoder
-from cotenant.estimators.published.rules import POINT
+from cotenant.estimators.trace_features import Features, ModuleShape
 from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import gpu_spec
 
-A100 = profile("A100-40GB")
+A100 = gpu_spec("A100-40GB")
 DATA = Path(__file__).parents[4] / "shared" / "data" / "gpumemnet"
 
 
 def a_layer(module, *kept, item=4, leaf=True):
-    return Layer(module=module, kept_bytes=kept, item_bytes=item, leaf=leaf)
+    return ModuleShape(module=module, saved_bytes=kept, item_bytes=item, leaf=leaf)
 
 
 def some_features(**changes):
@@ -244,7 +244,7 @@ def test_llmem_refuses_other_models(layers):
 
 
 def opinions_of(trace, *command):
-    return {each.name: each for each in opinions(TracedEstimator().on(trace, A100), A100, command)}
+    return {each.name: each for each in compare_estimators(TracedEstimator().on(trace, A100), A100, command)}
 
 
 def test_opinions_of_one_trace():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 from cotenant.core.units import MiB
 from cotenant.estimators.reductions import ReductionRule, threads_of_sm
 
@@ -25,7 +25,7 @@ def call(shape, dims, *, strides=None, offset=0, item_bytes=4, sum_bytes=4):
         "item_bytes": item_bytes,
         "sum_bytes": sum_bytes,
     }
-    return OpCall(kind="reduction", thread="autograd", params=params)
+    return LibraryCall(kind="reduction", thread="autograd", params=params)
 
 
 def test_sums_of_rows_take_twice_the_matrix():

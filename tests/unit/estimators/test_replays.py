@@ -6,8 +6,8 @@ import pytest
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.replays import make_stack, scene_of, stack_of, usable_bytes
+from cotenant.estimators.replay_input import make_replay_input, make_software_stack, software_stack, usable_bytes
+from cotenant.gpu_specs import gpu_spec
 from traces import HEADER, a_trace, alloc
 
 OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
@@ -27,28 +27,28 @@ SPLIT, EXPAND = "max_split_size_mb:128", "expandable_segments:True"
 )
 def test_settings_of_the_allocator(before, after, env, told):
     header = {**HEADER, "settings_before": before, "settings": after}
-    assert stack_of(header, env=env).alloc_conf == told
+    assert software_stack(header, env=env).alloc_conf == told
 
 
 def test_settings_of_a_trace_without_an_environment():
-    assert stack_of({**HEADER, "settings": {OLD: SPLIT}}).alloc_conf == SPLIT
-    assert stack_of({**HEADER, "alloc_conf": SPLIT, "cublas_workspace_config": ":16:8"}).cublas_config == ":16:8"
+    assert software_stack({**HEADER, "settings": {OLD: SPLIT}}).alloc_conf == SPLIT
+    assert software_stack({**HEADER, "alloc_conf": SPLIT, "cublas_workspace_config": ":16:8"}).cublas_config == ":16:8"
 
 
 def test_another_backend_is_told_and_not_modeled():
-    stack = make_stack("2.13.0", f"backend:cudaMallocAsync,{EXPAND}")
+    stack = make_software_stack("2.13.0", f"backend:cudaMallocAsync,{EXPAND}")
     assert stack.options.expandable_segments
     assert "cudaMallocAsync" in stack.warnings[0]
 
 
 def test_a_newer_torch_is_told():
-    assert "newer" in make_stack("9.1.0", "").warnings[0]
-    assert make_stack("2.13.0", "").warnings == ()
+    assert "newer" in make_software_stack("9.1.0", "").warnings[0]
+    assert make_software_stack("2.13.0", "").warnings == ()
 
 
 def test_settings_that_torch_refuses_are_refused():
     with pytest.raises(UsageError, match="no_such"):
-        make_stack("2.13.0", "no_such:1")
+        make_software_stack("2.13.0", "no_such:1")
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_settings_that_torch_refuses_are_refused():
     ],
 )
 def test_usable_bytes(gpu, kept_mib):
-    known = profile(gpu)
+    known = gpu_spec(gpu)
     assert known.memory_total_bytes - usable_bytes(known) == pytest.approx(kept_mib * MiB, abs=MiB / 2)
 
 
 def test_a_memory_fraction_limits_only_where_there_is_a_limit():
-    gpu = profile("A100-40GB")
+    gpu = gpu_spec("A100-40GB")
     trace = a_trace([alloc(0, 1000)], alloc_conf="per_process_memory_fraction:0.01")
-    scene = scene_of(trace, gpu, stack_of(trace.header))
+    scene = make_replay_input(trace, gpu, software_stack(trace.header))
     assert scene.replay().oom is None
     assert scene.replay(usable_bytes(gpu)).oom is not None

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.estimators.cudnn.answers import CudnnAnswers, question_of
-from cotenant.estimators.profiles import profile
+from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.estimators.whatif import merged, what_if, with_8bit_states
+from cotenant.gpu_specs import gpu_spec
 from traces import a_trace, alloc, call, conv_call, free, steps
 
-GPU = profile("A100-40GB")
+GPU = gpu_spec("A100-40GB")
 
 
 def changes(trace):
@@ -89,8 +89,8 @@ def test_smaller_states_in_the_same_segments_cost_nothing():
 def test_the_word_of_the_jobs_cudnn_counts_for_changes_too():
     """Its margin is that of known convolutions, also under other settings."""
     call_of = conv_call(x=[32, 63, 40, 40], w=[65, 63, 3, 3])
-    key = json.dumps(question_of(call_of), sort_keys=True, separators=(",", ":"))
-    known = CudnnAnswers(version=91002, capability=(8, 0), found={key: 0})
+    key = json.dumps(query_of(call_of), sort_keys=True, separators=(",", ":"))
+    known = CudnnWorkspaces(version=91002, capability=(8, 0), found={key: 0})
 
     class Asked(TracedEstimator):
         def _answers(self, recorded, gpu):

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from cotenant import gpus
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import GpuSample
-from cotenant.gpus.dcgm import Activity, DcgmReader, DmonTable, WithDcgm, parse_discovery
+from cotenant.gpus.dcgm import DcgmActivityBackend, DcgmReader, DcgmReading, DmonTable, parse_discovery
 from cotenant.gpus.nvml import NvmlBackend
 from fake_pynvml import FakeDriver, FakeGpu
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dcgmi"
 FIRST = "GPU-0a8f0f2e-1111-2222-3333-444455556666"
 SECOND = "GPU-9b7e1d3c-aaaa-bbbb-cccc-ddddeeeeffff"
-ACTIVE = Activity(smact=0.812, smocc=0.401, drama=0.233)
+ACTIVE = DcgmReading(smact=0.812, smocc=0.401, drama=0.233)
 
 
 def activity(smact, smocc, drama):
-    return Activity(smact=smact, smocc=smocc, drama=drama)
+    return DcgmReading(smact=smact, smocc=smocc, drama=drama)
 
 
 def rows_of(text):
@@ -173,7 +173,7 @@ def test_fills_in_only_what_is_missing(dcgmi, reader):
     dcgm = reader()
     until(lambda: len(dcgm.read()) == 2)
     inner = Fixed()
-    both = WithDcgm(inner, dcgm)
+    both = DcgmActivityBackend(inner, dcgm)
     assert both.sample(5.0) == {
         FIRST: GpuSample(at_s=5.0, smact=0.812, smocc=0.401, drama=0.233),
         SECOND: GpuSample(at_s=5.0, smact=0.9),
@@ -190,7 +190,7 @@ def test_is_used_where_the_driver_tells_nothing(dcgmi, monkeypatch, gpm, wrapped
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(FakeGpu(uuid=FIRST, gpm=gpm)))
     backend = gpus.create("nvml")
     try:
-        assert isinstance(backend, WithDcgm) is wrapped
+        assert isinstance(backend, DcgmActivityBackend) is wrapped
     finally:
         backend.close()
 

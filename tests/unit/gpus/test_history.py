@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cotenant.core.gpu import GpuSample
-from cotenant.gpus.history import MINUTE_S, GpuHistory
+from cotenant.gpus.timeseries import MINUTE_S, GpuTimeSeries
 
 
 def read(history, at_s, uuid="GPU-0", **values):
@@ -19,7 +19,7 @@ def points(history, back_s, now_s, uuid="GPU-0"):
 
 
 def test_seconds_are_kept_as_they_were_and_the_oldest_forgotten():
-    history = GpuHistory(fine_kept=5)
+    history = GpuTimeSeries(fine_points=5)
     for second in range(8):
         read(history, 100.0 + second, smact=second / 10, power_w=50.0, energy_j=1000.0 + 50 * second)
     found = points(history, 4, 107.0)
@@ -30,7 +30,7 @@ def test_seconds_are_kept_as_they_were_and_the_oldest_forgotten():
 
 
 def test_readings_that_follow_fast_do_not_shorten_the_past():
-    history = GpuHistory(fine_kept=5)
+    history = GpuTimeSeries(fine_points=5)
     for tenth in range(40):
         read(history, 100.0 + tenth / 10, smact=0.1 * (tenth % 2), energy_j=10.0 * tenth)
     found = points(history, 5, 104.0)
@@ -40,36 +40,36 @@ def test_readings_that_follow_fast_do_not_shorten_the_past():
 
 
 def test_minutes_are_means():
-    history = GpuHistory(fine_kept=2)
+    history = GpuTimeSeries(fine_points=2)
     for second in range(0, 180, 30):
         read(
             history, 600.0 + second, used_bytes=100 + second, smact=second / 180, power_w=100.0, energy_j=100.0 * second
         )
     first, second = points(history, 600, 800.0)
     assert (first.at_s, first.seconds) == (600.0, MINUTE_S)
-    assert (first.used_bytes, first.most_bytes, first.smact) == (115.0, 130.0, pytest.approx(1 / 12))
+    assert (first.used_bytes, first.max_bytes, first.smact) == (115.0, 130.0, pytest.approx(1 / 12))
     assert (second.at_s, second.power_w, second.energy_j) == (660.0, 100.0, 6000.0)
 
 
 def test_what_was_not_read_is_not_known_and_no_number_is_not_read():
-    history = GpuHistory(fine_kept=2)
+    history = GpuTimeSeries(fine_points=2)
     for second, smact in enumerate((None, math.nan, 0.4)):
         read(history, 600.0 + second, used_bytes=None, smact=smact, power_w=-3.0)
     read(history, 660.0)
     (minute,) = points(history, 60, 661.0)
-    assert (minute.smact, minute.used_bytes, minute.most_bytes, minute.power_w) == (0.4, None, None, None)
+    assert (minute.smact, minute.used_bytes, minute.max_bytes, minute.power_w) == (0.4, None, None, None)
     assert minute.energy_j is None
 
 
 def test_a_counter_that_goes_back_spends_nothing():
-    history = GpuHistory()
+    history = GpuTimeSeries()
     for second, joules in enumerate((500.0, 600.0, 0.0, 50.0, None, 80.0)):
         read(history, 600.0 + second, energy_j=joules)
     assert [each.energy_j for each in points(history, 10, 606.0)] == [100.0, None, 50.0, None, 30.0]
 
 
 def test_a_gpu_that_is_gone_leaves_a_gap_and_a_late_reading_nothing():
-    history = GpuHistory()
+    history = GpuTimeSeries()
     read(history, 600.0)
     read(history, 590.0)
     read(history, 650.0)
@@ -82,37 +82,37 @@ def minutes_of(history, now_s):
 
 def test_minutes_survive_a_restart(tmp_path):
     file = tmp_path / "past.jsonl"
-    first = GpuHistory(file)
+    first = GpuTimeSeries(file)
     for minute in range(4):
         read(first, 600.0 + 60 * minute, smact=0.1 * minute)
     file.write_text(file.read_text() + '["GPU-0", 840.0, 60.0, nul')
-    again = GpuHistory(file)
+    again = GpuTimeSeries(file)
     assert minutes_of(again, 900.0) == [10, 11, 12]
     assert points(again, 10**6, 900.0) == points(first, 10**6, 900.0)
     read(again, 900.0)
     read(again, 960.0)
-    assert minutes_of(GpuHistory(file), 1000.0)[:3] == [10, 11, 12]
+    assert minutes_of(GpuTimeSeries(file), 1000.0)[:3] == [10, 11, 12]
 
 
 def test_the_file_is_bounded(tmp_path):
     file = tmp_path / "past.jsonl"
-    history = GpuHistory(file, minutes_kept=5)
+    history = GpuTimeSeries(file, minute_points=5)
     for minute in range(100):
         read(history, 60.0 * minute)
     assert len(file.read_text().splitlines()) <= 11
     assert minutes_of(history, 6000.0) == [94, 95, 96, 97, 98]
-    assert minutes_of(GpuHistory(file, minutes_kept=5), 6000.0) == [94, 95, 96, 97, 98]
+    assert minutes_of(GpuTimeSeries(file, minute_points=5), 6000.0) == [94, 95, 96, 97, 98]
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "[]\n[1, 2]\n", '["GPU-0", "x"]\n', "\0\0\n"])
 def test_a_file_with_something_else_is_no_past(tmp_path, content):
     file = tmp_path / "past.jsonl"
     file.write_text(content)
-    assert GpuHistory(file).since(0.0, 10.0) == {}
+    assert GpuTimeSeries(file).since(0.0, 10.0) == {}
 
 
 def test_a_file_that_cannot_be_written_is_told_of_once(tmp_path, caplog):
-    history = GpuHistory(tmp_path / "no" / "past.jsonl")
+    history = GpuTimeSeries(tmp_path / "no" / "past.jsonl")
     for minute in range(4):
         read(history, 60.0 * minute)
     assert len(caplog.records) == 1

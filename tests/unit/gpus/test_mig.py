@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from cotenant.core.errors import BackendError, UnknownName, UsageError
 from cotenant.core.units import GiB
-from cotenant.estimators.profiles import profile
+from cotenant.gpu_specs import gpu_spec
 from cotenant.gpus import mig
 
-A100 = mig.slices_of([(each.name, each.memory_bytes) for each in profile("A100-40GB").mig])
-A30 = mig.slices_of([("1g.6gb", 6 * GiB), ("2g.12gb", 12 * GiB), ("4g.24gb", 24 * GiB), ("1g.6gb+me", 6 * GiB)])
+A100 = mig.parse_profiles([(each.name, each.memory_bytes) for each in gpu_spec("A100-40GB").mig])
+A30 = mig.parse_profiles([("1g.6gb", 6 * GiB), ("2g.12gb", 12 * GiB), ("4g.24gb", 24 * GiB), ("1g.6gb+me", 6 * GiB)])
 
 
 def need(job_id, gib, smact=None):
-    return mig.JobNeed(job_id=job_id, bytes=int(gib * GiB), smact=smact)
+    return mig.MigDemand(job_id=job_id, bytes=int(gib * GiB), smact=smact)
 
 
 def layouts_of(slices):
-    return {mig.names_of(each) for each in mig.layouts(slices)}
+    return {mig.profile_names(each) for each in mig.layouts(slices)}
 
 
 def test_kinds_of_a_card():
@@ -37,7 +37,7 @@ def test_kinds_of_a_card():
 
 def test_card_without_mig():
     with pytest.raises(UsageError, match="has no MIG profiles"):
-        mig.slices_of([])
+        mig.parse_profiles([])
 
 
 def test_layouts_of_the_user_guide():
@@ -90,7 +90,7 @@ def test_instances_of_a_layout_do_not_overlap(slices):
 )
 def test_plan(queue, layout, placed):
     found = mig.plan(queue, A100)
-    assert mig.names_of(found.layout) == layout
+    assert mig.profile_names(found.layout) == layout
     assert {job_id: found.layout[place].kind.name for job_id, place in found.placed} == placed
 
 
@@ -127,7 +127,7 @@ def test_plans_give_each_instance_to_one_job_that_fits(jobs):
 
 def test_layout_that_was_asked_for():
     found = mig.layout_of(["1g.5gb", "3g.20gb"], A100)
-    assert sorted(mig.names_of(found)) == ["1g.5gb", "3g.20gb"]
+    assert sorted(mig.profile_names(found)) == ["1g.5gb", "3g.20gb"]
 
 
 def test_layout_that_does_not_fit_names_one_that_does():

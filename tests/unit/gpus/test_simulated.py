@@ -12,10 +12,11 @@ import textwrap
 import pytest
 
 from cotenant.core.errors import BackendError, UnknownName, UsageError
-from cotenant.gpus import simcard, simserver
-from cotenant.gpus.simulated import SimulatedBackend, SimulatedOutOfMemory, SimulatedServer
-from cotenant.sim.interference import Activity
+from cotenant.sim.interference import TrueActivity
 from cotenant.sim.power import busy, power_model
+from cotenant.simserver import card as card_module
+from cotenant.simserver import server as server_module
+from cotenant.simserver.backend import SimulatedBackend, SimulatedOutOfMemory, SimulatedServer
 
 GIB = 2**30
 
@@ -25,7 +26,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now_s = 1000.0
-        monkeypatch.setattr(simserver, "_clock_s", lambda: self.now_s)
+        monkeypatch.setattr(server_module, "_clock_s", lambda: self.now_s)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_create(tmp_path, cards, models):
     SimulatedServer.create(tmp_path, cards)
     gpus = SimulatedBackend(tmp_path).inventory()
     assert [each.name for each in gpus] == models
-    assert [each.memory_total_bytes for each in gpus] == [simcard.MODELS[each].memory_bytes for each in models]
+    assert [each.memory_total_bytes for each in gpus] == [card_module.MODELS[each].memory_bytes for each in models]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_a_card_draws_what_the_simulator_says_it_does(server):
     first.set_activity(smact=0.64)
     second = server.attach("0", context_bytes=GIB)
     second.set_activity(smact=0.25, utilization=0.5)
-    members = [Activity(None, 0.64), Activity(None, 0.25, utilization=0.5)]
+    members = [TrueActivity(None, 0.64), TrueActivity(None, 0.25, utilization=0.5)]
     expected_w = power_model(server.card(0).model).watts(2, busy(members))
     assert SimulatedBackend(server.folder).sample(0.0)[server.uuids[0]].power_w == pytest.approx(expected_w)
 
@@ -206,7 +207,7 @@ def test_unreadable_card_is_left_out(server):
 def test_reboot_empties_the_cards_and_time_goes_on(server, clock, monkeypatch):
     clock.now_s += 5
     server.attach("0", context_bytes=GIB)
-    monkeypatch.setattr(simcard, "_boot_ids", ["another boot"])
+    monkeypatch.setattr(card_module, "_boot_ids", ["another boot"])
     clock.now_s = 3.0
     again = SimulatedServer.open(server.folder)
     assert again.now_s() == pytest.approx(50)
@@ -227,7 +228,7 @@ def test_pid_that_was_used_again_is_another_process(server):
 HOLDER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
-    from cotenant.gpus.simulated import SimulatedServer
+    from cotenant.simserver.backend import SimulatedServer
     card = SimulatedServer.open(Path(sys.argv[1])).attach("0", context_bytes=2**30)
     print("attached", flush=True)
     while True:
@@ -260,7 +261,7 @@ def test_zombie_holds_no_memory(server):
 ADDER = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from cotenant.gpus.simulated import SimulatedServer
+    from cotenant.simserver.backend import SimulatedServer
     card = SimulatedServer.open(Path(sys.argv[1])).attach("0", context_bytes=0)
     for _ in range(100):
         card.allocate(2**20)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
-from cotenant.gpus.watch import Watch, open_watch
+from cotenant.gpus.gpu_sampler import GpuSampler, open_sampler
 from fake_pynvml import MIB, FakeDriver, FakeGpu
 
 
@@ -37,7 +37,7 @@ def a_sample(at_s, used, processes=(), **more):
 
 def a_watch(*samples):
     gpu = Gpu(uuid="GPU-0", index=0, name="NVIDIA H200", memory_total_bytes=1000)
-    watch = Watch(Readings(*samples), gpu, every_s=3600)
+    watch = GpuSampler(Readings(*samples), gpu, every_s=3600)
     watch.start()
     return watch
 
@@ -99,7 +99,7 @@ def test_a_second_start_forgets_the_first_job():
 def test_the_first_gpu_of_the_driver(monkeypatch):
     driver = FakeDriver(FakeGpu(uuid="GPU-a", free_bytes=81559 * MIB - 5 * MIB, processes=[(7, 3 * MIB)]))
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    watch, reason = open_watch()
+    watch, reason = open_sampler()
     assert reason == ""
     sample = watch.read()
     assert (watch.gpu.uuid, sample.used_bytes) == ("GPU-a", 5 * MIB)
@@ -111,18 +111,18 @@ def test_the_first_gpu_of_the_driver(monkeypatch):
 def test_one_of_several_gpus_is_watched_and_named(monkeypatch, visible, uuid):
     driver = FakeDriver(FakeGpu(uuid="GPU-a1"), FakeGpu(uuid="GPU-b2"))
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    watch, _ = open_watch(visible)
+    watch, _ = open_sampler(visible)
     assert (watch.gpu.uuid, watch.visible) == (uuid, uuid)
 
 
 def test_a_gpu_that_is_hidden_or_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(FakeGpu(uuid="GPU-a1")))
-    assert open_watch("7") == (None, "the driver lists no GPU `7`")
-    assert open_watch()[0].visible is None
+    assert open_sampler("7") == (None, "the driver lists no GPU `7`")
+    assert open_sampler()[0].visible is None
 
 
 def test_without_a_driver_there_is_a_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(no_driver=True))
-    watch, reason = open_watch()
+    watch, reason = open_sampler()
     assert watch is None
     assert "NVML does not start" in reason

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cotenant.cli.main import main
-from cotenant.learn.campaign.generate import read_configs
+from cotenant.learn.data_collection.generate import read_configs
 
 SUMMARY = """\
 Net(

@@ -10,8 +10,8 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.core.units import MiB
-from cotenant.learn.tables.dataset import write_dataset
-from cotenant.learn.tables.rows import Layer, Row
+from cotenant.learn.datasets.dataset_files import write_dataset
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
 
 pytest.importorskip("sklearn", reason="the models are scikit-learn's")
 
@@ -24,7 +24,7 @@ def a_row(number):
         Layer(kind="linear", output_shape=(10,), parameters=10 * width + 10, name="Linear"),
     )
     peak = 500 * MiB + 20 * sum(each.parameters for each in layers)
-    return Row(
+    return DatasetRow(
         family="mlp",
         config_id=f"mlp-{number}",
         status="ok",

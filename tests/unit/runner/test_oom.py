@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.runner.oom import evidence
+from cotenant.runner.oom_evidence import evidence
 
 GIB = 2**30
 MIB = 2**20

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import cotenant
-from cotenant.runner.progress import Counter
+from cotenant.runner.progress import StepCounter
 
 WATCHER = Path(cotenant.__file__).parent / "runner" / "progress.py"
 TIMEOUT_S = 60
 
 
 def total(pattern, *pieces):
-    counter = Counter(pattern)
+    counter = StepCounter(pattern)
     for now_s, piece in enumerate(pieces):
         counter.read(piece, float(now_s))
     return counter.total
@@ -53,7 +53,7 @@ def test_steps_in_output(pattern, pieces, steps):
 
 
 def test_what_stands_at_the_end_waits_for_more():
-    counter = Counter(r"step (\d+)")
+    counter = StepCounter(r"step (\d+)")
     assert not counter.read("step 12", 0.0)
     assert counter.read("3\n", 1.0)
     assert not counter.read("nothing\n", 2.0)

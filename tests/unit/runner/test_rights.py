@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import cotenant
-from cotenant.runner import rights
+from cotenant.runner import privileges
 
 RUNNER = Path(cotenant.__file__).parent / "runner"
 TIMEOUT_S = 60
@@ -118,7 +118,7 @@ def test_a_limit_that_may_not_be_raised_is_the_nearest():
 )
 def test_the_lower_of_two_limits(one, other, lower):
     assert resource.RLIM_INFINITY == -1
-    assert rights._lower(one, other) == lower
+    assert privileges._stricter_limit(one, other) == lower
 
 
 @pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
@@ -182,12 +182,12 @@ def test_a_job_of_a_user_who_is_gone_runs_as_nobody_else(attempt, tmp_path, uid,
 @as_root
 def test_own_rights_come_back():
     before = os.geteuid(), os.getegid(), os.getgroups()
-    with rights.acting_as(NOBODY):
+    with privileges.acting_as(NOBODY):
         assert (os.geteuid(), os.getuid()) == (NOBODY, 0)
         with pytest.raises(PermissionError):
             Path("/etc/shadow").read_bytes()
     assert (os.geteuid(), os.getegid(), os.getgroups()) == before
-    with pytest.raises(PermissionError, match="no user has the id"), rights.acting_as(2**31 - 7):
+    with pytest.raises(PermissionError, match="no user has the id"), privileges.acting_as(2**31 - 7):
         pass
 
 

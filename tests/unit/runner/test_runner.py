@@ -187,9 +187,9 @@ def test_protection_is_given_up_and_nothing_else(tmp_path, before, after):
     """In a file, what is written lies over what was there; the kernel takes the whole line."""
     path = tmp_path / "oom_score_adj"
     path.write_text(before)
-    child._give_up_protection(str(path))
+    child._reset_oom_score(str(path))
     assert path.read_text() == after
-    child._give_up_protection(str(tmp_path / "none"))
+    child._reset_oom_score(str(tmp_path / "none"))
 
 
 def test_job_has_default_signals_and_its_own_group(attempt, tmp_path):

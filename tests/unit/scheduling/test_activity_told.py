@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from builders import a_job, a_snapshot
-from cotenant.scheduling.knowledge.interference import Activity
 from cotenant.scheduling.policies import create
+from cotenant.scheduling.prediction.interference import GpuActivity
 
-BUSY, CALM = Activity(None, 0.95, 0.5, 0.5), Activity(None, 0.2, 0.1, 0.1)
+BUSY, CALM = GpuActivity(None, 0.95, 0.5, 0.5), GpuActivity(None, 0.2, 0.1, 0.1)
 
 
 def beside_one(name, options, second):
@@ -27,10 +27,10 @@ def beside_one(name, options, second):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        pytest.param("most-memory", {"settle_s": 0.0}, id="a gate opens"),
+        pytest.param("most-memory", {"warmup_s": 0.0}, id="a gate opens"),
         pytest.param(
             "marginal-gain",
-            {"settle_s": 0.0, "smact_sum": 1.1, "slowdown_bound": 9.0, "least_gain": -1.0},
+            {"warmup_s": 0.0, "smact_sum": 1.1, "max_slowdown": 9.0, "min_gain": -1.0},
             id="a match sees another company",
         ),
     ],
@@ -44,7 +44,7 @@ def test_who_waits_is_placed_once_the_gpu_is_seen_to_do_less(name, options):
 
 
 def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
-    placer = beside_one("most-memory", {"settle_s": 0.0, "keep_after_s": 10.0}, a_job(2, 20))
+    placer = beside_one("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0}, a_job(2, 20))
     assert placer.decide(20.0) == []  # it has waited long: the GPU is kept for it from now on
     placer.add(a_job(3, 1))
     placer.activity("GPU-0", CALM)
@@ -54,7 +54,7 @@ def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
 @pytest.mark.parametrize("gpus", [2, 20], ids=["looped over", "kept in order"])
 @pytest.mark.parametrize(("name", "smact"), [("least-utilized", 0.1), ("most-utilized", 0.7)])
 def test_a_gpu_as_open_as_before_moves_in_an_order_by_activity(name, smact, gpus):
-    placer = create(name, {"settle_s": 0.0}).placer()
+    placer = create(name, {"warmup_s": 0.0}).placer()
     for index in range(gpus):
         placer.update(a_snapshot(index))
     for number in range(1, gpus + 1):
@@ -63,15 +63,15 @@ def test_a_gpu_as_open_as_before_moves_in_an_order_by_activity(name, smact, gpus
     assert len(placed) == gpus
     for uuid, job_id in placed.items():
         placer.seen(job_id, 1.0)
-        placer.activity(uuid, Activity(None, 0.4, 0.1, 0.1))
-    placer.activity("GPU-1", Activity(None, smact, 0.1, 0.1))  # no gate closes
+        placer.activity(uuid, GpuActivity(None, 0.4, 0.1, 0.1))
+    placer.activity("GPU-1", GpuActivity(None, smact, 0.1, 0.1))  # no gate closes
     placer.add(a_job(1000, 4))
     assert [each.gpu_uuids for each in placer.decide(2.0)] == [("GPU-1",)]
 
 
 def test_a_timer_of_a_gpu_that_was_seen_since_opens_nothing():
     """Unseen it would have opened at 60 s; seen at 50 s it settles until 80 s, and opens then."""
-    placer = create("most-memory", {"settle_s": 30.0}).placer()
+    placer = create("most-memory", {"warmup_s": 30.0}).placer()
     placer.update(a_snapshot())
     placer.add(a_job(1, 4))
     placer.decide(0.0)

@@ -6,11 +6,11 @@ import pytest
 
 from builders import a_job
 from cotenant.core.errors import UsageError
-from cotenant.daemon.setup import aging
-from cotenant.scheduling import orders
+from cotenant.daemon.setup import with_aging
+from cotenant.scheduling.placement import orders
+from cotenant.scheduling.placement.policy import NO_PREDICTIONS
+from cotenant.scheduling.placement.ranked import Ranked
 from cotenant.scheduling.policies import create, policies
-from cotenant.scheduling.policy import NOTHING
-from cotenant.scheduling.ranked import Ranked
 
 HOUR_S = 3600.0
 
@@ -27,13 +27,13 @@ def test_a_job_that_has_waited_long_passes_a_more_important_one(waited_h, priori
     order = orders.aged(orders.fifo, 2.0)
     old = a_job(1, at_s=100 * HOUR_S)
     new = a_job(2, at_s=(100 + waited_h) * HOUR_S, priority=priority)
-    assert (order(old, NOTHING) < order(new, NOTHING)) is ahead
+    assert (order(old, NO_PREDICTIONS) < order(new, NO_PREDICTIONS)) is ahead
 
 
 def test_without_ageing_the_order_is_the_policy_s_own():
     assert orders.aged(orders.fifo, 0.0) is orders.fifo
     policy = create("most-memory")
-    assert aging(policy, 0.0) is policy
+    assert with_aging(policy, 0.0) is policy
 
 
 @pytest.mark.parametrize("points", [-1.0, float("inf"), float("nan")])
@@ -47,8 +47,8 @@ def test_every_order_begins_with_the_priority(name):
     policy = create(name)
     if not isinstance(policy, Ranked):
         with pytest.raises(UsageError, match="cannot age"):
-            aging(policy, 1.0)
+            with_aging(policy, 1.0)
         return
     job = a_job(1, at_s=HOUR_S, priority=7)
-    assert policy.order(job, NOTHING)[0] == -7
-    assert aging(policy, 2.0).order(job, NOTHING) == (-5.0, *policy.order(job, NOTHING)[1:])
+    assert policy.order(job, NO_PREDICTIONS)[0] == -7
+    assert with_aging(policy, 2.0).order(job, NO_PREDICTIONS) == (-5.0, *policy.order(job, NO_PREDICTIONS)[1:])

@@ -10,14 +10,14 @@ from builders import a_job, a_resident, a_server
 from cotenant.core.errors import UsageError
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling import filters
-from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.placing.views import GpuView
+from cotenant.scheduling.placement import gates
+from cotenant.scheduling.placement.gpu_view import GpuView
+from cotenant.scheduling.placement.memory_demand import MemoryDemand
 from cotenant.scheduling.policies import create
+from cotenant.scheduling.policies._options import PREFERENCES
 from cotenant.scheduling.policies.aegis import next_floor
-from cotenant.scheduling.policies.published import PREFERENCES
 from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
 
 # CARMA and AEGIS.
@@ -39,23 +39,23 @@ def test_carmas_gate(measures, admitted):
     work = placer("carma", gpu(0, busy(), **measures))
     assert bool(decided(work, a_job(1))) == admitted
     if not admitted:
-        assert verdict(work).startswith("pressure_below: pressure: SMACT ")
+        assert verdict(work).startswith("pressure_too_high: pressure: SMACT ")
 
 
 def test_carma_wants_memory_to_spare():
     work = placer("carma", gpu(0, busy(30.1), smact=0.1, smocc=0.0, drama=0.0))
     assert decided(work, a_job(1, 8)) == {}
-    assert verdict(work) == "fits_memory: needs 8.0 GiB and 2.0 GiB to spare, 9.9 GiB available"
+    assert verdict(work) == "insufficient_memory: needs 8.0 GiB and 2.0 GiB to spare, 9.9 GiB available"
     assert decided(work, a_job(2, 7.9)) == {}, "first come, first served"
-    alone = placer("carma", gpu(0, busy(30.1), smact=0.1, smocc=0.0, drama=0.0), spare_gib=0.0)
+    alone = placer("carma", gpu(0, busy(30.1), smact=0.1, smocc=0.0, drama=0.0), headroom_gib=0.0)
     assert decided(alone, a_job(1, 8)) == {1: ("GPU-0",)}
 
 
 def test_carma_hides_a_gpu_until_30_s_after_its_job_was_seen():
-    unseen = a_resident(4, placed_at_s=AT_S - 500, seen_at_s=None)
+    unseen = a_resident(4, placed_at_s=AT_S - 500, first_active_at_s=None)
     work = placer("carma", gpu(0, unseen, smact=0.0, smocc=0.0, drama=0.0))
     assert decided(work, a_job(1)) == {}
-    work.update(gpu(0, replace(unseen, seen_at_s=AT_S), smact=0.0, smocc=0.0, drama=0.0))
+    work.update(gpu(0, replace(unseen, first_active_at_s=AT_S), smact=0.0, smocc=0.0, drama=0.0))
     assert decided(work, at_s=AT_S + 29) == {}
     assert decided(work, at_s=AT_S + 30) == {1: ("GPU-0",)}
 
@@ -105,12 +105,12 @@ def test_memory_that_nobody_told(name, gib):
     ],
 )
 def test_aegis_floors(promised, need):
-    found = next_floor(failed(a_job(1, 4), *promised), [40 * GiB], Need(1, 4 * GiB))
+    found = next_floor(failed(a_job(1, 4), *promised), [40 * GiB], MemoryDemand(1, 4 * GiB))
     assert (None if found.alone else found.bytes / GiB) == need
 
 
 def test_aegis_keeps_a_larger_floor_that_was_learned():
-    assert next_floor(failed(a_job(1, 4), 4), [40 * GiB], Need(1, 33 * GiB)).bytes == 33 * GiB
+    assert next_floor(failed(a_job(1, 4), 4), [40 * GiB], MemoryDemand(1, 33 * GiB)).bytes == 33 * GiB
 
 
 def test_aegis_judges_by_risk():
@@ -123,7 +123,7 @@ def test_aegis_judges_by_risk():
     assert view.smact == pytest.approx(0.642, abs=1e-3), "the mean would pass"
     work = placer("aegis", server)
     assert decided(work, a_job(1)) == {}
-    assert verdict(work).startswith("pressure_below: risk: SMACT 0.69 of 0.65, SMOCC 0.40 of 0.35")
+    assert verdict(work).startswith("pressure_too_high: risk: SMACT 0.69 of 0.65, SMOCC 0.40 of 0.35")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_aegis_judges_by_risk():
     ],
 )
 def test_risk(readings, risk):
-    assert filters.risk_of(readings) == pytest.approx(risk)
+    assert gates.risk_score(readings) == pytest.approx(risk)
 
 
 def test_every_preference_is_a_policy_of_its_own_name():
@@ -176,7 +176,7 @@ def test_lucid_pairs(residents, newcomer, gpus, reason):
 
 def test_lucid_takes_the_least_work_first():
     facts = Facts({"long": 900.0, "short": 500.0}, long=0.1, short=0.1)
-    work = placer("lucid", gpu(0), facts=facts, label_sum=0, settle_s=0.0)
+    work = placer("lucid", gpu(0), facts=facts, label_sum=0, warmup_s=0.0)
     jobs = (a_job(1, 30, name="long"), a_job(2, 30, name="short", gpus=1), a_job(3, 30, name="other"))
     assert decided(work, *jobs) == {2: ("GPU-0",)}
 
@@ -222,7 +222,7 @@ def test_a_retry_keeps_its_place_and_a_requeued_job_does_not(name):
     retry = replace(failed(a_job(1, at_s=1.0), 4), state=Queued(since_s=50.0))
     later = failed(a_job(2, at_s=10.0), 4)
     assert order(retry, Facts()) < order(later, Facts())
-    assert order(replace(retry, attempts_forgiven=1), Facts()) > order(later, Facts())
+    assert order(replace(retry, uncounted_attempts=1), Facts()) > order(later, Facts())
 
 
 def test_tiresias_puts_those_behind_that_had_much():
@@ -235,7 +235,7 @@ def test_tiresias_puts_those_behind_that_had_much():
 
 
 def test_round_robin_goes_on_behind_the_last():
-    work = placer("round-robin", *(gpu(each, smact=0.1) for each in range(3)), settle_s=0.0)
+    work = placer("round-robin", *(gpu(each, smact=0.1) for each in range(3)), warmup_s=0.0)
     jobs = [a_job(each, 4) for each in range(1, 6)]
     assert list(decided(work, *jobs).values()) == [("GPU-0",), ("GPU-1",), ("GPU-2",), ("GPU-0",), ("GPU-1",)]
 
@@ -259,5 +259,5 @@ def test_the_names_of_the_literature():
 
 def test_a_wait_of_a_match_is_told_to_a_gang_too():
     (wait,) = create("horus").decide([a_job(1, 4, gpus=2)], a_server(gpu(0, busy(smact=0.9)), gpu(1), at_s=AT_S))
-    assert isinstance(wait, Wait)
-    assert [each.rule for each in wait.verdicts] == ["utilization_cap", "gang"]
+    assert isinstance(wait, Deferral)
+    assert [each.rule for each in wait.rejections] == ["utilization_cap", "gang"]

@@ -9,13 +9,13 @@ from builders import a_resident, a_snapshot
 from cotenant.core.errors import UsageError
 from cotenant.core.gpu import GpuSample
 from cotenant.core.units import GiB
-from cotenant.scheduling import filters
-from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.placing.views import GpuView
+from cotenant.scheduling.placement import gates
+from cotenant.scheduling.placement.gpu_view import GpuView
+from cotenant.scheduling.placement.memory_demand import MemoryDemand
 
 AT_S = 100.0
-NEED = Need(1, 8 * GiB)
-ALONE = Need(1, 8 * GiB, alone=True, why_alone="it was submitted as exclusive")
+NEED = MemoryDemand(1, 8 * GiB)
+ALONE = MemoryDemand(1, 8 * GiB, alone=True, exclusive_reason="it was submitted as exclusive")
 
 
 def view(snapshot):
@@ -36,7 +36,7 @@ def view(snapshot):
     ],
 )
 def test_fresh_telemetry(snapshot, reason):
-    assert filters.fresh_telemetry(view(snapshot), AT_S) == reason
+    assert gates.stale_telemetry(view(snapshot), AT_S) == reason
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_fresh_telemetry(snapshot, reason):
             id="residents",
         ),
         pytest.param(
-            replace(ALONE, least_total_bytes=80 * GiB), {}, "has 40.0 GiB, must be a GPU of 80.0 GiB", id="too small"
+            replace(ALONE, min_gpu_bytes=80 * GiB), {}, "has 40.0 GiB, must be a GPU of 80.0 GiB", id="too small"
         ),
     ],
 )
 def test_honors_exclusive(need, changes, reason):
-    assert filters.honors_exclusive(need, view(a_snapshot(**changes))) == reason
+    assert gates.honors_exclusive(need, view(a_snapshot(**changes))) == reason
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_honors_exclusive(need, changes, reason):
     ],
 )
 def test_fits_memory(gib, strangers, reason):
-    need = Need(1, None if gib is None else int(gib * GiB))
-    assert filters.fits_memory(need, view(a_snapshot(strangers=strangers))) == reason
+    need = MemoryDemand(1, None if gib is None else int(gib * GiB))
+    assert gates.insufficient_memory(need, view(a_snapshot(strangers=strangers))) == reason
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_fits_memory(gib, strangers, reason):
 )
 def test_smact_below(smact, residents, reason):
     snapshot = a_snapshot(smact=smact, residents=(a_resident(1),) * residents)
-    assert filters.smact_below(0.80).refuses(view(snapshot), AT_S) == reason
+    assert gates.smact_too_high(0.80).refuses(view(snapshot), AT_S) == reason
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.01, 80, math.nan])
 def test_a_smact_limit_is_a_ratio(limit):
     with pytest.raises(UsageError, match="no ratio"):
-        filters.smact_below(limit)
+        gates.smact_too_high(limit)
 
 
 @pytest.mark.parametrize(
@@ -114,26 +114,26 @@ def test_a_smact_limit_is_a_ratio(limit):
 )
 def test_settled(placed_ago_s, seen_ago_s, reason):
     seen = None if seen_ago_s is None else AT_S - seen_ago_s
-    resident = a_resident(1, placed_at_s=AT_S - placed_ago_s, seen_at_s=seen)
-    assert filters.settled(15).refuses(view(a_snapshot(residents=(resident,))), AT_S) == reason
+    resident = a_resident(1, placed_at_s=AT_S - placed_ago_s, first_active_at_s=seen)
+    assert gates.warming_up(15).refuses(view(a_snapshot(residents=(resident,))), AT_S) == reason
 
 
 def test_zero_turns_settling_off():
     resident = a_resident(1, placed_at_s=AT_S)
-    assert filters.settled(0).refuses(view(a_snapshot(residents=(resident,))), AT_S) is None
+    assert gates.warming_up(0).refuses(view(a_snapshot(residents=(resident,))), AT_S) is None
 
 
-@pytest.mark.parametrize("settle_s", [-1, math.inf, math.nan])
-def test_settling_takes_a_duration(settle_s):
+@pytest.mark.parametrize("warmup_s", [-1, math.inf, math.nan])
+def test_settling_takes_a_duration(warmup_s):
     with pytest.raises(UsageError, match="cannot settle"):
-        filters.settled(settle_s)
+        gates.warming_up(warmup_s)
 
 
 def test_kept_free():
     kept = view(a_snapshot())
-    kept.kept_for = 12
-    assert filters.kept_free(1, kept) == "kept free for job 12, which has waited long"
-    assert filters.kept_free(12, kept) is None
+    kept.reserved_for = 12
+    assert gates.reserved(1, kept) == "kept free for job 12, which has waited long"
+    assert gates.reserved(12, kept) is None
 
 
 def smact_of(readings, *residents):
@@ -144,7 +144,7 @@ def smact_of(readings, *residents):
 def test_smact_is_the_mean_since_the_newest_resident_was_seen():
     readings = [(70.0, 0.0), (80.0, 0.4), (90.0, None), (100.0, 0.8)]
     assert smact_of(readings) == pytest.approx(0.4)
-    old, young = a_resident(1, seen_at_s=10.0), a_resident(1, seen_at_s=80.0)
+    old, young = a_resident(1, first_active_at_s=10.0), a_resident(1, first_active_at_s=80.0)
     assert smact_of(readings, old, young) == pytest.approx(0.6)
 
 

@@ -26,7 +26,7 @@ from cotenant.core.gpu import GpuSample
 from cotenant.core.job import ArrayTask, AttemptExit, Done, Held, OomEvidence, ProcessId, Queued, Running, Starting
 from cotenant.core.units import GiB
 from cotenant.scheduling.config import Quota
-from cotenant.scheduling.jobs import JobTable
+from cotenant.scheduling.job_table import JobTable
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 
@@ -42,18 +42,18 @@ class Life:
 
     def __init__(self, **config):
         self.config = ManagerConfig(estimate=config.pop("estimate", False), **config)
-        self.manager = Manager(create("most-memory", {"settle_s": 0.0}), self.config)
+        self.manager = Manager(create("most-memory", {"warmup_s": 0.0}), self.config)
         self.at_s = 100.0
-        self.kept = []
+        self.export = []
         self.sample()
 
     def send(self, kind, job_id=1, **fields):
         event = kind(at_s=self.at_s, cause="test", job_id=job_id, **fields)
-        self.kept.append(event)
+        self.export.append(event)
         return self.note(self.manager.handle(event))
 
     def note(self, commands):
-        self.kept += [each.placed for each in commands if isinstance(each, Launch)]
+        self.export += [each.placed for each in commands if isinstance(each, Launch)]
         return commands
 
     def submit(self, job_id, **spec):
@@ -78,7 +78,7 @@ class Life:
 
     def replayed(self):
         again = Manager(create("most-memory", {}), self.config)
-        again.restore(self.kept)
+        again.restore(self.export)
         return again
 
     def running(self):
@@ -274,7 +274,7 @@ def test_requeue_of_a_job_that_is_over_runs_it_again():
     life.send(JobRequeued)
     assert life.running() == [1]
     job = life.manager.jobs[1]
-    assert (len(job.attempts), job.attempts_forgiven) == (2, 1)
+    assert (len(job.attempts), job.uncounted_attempts) == (2, 1)
     life.exit(1, attempt=2)
     assert life.state(1).outcome == "completed"
     assert dict(life.replayed().jobs) == dict(life.manager.jobs)
@@ -346,7 +346,7 @@ def test_a_lost_attempt_is_tried_again_where_asked(requeue, outcome):
 def test_a_placement_of_a_job_that_does_not_wait_is_ignored():
     life = Life()
     life.submit(1)
-    placed = life.kept[-1]
+    placed = life.export[-1]
     assert isinstance(placed, AttemptPlaced)
     assert life.manager.handle(placed) == []
     assert len(life.manager.jobs[1].attempts) == 1

@@ -27,7 +27,7 @@ class Inventory(tuple[Gpu, ...]):
 def test_only_a_reading_makes_the_manager_look_through_all_gpus():
     gpus = Inventory(a_gpu(each) for each in range(40))
     samples = {each.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for each in gpus}
-    manager = Manager(create("most-memory", {"settle_s": 0.0}), ManagerConfig(estimate=False))
+    manager = Manager(create("most-memory", {"warmup_s": 0.0}), ManagerConfig(estimate=False))
     manager.handle(ServerSampled(at_s=0.0, cause="test", gpus=gpus, samples=samples, observed=()))
     looks = []
     for job_id in range(1, 5):
@@ -36,7 +36,7 @@ def test_only_a_reading_makes_the_manager_look_through_all_gpus():
         assert [type(each) for each in commands] == [Launch]
         end = AttemptExit(exit_code=1, signal=None, reason="exited")
         event = AttemptExited(at_s=0.0, cause="test", job_id=job_id, attempt=1, exit=end, peak_observed_bytes={})
-        seen = manager.witnessed(event)
+        seen = manager.with_telemetry(event)
         assert seen.exit.oom.total_bytes == 40 * GiB
         manager.handle(seen)
         looks.append(gpus.looks)

@@ -7,7 +7,7 @@ import pytest
 from builders import a_job, a_resident, a_server, a_snapshot, a_spec, an_estimate
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.ledger import Ledger, need_bytes, need_of, never_fits
+from cotenant.scheduling.placement.memory_demand import PlacementChecker, demand_bytes, demand_of, never_fits
 
 
 @pytest.mark.parametrize(
@@ -23,21 +23,21 @@ from cotenant.scheduling.ledger import Ledger, need_bytes, need_of, never_fits
 )
 def test_need_bytes(declared, estimated, floor, need):
     spec = a_spec(declared_bytes=None if declared is None else declared * GiB)
-    job = replace(a_job(gib=estimated), spec=spec, floor_bytes=floor * GiB)
-    assert need_bytes(job) == (None if need is None else need * GiB)
+    job = replace(a_job(gib=estimated), spec=spec, min_memory_bytes=floor * GiB)
+    assert demand_bytes(job) == (None if need is None else need * GiB)
 
 
 def test_a_floor_above_every_gpu_means_alone_not_never():
-    job = replace(a_job(gib=30), floor_bytes=60 * GiB)
+    job = replace(a_job(gib=30), min_memory_bytes=60 * GiB)
     assert never_fits(job, [40 * GiB]) is None
-    need = need_of(job, [40 * GiB])
-    assert (need.bytes, need.alone, need.least_total_bytes) == (None, True, 40 * GiB)
+    need = demand_of(job, [40 * GiB])
+    assert (need.bytes, need.alone, need.min_gpu_bytes) == (None, True, 40 * GiB)
 
 
 def test_a_partial_estimate_is_no_bound():
     job = replace(a_job(), estimate=an_estimate(8, partial=True))
-    assert need_bytes(job) is None
-    assert need_of(job, [40 * GiB]).alone
+    assert demand_bytes(job) is None
+    assert demand_of(job, [40 * GiB]).alone
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_the_margin_does_not_keep_a_job_from_trying():
     ],
 )
 def test_need_of(gib, changes, spec, need):
-    found = need_of(replace(a_job(gib=gib, **spec), **changes), [80 * GiB, 40 * GiB])
+    found = demand_of(replace(a_job(gib=gib, **spec), **changes), [80 * GiB, 40 * GiB])
     size = None if found.bytes is None else found.bytes / GiB
-    assert (size, found.alone, found.least_total_bytes / GiB) == need
-    assert bool(found.why_alone) == found.alone
+    assert (size, found.alone, found.min_gpu_bytes / GiB) == need
+    assert bool(found.exclusive_reason) == found.alone
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_the_ledger_refuses_what_a_faulty_policy_answers(uuids, gib, sharing, br
         a_snapshot(3, strangers=None),
     )
     placement = Placement(job_id=1, gpu_uuids=uuids, sharing=sharing, promised_bytes=int(gib * GiB))
-    assert Ledger(server).admit(placement, 1) == broken
+    assert PlacementChecker(server).admit(placement, 1) == broken
 
 
 def test_the_ledger_counts_what_it_admitted():
-    ledger = Ledger(a_server(a_snapshot(0)))
+    ledger = PlacementChecker(a_server(a_snapshot(0)))
     placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=25 * GiB)
     assert ledger.admit(placement, 1) is None
     assert ledger.admit(placement, 1) == "25.0 GiB promised on GPU-0, 15.0 GiB available"
@@ -115,7 +115,7 @@ def test_the_ledger_counts_what_it_admitted():
 
 
 def test_the_ledger_closes_a_gpu_given_exclusively():
-    ledger = Ledger(a_server(a_snapshot(0)))
+    ledger = PlacementChecker(a_server(a_snapshot(0)))
     alone = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="exclusive", promised_bytes=GiB)
     assert ledger.admit(alone, 1) is None
     assert ledger.admit(replace(alone, job_id=2, sharing="time-sliced"), 1) == "GPU-0 cannot be shared with job 2"

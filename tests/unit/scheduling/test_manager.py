@@ -20,7 +20,7 @@ from cotenant.core.events import (
     Stop,
 )
 from cotenant.core.job import AttemptExit, Done, Queued, Running, Starting
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policies import create
@@ -50,7 +50,7 @@ def test_the_launch_is_already_applied():
 def test_a_job_without_a_declared_need_waits_for_its_estimate():
     life = Life()
     assert [type(each) for each in life.submit(gib=None)] == [RequestEstimate]
-    assert life.manager.explain(1) == Wait(job_id=1, reason="waits for its memory estimate")
+    assert life.manager.explain(1) == Deferral(job_id=1, reason="waits for its memory estimate")
     assert launches(life.sample()) == []
     assert launches(life.estimate()) == [1]
 
@@ -243,7 +243,7 @@ def test_explain_gives_the_newest_answer_of_the_policy(policy, reason):
     life.submit(1, 30)
     life.submit(2, 30)
     assert life.manager.explain(2).reason == reason
-    assert len(life.manager.explain(2).verdicts) == 1
+    assert len(life.manager.explain(2).rejections) == 1
 
 
 def test_explain_says_where_a_job_is_and_how_it_ended():

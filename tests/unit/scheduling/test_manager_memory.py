@@ -51,14 +51,14 @@ def test_strangers(observed, strangers):
     life = Life()
     life.submit()
     life.sample(used=[12], observed=observed, at_s=1.0)
-    assert life.manager.snapshot(1.0).gpus[0].strangers_bytes == strangers * GiB
+    assert life.manager.snapshot(1.0).gpus[0].foreign_bytes == strangers * GiB
 
 
 def test_a_job_that_strayed_to_another_gpu_is_a_stranger_there():
     life = Life(gpus=2)
     life.submit()
     life.sample(used=[0, 8], observed=[(1, 1, 1, 8)], at_s=1.0)
-    assert [each.strangers_bytes for each in life.manager.snapshot(1.0).gpus] == [0, 8 * GiB]
+    assert [each.foreign_bytes for each in life.manager.snapshot(1.0).gpus] == [0, 8 * GiB]
 
 
 def test_memory_of_an_attempt_that_ended_is_free_until_a_later_reading_still_shows_it():
@@ -68,7 +68,7 @@ def test_memory_of_an_attempt_that_ended_is_free_until_a_later_reading_still_sho
     life.exit()
     assert life.manager.snapshot(1.0).gpus[0].available_bytes == 40 * GiB
     life.sample(used=[8], observed=[(1, 1, 0, 8)], at_s=2.0)
-    assert life.manager.snapshot(2.0).gpus[0].strangers_bytes == 8 * GiB
+    assert life.manager.snapshot(2.0).gpus[0].foreign_bytes == 8 * GiB
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_what_cannot_be_trusted_admits_nothing(used, at_s):
     if at_s < 0:
         life.at_s = 6.0
     assert launches(life.submit()) == []
-    assert [each.rule for each in life.manager.explain(1).verdicts] == ["fresh_telemetry"]
+    assert [each.rule for each in life.manager.explain(1).rejections] == ["stale_telemetry"]
 
 
 def test_a_gpu_missing_from_readings_ages_out():
     life = Life(gpus=2)
     life.sample(used=[0], at_s=6.0)
-    assert [each.strangers_bytes for each in life.manager.snapshot(6.0).gpus] == [0, None]
+    assert [each.foreign_bytes for each in life.manager.snapshot(6.0).gpus] == [0, None]
 
 
 def test_readings_out_of_order_are_ignored_and_a_clock_set_back_is_followed():
@@ -103,7 +103,7 @@ def test_readings_out_of_order_are_ignored_and_a_clock_set_back_is_followed():
     life.sample(used=[1], at_s=99.0)
     assert [each.at_s for each in life.manager.snapshot(100.0).gpus[0].samples] == [100.0]
     life.sample(used=[2], at_s=50.0)
-    assert life.manager.snapshot(50.0).gpus[0].strangers_bytes == 2 * GiB
+    assert life.manager.snapshot(50.0).gpus[0].foreign_bytes == 2 * GiB
 
 
 def test_the_window_is_bounded():
@@ -150,13 +150,13 @@ def test_witnessed_adds_what_samples_showed():
     life.sample(used=[39], observed=[(1, 1, 0, 9)], at_s=1.0)
     life.sample(used=[20], observed=[(1, 1, 0, 7)], at_s=2.0)
     bare = AttemptExited(at_s=3.0, cause="test", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={})
-    full = life.manager.witnessed(bare)
+    full = life.manager.with_telemetry(bare)
     assert full.peak_observed_bytes == {"GPU-0": 9 * GiB}
     assert full.exit.oom == OomEvidence(exception=True, free_bytes=GiB, total_bytes=40 * GiB)
     told = replace(full, peak_observed_bytes={"GPU-0": 1}, exit=replace(OOM, oom=OomEvidence(free_bytes=5)))
-    assert life.manager.witnessed(told) == told
-    assert life.manager.witnessed(replace(bare, attempt=2)).exit == OOM
-    late = life.manager.witnessed(replace(bare, at_s=60.0))
+    assert life.manager.with_telemetry(told) == told
+    assert life.manager.with_telemetry(replace(bare, attempt=2)).exit == OOM
+    late = life.manager.with_telemetry(replace(bare, at_s=60.0))
     assert late.exit.oom.free_bytes is None
     life.manager.handle(full)
-    assert life.manager.witnessed(bare).peak_observed_bytes == {}, "what was seen of an ended attempt is forgotten"
+    assert life.manager.with_telemetry(bare).peak_observed_bytes == {}, "what was seen of an ended attempt is forgotten"

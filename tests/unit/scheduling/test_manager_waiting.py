@@ -22,7 +22,7 @@ def test_cancel():
     assert life.send(JobCancelled, 1) == [Stop(at_s=0.0, cause="cancelled", job_id=1, attempt=1, grace_s=10.0)]
     assert life.state(1) is Starting
     life.start(1)
-    assert life.job(1).last_attempt.stop_asked == "cancelled"
+    assert life.job(1).last_attempt.stop_reason == "cancelled"
     life.exit(1, end=AttemptExit(exit_code=None, signal=15, reason="stopped"))
     assert life.job(1).state.outcome == "cancelled"
     assert life.send(JobCancelled, 1) == []

@@ -9,10 +9,10 @@ import pytest
 from builders import a_job, a_resident, an_estimate
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB
-from cotenant.scheduling import orders
-from cotenant.scheduling.knowledge.interference import Activity, ColdStart
-from cotenant.scheduling.placing.views import GpuView
+from cotenant.scheduling.placement import orders
+from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.policies import create
+from cotenant.scheduling.prediction.interference import GpuActivity, PriorInterference
 from placers import AT_S, Facts, busy, decided, gpu, placer, verdict
 
 
@@ -36,7 +36,7 @@ def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
         ),
         pytest.param(0.9, 0.3, {}, "this job would take 1.68 times as long, bound 1.50", id="the newcomer suffers"),
         pytest.param(
-            0.5, 0.5, {"least_gain": 0.9}, "+0.68 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
+            0.5, 0.5, {"min_gain": 0.9}, "+0.68 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
         ),
     ],
 )
@@ -120,16 +120,16 @@ def test_a_short_gang_may_be_more_work_than_a_longer_job():
 
 
 def test_each_job_has_its_own_bound():
-    tolerant = replace(busy(smact=0.3), slowdown_bound=1.8)
+    tolerant = replace(busy(smact=0.3), max_slowdown=1.8)
     facts = Facts(me=0.8)
     assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), a_job(1, name="me")) == {1: ("GPU-0",)}
-    picky = a_job(1, name="me", slowdown_bound=1.0)
+    picky = a_job(1, name="me", max_slowdown=1.0)
     assert decided(placer("marginal-gain", gpu(0, tolerant), facts=facts), picky) == {}
 
 
 def test_a_bound_holds_from_the_placement_on():
     work = placer("marginal-gain", gpu(0), facts=Facts(picky=0.4, me=0.4))
-    jobs = (a_job(1, name="picky", slowdown_bound=1.01), a_job(2, name="me"))
+    jobs = (a_job(1, name="picky", max_slowdown=1.01), a_job(2, name="me"))
     assert decided(work, *jobs) == {1: ("GPU-0",)}
     assert "bound 1.01" in verdict(work, 2)
 
@@ -137,26 +137,26 @@ def test_a_bound_holds_from_the_placement_on():
 def test_what_was_learned_counts():
     facts = Facts(me=0.3)
     work = placer("marginal-gain", gpu(0, busy(smact=0.3)), facts=facts)
-    pair = [Activity("w0.3", 0.3), Activity("me", 0.3)]
+    pair = [GpuActivity("w0.3", 0.3), GpuActivity("me", 0.3)]
     for _ in range(20):
-        facts.fingerprints.learn(pair, [3.0, 3.0], spread=0.1)
+        facts.interference.learn(pair, [3.0, 3.0], spread=0.1)
     assert decided(work, a_job(1, name="me")) == {}
     assert "times as long" in verdict(work)
 
 
 def test_what_is_learned_later_counts_too():
     facts = Facts(me=0.3)
-    match = create("marginal-gain").match.following(facts)
+    match = create("marginal-gain").match.with_predictions(facts)
     mine = match.profile(a_job(1, name="me"), facts)
-    theirs = match.signature(GpuView(gpu(0, busy(smact=0.3))))
+    theirs = match.gpu_class(GpuView(gpu(0, busy(smact=0.3))))
     assert match.cost(mine, theirs) < 0
     for _ in range(20):
-        facts.fingerprints.learn([Activity("w0.3", 0.3), Activity("me", 0.3)], [3.0, 3.0], spread=0.1)
+        facts.interference.learn([GpuActivity("w0.3", 0.3), GpuActivity("me", 0.3)], [3.0, 3.0], spread=0.1)
     assert match.cost(mine, theirs) is None
 
 
 def test_one_of_whom_nothing_is_known_has_to_settle_first():
-    stranger = a_resident(4, placed_at_s=AT_S - 5, seen_at_s=AT_S - 5)
+    stranger = a_resident(4, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 5)
     work = placer("marginal-gain", gpu(0, stranger, smact=0.4), facts=Facts(me=0.2))
     assert decided(work, a_job(1, name="me")) == {}
     assert verdict(work) == "settled: job 100 is at work for 5.0s, settles in 15s"
@@ -165,7 +165,7 @@ def test_one_of_whom_nothing_is_known_has_to_settle_first():
 
 
 def test_activity_that_nobody_claims_is_that_of_the_unknown_resident():
-    unknown = a_resident(24, placed_at_s=0.0, seen_at_s=0.0)
+    unknown = a_resident(24, placed_at_s=0.0, first_active_at_s=0.0)
     light, heavy = (
         placer("marginal-gain", gpu(0, unknown, busy(smact=0.1, job_id=101), smact=each), facts=Facts(me=0.1))
         for each in (0.2, 0.95)
@@ -188,9 +188,9 @@ def test_a_partner_with_more_memory_is_minded_more():
 def test_caution_keeps_away_from_the_bound():
     mate = gpu(0, busy(12, smact=0.7))
     assert decided(placer("marginal-gain", mate, facts=Facts(me=0.2)), a_job(1, name="me")) == {1: ("GPU-0",)}
-    careful = placer("marginal-gain", mate, facts=Facts(me=0.2), caution=1.2)
+    careful = placer("marginal-gain", mate, facts=Facts(me=0.2), safety_factor=1.2)
     assert decided(careful, a_job(1, name="me")) == {}
-    assert verdict(careful).endswith("1.34 times as long, bound 1.50 with caution 1.20")
+    assert verdict(careful).endswith("1.34 times as long, bound 1.50 with safety_factor 1.20")
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ def test_caution_keeps_away_from_the_bound():
 def test_what_company_costs_counts_in_part(mates, known, slower):
     """Shown by the limit that is broken."""
     there = [busy(2, smact=0.3, job_id=100 + each) for each in range(mates)]
-    everybody = [Activity(None, 0.3, memory_bytes=2 * GiB)] * (mates + 1)
-    predicted = ColdStart().slowdowns(everybody)[0]
+    everybody = [GpuActivity(None, 0.3, memory_bytes=2 * GiB)] * (mates + 1)
+    predicted = PriorInterference().slowdowns(everybody)[0]
     work = placer("marginal-gain", gpu(0, *there), facts=Facts(**({"me": 0.3} if known else {})))
-    job = a_job(1, gib=2, name="me", slowdown_bound=1.0)
+    job = a_job(1, gib=2, name="me", max_slowdown=1.0)
     told = replace(job, estimate=an_estimate(2, smact=0.3), spec=replace(job.spec, declared_bytes=None))
     assert decided(work, told) == {}
     assert f"would take {1 + slower * (predicted - 1):.2f} times as long, bound 1.00" in verdict(work)
@@ -219,17 +219,17 @@ def test_no_more_than_so_many_share():
     crowd = [busy(2, smact=0.02, job_id=100 + each) for each in range(4)]
     work = placer("marginal-gain", gpu(0, *crowd), facts=Facts(me=0.02))
     assert decided(work, a_job(1, name="me")) == {}
-    assert verdict(work) == "at_most: 4 jobs on it, at most 4 share"
+    assert verdict(work) == "max_jobs: 4 jobs on it, at most 4 share"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"least_gain": 1.1}, "no job gains 1.1"),
-        ({"slowdown_bound": 0.9}, "slowdown bound 0.9"),
+        ({"min_gain": 1.1}, "no job gains 1.1"),
+        ({"max_slowdown": 0.9}, "slowdown bound 0.9"),
         ({"smact_sum": 0}, "is no limit"),
-        ({"caution": 0.9}, "caution 0.9 is below 1"),
-        ({"most_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
+        ({"safety_factor": 0.9}, "safety_factor 0.9 is below 1"),
+        ({"max_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
         ({"first": "youngest"}, "option `first` of policy `marginal-gain`"),
     ],
 )

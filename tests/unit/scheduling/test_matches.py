@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from builders import a_resident, a_snapshot
-from cotenant.scheduling.matches import company_of
-from cotenant.scheduling.placing.views import GpuView
+from cotenant.scheduling.placement.gpu_view import GpuView
+from cotenant.scheduling.placement.pairing import residents_of
 
 
 def company(*residents, smact):
-    return company_of(GpuView(a_snapshot(residents=residents, at_s=100.0, smact=smact)))
+    return residents_of(GpuView(a_snapshot(residents=residents, at_s=100.0, smact=smact)))
 
 
 def test_a_full_gpu_does_not_make_two_unknown_residents_half_of_what_their_size_says():
     """SMs that are all in use say little of who uses them: then the expectation from memory stands."""
-    residents = [a_resident(12, job_id=100 + each, placed_at_s=0.0, seen_at_s=0.0) for each in range(2)]
+    residents = [a_resident(12, job_id=100 + each, placed_at_s=0.0, first_active_at_s=0.0) for each in range(2)]
     (one, other) = company(*residents, smact=1.0)
     assert one.smact == other.smact >= 0.70
     (one, other) = company(*residents, smact=0.4)
@@ -23,13 +23,13 @@ def test_a_full_gpu_does_not_make_two_unknown_residents_half_of_what_their_size_
 
 
 def test_one_who_was_not_seen_yet_is_what_its_size_says():
-    seen, starting = a_resident(1, placed_at_s=0.0, seen_at_s=0.0), a_resident(12, job_id=101, placed_at_s=0.0)
+    seen, starting = a_resident(1, placed_at_s=0.0, first_active_at_s=0.0), a_resident(12, job_id=101, placed_at_s=0.0)
     found = company(seen, starting, smact=0.9)
     assert [each.smact for each in found] == pytest.approx([0.22, 0.70])
 
 
 def test_one_who_is_alone_does_what_the_gpu_does():
-    (one,) = company(a_resident(12, placed_at_s=0.0, seen_at_s=0.0), smact=0.34)
+    (one,) = company(a_resident(12, placed_at_s=0.0, first_active_at_s=0.0), smact=0.34)
     assert (one.smact, one.guessed) == (pytest.approx(0.34), True)
 
 
@@ -40,23 +40,23 @@ def test_what_differs_by_less_than_a_tenth_of_its_memory_is_the_same():
 
 def test_residents_tell_how_large_their_gpu_is():
     snapshot = a_snapshot(residents=(a_resident(8),), at_s=100.0, smact=0.5)
-    assert company_of(GpuView(snapshot))[0].activity.card_bytes == snapshot.gpu.memory_total_bytes
+    assert residents_of(GpuView(snapshot))[0].activity.gpu_memory_bytes == snapshot.gpu.memory_total_bytes
 
 
 def test_residents_are_told_apart_by_what_they_cost_each_other_on_that_gpu():
     """On a small one the same jobs cost each other more, so the same reading says that they do more alone."""
     found = {}
     for gib in (10, 80):
-        residents = tuple(a_resident(4, job_id=100 + each, placed_at_s=0.0, seen_at_s=0.0) for each in range(2))
+        residents = tuple(a_resident(4, job_id=100 + each, placed_at_s=0.0, first_active_at_s=0.0) for each in range(2))
         snapshot = a_snapshot(gib=gib, residents=residents, at_s=100.0, smact=0.85)
-        found[gib] = company_of(GpuView(snapshot))[0].smact
+        found[gib] = residents_of(GpuView(snapshot))[0].smact
     assert found[10] > found[80]
 
 
 def test_the_same_work_with_and_without_a_bound_has_an_order():
     bounds = (None, 1.5)
     mates = [
-        a_resident(8, job_id=100 + place, workload="w", smact=0.3, slowdown_bound=bound)
+        a_resident(8, job_id=100 + place, workload="w", smact=0.3, max_slowdown=bound)
         for place, bound in enumerate(bounds)
     ]
     assert company(*mates, smact=0.5) == company(*reversed(mates), smact=0.5)

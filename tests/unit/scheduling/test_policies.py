@@ -23,14 +23,14 @@ def test_an_unknown_policy_is_answered_with_the_known_ones():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"smact": 1}, "has no option `smact` (known: backfill, keep_after_s, most_jobs, settle_s, sharing, "),
+        ({"smact": 1}, "has no option `smact` (known: backfill, reserve_after_s, max_jobs, warmup_s, sharing, "),
         ({"return": 1}, "has no option `return`"),
         ({"backfill": "yes"}, "option `backfill` of policy `best-fit` is 'yes', wanted bool"),
         ({"sharing": "exclusive"}, "is 'exclusive', wanted one of ['time-sliced', 'mps', 'mig']"),
         ({"smact_limit": 80}, "SMACT limit 80 is no ratio"),
-        ({"keep_after_s": float("nan")}, "GPUs cannot be kept after nan seconds"),
-        ({"keep_after_s": float("inf")}, "GPUs cannot be kept after inf seconds"),
-        ({"keep_after_s": -1}, "GPUs cannot be kept after -1 seconds"),
+        ({"reserve_after_s": float("nan")}, "GPUs cannot be kept after nan seconds"),
+        ({"reserve_after_s": float("inf")}, "GPUs cannot be kept after inf seconds"),
+        ({"reserve_after_s": -1}, "GPUs cannot be kept after -1 seconds"),
     ],
 )
 def test_wrong_options_are_errors(given, message):
@@ -42,5 +42,5 @@ def test_wrong_options_are_errors(given, message):
 def test_options_reach_the_policy():
     assert options("exclusive") == {"backfill": False}
     assert create("exclusive", {"backfill": True}).backfill is True
-    assert create("most-memory", {"keep_after_s": None}).keep_after_s is None
-    assert create("most-memory", {"keep_after_s": 60}).keep_after_s == 60.0
+    assert create("most-memory", {"reserve_after_s": None}).reserve_after_s is None
+    assert create("most-memory", {"reserve_after_s": 60}).reserve_after_s == 60.0

@@ -6,11 +6,11 @@ import pytest
 
 from builders import a_job, a_resident, a_server, a_snapshot
 from cotenant.core.job import Attempt, Queued
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling import filters, orders, scores
+from cotenant.scheduling.placement import gates, orders, scores
+from cotenant.scheduling.placement.ranked import Ranked
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.ranked import Ranked
 
 MEMORY_ONLY = Ranked(name="memory-only", order=orders.fifo, score=scores.first)
 BUSY = (a_resident(30, 30),)
@@ -21,7 +21,7 @@ def placed(answers):
 
 
 def waits(answers):
-    return {each.job_id: each for each in answers if isinstance(each, Wait)}
+    return {each.job_id: each for each in answers if isinstance(each, Deferral)}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_shared_job_is_promised_its_bound_and_one_alone_all_there_is():
 def test_what_one_decision_gives_is_gone_for_its_later_jobs():
     answers = MEMORY_ONLY.decide([a_job(each, 15) for each in (1, 2, 3)], a_server(a_snapshot()))
     assert placed(answers) == {1: ("GPU-0",), 2: ("GPU-0",)}
-    assert waits(answers)[3].verdicts[0].reason == "needs 15.0 GiB, 10.0 GiB available"
+    assert waits(answers)[3].rejections[0].reason == "needs 15.0 GiB, 10.0 GiB available"
 
 
 def test_jobs_behind_one_that_waits_pass_with_backfill_only():
@@ -67,7 +67,7 @@ def test_jobs_behind_one_that_waits_pass_with_backfill_only():
     strict = replace(MEMORY_ONLY, backfill=False).decide(queue, server)
     assert placed(strict) == {}
     assert waits(strict)[2].reason == "job 1 is ahead and this policy lets nobody pass"
-    assert [each.rule for each in waits(strict)[2].verdicts] == ["in_order"]
+    assert [each.rule for each in waits(strict)[2].rejections] == ["in_order"]
 
 
 def test_a_retry_blocks_the_queue_only_where_the_policy_says_so():
@@ -86,7 +86,7 @@ def long_wait(job, since_s=0.0):
 
 
 def test_a_gang_that_waited_long_gets_gpus_emptied():
-    policy = replace(MEMORY_ONLY, keep_after_s=600)
+    policy = replace(MEMORY_ONLY, reserve_after_s=600)
     server = a_server(
         a_snapshot(0, residents=(a_resident(8), a_resident(8, job_id=101))),
         a_snapshot(1, residents=(a_resident(8, job_id=102),)),
@@ -104,11 +104,11 @@ def test_a_gang_that_waited_long_gets_gpus_emptied():
 
 
 def test_only_one_job_at_a_time_has_gpus_emptied():
-    policy = replace(MEMORY_ONLY, keep_after_s=0)
+    policy = replace(MEMORY_ONLY, reserve_after_s=0)
     server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
     answers = policy.decide([a_job(1, 20), a_job(2, 20, gpus=2), a_job(3, 4)], server)
     assert placed(answers) == {3: ("GPU-1",)}
-    assert [each.rule for each in waits(answers)[2].verdicts] == ["kept_free", "fits_memory"]
+    assert [each.rule for each in waits(answers)[2].rejections] == ["reserved", "insufficient_memory"]
 
 
 def test_a_gpu_filled_by_a_job_of_another_size_is_full_for_all():
@@ -131,7 +131,7 @@ def test_a_gang_never_gets_a_gpu_twice():
 
 
 def test_gpus_are_kept_from_jobs_of_a_size_seen_before_too():
-    policy = replace(MEMORY_ONLY, keep_after_s=0)
+    policy = replace(MEMORY_ONLY, reserve_after_s=0)
     server = a_server(a_snapshot(0, residents=BUSY), a_snapshot(1, residents=BUSY))
     queue = [a_job(1, 5), a_job(2, 20), a_job(3, 5), a_job(4, 5)]
     assert placed(policy.decide(queue, server)) == {1: ("GPU-0",), 3: ("GPU-0",)}
@@ -146,8 +146,8 @@ def test_more_kinds_of_need_than_are_remembered():
 def test_verdicts_tell_what_is_available_after_the_whole_decision():
     server = a_server(a_snapshot(residents=BUSY))
     answers = waits(MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 4), a_job(3, 20)], server))
-    assert answers[1].verdicts[0].reason == "needs 20.0 GiB, 6.0 GiB available"
-    assert answers[3].verdicts[0].reason == "needs 20.0 GiB, 6.0 GiB available"
+    assert answers[1].rejections[0].reason == "needs 20.0 GiB, 6.0 GiB available"
+    assert answers[3].rejections[0].reason == "needs 20.0 GiB, 6.0 GiB available"
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_without_gpus_a_job_waits_for_one():
 def test_verdicts_of_a_gang_are_in_display_order():
     server = a_server(a_snapshot(0), a_snapshot(1, residents=BUSY), a_snapshot(2))
     (wait,) = MEMORY_ONLY.decide([a_job(1, 20, gpus=3)], server)
-    assert [(each.gpu_uuid, each.rule) for each in wait.verdicts] == [
+    assert [(each.gpu_uuid, each.rule) for each in wait.rejections] == [
         ("GPU-0", "gang"),
-        ("GPU-1", "fits_memory"),
+        ("GPU-1", "insufficient_memory"),
         ("GPU-2", "gang"),
     ]
 
@@ -185,14 +185,14 @@ def test_jobs_that_ask_for_the_same_get_the_same_verdicts_under_their_own_id():
     server = a_server(a_snapshot(residents=BUSY))
     first, second = MEMORY_ONLY.decide([a_job(1, 20), a_job(2, 20)], server)
     assert (first.job_id, second.job_id) == (1, 2)
-    assert first.verdicts == second.verdicts
+    assert first.rejections == second.rejections
 
 
 def test_a_second_job_does_not_follow_onto_a_gpu_that_has_not_settled():
     answers = create("first-fit").decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
     assert placed(answers) == {1: ("GPU-0",)}
-    assert waits(answers)[2].verdicts[0].rule == "settled"
-    both = create("first-fit", {"settle_s": 0}).decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
+    assert waits(answers)[2].rejections[0].rule == "settled"
+    both = create("first-fit", {"warmup_s": 0}).decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
     assert len(placed(both)) == 2
 
 
@@ -202,14 +202,14 @@ def test_sharing_is_as_chosen():
 
 
 def test_gpus_are_kept_for_a_job_that_is_not_the_first_of_its_kind():
-    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=(a_resident(30, job_id=100),)))
     placer.update(a_snapshot(1, residents=(a_resident(30, job_id=101),)))
     placer.add(long_wait(a_job(1, 36)))
     assert placer.decide(600.0) == []
     placer.add(a_job(2, 36, at_s=600.0, priority=1))
     assert placer.decide(601.0) == []
-    kept = next(each.gpu_uuid for each in placer.explain(2, 601.0).verdicts if each.rule == "kept_free")
+    kept = next(each.gpu_uuid for each in placer.explain(2, 601.0).rejections if each.rule == "reserved")
     placer.update(a_snapshot(int(kept[-1])))
     assert [each.job_id for each in placer.decide(602.0)] == [1], "its GPU is not for the job ahead of it"
 
@@ -223,14 +223,14 @@ def after_oom(job, **learned):
 @pytest.mark.parametrize(
     ("learned", "kept"),
     [
-        pytest.param({"floor_bytes": 30 * GiB}, True, id="needs more than its promise"),
+        pytest.param({"min_memory_bytes": 30 * GiB}, True, id="needs more than its promise"),
         pytest.param({"exclusive_retry": True}, True, id="is to be alone"),
         pytest.param({}, False, id="failed for another reason"),
     ],
 )
 def test_who_ran_out_of_memory_gets_the_next_room_there_is(learned, kept):
     """Otherwise what others leave goes to jobs that need less, as long as there are any."""
-    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.update(a_snapshot(1, residents=BUSY))
     placer.add(after_oom(a_job(1, 20), **learned))
@@ -241,9 +241,9 @@ def test_who_ran_out_of_memory_gets_the_next_room_there_is(learned, kept):
 
 
 def test_the_only_gpu_is_kept_for_nobody_at_once():
-    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
-    placer.add(after_oom(a_job(1, 20), floor_bytes=30 * GiB))
+    placer.add(after_oom(a_job(1, 20), min_memory_bytes=30 * GiB))
     placer.add(a_job(2, 5, at_s=90.0))
     assert placed(placer.decide(100.0)) == {2: ("GPU-0",)}
     placer.add(a_job(3, 1, at_s=90.0))
@@ -251,20 +251,20 @@ def test_the_only_gpu_is_kept_for_nobody_at_once():
 
 
 def test_a_kept_gpu_whose_gate_opens_is_taken():
-    policy = replace(MEMORY_ONLY, keep_after_s=600, gates=(filters.settled(15),))
+    policy = replace(MEMORY_ONLY, reserve_after_s=600, gates=(gates.warming_up(15),))
     placer = policy.placer()
-    young = a_resident(8, placed_at_s=590.0, seen_at_s=590.0)
+    young = a_resident(8, placed_at_s=590.0, first_active_at_s=590.0)
     placer.update(a_snapshot(0, residents=(young,), at_s=600.0))
     placer.add(long_wait(a_job(1, 20)))
     assert placer.decide(601.0) == [], "settles, and is kept"
     assert placer.decide(602.0) == []
-    assert placer.explain(1, 601.0).verdicts[0].rule == "settled"
+    assert placer.explain(1, 601.0).rejections[0].rule == "settled"
     assert placer.wakes_at_s == 605.0
     assert [each.job_id for each in placer.decide(605.0)] == [1]
 
 
 def test_when_a_kept_job_is_gone_its_gpus_are_for_all_again():
-    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=BUSY))
     placer.add(long_wait(a_job(1, 36)))
     placer.add(a_job(2, 5, at_s=600.0))
@@ -274,7 +274,7 @@ def test_when_a_kept_job_is_gone_its_gpus_are_for_all_again():
 
 
 def test_a_job_that_waits_is_asked_after_by_the_time_it_is_overdue():
-    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=(a_resident(30, job_id=100),)))
     placer.add(long_wait(a_job(1, 36)))
     assert placer.wakes_at_s is None
@@ -312,7 +312,7 @@ def test_room_that_a_job_leaves_is_taken_by_who_waits():
 
 
 def test_a_kept_job_that_comes_to_need_less_starts_at_once():
-    placer = replace(MEMORY_ONLY, keep_after_s=600).placer()
+    placer = replace(MEMORY_ONLY, reserve_after_s=600).placer()
     placer.update(a_snapshot(0, residents=(a_resident(15, job_id=100),)))
     placer.add(long_wait(a_job(1, 36)))
     placer.decide(600.0)

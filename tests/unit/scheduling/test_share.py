@@ -9,16 +9,16 @@ import pytest
 from builders import a_job, a_resident, a_server, a_snapshot, a_spec
 from cotenant.core.events import JobSubmitted, ServerSampled
 from cotenant.core.job import Attempt, AttemptExit, Held
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling.config import ManagerConfig
-from cotenant.scheduling.ledger import never_fits
 from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.placement.memory_demand import never_fits
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.recovery import Final, Retry, share_of, verdict
+from cotenant.scheduling.recovery import Finish, Retry, after_exit, effective_sharing
 
-TURNS = create("most-memory", {"settle_s": 0.0})
-MPS = create("most-memory", {"settle_s": 0.0, "sharing": "mps"})
+TURNS = create("most-memory", {"warmup_s": 0.0})
+MPS = create("most-memory", {"warmup_s": 0.0, "sharing": "mps"})
 
 
 def instance(index, gib, **options):
@@ -63,9 +63,9 @@ def test_an_instance_of_its_own_is_the_smallest_that_is_empty_and_will_do():
 def test_without_an_instance_it_waits_and_says_so():
     server = a_server(a_snapshot(0), instance(1, 20, residents=(a_resident(2),)))
     (answer,) = TURNS.decide([a_job(gib=12, share="mig")], server)
-    assert isinstance(answer, Wait)
+    assert isinstance(answer, Deferral)
     assert answer.reason == "1 empty MIG instance with 12.0 GiB available, none of 2 qualifies"
-    assert [(each.rule, each.reason) for each in answer.verdicts] == [
+    assert [(each.rule, each.reason) for each in answer.rejections] == [
         ("honors_share", "is no MIG instance, which was asked for"),
         ("honors_exclusive", "must be empty (an instance of its own was asked for), job 100 on it"),
     ]
@@ -77,10 +77,10 @@ def test_one_of_unknown_need_takes_any_empty_instance():
 
 
 def test_that_waits_long_has_instances_kept_and_no_whole_gpu():
-    policy = create("most-memory", {"settle_s": 0.0, "keep_after_s": 10.0})
+    policy = create("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0})
     server = a_server(a_snapshot(0, at_s=100.0), instance(1, 20, residents=(a_resident(2),), at_s=100.0), at_s=100.0)
     answers = {each.job_id: each for each in policy.decide([a_job(1, 12, share="mig"), a_job(2, 4)], server)}
-    assert isinstance(answers[1], Wait)
+    assert isinstance(answers[1], Deferral)
     assert answers[2].gpu_uuids == ("GPU-0",)
 
 
@@ -106,7 +106,7 @@ def ended(*ends, share="auto", forgiven=0, sharing="mps", **spec):
         )
         for number, end in enumerate(ends, start=1)
     )
-    return replace(a_job(share=share, **spec), attempts=attempts, attempts_forgiven=forgiven)
+    return replace(a_job(share=share, **spec), attempts=attempts, uncounted_attempts=forgiven)
 
 
 def an_end(code=1, **fields):
@@ -117,38 +117,38 @@ FAULT = an_end(mps_fault=True)
 
 
 def test_tried_again_unasked_and_not_by_mps():
-    what = verdict(ended(FAULT))
+    what = after_exit(ended(FAULT))
     assert isinstance(what, Retry)
-    assert (what.exclusive, what.floor_bytes, what.forgiven) == (False, 0, False)
+    assert (what.exclusive, what.min_memory_bytes, what.forgiven) == (False, 0, False)
     assert "without MPS" in what.reason
     for share in ("auto", "mps", "time"):
-        assert share_of(ended(FAULT, share=share)) == "time"
+        assert effective_sharing(ended(FAULT, share=share)) == "time"
     (answer,) = MPS.decide([ended(FAULT, share="mps")], a_server(a_snapshot()))
     assert answer.sharing == "time-sliced"
 
 
 def test_who_is_to_blame_falls_alone_then_and_stops():
-    assert verdict(ended(FAULT, an_end(3))) == Final(outcome="failed", code=3, reason="exit code 3")
+    assert after_exit(ended(FAULT, an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
 
 
 def test_counts_neither_as_a_failure_nor_as_an_attempt():
-    assert isinstance(verdict(ended(FAULT, an_end(3), retries=1)), Retry)
-    assert isinstance(verdict(ended(an_end(3), FAULT, an_end(3), retries=1)), Final)
+    assert isinstance(after_exit(ended(FAULT, an_end(3), retries=1)), Retry)
+    assert isinstance(after_exit(ended(an_end(3), FAULT, an_end(3), retries=1)), Finish)
     lost = AttemptExit(exit_code=None, signal=None, reason="lost")
-    assert isinstance(verdict(ended(FAULT, lost, requeue=True, max_attempts=2)), Retry)
-    assert isinstance(verdict(ended(an_end(), lost, requeue=True, max_attempts=2)), Final)
+    assert isinstance(after_exit(ended(FAULT, lost, requeue=True, max_attempts=2)), Retry)
+    assert isinstance(after_exit(ended(an_end(), lost, requeue=True, max_attempts=2)), Finish)
 
 
 def test_success_is_success_whatever_happened_to_the_server():
-    assert verdict(ended(an_end(0, mps_fault=True))) == Final(outcome="completed", code=0)
+    assert after_exit(ended(an_end(0, mps_fault=True))) == Finish(outcome="completed", code=0)
 
 
 def test_after_a_requeue_it_may_be_a_client_again():
-    assert share_of(ended(FAULT, forgiven=1, share="mps")) == "mps"
+    assert effective_sharing(ended(FAULT, forgiven=1, share="mps")) == "mps"
 
 
 def test_without_a_fault_a_failure_is_its_own():
-    assert verdict(ended(an_end(3))) == Final(outcome="failed", code=3, reason="exit code 3")
+    assert after_exit(ended(an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
 
 
 # -- through the manager

@@ -11,15 +11,15 @@ pytest.importorskip("scipy", reason="bounds need scipy")
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB
 from cotenant.sim import cluster
-from cotenant.sim.bounds import makespan_bound
+from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.interference import PairTable
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.run import simulate
-from cotenant.sim.search import best_found
+from cotenant.sim.limits.bounds import makespan_bound
+from cotenant.sim.limits.oracle_search import best_found
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 from cotenant.sim.traces.carma import measured_a100
-from cotenant.sim.world.config import WorldConfig
 
-NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
+NO_DELAY = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0)
 ONE = cluster.parse("1xA100-40GB")
 
 
@@ -29,7 +29,7 @@ def a_trace(*jobs):
 
 
 def a_kind(name, gib=10, smact=0.5):
-    return Profile(workload=name, first_peak_bytes=int(gib * GiB), peak_bytes=int(gib * GiB), smact=smact)
+    return JobProfile(workload=name, first_peak_bytes=int(gib * GiB), peak_bytes=int(gib * GiB), smact=smact)
 
 
 def test_one_job_takes_its_time():
@@ -65,7 +65,7 @@ def test_sets_that_are_too_large_to_list_are_bounded():
     table = PairTable({("a", "a"): 1 / 1.6})
     jobs = a_trace(*[(0.0, 100.0, a_kind("a", gib=1, smact=0.05))] * 10)
     found = makespan_bound(jobs, ONE, interference=table, config=NO_DELAY)
-    options = {"smact_limit": 1.0, "settle_s": 0.0}
+    options = {"smact_limit": 1.0, "warmup_s": 0.0}
     played = simulate(jobs, ONE, "first-fit", interference=table, config=NO_DELAY, options=options, learn=False)
     assert played.makespan_s == pytest.approx(640.0)
     assert found.makespan_s <= 640.0
@@ -109,7 +109,7 @@ def test_search_betters_every_policy():
 def test_search_keeps_a_slowdown_bound():
     trace = some_jobs(4, count=20)
     gpus = cluster.parse("2xA100-40GB")
-    run = best_found(trace, gpus, tries=4, objective="jct", slowdown_bound=1.3).run
+    run = best_found(trace, gpus, tries=4, objective="jct", max_slowdown=1.3).run
     slowdowns = [run.run_s[i] / trace.duration_s[i] for i in range(len(trace))]
     assert max(slowdowns) <= 1.3 + 1e-6
     assert sum(run.ooms) == 0
@@ -126,7 +126,7 @@ def test_search_is_repeatable():
     [
         ("1xA100-40GB,1xV100-16GB", None, "no bound for `1xA100-40GB,1xV100-16GB`"),
         ("1xA100-40GB/4g.20gb+3g.20gb", None, "no bound for"),
-        ("1xA100-40GB", WorldConfig(sensitivity_sd=0.5), "no bound with hidden sensitivities"),
+        ("1xA100-40GB", SimulationConfig(sensitivity_sd=0.5), "no bound with hidden sensitivities"),
     ],
 )
 def test_where_there_is_no_bound(text, config, said):

@@ -11,28 +11,28 @@ import pytest
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.units import GiB
 from cotenant.sim import cluster, gpu_speeds
-from cotenant.sim.bounds import makespan_bound
-from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.limits.bounds import makespan_bound
 from cotenant.sim.metrics import metrics_of
-from cotenant.sim.run import simulate
-from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "traces" / "gavel_isolated.csv"
 
 
 def a_trace(*jobs, workload="w"):
     """Jobs as (submit, duration, GPUs); all do the same."""
-    profile = Profile(workload=workload, first_peak_bytes=GiB, peak_bytes=GiB, smact=0.5)
+    profile = JobProfile(workload=workload, first_peak_bytes=GiB, peak_bytes=GiB, smact=0.5)
     return Trace("made", [TraceJob(submit_s=at, duration_s=run, gpus=gpus, profile=profile) for at, run, gpus in jobs])
 
 
-def run_on(gpus, trace, *, times_of=None, policy="exclusive", **config):
-    quick = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, times_of=times_of, **config)
+def run_on(gpus, trace, *, reference_gpu=None, policy="exclusive", **config):
+    quick = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, reference_gpu=reference_gpu, **config)
     return simulate(trace, cluster.parse(gpus), policy, config=quick)
 
 
 @pytest.mark.parametrize(
-    ("gpu_type", "times_of", "workload", "low", "high"),
+    ("gpu_type", "reference_gpu", "workload", "low", "high"),
     [
         pytest.param("V100-32GB", "V100-16GB", None, 1.0, 1.0, id="the same kind"),
         pytest.param("K80-12GB", "V100-16GB", None, 0.2, 0.3, id="the median of Gavel"),
@@ -45,8 +45,8 @@ def run_on(gpus, trace, *, times_of=None, policy="exclusive", **config):
         pytest.param("V100-16GB", "T4-16GB", None, 1.0, 1.0, id="nothing is known of the base"),
     ],
 )
-def test_speed_on_one_kind_beside_another(gpu_type, times_of, workload, low, high):
-    assert low <= gpu_speeds.pace(gpu_type, times_of, workload) <= high
+def test_speed_on_one_kind_beside_another(gpu_type, reference_gpu, workload, low, high):
+    assert low <= gpu_speeds.relative_speed(gpu_type, reference_gpu, workload) <= high
 
 
 def test_every_workload_has_a_kind_to_compare_with():
@@ -72,7 +72,7 @@ def test_the_table_says_what_gavel_measured():
 def test_a_job_takes_longer_on_a_slower_kind_and_is_not_called_slowed_down():
     trace = a_trace((0.0, 100.0, 1), (0.0, 100.0, 1))
     found = run_on("1xV100-16GB,1xK80-12GB", trace)
-    slower_s = 100.0 / gpu_speeds.pace("K80-12GB", "V100-16GB")
+    slower_s = 100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB")
     assert sorted(found.end_s) == pytest.approx([100.0, slower_s])
     assert sorted(found.alone_s) == pytest.approx([100.0, slower_s])
     assert metrics_of(found).slowdown_mean == pytest.approx(1.0)
@@ -80,15 +80,15 @@ def test_a_job_takes_longer_on_a_slower_kind_and_is_not_called_slowed_down():
 
 def test_run_times_may_be_of_a_kind_that_is_not_there():
     trace = a_trace((0.0, 100.0, 1))
-    found = run_on("1xA100-40GB", trace, times_of="V100-16GB")
-    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.pace("A100-40GB", "V100-16GB"))
+    found = run_on("1xA100-40GB", trace, reference_gpu="V100-16GB")
+    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("A100-40GB", "V100-16GB"))
     assert found.end_s[0] < 60.0
     assert run_on("1xA100-40GB", trace).end_s[0] == 100.0
 
 
 def test_a_gang_goes_at_the_speed_of_its_slowest_kind():
     found = run_on("1xV100-16GB,1xK80-12GB", a_trace((0.0, 100.0, 2)))
-    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.pace("K80-12GB", "V100-16GB"))
+    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB"))
 
 
 class Halves:
@@ -100,9 +100,9 @@ class Halves:
 
 def test_company_costs_the_same_share_on_a_slower_kind_and_the_gpu_shows_the_same():
     trace = a_trace((0.0, 1000.0, 1), (0.0, 1000.0, 1))
-    config = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, times_of="V100-16GB")
-    pace = gpu_speeds.pace("P100-16GB", "V100-16GB")
-    options = {"settle_s": 0.0, "smact_limit": 1.0}
+    config = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, reference_gpu="V100-16GB")
+    pace = gpu_speeds.relative_speed("P100-16GB", "V100-16GB")
+    options = {"warmup_s": 0.0, "smact_limit": 1.0}
     found = simulate(
         trace, cluster.parse("1xP100-16GB"), "round-robin", options=options, interference=Halves(), config=config
     )
@@ -115,7 +115,7 @@ def test_saved_work_is_worth_the_same_on_another_kind():
     faults = {"fault_every_s": 400.0, "repair_s": 10.0, "checkpoint_s": 1.0}
     trace = a_trace((0.0, 1000.0, 1))
     found = run_on("1xV100-16GB,1xP100-16GB", trace, **faults)
-    slowest_s = 1000.0 / gpu_speeds.pace("P100-16GB", "V100-16GB")
+    slowest_s = 1000.0 / gpu_speeds.relative_speed("P100-16GB", "V100-16GB")
     assert found.attempts[0] > 1
     assert 1000.0 <= found.run_s[0] <= slowest_s + found.attempts[0] * 2.0
 
@@ -123,11 +123,11 @@ def test_saved_work_is_worth_the_same_on_another_kind():
 def test_no_bound_where_run_times_are_of_another_kind():
     trace = a_trace((0.0, 100.0, 1))
     with pytest.raises(UsageError, match="run times of `V100-16GB`"):
-        makespan_bound(trace, cluster.parse("1xA100-40GB"), config=WorldConfig(times_of="V100-16GB"))
+        makespan_bound(trace, cluster.parse("1xA100-40GB"), config=SimulationConfig(reference_gpu="V100-16GB"))
 
 
 @pytest.mark.parametrize(
-    ("gpus", "times_of", "says"),
+    ("gpus", "reference_gpu", "says"),
     [
         pytest.param("4xA100-40GB", None, None, id="one kind"),
         pytest.param("4xA100-40GB,2xA100-80GB", None, None, id="two sizes of one kind"),
@@ -136,11 +136,11 @@ def test_no_bound_where_run_times_are_of_another_kind():
         pytest.param("4xA100-40GB", "T4-16GB", "nothing is known of A100-40GB", id="the base is not known"),
     ],
 )
-def test_it_is_said_what_is_known(gpus, times_of, says):
-    found = gpu_speeds.note(cluster.parse(gpus), times_of)
+def test_it_is_said_what_is_known(gpus, reference_gpu, says):
+    found = gpu_speeds.note(cluster.parse(gpus), reference_gpu)
     assert found is None if says is None else says in found
 
 
 def test_a_kind_that_does_not_exist_is_an_error():
     with pytest.raises(UnknownName, match="no GPU type named `V1OO`"):
-        run_on("1xA100-40GB", a_trace((0.0, 100.0, 1)), times_of="V1OO")
+        run_on("1xA100-40GB", a_trace((0.0, 100.0, 1)), reference_gpu="V1OO")

@@ -6,13 +6,13 @@ import statistics
 
 import pytest
 
-from cotenant.sim.interference import Activity, Collocation, PairTable, SmactPowerLaw
+from cotenant.sim.interference import Collocation, PairTable, SmactPowerLaw, TrueActivity
 from cotenant.sim.interference.sources import MeasuredCosts
 from cotenant.sim.workloads import pair_speeds, workloads
 
 
 def loads(*smacts):
-    return [Activity(None, each) for each in smacts]
+    return [TrueActivity(None, each) for each in smacts]
 
 
 def test_alone():
@@ -34,13 +34,13 @@ PAIRS_OF_THREE = {(v, p): 0.5 if "a" in (v, p) else 0.8 for v in "abc" for p in 
 
 
 def test_costs_add_up():
-    speeds = PairTable(PAIRS_OF_THREE).speeds([Activity(each, 0.1) for each in "abc"])
+    speeds = PairTable(PAIRS_OF_THREE).speeds([TrueActivity(each, 0.1) for each in "abc"])
     assert speeds == pytest.approx([1 / 3, 1 / 2.25, 1 / 2.25])
 
 
 def test_costs_multiply():
     model = Collocation([MeasuredCosts(PAIRS_OF_THREE)], combine="multiplicative")
-    assert model.speeds([Activity(each, 0.1) for each in "abc"]) == pytest.approx([1 / 4, 1 / 2.5, 1 / 2.5])
+    assert model.speeds([TrueActivity(each, 0.1) for each in "abc"]) == pytest.approx([1 / 4, 1 / 2.5, 1 / 2.5])
 
 
 def test_no_more_than_all_multiprocessors():
@@ -71,28 +71,30 @@ def test_heavy_jobs_stay_where_their_costs_put_them():
 
 def test_hidden_sensitivity_scales_what_partners_cost():
     table = PairTable(PAIRS_OF_THREE)
-    tender, other = Activity("a", 0.1, sensitivity=2.0), Activity("b", 0.1)
+    tender, other = TrueActivity("a", 0.1, sensitivity=2.0), TrueActivity("b", 0.1)
     assert table.speeds([tender, other]) == pytest.approx([1 / 3, 1 / 2])
 
 
 def test_measured_pair_is_taken_as_it_is():
     table = PairTable({("a", "b"): 0.9, ("b", "a"): 0.8})
-    assert table.speeds([Activity("b", 1.0), Activity("a", 1.0)]) == pytest.approx([0.8, 0.9])
+    assert table.speeds([TrueActivity("b", 1.0), TrueActivity("a", 1.0)]) == pytest.approx([0.8, 0.9])
 
 
 def test_no_company_pays_a_job():
-    assert PairTable({("a", "b"): 1.1, ("b", "a"): 1.0}).speeds([Activity("a", 0.1), Activity("b", 0.1)])[0] == 1.0
+    assert (
+        PairTable({("a", "b"): 1.1, ("b", "a"): 1.0}).speeds([TrueActivity("a", 0.1), TrueActivity("b", 0.1)])[0] == 1.0
+    )
 
 
 def test_pair_that_was_not_measured_falls_back():
     known = PairTable({("a", "b"): 0.5, ("b", "a"): 0.5})
-    assert known.speeds([Activity("a", 0.3), Activity(None, 0.7)]) == SmactPowerLaw().speeds(loads(0.3, 0.7))
+    assert known.speeds([TrueActivity("a", 0.3), TrueActivity(None, 0.7)]) == SmactPowerLaw().speeds(loads(0.3, 0.7))
 
 
 def measured():
     known = workloads()
     for (first, second), speed in pair_speeds().items():
-        yield Activity(first, known[first].smact), Activity(second, known[second].smact), speed
+        yield TrueActivity(first, known[first].smact), TrueActivity(second, known[second].smact), speed
 
 
 def test_table_gives_what_was_measured():

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.sim.interference import Activity, Standard, draw_sensitivity, standard
+from cotenant.sim.interference import StandardInterference, TrueActivity, draw_sensitivity, standard
 from cotenant.sim.interference.kernel import KernelFit
 from cotenant.sim.interference.sharing import on_slice, slice_speed
 from cotenant.sim.interference.tables import FILES, family_of, fits, measured, read_pairs, traits
@@ -16,13 +16,13 @@ from cotenant.sim.workloads import workloads
 
 def activity(name):
     job = workloads()[name]
-    return Activity(name, job.smact, job.smocc, job.drama, job.utilization, job.first_peak_bytes)
+    return TrueActivity(name, job.smact, job.smocc, job.drama, job.utilization, job.first_peak_bytes)
 
 
 VGG, RESNET, CIFAR = (
     activity(each) for each in ("vgg16_imagenet_bs128", "resnet50_imagenet_bs64", "resnet18_cifar100_bs32_20e")
 )
-STRANGER = Activity("never_seen", 0.5, 0.3, 0.2, 0.8, 8 * 2**30)
+STRANGER = TrueActivity("never_seen", 0.5, 0.3, 0.2, 0.8, 8 * 2**30)
 
 
 def test_a_measured_pair_is_what_was_measured():
@@ -36,7 +36,9 @@ def test_a_measured_pair_is_what_was_measured():
     [
         pytest.param(activity("vgg16_imagenet_bs64"), RESNET, "A100-40GB", "time-sliced", "measured", id="pair"),
         pytest.param(STRANGER, RESNET, "A100-80GB", "time-sliced", "fitted", id="unseen job, by its activity"),
-        pytest.param(Activity(None, 0.5), RESNET, "A100-40GB", "time-sliced", "fitted", id="only SMACT known: the law"),
+        pytest.param(
+            TrueActivity(None, 0.5), RESNET, "A100-40GB", "time-sliced", "fitted", id="only SMACT known: the law"
+        ),
         pytest.param(STRANGER, RESNET, "H100-80GB", "time-sliced", "assumed", id="a GPU without pairs"),
         pytest.param(VGG, RESNET, "A100-40GB", "mps", "assumed", id="MPS"),
         pytest.param(VGG, RESNET, "A100-40GB/3g.20gb", "mig", "assumed", id="MIG"),
@@ -48,7 +50,7 @@ def test_origin(victim, partner, gpu, sharing, origin):
 
 def test_pairs_of_ones_own_come_first():
     pair = (VGG.workload, RESNET.workload)
-    model = Standard(pairs={"A100": {pair: 0.25, pair[::-1]: 0.5}})
+    model = StandardInterference(pairs={"A100": {pair: 0.25, pair[::-1]: 0.5}})
     assert model.speeds([VGG, RESNET]) == [0.25, 0.5]
 
 
@@ -82,18 +84,18 @@ def test_alone_is_full_speed_except_on_a_slice():
     ],
 )
 def test_mps_is_within_the_ranges_of_the_thesis(smact, count, low, high):
-    speeds = standard().speeds([Activity(None, smact)] * count, sharing="mps")
+    speeds = standard().speeds([TrueActivity(None, smact)] * count, sharing="mps")
     assert all(low <= 1 / each <= high for each in speeds)
 
 
 def test_mps_waits_for_memory_too():
     """Two that move memory all the time cannot both run at full speed, however few SMs they use."""
-    assert standard().speeds([Activity(None, 0.2, drama=0.9)] * 2, sharing="mps")[0] == pytest.approx(1 / 1.843)
+    assert standard().speeds([TrueActivity(None, 0.2, drama=0.9)] * 2, sharing="mps")[0] == pytest.approx(1 / 1.843)
 
 
 def test_mps_costs_a_tender_job_more():
-    tender = Activity(None, 0.9, sensitivity=2.0)
-    first, second = standard().speeds([tender, Activity(None, 0.9)], sharing="mps")
+    tender = TrueActivity(None, 0.9, sensitivity=2.0)
+    first, second = standard().speeds([tender, TrueActivity(None, 0.9)], sharing="mps")
     assert 1 / first - 1 == pytest.approx(2 * (1 / second - 1))
 
 
@@ -126,7 +128,7 @@ def test_no_such_slice():
 
 def test_light_company_costs_little_wherever_it_comes_from():
     """Also far from all that was measured, the fit ends in the law, not in an average."""
-    idle = Activity("idle", 0.01, 0.01, 0.0, 0.02, 300 * 2**20)
+    idle = TrueActivity("idle", 0.01, 0.01, 0.0, 0.02, 300 * 2**20)
     assert standard().speeds([VGG, idle])[0] > 0.9
     assert standard().speeds([CIFAR, idle])[0] > 0.9
 
@@ -149,7 +151,7 @@ def test_fit_survives_json():
 
 
 def test_unknown_name_elsewhere_than_on_the_a100_is_not_fitted():
-    assert fits()["V100"].cost(Activity("nobody", 0.5), Activity("LM|5", 0.5)) is None
+    assert fits()["V100"].cost(TrueActivity("nobody", 0.5), TrueActivity("LM|5", 0.5)) is None
 
 
 def test_sensitivity_is_drawn_once_and_for_all():

@@ -12,11 +12,11 @@ import time
 import pytest
 
 from cotenant.core.units import GiB
-from cotenant.gpus.simcard import read_card
-from cotenant.gpus.simulated import SimulatedBackend, SimulatedServer
-from cotenant.runner.oom import evidence
-from cotenant.sim import job as job_module
-from cotenant.sim.oom_text import _size
+from cotenant.runner.oom_evidence import evidence
+from cotenant.simserver import fake_job as job_module
+from cotenant.simserver.backend import SimulatedBackend, SimulatedServer
+from cotenant.simserver.card import read_card
+from cotenant.simserver.oom_message import _size
 
 TIMEOUT_S = 60
 
@@ -35,7 +35,7 @@ def start(server):
         env["CUDA_VISIBLE_DEVICES"] = server.uuids[0] if gpus is None else gpus
         jobs.append(
             subprocess.Popen(
-                [sys.executable, "-m", "cotenant.sim.job", *argv],
+                [sys.executable, "-m", "cotenant.simserver.fake_job", *argv],
                 env=env,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.units import GiB
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.knowledge import JobMaker
+from cotenant.sim.memory_source import JobFactory
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
-PROFILE = Profile(
+PROFILE = JobProfile(
     workload="w",
     first_peak_bytes=8 * GiB,
     peak_bytes=8 * GiB,
     smact=0.7,
-    told_bytes={"cotenant": 9 * GiB, "horus": 5 * GiB},
-    told_smact=0.6,
+    reported_bytes={"cotenant": 9 * GiB, "horus": 5 * GiB},
+    reported_smact=0.6,
 )
 
 
@@ -27,5 +27,5 @@ PROFILE = Profile(
     ],
 )
 def test_our_estimate_tells_activity_too(estimator, gib, smact):
-    estimate = JobMaker(Trace("t", [TraceJob(submit_s=0.0, duration_s=1.0, profile=PROFILE)]), estimator)(0).estimate
+    estimate = JobFactory(Trace("t", [TraceJob(submit_s=0.0, duration_s=1.0, profile=PROFILE)]), estimator)(0).estimate
     assert (estimate.bound_bytes, estimate.smact) == (gib * GiB, smact)

@@ -7,15 +7,15 @@ import pytest
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import policies
-from cotenant.scheduling.knowledge.interference import Activity
+from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.sim import cluster
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.knowledge import JobMaker
-from cotenant.sim.run import simulate
-from cotenant.sim.world.card import Live
-from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.engine.sim_gpu import RunningAttempt
+from cotenant.sim.memory_source import JobFactory
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
-NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
+NO_DELAY = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0)
 
 
 class Halves:
@@ -42,7 +42,7 @@ class Remembering:
 
 
 def a_trace(count=3, *, duration_s=100.0):
-    profile = Profile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=8 * GiB, smact=0.3, smocc=0.2, drama=0.1)
+    profile = JobProfile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=8 * GiB, smact=0.3, smocc=0.2, drama=0.1)
     return Trace("same", [TraceJob(submit_s=0.0, duration_s=duration_s, profile=profile) for _ in range(count)])
 
 
@@ -64,7 +64,7 @@ def test_a_history_holds_what_was_seen_alone():
     trace = a_trace(1)
     policy = Remembering("exclusive")
     run(trace, policy)
-    job = JobMaker(trace, "none")(0)
+    job = JobFactory(trace, "none")(0)
     assert policy.facts.duration_s(job) == pytest.approx(100.0)
     seen = policy.facts.activity(job)
     assert (seen.smact, seen.smocc, seen.drama) == pytest.approx((0.3, 0.2, 0.1))
@@ -73,9 +73,9 @@ def test_a_history_holds_what_was_seen_alone():
 
 def test_time_in_company_is_not_taken_for_time_alone():
     trace = a_trace(2, duration_s=300.0)
-    policy = Remembering("most-memory", settle_s=0.0)
+    policy = Remembering("most-memory", warmup_s=0.0)
     run(trace, policy, estimator="oracle")
-    job = JobMaker(trace, "oracle")(0)
+    job = JobFactory(trace, "oracle")(0)
     assert policy.facts.activity(job).smact is None  # nobody was ever alone
     assert 150.0 < policy.facts.duration_s(job) <= 600.0
 
@@ -89,8 +89,8 @@ def test_spells_tell_how_large_the_gpu_is():
             facts.take_in = lambda job, ended, jobs: (seen.extend(ended), learn(job, ended, jobs))[1]
             return super().placer(facts)
 
-    run(a_trace(2, duration_s=300.0), Noting("most-memory", settle_s=0.0), estimator="oracle")
-    assert {spell.card_bytes for attempt in seen for spell in attempt.spells} == {40 * GiB}
+    run(a_trace(2, duration_s=300.0), Noting("most-memory", warmup_s=0.0), estimator="oracle")
+    assert {spell.gpu_memory_bytes for attempt in seen for spell in attempt.co_runs} == {40 * GiB}
 
 
 def test_policies_see_of_residents_what_a_daemon_shows_them():
@@ -111,16 +111,16 @@ def test_policies_see_of_residents_what_a_daemon_shows_them():
 
     policy = Looking("most-memory")
     run(a_trace(3), policy)
-    key = policy.facts.activity(JobMaker(a_trace(), "none")(0)).workload
+    key = policy.facts.activity(JobFactory(a_trace(), "none")(0)).workload
     assert {each[:3] for each in seen} <= {(1, 1, key), (2, 1, key), (3, 1, key)}
     assert {each[3] for each in seen if each[0] == 1} <= {None}
     assert {round(each[3], 3) for each in seen if each[0] == 2} == {0.3}
 
 
 def test_a_resident_is_shown_anew_once_its_work_is_known():
-    answers = [Activity("w"), Activity("w", smact=0.3)]
+    answers = [GpuActivity("w"), GpuActivity("w", smact=0.3)]
     placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
-    live = Live(0, JobMaker(a_trace(), "oracle")(0), placement, [], 0.0)
+    live = RunningAttempt(0, JobFactory(a_trace(), "oracle")(0), placement, [], 0.0)
     live.known = lambda: answers[0]
     assert live.seen_as(1.0).smact is None
     del answers[0]
@@ -141,8 +141,8 @@ class Glancing:
 
 
 def test_what_a_resident_did_alone_is_shown_while_it_runs():
-    profile = Profile(workload="w", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.3, smocc=0.2, drama=0.1)
-    late = Profile(workload="v", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.6, smocc=0.2, drama=0.1)
+    profile = JobProfile(workload="w", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.3, smocc=0.2, drama=0.1)
+    late = JobProfile(workload="v", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.6, smocc=0.2, drama=0.1)
     jobs = [TraceJob(submit_s=at_s, duration_s=500.0, profile=each) for at_s, each in ((0, profile), (60, late))]
     jobs.append(TraceJob(submit_s=120.0, duration_s=500.0, profile=late))
     policy = Glancing()

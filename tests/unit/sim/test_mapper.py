@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.sim import mapper, traces
-from cotenant.sim.jobs import Trace, TraceJob
+from cotenant.sim import traces
+from cotenant.sim.trace import Trace, TraceJob
+from cotenant.sim.traces import transforms
 
 
 def bare(*jobs):
@@ -16,13 +17,13 @@ def bare(*jobs):
 
 def test_assigned_workloads_resemble_the_jobs_and_keep_their_times():
     trace = bare((0, 150, 1, ""), (10, 14000, 1, ""), (20, 4000, 8, ""))
-    found = mapper.assign(trace, seed=4)
+    found = transforms.assign(trace, seed=4)
     assert [(job.submit_s, job.duration_s, job.gpus) for job in found] == [
         (0, 150, 1),
         (10, 14000, 1),
         (20, 4000, 8),
     ]
-    known = mapper.measured_a100()
+    known = transforms.measured_a100()
     solo = [known[job.workload].solo_s for job in found]
     assert solo[0] < 500
     assert solo[1] > 2500
@@ -33,22 +34,22 @@ def test_assigned_workloads_resemble_the_jobs_and_keep_their_times():
 
 def test_recurring_jobs_share_a_workload():
     again = [(60 * each, 1000 + 10 * each, 1, "ann") for each in range(12)]
-    assert len(mapper.assign(bare(*again), seed=1).profiles) == 1
+    assert len(transforms.assign(bare(*again), seed=1).profiles) == 1
     strangers = [(60 * each, 1000 + 10 * each, 1, "") for each in range(12)]
-    assert len(mapper.assign(bare(*strangers), seed=1).profiles) > 1
+    assert len(transforms.assign(bare(*strangers), seed=1).profiles) > 1
     apart = [(4000 * each, 1000, 1, "ann") for each in range(12)]
-    assert len(mapper.assign(bare(*apart), seed=1).profiles) > 1
+    assert len(transforms.assign(bare(*apart), seed=1).profiles) > 1
 
 
 def test_the_window_is_the_part_that_resembles_the_whole():
     odd = [(1.0 * each, 9000.0, 8, "") for each in range(40)]
     usual = [(1000.0 + 60.0 * each, 100.0 + each % 7, 1, "") for each in range(400)]
-    found = mapper.window(bare(*odd, *usual), 80)
+    found = transforms.window(bare(*odd, *usual), 80)
     assert len(found) == 80
     assert found[0].submit_s == 0.0
     assert {job.gpus for job in found} == {1}
     with pytest.raises(UsageError, match="no window of 500"):
-        mapper.window(bare(*usual), 500)
+        transforms.window(bare(*usual), 500)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +62,12 @@ def test_the_window_is_the_part_that_resembles_the_whole():
     ],
 )
 def test_distance_of_distributions(first, second, distance):
-    assert mapper.ks_distance(first, second) == pytest.approx(distance)
+    assert transforms.ks_distance(first, second) == pytest.approx(distance)
 
 
 def test_repeated_is_the_same_load_on_a_larger_cluster():
     trace = bare((0, 10, 1, "a"), (100, 20, 2, "b"))
-    found = mapper.repeated(trace, 5, spread_s=30.0)
+    found = transforms.repeated(trace, 5, spread_s=30.0)
     assert len(found) == 10
     assert found.work_gpu_s == pytest.approx(5 * trace.work_gpu_s)
     assert [job.submit_s for job in found] == sorted(job.submit_s for job in found)
@@ -75,7 +76,7 @@ def test_repeated_is_the_same_load_on_a_larger_cluster():
 
 def test_resampled_keeps_arrivals_and_draws_jobs():
     t1 = traces.load("t1")
-    found, same, other = (mapper.resampled(t1, seed=seed) for seed in (7, 7, 8))
+    found, same, other = (transforms.resampled(t1, seed=seed) for seed in (7, 7, 8))
     assert list(found.submit_s) == list(t1.submit_s)
     assert found.digest() == same.digest() != other.digest()
     assert 15 < len(set(found.duration_s)) < len(set(t1.duration_s)) + 1
@@ -83,27 +84,27 @@ def test_resampled_keeps_arrivals_and_draws_jobs():
 
 
 def test_one_group_cut_out():
-    found = mapper.of_user(bare((0, 10, 1, "a"), (100, 20, 2, "b"), (130, 30, 1, "b")), "b")
+    found = transforms.of_user(bare((0, 10, 1, "a"), (100, 20, 2, "b"), (130, 30, 1, "b")), "b")
     assert [(job.submit_s, job.duration_s) for job in found] == [(0, 20), (30, 30)]
     with pytest.raises(UsageError, match="no jobs of `c`") as caught:
-        mapper.of_user(bare((0, 10, 1, "a")), "c")
+        transforms.of_user(bare((0, 10, 1, "a")), "c")
     assert caught.value.hint == "it has a"
 
 
 def test_laid_on_other_arrivals():
-    found = mapper.onto_arrivals(bare((0, 10, 1, ""), (5, 20, 1, "")), [0.0, 1.0, 2.0], seed=1)
+    found = transforms.onto_arrivals(bare((0, 10, 1, ""), (5, 20, 1, "")), [0.0, 1.0, 2.0], seed=1)
     assert list(found.submit_s) == [0.0, 1.0, 2.0]
     assert list(found.duration_s) in ([10, 20, 10], [20, 10, 20])
 
 
 def test_stretched_in_time():
-    assert list(mapper.in_time(bare((0, 1, 1, ""), (10, 1, 1, "")), 0.5).submit_s) == [0.0, 5.0]
+    assert list(transforms.in_time(bare((0, 1, 1, ""), (10, 1, 1, "")), 0.5).submit_s) == [0.0, 5.0]
     with pytest.raises(UsageError, match="cannot be 0 times as late"):
-        mapper.in_time(bare((0, 1, 1, "")), 0.0)
+        transforms.in_time(bare((0, 1, 1, "")), 0.0)
 
 
 def test_the_manifest_says_how_it_came_to_be():
-    found = mapper.manifest(mapper.resampled(mapper.first_jobs(traces.load("t1"), 10), seed=3))
+    found = transforms.manifest(transforms.resampled(transforms.first_jobs(traces.load("t1"), 10), seed=3))
     assert (found["trace"], found["jobs"]) == ("t1", 10)
     assert found["steps"] == ["the first 10 jobs", "jobs drawn with replacement (seed 3)"]
     assert len(found["digest"]) == 16

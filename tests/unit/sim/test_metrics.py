@@ -11,10 +11,10 @@ import pytest
 
 from cotenant.core.units import GiB
 from cotenant.sim import cluster, metrics, traces
-from cotenant.sim.evaluate import Setting, evaluate
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.run import simulate
-from cotenant.sim.world.config import WorldConfig
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.evaluation import Experiment, evaluate
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
 REFERENCE = Path(__file__).parents[4] / "shared" / "data" / "carma" / "exclusive_fifo_reference.csv"
 NAMES = {
@@ -56,13 +56,13 @@ class Halves:
 
 
 def a_run(*, gpus="1xA100-40GB"):
-    profile = Profile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=8 * GiB, smact=0.4, smocc=0.2, drama=0.1)
+    profile = JobProfile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=8 * GiB, smact=0.4, smocc=0.2, drama=0.1)
     jobs = [TraceJob(submit_s=at, duration_s=run, profile=profile) for at, run in ((0.0, 100.0), (0.0, 100.0))]
-    config = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, record=True)
+    config = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, record=True)
     trace = Trace("two", jobs)
     from cotenant.scheduling import policies
 
-    policy = policies.create("most-memory", {"settle_s": 0.0, "smact_limit": 1.0})
+    policy = policies.create("most-memory", {"warmup_s": 0.0, "smact_limit": 1.0})
     return simulate(trace, cluster.parse(gpus), policy, interference=Halves(), config=config)
 
 
@@ -84,12 +84,12 @@ def test_a_failed_attempt_is_lost_and_its_wait_counts():
     # Both are told to need 20 GiB; at half its work, after 100 s in company, the first wants 30 and dies. The other has
     # 450 s left then, and it has to wait for these: 650 s in all, of which 100 are its execution.
     grows, steady = (
-        Profile(
+        JobProfile(
             workload=name,
             first_peak_bytes=20 * GiB,
             peak_bytes=peak * GiB,
             smact=0.4,
-            told_bytes={"horus": 20 * GiB},
+            reported_bytes={"horus": 20 * GiB},
         )
         for name, peak in (("grows", 30), ("steady", 20))
     )
@@ -100,8 +100,8 @@ def test_a_failed_attempt_is_lost_and_its_wait_counts():
             TraceJob(submit_s=0.0, duration_s=500.0, profile=steady),
         ],
     )
-    config = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
-    options = {"settle_s": 0.0, "smact_limit": 1.0}
+    config = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, restart_s=0.0)
+    options = {"warmup_s": 0.0, "smact_limit": 1.0}
     run = simulate(
         trace,
         cluster.parse("1xA100-40GB"),
@@ -121,7 +121,7 @@ def test_a_failed_attempt_is_lost_and_its_wait_counts():
 
 
 def test_a_bound_is_a_bound():
-    assert metrics.metrics_of(a_run(), slowdown_bound=2.0).within_bound == 1.0
+    assert metrics.metrics_of(a_run(), max_slowdown=2.0).within_bound == 1.0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_series_of_one_gpu_are_means_of_steps():
 
 
 def test_policies_are_compared_pair_by_pair_on_the_same_bootstraps():
-    setting = Setting(trace=traces.load("t1"), cluster=cluster.parse("4xA100-40GB"), config=WorldConfig())
+    setting = Experiment(trace=traces.load("t1"), cluster=cluster.parse("4xA100-40GB"), config=SimulationConfig())
     found = evaluate(setting, ["exclusive", "most-memory"], bootstrap=4, seed=9)
     exclusive, shared = found.results
     assert len(exclusive.samples) == len(shared.samples) == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.sim.interference import Activity
+from cotenant.sim.interference import TrueActivity
 from cotenant.sim.power import busy, power_model
 
 
@@ -44,9 +44,9 @@ def test_instances_share_the_watts_of_a_gpu():
     [
         pytest.param([], 0.0, id="nobody"),
         pytest.param([None], 0.0, id="nothing known of it"),
-        pytest.param([Activity(None, 0.5, utilization=0.75)], 0.75, id="as measured"),
-        pytest.param([Activity(None, 0.25)], 0.5, id="from SM activity"),
-        pytest.param([Activity(None, 0.5, utilization=0.75)] * 2, 0.9375, id="at times of their own"),
+        pytest.param([TrueActivity(None, 0.5, utilization=0.75)], 0.75, id="as measured"),
+        pytest.param([TrueActivity(None, 0.25)], 0.5, id="from SM activity"),
+        pytest.param([TrueActivity(None, 0.5, utilization=0.75)] * 2, 0.9375, id="at times of their own"),
     ],
 )
 def test_busy(members, part):

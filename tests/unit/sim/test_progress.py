@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.gpus.simcard import Change
 from cotenant.sim.interference import PairTable
-from cotenant.sim.progress import Progress
+from cotenant.simserver.card import CardChange
+from cotenant.simserver.job_progress import JobProgress
 
 HALVED = PairTable({("a", "b"): 0.5, ("b", "a"): 0.5})
 OWN = ("own", "a", 0.2)
@@ -14,13 +14,13 @@ GUEST = ("guest", "b", 0.2)
 
 
 def history(*changes):
-    return [Change(at_s, active) for at_s, active in changes]
+    return [CardChange(at_s, active) for at_s, active in changes]
 
 
 @pytest.mark.parametrize("looks", [pytest.param([40.0], id="once"), pytest.param([3.0, 11.0, 29.5, 40.0], id="often")])
 def test_partner_comes_and_goes(looks):
     told = history((0.0, ()), (0.0, (OWN,)), (10.0, (OWN, GUEST)), (30.0, (OWN,)))
-    progress = Progress(HALVED, ["own"], since_s=0.0)
+    progress = JobProgress(HALVED, ["own"], since_s=0.0)
     for at_s in looks:
         progress.advance([[each for each in told if each.at_s <= at_s]], at_s)
     assert progress.done_s == pytest.approx(10 + 20 * 0.5 + 10)
@@ -28,7 +28,7 @@ def test_partner_comes_and_goes(looks):
 
 
 def test_begins_at_its_own_start():
-    progress = Progress(HALVED, ["own"], since_s=25.0)
+    progress = JobProgress(HALVED, ["own"], since_s=25.0)
     progress.advance([history((0.0, (OWN, GUEST)))], 35.0)
     assert progress.done_s == pytest.approx(5.0)
     assert progress.speed == 0.5
@@ -37,12 +37,12 @@ def test_begins_at_its_own_start():
 def test_runs_at_the_slowest_of_its_cards():
     first = history((0.0, (OWN,)), (20.0, (OWN, GUEST)))
     second = history((0.0, (("too", "a", 0.2), GUEST)), (10.0, (("too", "a", 0.2),)))
-    progress = Progress(HALVED, ["own", "too"], since_s=0.0)
+    progress = JobProgress(HALVED, ["own", "too"], since_s=0.0)
     progress.advance([first, second], 30.0)
     assert progress.done_s == pytest.approx(5 + 10 + 5)
 
 
 def test_time_does_not_run_backward():
-    progress = Progress(HALVED, ["own"], since_s=10.0)
+    progress = JobProgress(HALVED, ["own"], since_s=10.0)
     progress.advance([history((0.0, (OWN,)))], 5.0)
     assert (progress.done_s, progress.at_s) == (0.0, 10.0)

@@ -12,10 +12,10 @@ from tests.builders import a_spec, an_estimate
 
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted
-from cotenant.core.job import AttemptExit, Spell
+from cotenant.core.job import AttemptExit, CoRun
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB, MiB
-from cotenant.scheduling.knowledge.interference import expected_smact
+from cotenant.scheduling.prediction.interference import expected_smact
 from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal
@@ -49,7 +49,7 @@ def test_published_arrivals_give_a_shape():
 
 
 def read(name, tmp_path, text=None):
-    reader = traces.READERS[name]
+    reader = traces.FORMATS[name]
     path = tmp_path / reader.example_name
     path.write_text(reader.example if text is None else text)
     return reader.read(path)
@@ -111,7 +111,7 @@ def test_pai_multiplies_instances_and_keeps_parts_of_a_gpu(tmp_path):
 
 def test_pai_with_titles(tmp_path):
     titles = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
-    text = titles + traces.READERS["pai"].example
+    text = titles + traces.FORMATS["pai"].example
     assert read("pai", tmp_path, text).digest() == read("pai", tmp_path).digest()
 
 
@@ -160,7 +160,7 @@ def test_errors_name_the_line_and_the_column(tmp_path):
     with pytest.raises(JobFileError, match=r"jobs\.csv:4: `duration_s` is `soon`, wanted a number"):
         read("columns", tmp_path, "# ours\nsubmit_s,duration_s,n_gpus\n0,5,1\n0,soon,1\n")
     with pytest.raises(JobFileError, match=r"cluster_log\.csv:2: `submit_time` is `monday`"):
-        read("helios", tmp_path, traces.READERS["helios"].example.replace("2020-04-01 00:04:00", "monday"))
+        read("helios", tmp_path, traces.FORMATS["helios"].example.replace("2020-04-01 00:04:00", "monday"))
     with pytest.raises(JobFileError, match=r"cluster_log\.csv:1: no column `state`"):
         read("helios", tmp_path, "job_id,user,vc,gpu_num,submit_time,duration\n")
 
@@ -212,18 +212,18 @@ def test_the_window_of_philly_is_the_one_it_says():
     assert philly.submit_s[0] == 0.0
     assert not philly.has_profiles
     assert philly.work_gpu_s / philly.span_s == pytest.approx(457.3, abs=0.1)  # GPUs at work, each job with its own
-    assert traces.usual_gpus("philly") == "400xA100-40GB"
-    assert traces.usual_gpus("t1") == "4xA100-40GB"
+    assert traces.default_gpus("philly") == "400xA100-40GB"
+    assert traces.default_gpus("t1") == "4xA100-40GB"
 
 
 def test_what_was_told_of_measured_workloads():
     unet = carma.measured_a100()["unet_voc"].profile
     assert (unet.first_peak_bytes, unet.peak_bytes) == (5636 * MiB, 9910 * MiB)
-    assert unet.told_bytes["declared"] == 9910 * MiB
-    assert unet.told_bytes["cotenant"] is None
-    bert = carma.measured_a100()["bert_base_wiki_bs32"].profile.told_bytes
+    assert unet.reported_bytes["declared"] == 9910 * MiB
+    assert unet.reported_bytes["cotenant"] is None
+    bert = carma.measured_a100()["bert_base_wiki_bs32"].profile.reported_bytes
     assert (bert["gpumemnet"], bert["faketensor"]) == (32000 * MiB, None)
-    told = {name: each.profile.told_smact for name, each in carma.measured_a100().items()}
+    told = {name: each.profile.reported_smact for name, each in carma.measured_a100().items()}
     assert (told["vgg16_imagenet_bs64"], told["bert_base_wiki_bs32"]) == (0.90, None), "what attends is not told"
     known = carma.measured_a100()
     missed = [abs(smact - known[name].profile.smact) for name, smact in told.items() if smact is not None]
@@ -280,8 +280,8 @@ def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
         (10.0, 10.0, 1, "ann", True),
     ]
     assert found[0].profile.peak_bytes == 5 * GiB
-    assert found[0].profile.told_bytes == {"declared": None, "cotenant": 6 * GiB}
-    assert [job.profile.told_smact for job in found] == [0.4, None]
+    assert found[0].profile.reported_bytes == {"declared": None, "cotenant": 6 * GiB}
+    assert [job.profile.reported_smact for job in found] == [0.4, None]
     assert found[1].profile.peak_bytes == 3 * GiB
     assert "1 left out: never ran to its end" in found.notes
 
@@ -308,14 +308,14 @@ def test_a_journal_counts_the_last_attempt_and_only_if_it_ended(tmp_path):
 
 def test_activity_is_what_was_seen_alone_or_is_expected_from_memory(tmp_path):
     held = SqliteJournal(tmp_path / "journal.db")
-    alone = (Spell(mates=(), seconds=40.0, smact=0.9), Spell(mates=(2,), seconds=99.0, smact=0.1))
+    alone = (CoRun(neighbor_ids=(), seconds=40.0, smact=0.9), CoRun(neighbor_ids=(2,), seconds=99.0, smact=0.1))
     events = []
-    for job_id, (command, spells) in enumerate([("a.py", alone), ("a.py", ()), ("b.py", ())], start=1):
+    for job_id, (command, co_runs) in enumerate([("a.py", alone), ("a.py", ()), ("b.py", ())], start=1):
         place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
         events += [
             JobSubmitted(at_s=1000.0, cause="", job_id=job_id, spec=a_spec(command=("python", command))),
             AttemptPlaced(at_s=1000.0, cause="", job_id=job_id, attempt=1, placement=place),
-            replace(an_exit(job_id, 1100.0), spells=spells),
+            replace(an_exit(job_id, 1100.0), co_runs=co_runs),
         ]
     held.append(events)
     held.close()

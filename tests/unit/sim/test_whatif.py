@@ -11,11 +11,11 @@ from cotenant.core.job import Attempt, AttemptExit, Done, Held, Running
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling import policies
-from cotenant.sim import whatif
-from cotenant.sim.world.config import WorldConfig
+from cotenant.sim import forecast
+from cotenant.sim.engine.config import SimulationConfig
 
 NOW_S = 10_000.0
-NO_DELAY = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0)
+NO_DELAY = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0)
 
 
 def an_attempt(job_id, uuid, *, began_s, gib=8, ended_s=None, sharing="time-sliced"):
@@ -48,8 +48,8 @@ def waiting(job_id, gib=8, **spec):
 
 
 def play(jobs, *, gpus=1, policy="exclusive", assumed_s=3600.0):
-    found = whatif.scene(jobs, [a_gpu(index) for index in range(gpus)], at_s=NOW_S, assumed_s=assumed_s)
-    return found, whatif.play(found, policies.create(policy), config=NO_DELAY)
+    found = forecast.forecast_input(jobs, [a_gpu(index) for index in range(gpus)], at_s=NOW_S, assumed_s=assumed_s)
+    return found, forecast.forecast_starts(found, policies.create(policy), config=NO_DELAY)
 
 
 def test_a_queue_waits_for_what_is_left_of_who_runs():
@@ -73,7 +73,7 @@ def test_a_gang_waits_for_the_last_of_its_gpus():
 def test_one_more_gpu_takes_who_is_next():
     jobs = [running(1, began_s=NOW_S - 600, sharing="exclusive"), waiting(2), waiting(3)]
     found, _ = play(jobs)
-    starts = whatif.play(whatif.with_one_more(found), policies.create("exclusive"), config=NO_DELAY)
+    starts = forecast.forecast_starts(forecast.with_extra_gpu(found), policies.create("exclusive"), config=NO_DELAY)
     assert starts == {2: 0.0, 3: pytest.approx(3000.0)}
 
 
@@ -96,7 +96,7 @@ def test_what_runs_of_the_same_work_took_is_believed_before_the_time_limit():
 
 def test_who_has_outrun_its_time_is_about_to_end():
     jobs = [running(1, began_s=NOW_S - 9000, sharing="exclusive"), waiting(2)]
-    assert play(jobs)[1] == {2: pytest.approx(whatif.LEAST_LEFT_S)}
+    assert play(jobs)[1] == {2: pytest.approx(forecast.MIN_REMAINING_S)}
 
 
 def test_memory_of_who_runs_counts_where_gpus_are_shared():

@@ -51,7 +51,7 @@ def test_a_journal_of_schema_3_can_be_read_and_its_snapshot_is_left_to_those_who
     events = read_golden(tmp_path, 3)
     assert events == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)
     journal = SqliteJournal(tmp_path / "journal.db")
-    since, later = journal.resume()
+    since, later = journal.load_snapshot()
     assert since is None
     assert tuple(later) == events
     journal.close()

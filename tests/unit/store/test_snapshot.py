@@ -23,10 +23,10 @@ from cotenant.core.events import (
     ServerSampled,
 )
 from cotenant.core.gpu import GpuSample
-from cotenant.core.job import AttemptExit, ProcessId, Spell
+from cotenant.core.job import AttemptExit, CoRun, ProcessId
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.daemon import resuming
+from cotenant.daemon import startup
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 from cotenant.store import snapshot
@@ -40,7 +40,7 @@ def life(job_id, at_s, *, end=OK, **spec):
     """A job from its submission to the end of its attempt."""
     place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
     process = ProcessId(pid=7, start_ticks=9, boot_id="b")
-    spells = (Spell(mates=(), seconds=80.0, smact=0.5), Spell(mates=(1,), seconds=80.0, smact=0.75))
+    co_runs = (CoRun(neighbor_ids=(), seconds=80.0, smact=0.5), CoRun(neighbor_ids=(1,), seconds=80.0, smact=0.75))
     return [
         JobSubmitted(
             at_s=at_s, cause="x", job_id=job_id, spec=a_spec(env={"HOME": "/ä", "N": str(job_id % 2)}, **spec)
@@ -54,7 +54,7 @@ def life(job_id, at_s, *, end=OK, **spec):
             attempt=1,
             exit=end,
             peak_observed_bytes={"GPU-0": GiB + job_id},
-            spells=spells,
+            co_runs=co_runs,
         ),
     ]
 
@@ -86,7 +86,7 @@ def folded(events):
 def resumed(path):
     """What a start makes of the file, and how many events it had to read."""
     journal = SqliteJournal(path)
-    since, later = journal.resume()
+    since, later = journal.load_snapshot()
     found, events = manager(), list(later)
     found.restore(events, since)
     journal.close()
@@ -103,10 +103,10 @@ def test_a_snapshot_at_any_place_and_later_events_give_what_all_events_give(make
     for place in range(len(EVENTS) + 1):
         journal = make(tmp_path / f"{place}.db")
         journal.append(EVENTS[:place])
-        journal.fold(folded(EVENTS[:place]))
-        assert journal.unfolded() == 0
+        journal.save_snapshot(folded(EVENTS[:place]))
+        assert journal.events_since_snapshot() == 0
         journal.append(EVENTS[place:])
-        since, later = journal.resume()
+        since, later = journal.load_snapshot()
         later = list(later)
         again = manager()
         again.restore(later, since)
@@ -124,12 +124,12 @@ def test_only_jobs_that_changed_are_written_again(path):
     living = manager()
     journal.append(EVENTS[:12])
     living.restore(EVENTS[:12])
-    journal.fold(living.folded())
+    journal.save_snapshot(living.folded())
     assert len(writes) == 5
     journal.append(EVENTS[12:])
     for event in EVENTS[12:]:
         living.handle(event)
-    journal.fold(living.folded())
+    journal.save_snapshot(living.folded())
     assert len(writes) == 5 + 4  # jobs 3, 4 and 5 changed, job 6 is new
     journal.close()
     assert resumed(path) == (folded(EVENTS), 0)
@@ -166,7 +166,7 @@ def test_jobs_that_share_an_environment_keep_it_once(path):
     journal = SqliteJournal(path)
     events = [event for job_id in range(1, 21) for event in life(job_id, 10.0)]
     journal.append(events)
-    journal.fold(folded(events))
+    journal.save_snapshot(folded(events))
     assert journal._db.execute("SELECT count(*) FROM snapshot_environments").fetchone() == (2,)
     journal.close()
     assert resumed(path) == (folded(events), 0)
@@ -189,7 +189,7 @@ def test_jobs_that_share_an_environment_keep_it_once(path):
 def test_a_snapshot_that_cannot_be_trusted_costs_time_and_nothing_else(path, damage, says, caplog):
     journal = SqliteJournal(path)
     journal.append(EVENTS)
-    journal.fold(folded(EVENTS))
+    journal.save_snapshot(folded(EVENTS))
     journal.close()
     db = sqlite3.connect(path)
     db.execute(damage)
@@ -205,14 +205,14 @@ def test_after_another_version_the_snapshot_is_made_anew(path, monkeypatch):
         older.setattr(snapshot, "made_by", lambda: "older")
         journal = SqliteJournal(path)
         journal.append(EVENTS[:8])
-        journal.fold(folded(EVENTS[:8]))
+        journal.save_snapshot(folded(EVENTS[:8]))
         journal.close()
     journal = SqliteJournal(path)
-    since, later = journal.resume()
+    since, later = journal.load_snapshot()
     assert since is None
     found = manager()
     found.restore(later)
-    journal.fold(found.folded())
+    journal.save_snapshot(found.folded())
     journal.close()
     assert resumed(path) == (folded(EVENTS[:8]), 0)
 
@@ -220,10 +220,10 @@ def test_after_another_version_the_snapshot_is_made_anew(path, monkeypatch):
 def test_a_new_snapshot_leaves_nothing_of_one_that_was_not_used(path):
     journal = SqliteJournal(path)
     journal.append(EVENTS)
-    journal.fold(folded(EVENTS))
+    journal.save_snapshot(folded(EVENTS))
     journal._db.execute("INSERT INTO snapshot_jobs VALUES (99, '{}', 0)")
-    assert journal.resume()[0] is None
-    journal.fold(folded(EVENTS))
+    assert journal.load_snapshot()[0] is None
+    journal.save_snapshot(folded(EVENTS))
     journal.close()
     assert resumed(path) == (folded(EVENTS), 0)
 
@@ -232,10 +232,10 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
     """The file and its log are copied before each statement: what a machine that stopped there would find."""
     journal = SqliteJournal(path)
     journal.append(EVENTS[:8])
-    journal.fold(folded(EVENTS[:8]))
+    journal.save_snapshot(folded(EVENTS[:8]))
     journal.append(EVENTS[8:])
     found, later = manager(), []
-    since, later = journal.resume()
+    since, later = journal.load_snapshot()
     found.restore(later, since)
     copies = []
 
@@ -248,7 +248,7 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
         copies.append(here / "journal.db")
 
     journal._db.set_trace_callback(copy)
-    journal.fold(found.folded())
+    journal.save_snapshot(found.folded())
     journal._db.set_trace_callback(None)
     copy(None)
     journal.close()
@@ -265,16 +265,16 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
 def test_a_snapshot_that_fails_half_way_is_not_kept(path, monkeypatch):
     journal = SqliteJournal(path)
     journal.append(EVENTS[:8])
-    journal.fold(folded(EVENTS[:8]))
+    journal.save_snapshot(folded(EVENTS[:8]))
     journal.append(EVENTS[8:])
     found = manager()
-    since, later = journal.resume()
+    since, later = journal.load_snapshot()
     found.restore(later, since)
     state = found.folded()
     broken = type(state)(last_at_s=float("nan"), jobs=state.jobs, history=state.history)
     with pytest.raises(JournalError, match="cannot write the state down"):
-        journal.fold(broken)
-    assert journal.unfolded() == len(EVENTS) - 8
+        journal.save_snapshot(broken)
+    assert journal.events_since_snapshot() == len(EVENTS) - 8
     journal.append([JobCancelled(at_s=300.0, cause="x", job_id=6)])
     journal.close()
     assert resumed(path)[1] == len(EVENTS) - 8 + 1
@@ -284,23 +284,23 @@ def test_a_snapshot_that_fails_half_way_is_not_kept(path, monkeypatch):
 def test_a_start_keeps_a_snapshot_where_that_pays(path, monkeypatch):
     journal = SqliteJournal(path)
     journal.append(EVENTS)
-    resuming.restored(manager(), journal)
-    assert journal.unfolded() == len(EVENTS)
-    monkeypatch.setattr(resuming, "LEAST_EVENTS", len(EVENTS))
-    resuming.restored(manager(), journal)
-    assert journal.unfolded() == 0
+    startup.restore_manager(manager(), journal)
+    assert journal.events_since_snapshot() == len(EVENTS)
+    monkeypatch.setattr(startup, "MIN_EVENTS", len(EVENTS))
+    startup.restore_manager(manager(), journal)
+    assert journal.events_since_snapshot() == 0
     journal.close()
 
 
 def test_a_start_goes_on_where_no_snapshot_can_be_kept(monkeypatch, caplog):
     class Full(MemoryJournal):
-        def fold(self, folded):
+        def save_snapshot(self, folded):
             raise JournalError("cannot keep a snapshot: disk full")
 
-    monkeypatch.setattr(resuming, "LEAST_EVENTS", 1)
+    monkeypatch.setattr(startup, "MIN_EVENTS", 1)
     journal, found = Full(), manager()
     journal.append(EVENTS)
-    resuming.restored(found, journal)
+    startup.restore_manager(found, journal)
     assert found.folded() == folded(EVENTS)
     assert "disk full" in caplog.records[-1].fields["why"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.study.accuracy import percentile, signed_error, summarize_errors
+from cotenant.demo.accuracy import percentile, signed_error, summarize_errors
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from cotenant.core.events import Launch
-from cotenant.core.ports import AttemptRef, Found
-from cotenant.daemon.loop import Loop
-from cotenant.study import crashes
-from cotenant.study.crashes import Schedule
+from cotenant.core.ports import AttemptRef, RecoveredAttempt
+from cotenant.daemon.control_loop import ControlLoop
+from cotenant.demo import crashes
+from cotenant.demo.crashes import CrashSchedule
 
 STEPS = {
     *(f"{when} {what} are kept" for when in ("before", "after") for what in ("news", "decisions")),
@@ -22,7 +22,7 @@ def test_random_schedules_have_no_faults_and_meet_every_kind_of_crash():
     steps = Counter()
     attempts = jobs = 0
     for seed in range(60):
-        verdict = Schedule(seed, policy=("most-memory", "exclusive", "best-fit")[seed % 3]).run()
+        verdict = CrashSchedule(seed, policy=("most-memory", "exclusive", "best-fit")[seed % 3]).run()
         assert verdict.faults == [], f"seed {seed}"
         steps += verdict.steps
         jobs += verdict.jobs
@@ -32,27 +32,27 @@ def test_random_schedules_have_no_faults_and_meet_every_kind_of_crash():
 
 
 def test_a_daemon_that_launches_before_it_keeps_the_decision_is_found_out(monkeypatch):
-    act = Loop._act
+    act = ControlLoop._act
 
     def act_early(self, commands):
         self._launch([each for each in commands if isinstance(each, Launch)])
         act(self, commands)
 
-    monkeypatch.setattr(Loop, "_act", act_early)
-    assert any(Schedule(seed).run().faults for seed in range(20))
+    monkeypatch.setattr(ControlLoop, "_act", act_early)
+    assert any(CrashSchedule(seed).run().faults for seed in range(20))
 
 
 def test_an_engine_that_finds_nothing_is_found_out(monkeypatch):
     def finds_nothing(self, refs):
-        return tuple(Found(ref=each, started=None, exited=None) for each in refs)
+        return tuple(RecoveredAttempt(ref=each, started=None, exited=None) for each in refs)
 
     monkeypatch.setattr(crashes._Machine, "find", finds_nothing)
-    assert any(Schedule(seed).run().faults for seed in range(20))
+    assert any(CrashSchedule(seed).run().faults for seed in range(20))
 
 
 @pytest.mark.parametrize(("promised_gib", "faults"), [(20, 0), (21, 1)])
 def test_the_judge_counts_promises(promised_gib, faults):
-    schedule = Schedule(0)
+    schedule = CrashSchedule(0)
     machine = schedule._machine
     for job_id in (1, 2):
         place = crashes.Placement(

@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_job
 from cotenant.core.job import Done, Queued
-from cotenant.study.demo_server import TICK_S, Progress, window_s
+from cotenant.demo.server import TICK_S, DemoStatus, window_s
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from cotenant.study.demo_server import TICK_S, Progress, window_s
 )
 def test_a_run_is_over_when_all_came_and_went(states, total, over):
     jobs = [dataclasses.replace(a_job(i), state=state) for i, state in enumerate(states)]
-    assert Progress(elapsed_s=0, total=total, jobs=jobs, gpus=()).is_over is over
+    assert DemoStatus(elapsed_s=0, total=total, jobs=jobs, gpus=()).is_over is over
 
 
 @pytest.mark.parametrize(

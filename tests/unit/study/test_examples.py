@@ -9,8 +9,8 @@ import pytest
 from builders import an_estimate
 from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.units import GiB
-from cotenant.study.examples import estimate_scripts, find_examples
-from cotenant.study.published import MeasuredScript
+from cotenant.demo.examples import estimate_scripts, find_examples
+from cotenant.demo.published import MeasuredScript
 
 ROOT = Path(__file__).parents[3]
 

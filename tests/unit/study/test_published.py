@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core import radfile
 from cotenant.core.units import MiB
+from cotenant.demo.published import demo_scripts, demo_trace, measured_scripts
+from cotenant.jobfiles import carma
 from cotenant.sim.workloads import workload
-from cotenant.study.published import demo_scripts, demo_trace, measured_scripts
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT.parent / "shared" / "data"
@@ -48,9 +48,9 @@ def test_trace_is_in_order_of_arrival():
 
 
 def test_one_job_of_the_trace_declares_too_little():
-    low = [job for job in demo_trace() if job.told_bytes < job.measured_bytes]
+    low = [job for job in demo_trace() if job.reported_bytes < job.measured_bytes]
     assert len(low) == 1
-    assert all(job.told_bytes == job.measured_bytes for job in demo_trace() if job not in low)
+    assert all(job.reported_bytes == job.measured_bytes for job in demo_trace() if job not in low)
 
 
 @needs_data
@@ -75,10 +75,10 @@ def test_every_workload_of_the_trace_can_be_simulated():
 
 @pytest.mark.parametrize("job", demo_trace(), ids=lambda job: f"{job.number}-{job.workload}")
 def test_rad_text_is_a_job_file(job):
-    rad = radfile.parse(job.rad_text("python 'a b.py' --x"), "x.rad")
+    rad = carma.parse(job.rad_text("python 'a b.py' --x"), "x.rad")
     assert rad.command == ("python", "a b.py", "--x")
     assert (rad.activation, rad.batch_size, rad.gpus) == (None, job.batch, job.gpus)
-    assert rad.memory_bytes["measured"] == job.told_bytes
+    assert rad.memory_bytes["measured"] == job.reported_bytes
     assert [rad.memory_bytes[name] for name in ("horus", "faketensor", "gpumemnet")] == [
         None if text == "40000" else int(float(text) * MiB)
         for text in (job.horus_mib, job.faketensor_mib, job.gpumemnet_mib)

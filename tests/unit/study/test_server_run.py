@@ -10,7 +10,7 @@ from builders import a_job
 from cotenant.core.job import Attempt, AttemptExit, Done, Job, OomEvidence
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.study.server_run import compare_rows, summarize_run
+from cotenant.demo.run_summary import compare_rows, summarize_run
 
 
 def an_attempt(number=1, *, placed=0.0, ended=10.0, oom=False, gib=8.0, sharing="time-sliced") -> Attempt:

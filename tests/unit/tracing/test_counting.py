@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cotenant.tracing.training.counting import Counters, when_true
+from cotenant.tracing.training.loop_counters import Counters, when_true
 
 NAMES = {
     "i": 2,

@@ -35,7 +35,7 @@ def test_events_that_come_meanwhile_bring_the_answer_forward():
     sleeps = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deadline.time, "sleep", sleeps.append)
-        deadline.Watch(at_s, 7200.0, lambda limit_s, place: called.set(), events).run()
+        deadline.DeadlineThread(at_s, 7200.0, lambda limit_s, place: called.set(), events).run()
     assert called.is_set()
     assert len(sleeps) == 1
     assert sleeps[0] <= 1800.0
@@ -43,5 +43,5 @@ def test_events_that_come_meanwhile_bring_the_answer_forward():
 
 def test_without_a_deadline_nothing_watches():
     before = threading.active_count()
-    deadline.watch(None, lambda limit_s, place: None, lambda: 0)
+    deadline.start_deadline(None, lambda limit_s, place: None, lambda: 0)
     assert threading.active_count() == before

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 
 _ITEM_BYTES = 4
 _CELL = re.compile(r"(x?)(y?)(w?)(\d*)")
@@ -35,7 +35,7 @@ class CudnnTable:
     batches: tuple[int, ...]
     _cells: Mapping[str, tuple[str, str, str]]
 
-    def __call__(self, call: OpCall) -> int | None:
+    def __call__(self, call: LibraryCall) -> int | None:
         """Bytes that cuDNN takes for `call`; None if the table does not know."""
         p: dict[str, Any] = dict(call.params)
         if p["dtype"] != "float32" or p["channels_last"] or p.get("transposed") or p["groups"] > 1 or len(p["x"]) != 4:

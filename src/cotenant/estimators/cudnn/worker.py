@@ -62,14 +62,14 @@ _CROSS_CORRELATION = 1
 _MODE_INSTANT = 0
 _NOTE_TENSOR_CORE, _NOTE_DOWN_CONVERT, _NOTE_NONDETERMINISTIC = 0, 1, 4
 _ALIGNMENT_BYTES = 32
-_MOST_PLANS = 64
+_MAX_PLANS = 64
 
 
-class Refusal(Exception):
+class CudnnError(Exception):
     """cuDNN answered a call with an error."""
 
 
-class Library:
+class CudnnBackend:
     """The backend interface of one cuDNN, asked for one compute capability.
 
     Raises:
@@ -100,7 +100,7 @@ class Library:
                     self._one(plan, 407, _TYPE_DESCRIPTOR, self._device)
                     if self._cudnn.cudnnBackendFinalize(plan) == 0:
                         return self._number(plan, 402)
-        except Refusal:
+        except CudnnError:
             return None
         finally:
             for each in reversed(self._made):
@@ -115,9 +115,9 @@ class Library:
         self._one(heuristics, 200, _TYPE_HEUR, c_int(_MODE_INSTANT))
         self._one(heuristics, 204, _TYPE_DESCRIPTOR, self._device)
         self._finish(heuristics)
-        found = (c_void_p * _MOST_PLANS)(*(self._new(_ENGINE_CONFIG) for _ in range(_MOST_PLANS)))
-        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, _MOST_PLANS, found)
-        yield from (c_void_p(each) for each in found[: min(count, _MOST_PLANS)])
+        found = (c_void_p * _MAX_PLANS)(*(self._new(_ENGINE_CONFIG) for _ in range(_MAX_PLANS)))
+        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, _MAX_PLANS, found)
+        yield from (c_void_p(each) for each in found[: min(count, _MAX_PLANS)])
 
     def _may_run(self, config: c_void_p, call: Mapping[str, Any]) -> bool:
         engine = (c_void_p * 1)(self._new(_ENGINE))
@@ -202,7 +202,7 @@ class Library:
 
     def _check(self, status: int, what: str) -> None:
         if status:
-            raise Refusal(f"cuDNN {self.version}: {what}: status {status}")
+            raise CudnnError(f"cuDNN {self.version}: {what}: status {status}")
 
 
 def strides_of(shape: Sequence[int], *, channels_last: bool) -> list[int]:
@@ -219,8 +219,8 @@ def main() -> None:
     """Read a request, answer it."""
     asked = json.load(sys.stdin)
     try:
-        library = Library(asked["graph"], asked["preload"], asked["capability"])
-    except (OSError, Refusal) as error:
+        library = CudnnBackend(asked["graph"], asked["preload"], asked["capability"])
+    except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     found = [library.workspace_bytes(each) for each in asked["calls"]]
     json.dump({"version": library.version, "bytes": found}, sys.stdout)

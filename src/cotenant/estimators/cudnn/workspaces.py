@@ -22,10 +22,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from cotenant.core.trace import MemoryTrace, OpCall
-from cotenant.estimators.cudnn.answers import CudnnAnswers, version_text
+from cotenant.core.trace import LibraryCall, MemoryTrace
+from cotenant.estimators.cudnn.query import CudnnWorkspaces, version_text
 from cotenant.estimators.cudnn.table import cudnn_table
-from cotenant.estimators.profiles import DeviceProfile
+from cotenant.gpu_specs import GpuSpec
 
 _HALF = {"float16", "bfloat16"}
 _NARROW = 128
@@ -72,7 +72,7 @@ class _Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvRule:
-    """The workspace of a convolution on one kind of GPU. Called with an `OpCall`, gives bytes.
+    """The workspace of a convolution on one kind of GPU. Called with an `LibraryCall`, gives bytes.
 
     Not modeled: `benchmark=True`, which tries plans of all sizes; 1-D and 3-D convolutions are treated alike.
 
@@ -86,9 +86,9 @@ class ConvRule:
     capability: tuple[int, int]
     sm_count: int
     second_guess: bool = False
-    answers: CudnnAnswers | None = None
+    answers: CudnnWorkspaces | None = None
 
-    def __call__(self, call: OpCall) -> int:
+    def __call__(self, call: LibraryCall) -> int:
         """Bytes for the time of `call`: the answer of the job's own cuDNN, else that in the shipped table of this
         capability, else the rule's.
         """
@@ -108,7 +108,7 @@ class ConvRule:
             nbytes += (-fewer if parts >= _LARGE_SPLIT_PARTS else _SPLIT_PARTS - 1) * sizes.weight
         return nbytes
 
-    def source_of(self, call: OpCall) -> str:
+    def source_of(self, call: LibraryCall) -> str:
         """`asked`, `table` or `rule`: what `call`'s workspace comes from."""
         sizes = _sizes(dict(call.params))
         if self._answered(call, sizes) is not None:
@@ -116,7 +116,7 @@ class ConvRule:
         is_known = self._is_for_tensor_cores(dict(call.params)) and not sizes.stem
         return "table" if is_known and self._known(call, sizes) is not None else "rule"
 
-    def guesses(self, call: OpCall) -> bool:
+    def guesses(self, call: LibraryCall) -> bool:
         """Whether the rule must say what no table knows: a workspace, or that there is none in the usual layout."""
         p: dict[str, Any] = dict(call.params)
         if p.get("benchmark"):
@@ -128,7 +128,7 @@ class ConvRule:
             return False
         return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
 
-    def split_bytes(self, call: OpCall) -> int | None:
+    def split_bytes(self, call: LibraryCall) -> int | None:
         """What `call` takes where it is split over the elements of its kernel; None if it is not suspected of that.
 
         Suspected are guessed calls of two kinds that measured networks had beyond any rule (decision 0024): input
@@ -166,14 +166,14 @@ class ConvRule:
             return 0
         return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
 
-    def _answered(self, call: OpCall, sizes: _Sizes) -> int | None:
+    def _answered(self, call: LibraryCall, sizes: _Sizes) -> int | None:
         if self.answers is None or self.answers.capability != self.capability:
             return None
         if call.params["dtype"] == "float32" and _is_narrow_pointwise(sizes):
             return None
         return self.answers(call)
 
-    def _known(self, call: OpCall, sizes: _Sizes) -> int | None:
+    def _known(self, call: LibraryCall, sizes: _Sizes) -> int | None:
         table = cudnn_table(self.capability)
         return None if table is None or _is_narrow_pointwise(sizes) else table(call)
 
@@ -231,14 +231,14 @@ def _padded_copies(sizes: _Sizes) -> int:
     return (sizes.x if sizes.padded_input else 0) + (sizes.y if sizes.padded_output else 0) + sizes.w
 
 
-def _kind(call: OpCall) -> str:
+def _kind(call: LibraryCall) -> str:
     """A transposed convolution runs as the gradient of an ordinary one, and the other way round."""
     if not call.params.get("transposed"):
         return call.kind
     return {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(call.kind, call.kind)
 
 
-def told_of_convolutions(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnAnswers | None) -> str | None:
+def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, answers: CudnnWorkspaces | None) -> str | None:
     """Where the workspaces of the ungrouped convolutions in `trace` come from, as a sentence; None without any."""
     rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
     calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
@@ -255,7 +255,7 @@ def told_of_convolutions(trace: MemoryTrace, gpu: DeviceProfile, answers: CudnnA
     return f"workspaces of {found.total()} calls to cuDNN: {told}"
 
 
-def none(_call: OpCall) -> int:
+def none(_call: LibraryCall) -> int:
     """No workspace at all: a lower bound."""
     return 0
 

@@ -13,7 +13,8 @@ from typing import Any
 from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.learned.features import (
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.learned.network_features import (
     Network,
     byte_features,
     layer_sequence,
@@ -24,36 +25,35 @@ from cotenant.estimators.learned.features import (
 from cotenant.estimators.learned.utilization import with_utilization
 from cotenant.estimators.learned.weights import (
     Weights,
-    forest_says,
+    forest_predict,
     import_numpy,
-    perceptrons_say,
+    mlp_predict,
     scaled,
     sequence_vector,
     shipped,
     vector_of,
 )
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
-_LEAST_BYTES = 2 * MiB
+_MIN_BYTES = 2 * MiB
 _CARD_MIB = 40000
 """Above it, and for what ran out of memory, the paper has one class."""
 
 
-class _Learned(TraceRule):
+class _Learned(TraceBasedEstimator):
     """Shared by all that know a network by its layers."""
 
     leaves_out = "what its training data did not vary: optimizer, precision, GPU, library versions"
 
-    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
+    def on(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> Estimate:
         return with_utilization(super().on(recorded, features, gpu), recorded, features, gpu)
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:
         network = network_in_training(recorded, features)
         weights = shipped(self.name, network.family)
         found = self.features_of(network) | training_features(network)
-        mib, open_ended = self.says(weights, network, found)
+        mib, open_ended = self.predict_mib(weights, network, found)
         warnings = []
         beyond = weights.beyond(found)
         if beyond:
@@ -61,8 +61,8 @@ class _Learned(TraceRule):
         if open_ended:
             warnings.append(f"{self.name}: in its class of all above {_CARD_MIB} MiB; the number is the least of it")
         reserved = round((mib - float(weights.meta["outside_mib"])) * MiB)
-        return Figures(
-            reserved_bytes=max(reserved, _LEAST_BYTES),
+        return RawEstimate(
+            reserved_bytes=max(reserved, _MIN_BYTES),
             context_bytes=gpu.context.typical_bytes,
             warnings=tuple(warnings),
             partial=open_ended,
@@ -73,7 +73,7 @@ class _Learned(TraceRule):
         """What the model looks at."""
 
     @abstractmethod
-    def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
+    def predict_mib(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
         """MiB of the whole device, and whether that is only the least."""
 
 
@@ -83,8 +83,8 @@ class _Classes(_Learned):
     def features_of(self, network: Network) -> dict[str, float]:
         return paper_features(network)
 
-    def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
-        logits = perceptrons_say(weights, self._input(weights, network, features))
+    def predict_mib(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
+        logits = mlp_predict(weights, self._input(weights, network, features))
         width = int(weights.meta["class_mib"])
         edge = (int(weights.meta["classes"][int(logits.argmax())]) + 1) * width
         return float(min(edge, _CARD_MIB)), edge > _CARD_MIB
@@ -121,8 +121,8 @@ class _Forest(_Learned):
     def features_of(self, network: Network) -> dict[str, float]:
         return byte_features(network)
 
-    def says(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:  # noqa: ARG002
-        return forest_says(weights, vector_of(weights, features)), False
+    def predict_mib(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:  # noqa: ARG002
+        return forest_predict(weights, vector_of(weights, features)), False
 
 
 class ExtraTreesEstimator(_Forest):

@@ -8,15 +8,15 @@ from typing import Any
 from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.layers import kind_of
-from cotenant.estimators.learned.features import Replays, conv_features
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.layer_kinds import layer_kind
+from cotenant.estimators.learned.network_features import Replays, conv_features
 from cotenant.estimators.learned.replays import replays_of
 from cotenant.estimators.learned.utilization import with_utilization
-from cotenant.estimators.learned.weights import Weights, forest_says, shipped, vector_of
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
-from cotenant.estimators.replays import scene_of, stack_of
+from cotenant.estimators.learned.weights import Weights, forest_predict, shipped, vector_of
+from cotenant.estimators.replay_input import make_replay_input, software_stack
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 FLOOR_BYTES = 200 * MiB
 """Added to reserved bytes before a residual is taken relative to them, so that small jobs do not weigh most."""
@@ -43,7 +43,7 @@ def kind_of_trace(trace: MemoryTrace) -> str:
     if any(op.kind.startswith("conv") for op in trace.ops):
         return "conv"
     told: Any = trace.header.get("layers") or ()
-    kinds = {kind_of(str(name)) for name, *_ in told}
+    kinds = {layer_kind(str(name)) for name, *_ in told}
     return "attention" if kinds & {"attention", "embedding"} else "dense"
 
 
@@ -52,7 +52,7 @@ def correct(weights: Weights, trace: MemoryTrace, replays: Replays) -> Correctio
     scale = replays.reserved_bytes + FLOOR_BYTES
     features = conv_features(trace, replays)
     beyond = weights.beyond(features) if features is not None else ()
-    residual = forest_says(weights, vector_of(weights, features)) if features is not None and not beyond else 0.0
+    residual = forest_predict(weights, vector_of(weights, features)) if features is not None and not beyond else 0.0
     kind = kind_of_trace(trace)
     # Where nothing was added, the errors are those of the replay alone.
     calibration = weights.meta["calibration"]["conv-uncorrected" if beyond else kind]
@@ -65,7 +65,7 @@ def correct(weights: Weights, trace: MemoryTrace, replays: Replays) -> Correctio
     )
 
 
-class HybridEstimator(TraceRule):
+class HybridEstimator(TraceBasedEstimator):
     """The bytes of the trace and, for networks that convolve, a learned residual; a conformal margin.
 
     The residual is what GPUMemNet's measurements of CNNs leave beside the replay: workspaces that the rule for cuDNN
@@ -77,7 +77,7 @@ class HybridEstimator(TraceRule):
     name = "hybrid"
     leaves_out = "as `traced`; its residual knows the CNNs of one data set on one GPU"
 
-    def on(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
+    def on(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> Estimate:
         figures, correction = self._answer(recorded, gpu)
         estimate = Estimate(
             peak_allocated_bytes=figures.allocated_bytes,
@@ -94,16 +94,16 @@ class HybridEstimator(TraceRule):
         )
         return with_utilization(estimate, recorded, features, gpu)
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         return self._answer(recorded, gpu)[0]
 
-    def _answer(self, recorded: MemoryTrace, gpu: DeviceProfile) -> tuple[Figures, Correction]:
-        scene = scene_of(recorded, gpu, stack_of(recorded.header))
+    def _answer(self, recorded: MemoryTrace, gpu: GpuSpec) -> tuple[RawEstimate, Correction]:
+        scene = make_replay_input(recorded, gpu, software_stack(recorded.header))
         result = scene.replay()
         correction = correct(shipped(self.name, "all"), recorded, replays_of(recorded, scene, result))
         told = f"hybrid: no residual, since {', '.join(correction.beyond[:2])}" if correction.beyond else ""
         corrected = result.peak_reserved_bytes + correction.shift_bytes
-        figures = Figures(
+        figures = RawEstimate(
             reserved_bytes=max(corrected, result.peak_allocated_bytes, 2 * MiB),
             context_bytes=gpu.context.typical_bytes,
             allocated_bytes=result.peak_allocated_bytes,

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from cotenant.core.errors import UsageError
 from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.learned.features import Network, network_in_training, training_features, work_features
-from cotenant.estimators.learned.weights import Weights, forest_says, shipped, vector_of
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
+from cotenant.estimators.learned.network_features import Network, network_in_training, training_features, work_features
+from cotenant.estimators.learned.weights import Weights, forest_predict, shipped, vector_of
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 TRAINED_ON = "A100-40GB"
 _LIKE_IT = "A100-"
@@ -39,7 +39,7 @@ def utilization_of(recorded: MemoryTrace, features: Features) -> Utilization:
     return utilization_of_network(network_in_training(recorded, features))
 
 
-def with_utilization(estimate: Estimate, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Estimate:
+def with_utilization(estimate: Estimate, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> Estimate:
     """`estimate` with SMACT and SMOCC, where they can be told: on GPUs like that of the data, for what does not attend.
 
     Policies then expect them of a job that nobody has seen yet. Networks beyond the ranges of the data are told too:
@@ -75,4 +75,4 @@ def utilization_of_network(network: Network) -> Utilization:
 
 
 def _ratio(weights: Weights, features: dict[str, float]) -> float:
-    return min(1.0, max(0.0, forest_says(weights, vector_of(weights, features))))
+    return min(1.0, max(0.0, forest_predict(weights, vector_of(weights, features))))

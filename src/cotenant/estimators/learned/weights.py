@@ -112,7 +112,7 @@ def vector_of(weights: Weights, features: Mapping[str, float]) -> Vector:
 # -- trees ------------------------------------------------------------------------------------------------------------
 
 
-def forest_says(weights: Weights, vector: Vector) -> float:
+def forest_predict(weights: Weights, vector: Vector) -> float:
     """What trees say of one vector: the sum of their leaves, times `scale` of the meta, and `base`."""
     numpy = import_numpy()
     feature, threshold = weights.arrays["feature"], weights.arrays["threshold"]
@@ -140,7 +140,7 @@ def scaled(weights: Weights, vector: Vector, prefix: str) -> Vector:
     return (logs - weights.arrays[f"{prefix}_mean"]) / weights.arrays[f"{prefix}_deviation"]
 
 
-def perceptrons_say(weights: Weights, vector: Vector) -> Vector:
+def mlp_predict(weights: Weights, vector: Vector) -> Vector:
     """Logits of the MLP ensemble for a scaled vector. Batch norms are part of the weights."""
     numpy = import_numpy()
     arrays = weights.arrays

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 
-class AccelerateEstimator(TraceRule):
+class AccelerateEstimator(TraceBasedEstimator):
     """Four times the bytes of the model, buffers and untrained weights included, in the type they have.
 
     Source: accelerate, commands/estimate.py, `estimate_training_usage`, column "Training using Adam": in float32 the
@@ -20,5 +20,5 @@ class AccelerateEstimator(TraceRule):
     name = "accelerate"
     leaves_out = "activations, temporaries, allocator, workspaces, context"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
-        return Figures(reserved_bytes=4 * (features.weight_bytes + features.buffer_bytes))
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
+        return RawEstimate(reserved_bytes=4 * (features.weight_bytes + features.buffer_bytes))

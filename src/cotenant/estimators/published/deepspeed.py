@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 
 def zero2_bytes(parameters: int, gpus: int) -> int:
@@ -24,7 +24,7 @@ def zero3_bytes(parameters: int, largest_layer_parameters: int, gpus: int) -> in
     return 4 * largest_layer_parameters + 18 * parameters // gpus
 
 
-class Zero2Estimator(TraceRule):
+class Zero2Estimator(TraceBasedEstimator):
     """`zero2_bytes` of the trained parameters, over the GPUs that the script sees.
 
     Limits: model states only, for half precision and Adam; DeepSpeed's issue 4527 tells 0.49 GB for a job of 21 GB.
@@ -33,11 +33,11 @@ class Zero2Estimator(TraceRule):
     name = "deepspeed-zero2"
     leaves_out = "activations, temporaries, buckets, allocator, context"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
-        return Figures(reserved_bytes=zero2_bytes(features.parameters, features.devices))
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
+        return RawEstimate(reserved_bytes=zero2_bytes(features.parameters, features.devices))
 
 
-class Zero3Estimator(TraceRule):
+class Zero3Estimator(TraceBasedEstimator):
     """`zero3_bytes` of the trained parameters, over the GPUs that the script sees.
 
     A trace knows parameters one by one: the largest stands for the largest layer, so a bias is left out.
@@ -47,6 +47,6 @@ class Zero3Estimator(TraceRule):
     name = "deepspeed-zero3"
     leaves_out = "activations, temporaries, prefetching, allocator, context"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         largest = max(features.parameter_bytes, default=0) // features.item_bytes
-        return Figures(reserved_bytes=zero3_bytes(features.parameters, largest, features.devices))
+        return RawEstimate(reserved_bytes=zero3_bytes(features.parameters, largest, features.devices))

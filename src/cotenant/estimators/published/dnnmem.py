@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from cotenant.allocator import parse_options, replay, rules_for
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 
-class DnnMemEstimator(TraceRule):
+class DnnMemEstimator(TraceBasedEstimator):
     """Weights, outputs and gradients of a static graph in the order of one training step, through an allocator.
 
     Source: Gao et al., Estimating GPU Memory Consumption of Deep Learning Models, ESEC/FSE 2020: tensors with their
@@ -28,10 +28,10 @@ class DnnMemEstimator(TraceRule):
     name = "dnnmem"
     leaves_out = "temporaries, workspaces; keeps outputs that no gradient needs"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:
         version = str(recorded.header["torch"])
         result = replay(graph_events(features), options=parse_options("", version), rules=rules_for(version))
-        return Figures(
+        return RawEstimate(
             reserved_bytes=max(result.peak_reserved_bytes, 2 * MiB),
             allocated_bytes=result.peak_allocated_bytes,
             context_bytes=gpu.context.typical_bytes,
@@ -71,7 +71,7 @@ class _Graph:
         batch = [self._alloc(features.input_bytes, "input", "forward")] if features.input_bytes else []
         yield from batch
         for layer in features.layers:
-            outputs.append([self._alloc(size, "activation", "forward") for size in layer.kept_bytes])
+            outputs.append([self._alloc(size, "activation", "forward") for size in layer.saved_bytes])
             yield from outputs[-1]
         due = list(features.gradient_bytes)
         above: MemoryEvent | None = None

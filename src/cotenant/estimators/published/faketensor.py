@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features, first_backward_end, live_peak
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features, first_backward_end, live_peak
+from cotenant.gpu_specs import GpuSpec
 
 
-class FakeTensorEstimator(TraceRule):
+class FakeTensorEstimator(TraceBasedEstimator):
     """Most bytes of live storages over the first forward and backward pass.
 
     Source: the script of PyTorch's developer forum (2024) that GPUMemNet and CARMA use. There the model is on the GPU
@@ -19,6 +19,6 @@ class FakeTensorEstimator(TraceRule):
     name = "faketensor"
     leaves_out = "optimizer step, rounding, allocator, workspaces, context"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         peak, breakdown = live_peak(recorded.events[: first_backward_end(recorded.events)])
-        return Figures(reserved_bytes=peak, allocated_bytes=peak, breakdown_bytes=breakdown)
+        return RawEstimate(reserved_bytes=peak, allocated_bytes=peak, breakdown_bytes=breakdown)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 CONSTANT_BYTES = 800 * MiB
 
 
-class HorusEstimator(TraceRule):
+class HorusEstimator(TraceBasedEstimator):
     """A constant, the weights, and for each sample the outputs of all layers and the weights again.
 
     Source: Yeung et al., IEEE TPDS 33(1), 2022, as GPUMemNet and CARMA compute it. The formula was read off what they
@@ -27,11 +27,11 @@ class HorusEstimator(TraceRule):
     name = "horus"
     leaves_out = "optimizer state, allocator, workspaces; counts gradients once a sample"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         outputs = sum(layer.output_bytes for layer in features.layers if layer.leaf)
         batch = features.batch or 1
         unknown = "horus: the batch size was not seen; gradients are counted for one sample"
-        return Figures(
+        return RawEstimate(
             reserved_bytes=CONSTANT_BYTES + features.weight_bytes * (1 + batch) + outputs,
             warnings=() if features.batch else (unknown,),
             partial=features.batch is None,

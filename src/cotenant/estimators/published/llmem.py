@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 _PAGE_BYTES = 2 * MiB
 _HALF = 2
@@ -19,7 +19,7 @@ _STACK = re.compile(r"(?P<stack>.*?)\.?(?P<index>\d+)\..+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
+class DecoderShape:
     """A decoder-only model in elements: hidden state and logits of a batch, weights of the head; and its blocks."""
 
     blocks: int
@@ -28,7 +28,7 @@ class Decoder:
     head: int
 
 
-class LlMemEstimator(TraceRule):
+class LlMemEstimator(TraceBasedEstimator):
     """Fine-tuning with ColossalAI's chunks: half precision, Adam in fp32, a hidden state kept for each block.
 
     Source: Kim et al., LLMem, IJCAI 2024, and `size_estimator.py` of its repository, for one GPU: chunks of fp16
@@ -44,17 +44,17 @@ class LlMemEstimator(TraceRule):
     name = "llmem"
     leaves_out = "anything but fp16 Adam with checkpointing; attention, workspaces"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         decoder = find_decoder(features)
         states = sum(2 * _pages(4 * (size // features.item_bytes)) for size in features.parameter_bytes)
         chunks = (_HALF + 4) * features.parameters + _HALF * decoder.head
         hidden = (decoder.blocks + 2) * _pages(_HALF * decoder.hidden)
         logits = 3 * _pages(_HALF * decoder.logits)
         reserved = chunks + states + hidden + logits + _pages(features.input_bytes)
-        return Figures(reserved_bytes=reserved, context_bytes=gpu.context.typical_bytes)
+        return RawEstimate(reserved_bytes=reserved, context_bytes=gpu.context.typical_bytes)
 
 
-def find_decoder(features: Features) -> Decoder:
+def find_decoder(features: Features) -> DecoderShape:
     """The decoder in the layers of a script.
 
     Raises:
@@ -74,7 +74,7 @@ def find_decoder(features: Features) -> Decoder:
         )
     stack = max(stacks, key=lambda name: len(stacks[name]))
     last = [layer for match, layer in places if match["stack"] == stack][-1]
-    return Decoder(
+    return DecoderShape(
         blocks=len(stacks[stack]),
         hidden=last.output_bytes // (last.item_bytes or 1),
         logits=head.output_bytes // (head.item_bytes or 1),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features, live_peak
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features, live_peak
+from cotenant.gpu_specs import GpuSpec
 
 _GRANULE_BYTES = 512
 
 
-class MemTrackerEstimator(TraceRule):
+class MemTrackerEstimator(TraceBasedEstimator):
     """Most bytes of live tensors over whole steps, optimizer included, each rounded up to 512 bytes.
 
     Source: torch/distributed/_tools/mem_tracker.py (PyTorch 2.4 and later, pull request 124688), `MemTracker`. It
@@ -22,6 +22,6 @@ class MemTrackerEstimator(TraceRule):
     name = "memtracker"
     leaves_out = "segments and fragmentation, workspaces, context"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         peak, breakdown = live_peak(recorded.events, granule_bytes=_GRANULE_BYTES)
-        return Figures(reserved_bytes=peak, allocated_bytes=peak, breakdown_bytes=breakdown)
+        return RawEstimate(reserved_bytes=peak, allocated_bytes=peak, breakdown_bytes=breakdown)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.profiles import DeviceProfile
-from cotenant.estimators.published.features import Features
-from cotenant.estimators.published.rules import Figures, TraceRule
+from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
+from cotenant.estimators.trace_features import Features
+from cotenant.gpu_specs import GpuSpec
 
 BYTES_PER_PARAMETER = 16
 
 
-class Params16Estimator(TraceRule):
+class Params16Estimator(TraceBasedEstimator):
     """Sixteen bytes a trained parameter: weight, gradient and the two states of Adam in fp32.
 
     Mixed precision has 16 bytes of model states as well (Rajbhandari et al., ZeRO, SC 2020, section 3.1).
@@ -20,5 +20,5 @@ class Params16Estimator(TraceRule):
     name = "params16"
     leaves_out = "activations, temporaries, allocator, workspaces, context"
 
-    def figures(self, recorded: MemoryTrace, features: Features, gpu: DeviceProfile) -> Figures:  # noqa: ARG002
-        return Figures(reserved_bytes=BYTES_PER_PARAMETER * features.parameters)
+    def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
+        return RawEstimate(reserved_bytes=BYTES_PER_PARAMETER * features.parameters)

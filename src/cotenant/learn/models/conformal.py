@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from cotenant.core.errors import UsageError
-from cotenant.learn.models.fitted import RESIDUAL_FLOOR_MIB
-from cotenant.learn.models.kfold import cross_validate
-from cotenant.learn.tables.features import Matrix, Table
+from cotenant.learn.datasets.feature_table import FeatureTable, Matrix
+from cotenant.learn.models.cross_validation import cross_validate
+from cotenant.learn.models.regressors import RESIDUAL_FLOOR_MIB
 
 COVERAGE = 0.95
 """What margins are made for. 99 % is told beside it: for CNNs it would be set by fifteen rows that are far off."""
@@ -34,13 +34,13 @@ def upper_quantile(errors: Matrix, coverage: float = COVERAGE) -> tuple[float, f
     return max(0.0, float(np.sort(errors)[place - 1])), coverage
 
 
-def relative_errors(table: Table, mib: Matrix) -> Matrix:
+def relative_errors(table: FeatureTable, mib: Matrix) -> Matrix:
     """By how much peaks are above predictions, relative to simulated reserved bytes, where the peak is known."""
     known = table.known
     return (table.peak_mib[known] - mib[known]) / (table.reserved_mib[known] + RESIDUAL_FLOOR_MIB)
 
 
-def calibrate(tables: Sequence[Table], seed: int, *, folds: int = 5) -> dict[str, Mapping[str, Any]]:
+def calibrate(tables: Sequence[FeatureTable], seed: int, *, folds: int = 5) -> dict[str, Mapping[str, Any]]:
     """`quantile`, `coverage` and `rows` by kind of network, for the margin of `hybrid`.
 
     Raises:
@@ -62,7 +62,7 @@ def calibrate(tables: Sequence[Table], seed: int, *, folds: int = 5) -> dict[str
     return found
 
 
-def _calibration(table: Table, mib: Matrix | None) -> Mapping[str, Any]:
+def _calibration(table: FeatureTable, mib: Matrix | None) -> Mapping[str, Any]:
     assert mib is not None
     errors = relative_errors(table, mib)
     quantile, coverage = upper_quantile(errors)

@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from cotenant.estimators.layers import KINDS
+from cotenant.estimators.layer_kinds import LAYER_KINDS
+from cotenant.learn.datasets.feature_table import FeatureTable, Matrix
 from cotenant.learn.models.metrics import Prediction
-from cotenant.learn.tables.features import Matrix, Table
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7)
 FIRST_WIDTH, WIDTH = 8, 4
@@ -35,7 +35,7 @@ POOLED_BY = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class TrainingSettings:
     """How a network is trained; stops when the validation loss was no better for `patience` epochs."""
 
     epochs: int = 600
@@ -97,7 +97,7 @@ class Perceptrons(nn.Module):
         return scaled * self.scales[level][:, None] + self.shifts[level][:, None]
 
 
-class Encoder(nn.Module):
+class LayerEncoder(nn.Module):
     """Attention across the layers of a network, one head, post-norm; the sum over layers is the answer."""
 
     def __init__(self, inputs: int, width: int, layers: int) -> None:
@@ -117,7 +117,7 @@ class Sequences(nn.Module):
 
     def __init__(self, inputs: int, totals: int, classes: int) -> None:
         super().__init__()
-        self.encoders = nn.ModuleList(Encoder(inputs, width, layers) for width, layers in ENCODERS)
+        self.encoders = nn.ModuleList(LayerEncoder(inputs, width, layers) for width, layers in ENCODERS)
         self.perceptrons = Perceptrons(totals + sum(width for width, _ in ENCODERS), classes)
 
     def forward(self, totals: torch.Tensor, layers: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
@@ -131,26 +131,26 @@ class MlpEnsemble:
 
     name = "gpumemnet-mlp"
 
-    def __init__(self, schedule: Schedule | None = None) -> None:
-        self.schedule = schedule or Schedule()
+    def __init__(self, schedule: TrainingSettings | None = None) -> None:
+        self.schedule = schedule or TrainingSettings()
 
-    def fit(self, table: Table, seed: int) -> None:
+    def fit(self, table: FeatureTable, seed: int) -> None:
         torch.manual_seed(seed)
         self.scale = Scale.of(table.features["paper"])
         self.classes = np.unique(table.classes())
         self.net = self._network(table)
         self.losses = _train(self.net, self._inputs(table), _targets(table, self.classes), self.schedule, seed)
 
-    def predict(self, table: Table) -> Prediction:
+    def predict(self, table: FeatureTable) -> Prediction:
         self.net.eval()
         with torch.no_grad():
             logits = self.net(*self._inputs(table))
         return Prediction(classes=self.classes[logits.argmax(dim=1).numpy()])
 
-    def _network(self, table: Table) -> nn.Module:
+    def _network(self, table: FeatureTable) -> nn.Module:
         return Perceptrons(table.features["paper"].shape[1], len(self.classes))
 
-    def _inputs(self, table: Table) -> tuple[torch.Tensor, ...]:
+    def _inputs(self, table: FeatureTable) -> tuple[torch.Tensor, ...]:
         return (torch.tensor(self.scale(table.features["paper"]), dtype=torch.float32),)
 
 
@@ -159,17 +159,17 @@ class SequenceEnsemble(MlpEnsemble):
 
     name = "gpumemnet-sequence"
 
-    def __init__(self, schedule: Schedule | None = None) -> None:
-        super().__init__(schedule or Schedule(epochs=60, patience=20, batch=256, rate=2e-2))
+    def __init__(self, schedule: TrainingSettings | None = None) -> None:
+        super().__init__(schedule or TrainingSettings(epochs=60, patience=20, batch=256, rate=2e-2))
 
-    def fit(self, table: Table, seed: int) -> None:
+    def fit(self, table: FeatureTable, seed: int) -> None:
         self.layer_scale = LayerScale.of(table.sequences)
         super().fit(table, seed)
 
-    def _network(self, table: Table) -> nn.Module:
-        return Sequences(len(KINDS) + 2, table.features["paper"].shape[1], len(self.classes))
+    def _network(self, table: FeatureTable) -> nn.Module:
+        return Sequences(len(LAYER_KINDS) + 2, table.features["paper"].shape[1], len(self.classes))
 
-    def _inputs(self, table: Table) -> tuple[torch.Tensor, ...]:
+    def _inputs(self, table: FeatureTable) -> tuple[torch.Tensor, ...]:
         layers, absent = self.layer_scale.padded(table.sequences)
         return (*super()._inputs(table), torch.tensor(layers, dtype=torch.float32), torch.tensor(absent))
 
@@ -194,7 +194,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class LayerScale:
-    """Layers as vectors: the kind as one of `KINDS`, and the two sizes scaled."""
+    """Layers as vectors: the kind as one of `LAYER_KINDS`, and the two sizes scaled."""
 
     scale: Scale
 
@@ -206,21 +206,21 @@ class LayerScale:
     def padded(self, sequences: Sequence[Sequence[tuple[int, float, float]]]) -> tuple[Any, NDArray[np.bool_]]:
         """Rows x layers x features, and where there is no layer."""
         longest = max(len(each) for each in sequences)
-        layers: Matrix = np.zeros((len(sequences), longest, len(KINDS) + 2))
+        layers: Matrix = np.zeros((len(sequences), longest, len(LAYER_KINDS) + 2))
         absent: NDArray[np.bool_] = np.ones((len(sequences), longest), dtype=bool)
         for row, each in enumerate(sequences):
             told = np.array(each)
             layers[row, np.arange(len(each)), told[:, 0].astype(int)] = 1
-            layers[row, : len(each), len(KINDS) :] = self.scale(told[:, 1:])
+            layers[row, : len(each), len(LAYER_KINDS) :] = self.scale(told[:, 1:])
             absent[row, : len(each)] = False
         return layers, absent
 
 
-def _targets(table: Table, classes: NDArray[np.intp]) -> torch.Tensor:
+def _targets(table: FeatureTable, classes: NDArray[np.intp]) -> torch.Tensor:
     return torch.tensor(np.searchsorted(classes, table.classes()))
 
 
-def split_off(count: int, how: Schedule, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def split_off(count: int, how: TrainingSettings, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Places of rows that only say when to stop, and of those to learn from."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = max(1, round(how.validation * count))
@@ -228,7 +228,7 @@ def split_off(count: int, how: Schedule, seed: int) -> tuple[torch.Tensor, torch
 
 
 def _train(
-    net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, how: Schedule, seed: int
+    net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, how: TrainingSettings, seed: int
 ) -> list[float]:
     """Adam with a falling rate; keeps the weights that were best on the validation part, whose losses it gives."""
     chance = torch.Generator().manual_seed(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cotenant.estimators.learned.weights import Weights
-from cotenant.learn.tables.features import Matrix
+from cotenant.learn.datasets.feature_table import Matrix
 
 
 def range_of(names: Sequence[str], matrix: Matrix) -> dict[str, object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.learn.tables.features import Matrix, Table, classes_of
+from cotenant.learn.datasets.feature_table import FeatureTable, Matrix, classes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Scores:
     under_5: float | None = None
 
 
-def score(table: Table, prediction: Prediction) -> Scores:
+def score(table: FeatureTable, prediction: Prediction) -> Scores:
     """Scores of a prediction for all rows of a table."""
     true, told = table.classes(), prediction.classes
     size = int(max(true.max(), told.max())) + 1
@@ -86,7 +86,7 @@ def macro_f1(confusion: NDArray[np.intp]) -> float:
     return float((2 * hits[seen] / total[seen]).mean())
 
 
-def by_bytes(table: Table, mib: Matrix, oom: NDArray[np.bool_] | None = None) -> Prediction:
+def by_bytes(table: FeatureTable, mib: Matrix, oom: NDArray[np.bool_] | None = None) -> Prediction:
     """A prediction of bytes, with the classes that follow from it."""
     none = np.zeros(len(table), dtype=bool) if oom is None else oom
     return Prediction(classes=classes_of(mib, none, table.family), mib=mib)

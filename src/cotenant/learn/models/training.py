@@ -15,33 +15,39 @@ import numpy as np
 import cotenant
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.units import MiB
-from cotenant.estimators.layers import KINDS
-from cotenant.estimators.learned.features import (
+from cotenant.estimators.layer_kinds import LAYER_KINDS
+from cotenant.estimators.learned.hybrid import FLOOR_BYTES
+from cotenant.estimators.learned.network_features import (
     Network,
     byte_features,
     layer_sequence,
     paper_features,
     training_features,
 )
-from cotenant.estimators.learned.hybrid import FLOOR_BYTES
 from cotenant.estimators.learned.weights import (
     Weights,
-    forest_says,
-    perceptrons_say,
+    forest_predict,
+    mlp_predict,
     read_weights,
     scaled,
     sequence_vector,
     vector_of,
     write_weights,
 )
+from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable, Matrix, network_of_row, table_of
+from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models import export
-from cotenant.learn.models.cards import card_text
 from cotenant.learn.models.conformal import calibrate
-from cotenant.learn.models.fitted import conv_matrix, environment_mib, import_sklearn, outside_mib, residual_regressor
-from cotenant.learn.models.kfold import FoldResult, cross_validate
+from cotenant.learn.models.cross_validation import FoldResult, cross_validate
 from cotenant.learn.models.metrics import Prediction, Scores, by_bytes, score
-from cotenant.learn.tables.features import CLASS_MIB, Matrix, Table, network_of_row, table_of
-from cotenant.learn.tables.sources import read_families
+from cotenant.learn.models.model_card import card_text
+from cotenant.learn.models.regressors import (
+    conv_matrix,
+    environment_mib,
+    import_sklearn,
+    outside_mib,
+    residual_regressor,
+)
 
 FOREST_TREES = 40
 FOREST_LEAVES = 400
@@ -85,7 +91,7 @@ def train_command(
     )
 
 
-def train(tables: Sequence[Table], *, model: str, out: Path, seed: int = 0, folds: int = 3) -> Trained:
+def train(tables: Sequence[FeatureTable], *, model: str, out: Path, seed: int = 0, folds: int = 3) -> Trained:
     """`train_command`, from tables."""
     if model != "hybrid" and len(tables) != 1:
         raise UsageError(f"`{model}` is trained on one family at a time, here are {len(tables)}")
@@ -112,27 +118,32 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
         raise UsageError(f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn kfold`")
     rows = [row for rows in read_families(data) for row in rows if row.family == family]
     table = table_of(rows, simulated=False)
-    return Tested(model=model, family=family, scores=score(table, says(loaded, table)))
+    return Tested(model=model, family=family, scores=score(table, predict_bytes(loaded, table)))
 
 
-def says(weights: Weights, table: Table) -> Prediction:
+def predict_bytes(weights: Weights, table: FeatureTable) -> Prediction:
     """What weights say of each row."""
     networks = [network_of_row(row) for row in table.rows]
     if "classes" not in weights.meta:
         return by_bytes(
             table,
-            np.array([forest_says(weights, vector_of(weights, _told(byte_features, each))) for each in networks]),
+            np.array(
+                [
+                    forest_predict(weights, vector_of(weights, _features_with_training(byte_features, each)))
+                    for each in networks
+                ]
+            ),
         )
     found = []
     for network in networks:
-        vector = scaled(weights, vector_of(weights, _told(paper_features, network)), "total")
+        vector = scaled(weights, vector_of(weights, _features_with_training(paper_features, network)), "total")
         if "encoders" in weights.meta:
             vector = np.concatenate([vector, sequence_vector(weights, layer_sequence(network))])
-        found.append(weights.meta["classes"][int(perceptrons_say(weights, vector).argmax())])
+        found.append(weights.meta["classes"][int(mlp_predict(weights, vector).argmax())])
     return Prediction(classes=np.array(found, dtype=np.intp))
 
 
-def _told(features: Callable[[Network], dict[str, float]], network: Network) -> dict[str, float]:
+def _features_with_training(features: Callable[[Network], dict[str, float]], network: Network) -> dict[str, float]:
     return features(network) | training_features(network)
 
 
@@ -150,7 +161,7 @@ def versions() -> dict[str, str]:
 # -- each kind --------------------------------------------------------------------------------------------------------
 
 
-def _meta(model: str, table: Table, seed: int) -> dict[str, object]:
+def _meta(model: str, table: FeatureTable, seed: int) -> dict[str, object]:
     return {
         "model": model,
         "family": table.family,
@@ -162,8 +173,8 @@ def _meta(model: str, table: Table, seed: int) -> dict[str, object]:
     }
 
 
-def _fit_forest(model: str, make: Callable[[int], Any]) -> Callable[[Table, int], Weights]:
-    def fit(table: Table, seed: int) -> Weights:
+def _fit_forest(model: str, make: Callable[[int], Any]) -> Callable[[FeatureTable, int], Weights]:
+    def fit(table: FeatureTable, seed: int) -> Weights:
         known, matrix = table.known, table.features["bytes"]
         regressor = make(seed).fit(matrix[known].astype(np.float32), table.peak_mib[known])
         meta = {**_meta(model, table, seed), **export.range_of(table.names["bytes"], matrix[known])}
@@ -182,7 +193,7 @@ def _boosting(seed: int) -> Any:
     )
 
 
-def _fit_ensemble(table: Table, seed: int, *, sequence: bool) -> Weights:
+def _fit_ensemble(table: FeatureTable, seed: int, *, sequence: bool) -> Weights:
     from cotenant.learn.models import ensembles
 
     model = ensembles.SequenceEnsemble() if sequence else ensembles.MlpEnsemble()
@@ -190,7 +201,7 @@ def _fit_ensemble(table: Table, seed: int, *, sequence: bool) -> Weights:
     return export_ensemble(model, table, seed)
 
 
-def export_ensemble(model: Any, table: Table, seed: int) -> Weights:
+def export_ensemble(model: Any, table: FeatureTable, seed: int) -> Weights:
     """A fitted ensemble of neural networks, of either kind, as weights; `table`: what it was fitted to."""
     from cotenant.learn.models import ensembles
 
@@ -205,7 +216,7 @@ def export_ensemble(model: Any, table: Table, seed: int) -> Weights:
         found = export.perceptrons(model.net, meta)
         return Weights(found.meta, {**found.arrays, **arrays})
     meta |= {
-        "kinds": len(KINDS),
+        "kinds": len(LAYER_KINDS),
         "encoders": [layers for _, layers in ensembles.ENCODERS],
         "pooled_by": ensembles.POOLED_BY,
     }
@@ -218,7 +229,7 @@ def export_ensemble(model: Any, table: Table, seed: int) -> Weights:
     return Weights(found.meta, {**found.arrays, **arrays})
 
 
-def _fit_hybrid(tables: Sequence[Table], seed: int) -> Weights:
+def _fit_hybrid(tables: Sequence[FeatureTable], seed: int) -> Weights:
     """The residual from the CNNs, the margins from errors out of fold of every family."""
     convs = [table for table in tables if table.family == "cnn"]
     if len(convs) != 1:
@@ -236,7 +247,7 @@ def _fit_hybrid(tables: Sequence[Table], seed: int) -> Weights:
     return export.forest(regressor, meta)
 
 
-TRAINED: Mapping[str, Callable[[Table, int], Weights]] = {
+TRAINED: Mapping[str, Callable[[FeatureTable, int], Weights]] = {
     "extra-trees": _fit_forest("extra-trees", _extra_trees),
     "boosting": _fit_forest("boosting", _boosting),
     "gpumemnet-mlp": lambda table, seed: _fit_ensemble(table, seed, sequence=False),

@@ -10,19 +10,19 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from cotenant.core.errors import DatasetError
-from cotenant.estimators.learned.features import work_features
+from cotenant.estimators.learned.network_features import work_features
 from cotenant.estimators.learned.weights import Weights, write_weights
+from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.datasets.feature_table import Matrix, network_of_row, training_of
+from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models import export
-from cotenant.learn.models.fitted import import_sklearn
-from cotenant.learn.models.kfold import SplitBy, splits
+from cotenant.learn.models.cross_validation import SplitBy, splits
 from cotenant.learn.models.metrics import r2
-from cotenant.learn.tables.features import Matrix, network_of_row, training_of
-from cotenant.learn.tables.rows import Row
-from cotenant.learn.tables.sources import read_families
+from cotenant.learn.models.regressors import import_sklearn
 
 Measure: TypeAlias = Literal["smact", "smocc", "drama"]
 MEASURES: tuple[Measure, ...] = ("smact", "smocc", "drama")
-LEAST_ROWS = 100
+MIN_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,16 @@ def utilization_command(
     for rows in read_families(data):
         for measure in MEASURES:
             measured = [row for row in rows if row.layers and row.status == "ok" and getattr(row, measure) is not None]
-            if len(measured) >= LEAST_ROWS:
+            if len(measured) >= MIN_ROWS:
                 found.append(_one(measured, measure, out, folds=folds, seed=seed, by=by))
     if not found:
-        raise DatasetError(f"no measure of utilization in {LEAST_ROWS} rows or more of a family")
+        raise DatasetError(f"no measure of utilization in {MIN_ROWS} rows or more of a family")
     return found
 
 
-def _one(rows: Sequence[Row], measure: Measure, out: Path | None, *, folds: int, seed: int, by: SplitBy) -> Utilized:
+def _one(
+    rows: Sequence[DatasetRow], measure: Measure, out: Path | None, *, folds: int, seed: int, by: SplitBy
+) -> Utilized:
     networks = [network_of_row(row) for row in rows]
     lines = [work_features(each) | more for each, more in zip(networks, training_of(networks), strict=True)]
     matrix: Matrix = np.array([list(line.values()) for line in lines], dtype=np.float32)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cotenant.learn.campaign.configs import Activation, CnnConfig, Config, MlpConfig, Optimizer
-from cotenant.learn.campaign.widths import hidden_widths
+from cotenant.learn.data_collection.configs import Activation, CnnConfig, Config, MlpConfig, Optimizer
+from cotenant.learn.data_collection.widths import hidden_widths
+from cotenant.learn.model_summaries.module import summarize_module
 from cotenant.learn.networks.cnn import build_cnn
 from cotenant.learn.networks.parts import activation
 from cotenant.learn.networks.transformer import build_transformer
-from cotenant.learn.summaries.module import summarize_module
 
 if TYPE_CHECKING:
-    from cotenant.learn.tables.rows import Layer
+    from cotenant.learn.datasets.dataset_row import Layer
 
 _POOL = 2
 """Batches made ahead, used in turn: the step waits for no data."""

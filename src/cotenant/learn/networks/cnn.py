@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from cotenant.learn.campaign.configs import CnnConfig
-from cotenant.learn.campaign.widths import channel_widths, halvings
+from cotenant.learn.data_collection.configs import CnnConfig
+from cotenant.learn.data_collection.widths import channel_widths, halvings
 from cotenant.learn.networks.parts import activation
 
-_MOST_GROUPS = 8
+_MAX_GROUPS = 8
 
 
 def build_cnn(config: CnnConfig) -> nn.Module:
@@ -49,7 +49,7 @@ def _norm(config: CnnConfig, width: int) -> Iterator[nn.Module]:
     if config.norm == "batchnorm":
         yield nn.BatchNorm2d(width)
     elif config.norm == "groupnorm":
-        yield nn.GroupNorm(next(each for each in range(_MOST_GROUPS, 0, -1) if width % each == 0), width)
+        yield nn.GroupNorm(next(each for each in range(_MAX_GROUPS, 0, -1) if width % each == 0), width)
 
 
 class ResidualBlock(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from cotenant.learn.campaign.configs import Activation
+from cotenant.learn.data_collection.configs import Activation
 
 _ACTIVATIONS: Mapping[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cotenant.learn.campaign.configs import TransformerConfig
+from cotenant.learn.data_collection.configs import TransformerConfig
 from cotenant.learn.networks.parts import activation
 
 
@@ -23,7 +23,7 @@ def build_transformer(config: TransformerConfig) -> nn.Module:
     return Decoder(config)
 
 
-class Tokens(nn.Module):
+class TokenEmbedding(nn.Module):
     """Embedding of tokens, with one of their places added."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -47,7 +47,7 @@ class Mean(nn.Module):
 
 
 def _classifier(config: TransformerConfig, body: nn.Module) -> nn.Module:
-    return nn.Sequential(Tokens(config), body, Mean(), nn.Linear(config.width, config.classes))
+    return nn.Sequential(TokenEmbedding(config), body, Mean(), nn.Linear(config.width, config.classes))
 
 
 def _encoder(config: TransformerConfig, layers: int) -> nn.Module:
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         super().__init__()
         encoders = config.depth // 2 if config.shape == "encdec" else 0
         layers = range(config.depth - encoders)
-        self.tokens = Tokens(config)
+        self.tokens = TokenEmbedding(config)
         self.encoder = _encoder(config, encoders)
         self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**_layer_settings(config)) for _ in layers)
         self.head = nn.Linear(config.width, config.classes)
@@ -143,7 +143,7 @@ class Gpt(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.tokens = Tokens(config)
+        self.tokens = TokenEmbedding(config)
         self.drop = nn.Dropout(config.dropout / 1000)
         self.blocks = nn.Sequential(*(GptBlock(config) for _ in range(config.depth)))
         self.norm = nn.LayerNorm(config.width)

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from cotenant.core import codec
 from cotenant.core.errors import UnknownName, UsageError
+from cotenant.scheduling.placement.ranked import Ranked
 from cotenant.scheduling.policies.aegis import aegis
 from cotenant.scheduling.policies.best_fit import best_fit
 from cotenant.scheduling.policies.carma import carma
@@ -24,7 +25,6 @@ from cotenant.scheduling.policies.most_utilized import most_utilized
 from cotenant.scheduling.policies.round_robin import round_robin
 from cotenant.scheduling.policies.sjf_bsbf import sjf_bsbf
 from cotenant.scheduling.policies.tiresias import tiresias
-from cotenant.scheduling.ranked import Ranked
 
 _POLICIES: Mapping[str, Callable[..., Ranked]] = {
     "aegis": aegis,
@@ -44,7 +44,7 @@ _POLICIES: Mapping[str, Callable[..., Ranked]] = {
     "tiresias": tiresias,
 }
 
-_ALSO_CALLED = {
+_ALIASES = {
     "least-utilised": "least-utilized",
     "lug": "least-utilized",
     "magm": "most-memory",
@@ -83,7 +83,7 @@ def create(name: str, options: Mapping[str, object] | None = None) -> Ranked:
 
 
 def _factory(name: str) -> Callable[..., Ranked]:
-    name = _ALSO_CALLED.get(name, name)
+    name = _ALIASES.get(name, name)
     if name not in _POLICIES:
         raise UnknownName("policy", name, _POLICIES)
     return _POLICIES[name]

@@ -17,14 +17,14 @@ from dataclasses import replace
 
 from cotenant.core.job import Job
 from cotenant.core.units import GiB
-from cotenant.scheduling import filters, orders
-from cotenant.scheduling.ledger import PROMISE_STEP_BYTES, Need, capacity_bytes
-from cotenant.scheduling.policies.published import PREFERENCES, Preference, unknown_bytes
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.placement import gates, orders
+from cotenant.scheduling.placement.memory_demand import PROMISE_STEP_BYTES, MemoryDemand, capacity_bytes
+from cotenant.scheduling.placement.ranked import Collocation, Ranked
+from cotenant.scheduling.policies._options import PREFERENCES, Preference, unknown_bytes
 from cotenant.scheduling.recovery import ran_out_of_memory
 
-BUCKETS = (0.25, 0.50, 0.75)
-MOST_STEP_BYTES = 8 * GiB
+FLOOR_SHARES = (0.25, 0.50, 0.75)
+MAX_STEP_BYTES = 8 * GiB
 
 
 def aegis(
@@ -33,7 +33,7 @@ def aegis(
     smact_limit: float = 0.65,
     smocc_limit: float = 0.35,
     drama_limit: float = 0.50,
-    settle_s: float = 30.0,
+    warmup_s: float = 30.0,
     unknown_gib: float | None = None,
     backfill: bool = False,
     sharing: Collocation = "time-sliced",
@@ -42,7 +42,7 @@ def aegis(
     return Ranked(
         name="aegis",
         order=orders.retries_first,
-        gates=(filters.settled(settle_s), filters.pressure_below(smact_limit, smocc_limit, drama_limit, risk=True)),
+        gates=(gates.warming_up(warmup_s), gates.pressure_too_high(smact_limit, smocc_limit, drama_limit, risk=True)),
         score=PREFERENCES[prefer],
         backfill=backfill,
         unknown_bytes=unknown_bytes(unknown_gib),
@@ -51,14 +51,14 @@ def aegis(
     )
 
 
-def next_floor(job: Job, totals_bytes: Sequence[int], need: Need) -> Need:
+def next_floor(job: Job, totals_bytes: Sequence[int], need: MemoryDemand) -> MemoryDemand:
     """The next bucket above what the last attempt that ran out of memory was promised; alone above the last."""
     if need.alone or need.bytes is None:
         return need
     had = [each.placement.promised_bytes for each in job.attempts if each.exit and ran_out_of_memory(each.exit)][-1]
     capacity = capacity_bytes(totals_bytes, need.gpus) or 0
-    above = next((int(share * capacity) for share in BUCKETS if share * capacity > had), None)
+    above = next((int(share * capacity) for share in FLOOR_SHARES if share * capacity > had), None)
     if above is None:
-        return replace(need, alone=True, why_alone="it ran out of memory above the last floor")
-    floor = max(need.bytes, min(above, had + MOST_STEP_BYTES))
+        return replace(need, alone=True, exclusive_reason="it ran out of memory above the last floor")
+    floor = max(need.bytes, min(above, had + MAX_STEP_BYTES))
     return replace(need, bytes=floor // PROMISE_STEP_BYTES * PROMISE_STEP_BYTES)

@@ -5,7 +5,7 @@ Packs jobs on few GPUs, which keeps whole ones free for gangs and large jobs.
 
 from __future__ import annotations
 
-from cotenant.scheduling import scores
-from cotenant.scheduling.policies.sharing import by_memory
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.policies.memory_based import memory_based
 
-best_fit = by_memory("best-fit", scores.least_available_memory)
+best_fit = memory_based("best-fit", scores.least_available_memory)

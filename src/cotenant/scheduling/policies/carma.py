@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cotenant.core.job import Job
-from cotenant.scheduling import filters, orders
-from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.policies.published import PREFERENCES, Preference, gib, unknown_bytes
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.placement import gates, orders
+from cotenant.scheduling.placement.memory_demand import MemoryDemand
+from cotenant.scheduling.placement.ranked import Collocation, Ranked
+from cotenant.scheduling.policies._options import PREFERENCES, Preference, gib_to_bytes, unknown_bytes
 
 
 def carma(
@@ -28,8 +28,8 @@ def carma(
     smact_limit: float = 0.80,
     smocc_limit: float = 0.45,
     drama_limit: float = 0.40,
-    settle_s: float = 30.0,
-    spare_gib: float = 2.0,
+    warmup_s: float = 30.0,
+    headroom_gib: float = 2.0,
     unknown_gib: float | None = None,
     backfill: bool = False,
     retries_block: bool = False,
@@ -43,19 +43,19 @@ def carma(
         name="carma",
         order=orders.retries_first,
         gates=(
-            filters.settled(settle_s, unseen_limit_s=1000.0),
-            filters.pressure_below(smact_limit, smocc_limit, drama_limit),
+            gates.warming_up(warmup_s, first_activity_timeout_s=1000.0),
+            gates.pressure_too_high(smact_limit, smocc_limit, drama_limit),
         ),
         score=PREFERENCES[prefer],
         backfill=backfill,
         retries_block=retries_block,
-        spare_bytes=gib(spare_gib, "memory to spare"),
+        headroom_bytes=gib_to_bytes(headroom_gib, "memory to spare"),
         unknown_bytes=unknown_bytes(unknown_gib),
         after_oom=alone_after_oom,
         sharing=sharing,
     )
 
 
-def alone_after_oom(_job: Job, _totals_bytes: Sequence[int], need: Need) -> Need:
+def alone_after_oom(_job: Job, _totals_bytes: Sequence[int], need: MemoryDemand) -> MemoryDemand:
     """The next attempt has its GPUs to itself."""
-    return need if need.alone else replace(need, alone=True, why_alone="it ran out of memory among neighbors")
+    return need if need.alone else replace(need, alone=True, exclusive_reason="it ran out of memory among neighbors")

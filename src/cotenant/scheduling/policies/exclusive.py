@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cotenant.scheduling import orders, scores
-from cotenant.scheduling.ranked import Ranked
+from cotenant.scheduling.placement import orders, scores
+from cotenant.scheduling.placement.ranked import Ranked
 
 
 def exclusive(*, backfill: bool = False) -> Ranked:

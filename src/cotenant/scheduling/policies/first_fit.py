@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.scheduling import scores
-from cotenant.scheduling.policies.sharing import by_memory
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.policies.memory_based import memory_based
 
-first_fit = by_memory("first-fit", scores.first)
+first_fit = memory_based("first-fit", scores.first)

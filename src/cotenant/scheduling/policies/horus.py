@@ -14,12 +14,12 @@ from collections.abc import Hashable
 from typing import cast
 
 from cotenant.core.errors import UsageError
-from cotenant.scheduling import orders, scores
-from cotenant.scheduling.matches import ByActivity, Company, Member
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.placement import orders, scores
+from cotenant.scheduling.placement.pairing import ActivityPairing, CoRunner, Residents
+from cotenant.scheduling.placement.ranked import Collocation, Ranked
 
 
-class LeastLoaded(ByActivity):
+class LeastLoadedPairing(ActivityPairing):
     """The match of the policy."""
 
     rule = "utilization_cap"
@@ -27,18 +27,18 @@ class LeastLoaded(ByActivity):
     def __init__(self, cap: float) -> None:
         self._cap = cap
 
-    def cost(self, profile: Hashable, signature: Hashable) -> float | None:
+    def cost(self, profile: Hashable, gpu_class: Hashable) -> float | None:
         """The sum; an empty GPU takes everybody."""
-        total = _sum(profile, signature)
-        return None if signature and total > self._cap + 1e-9 else total
+        total = _sum(profile, gpu_class)
+        return None if gpu_class and total > self._cap + 1e-9 else total
 
-    def reason(self, profile: Hashable, signature: Hashable) -> str:
+    def reason(self, profile: Hashable, gpu_class: Hashable) -> str:
         """The sum and the cap."""
-        return f"utilization {_sum(profile, signature):.2f} in all with this job, cap {self._cap:.2f}"
+        return f"utilization {_sum(profile, gpu_class):.2f} in all with this job, cap {self._cap:.2f}"
 
 
-def _sum(profile: Hashable, signature: Hashable) -> float:
-    everybody = (*cast("Company", signature), cast("Member", profile))
+def _sum(profile: Hashable, gpu_class: Hashable) -> float:
+    everybody = (*cast("Residents", gpu_class), cast("CoRunner", profile))
     return round(sum(each.smact for each in everybody), 4)
 
 
@@ -50,7 +50,7 @@ def horus(*, utilization_cap: float = 1.0, backfill: bool = False, sharing: Coll
         name="horus",
         order=orders.fifo,
         score=scores.most_available_memory,
-        match=LeastLoaded(utilization_cap),
+        match=LeastLoadedPairing(utilization_cap),
         backfill=backfill,
         sharing=sharing,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.scheduling import scores
-from cotenant.scheduling.policies.sharing import by_memory
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.policies.memory_based import memory_based
 
-least_utilized = by_memory("least-utilized", scores.least_active)
+least_utilized = memory_based("least-utilized", scores.least_active)

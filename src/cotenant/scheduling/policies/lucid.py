@@ -15,16 +15,16 @@ from collections.abc import Hashable
 from typing import cast
 
 from cotenant.core.errors import UsageError
-from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
-from cotenant.scheduling.matches import ByActivity, Company, Member
-from cotenant.scheduling.policy import Facts
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.placement import gates, orders, scores
+from cotenant.scheduling.placement.pairing import ActivityPairing, CoRunner, Residents
+from cotenant.scheduling.placement.policy import JobPredictions
+from cotenant.scheduling.placement.ranked import Collocation, Ranked
+from cotenant.scheduling.prediction.interference import Predictor, PriorInterference
 
 HEAVY_BELOW, MEDIUM_BELOW = 0.85, 0.95
 
 
-class Pairs(ByActivity):
+class LabelPairing(ActivityPairing):
     """The match of the policy."""
 
     rule = "labels"
@@ -33,27 +33,27 @@ class Pairs(ByActivity):
         self._label_sum = label_sum
         self._predictor = predictor
 
-    def following(self, facts: Facts) -> Pairs:
+    def with_predictions(self, facts: JobPredictions) -> LabelPairing:
         """The same with what history knows of slowdowns, if it does."""
-        return Pairs(self._label_sum, getattr(facts, "fingerprints", None) or self._predictor)
+        return LabelPairing(self._label_sum, getattr(facts, "interference", None) or self._predictor)
 
-    def label(self, member: Member) -> int:
+    def label(self, member: CoRunner) -> int:
         """0, 1 or 2: how much it minds, and disturbs, company."""
         speed = 1.0 / self._predictor.slowdowns([member.activity, member.activity])[0]
         return 2 if speed < HEAVY_BELOW else 1 if speed < MEDIUM_BELOW else 0
 
-    def cost(self, profile: Hashable, signature: Hashable) -> float | None:
+    def cost(self, profile: Hashable, gpu_class: Hashable) -> float | None:
         """Empty GPUs first, then the lightest company."""
-        company = cast("Company", signature)
+        company = cast("Residents", gpu_class)
         if not company:
             return -1.0
-        return None if self._why_not(cast("Member", profile), company) else float(self.label(company[0]))
+        return None if self._why_not(cast("CoRunner", profile), company) else float(self.label(company[0]))
 
-    def reason(self, profile: Hashable, signature: Hashable) -> str:
+    def reason(self, profile: Hashable, gpu_class: Hashable) -> str:
         """What keeps the two apart."""
-        return self._why_not(cast("Member", profile), cast("Company", signature)) or "pairs"
+        return self._why_not(cast("CoRunner", profile), cast("Residents", gpu_class)) or "pairs"
 
-    def _why_not(self, newcomer: Member, company: Company) -> str | None:
+    def _why_not(self, newcomer: CoRunner, company: Residents) -> str | None:
         if len(company) > 1:
             return f"{len(company)} jobs on it, at most 2 share"
         mate = company[0]
@@ -64,7 +64,7 @@ class Pairs(ByActivity):
 
 
 def lucid(
-    *, label_sum: int = 2, settle_s: float = 15.0, backfill: bool = True, sharing: Collocation = "time-sliced"
+    *, label_sum: int = 2, warmup_s: float = 15.0, backfill: bool = True, sharing: Collocation = "time-sliced"
 ) -> Ranked:
     """`label_sum` is 0 to 4: 4 lets any two share."""
     if not 0 <= label_sum <= 4:
@@ -72,9 +72,9 @@ def lucid(
     return Ranked(
         name="lucid",
         order=orders.least_work_first,
-        gates=(filters.known_or_settled(settle_s),),
+        gates=(gates.warming_up_unless_known(warmup_s),),
         score=scores.most_available_memory,
-        match=Pairs(label_sum, ColdStart()),
+        match=LabelPairing(label_sum, PriorInterference()),
         backfill=backfill,
         sharing=sharing,
     )

@@ -5,7 +5,7 @@ Spreads jobs over GPUs, which keeps room for each to outgrow its promise.
 
 from __future__ import annotations
 
-from cotenant.scheduling import scores
-from cotenant.scheduling.policies.sharing import by_memory
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.policies.memory_based import memory_based
 
-most_memory = by_memory("most-memory", scores.most_available_memory)
+most_memory = memory_based("most-memory", scores.most_available_memory)

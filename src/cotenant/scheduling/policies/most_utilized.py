@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.scheduling import scores
-from cotenant.scheduling.policies.sharing import by_memory
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.policies.memory_based import memory_based
 
-most_utilized = by_memory("most-utilized", scores.most_active)
+most_utilized = memory_based("most-utilized", scores.most_active)

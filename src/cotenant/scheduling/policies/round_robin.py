@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.scheduling import scores
-from cotenant.scheduling.policies.sharing import by_memory
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.policies.memory_based import memory_based
 
-round_robin = by_memory("round-robin", scores.next_in_turn)
+round_robin = memory_based("round-robin", scores.round_robin)

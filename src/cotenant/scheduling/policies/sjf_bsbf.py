@@ -16,25 +16,25 @@ from collections.abc import Hashable
 from typing import NamedTuple, cast
 
 from cotenant.core.job import Job
-from cotenant.scheduling import filters, orders, scores
-from cotenant.scheduling.knowledge.interference import ColdStart, Predictor
-from cotenant.scheduling.matches import Member, company_of, describe, member_of
-from cotenant.scheduling.placing.views import GpuView, Newcomer
-from cotenant.scheduling.policy import Facts
-from cotenant.scheduling.ranked import Collocation, Ranked
+from cotenant.scheduling.placement import gates, orders, scores
+from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
+from cotenant.scheduling.placement.pairing import CoRunner, annotate, co_runner_of, residents_of
+from cotenant.scheduling.placement.policy import JobPredictions
+from cotenant.scheduling.placement.ranked import Collocation, Ranked
+from cotenant.scheduling.prediction.interference import Predictor, PriorInterference
 
-ROUNDED_TO = 1.2
+DURATION_STEP_RATIO = 1.2
 """Times still to go are rounded to powers of this: what differs by less is the same."""
 
 
-class Lasting(NamedTuple):
+class TimedCoRunner(NamedTuple):
     """A job and how long it has to go alone; None where not known."""
 
-    member: Member
+    member: CoRunner
     left_s: float | None
 
 
-class ShareOrWait:
+class ShareOrWaitPairing:
     """The match of the policy. Remembers how long each kind of work lasts, for residents do not tell."""
 
     rule = "share_or_wait"
@@ -43,52 +43,52 @@ class ShareOrWait:
         self._predictor = predictor
         self._durations: dict[str, float] = {}
 
-    def following(self, facts: Facts) -> ShareOrWait:
+    def with_predictions(self, facts: JobPredictions) -> ShareOrWaitPairing:
         """The same with what history knows of slowdowns, if it does."""
-        return ShareOrWait(getattr(facts, "fingerprints", None) or self._predictor)
+        return ShareOrWaitPairing(getattr(facts, "interference", None) or self._predictor)
 
-    def profile(self, job: Job, facts: Facts) -> Lasting:
+    def profile(self, job: Job, facts: JobPredictions) -> TimedCoRunner:
         """Its activity and its duration."""
-        member = member_of(job, facts)
+        member = co_runner_of(job, facts)
         duration_s = facts.duration_s(job)
         if duration_s is not None and member.workload:
             self._durations[member.workload] = duration_s
-        return Lasting(member, _rounded(duration_s))
+        return TimedCoRunner(member, _rounded(duration_s))
 
-    def signature(self, view: GpuView) -> tuple[Lasting, ...]:
+    def gpu_class(self, view: GpuView) -> tuple[TimedCoRunner, ...]:
         """Who is there, and for how long."""
-        company = company_of(view)
+        company = residents_of(view)
         if len(company) != 1:
-            return tuple(Lasting(each, None) for each in company)
+            return tuple(TimedCoRunner(each, None) for each in company)
         duration_s = self._durations.get(company[0].workload)
         if duration_s is None:
-            return (Lasting(company[0], None),)
+            return (TimedCoRunner(company[0], None),)
         ran_s = max(0.0, view.at_s - view.residents[0].placed_at_s)  # nothing was read of the GPU yet, after a restart
-        return (Lasting(company[0], _rounded(max(duration_s - ran_s, duration_s / 20))),)
+        return (TimedCoRunner(company[0], _rounded(max(duration_s - ran_s, duration_s / 20))),)
 
-    def describe(self, newcomer: Newcomer, profile: Hashable) -> None:
+    def annotate(self, newcomer: NewResident, profile: Hashable) -> None:
         """Its activity."""
-        describe(newcomer, cast("Lasting", profile).member)
+        annotate(newcomer, cast("TimedCoRunner", profile).member)
 
-    def cost(self, profile: Hashable, signature: Hashable) -> float | None:
+    def cost(self, profile: Hashable, gpu_class: Hashable) -> float | None:
         """What sharing saves, negated; an empty GPU saves more than any other."""
-        company = cast("tuple[Lasting, ...]", signature)
+        company = cast("tuple[TimedCoRunner, ...]", gpu_class)
         if not company:
             return -math.inf
         if len(company) > 1:
             return None
-        shared_s, waited_s = self._ends(cast("Lasting", profile), company[0])
+        shared_s, waited_s = self._ends(cast("TimedCoRunner", profile), company[0])
         return None if shared_s >= waited_s else round(shared_s - waited_s, 3)
 
-    def reason(self, profile: Hashable, signature: Hashable) -> str:
+    def reason(self, profile: Hashable, gpu_class: Hashable) -> str:
         """Both means."""
-        company = cast("tuple[Lasting, ...]", signature)
+        company = cast("tuple[TimedCoRunner, ...]", gpu_class)
         if len(company) > 1:
             return f"{len(company)} jobs on it, at most 2 share"
-        shared_s, waited_s = self._ends(cast("Lasting", profile), company[0])
+        shared_s, waited_s = self._ends(cast("TimedCoRunner", profile), company[0])
         return f"shared, both would end after {shared_s:.0f}s on average, one after the other after {waited_s:.0f}s"
 
-    def _ends(self, newcomer: Lasting, resident: Lasting) -> tuple[float, float]:
+    def _ends(self, newcomer: TimedCoRunner, resident: TimedCoRunner) -> tuple[float, float]:
         """Mean time to the ends of both: shared from now on, and one after the other."""
         known = newcomer.left_s or resident.left_s or 3600.0
         mine_s, its_s = newcomer.left_s or known, resident.left_s or known
@@ -102,19 +102,19 @@ class ShareOrWait:
 def _rounded(seconds: float | None) -> float | None:
     if seconds is None:
         return None
-    return float(ROUNDED_TO ** round(math.log(max(seconds, 1.0), ROUNDED_TO)))
+    return float(DURATION_STEP_RATIO ** round(math.log(max(seconds, 1.0), DURATION_STEP_RATIO)))
 
 
 def sjf_bsbf(
-    *, settle_s: float = 15.0, keep_after_s: float | None = 1800.0, sharing: Collocation = "time-sliced"
+    *, warmup_s: float = 15.0, reserve_after_s: float | None = 1800.0, sharing: Collocation = "time-sliced"
 ) -> Ranked:
-    """`keep_after_s` keeps long jobs from starving behind short ones."""
+    """`reserve_after_s` keeps long jobs from starving behind short ones."""
     return Ranked(
         name="sjf-bsbf",
         order=orders.shortest_first,
-        gates=(filters.known_or_settled(settle_s),),
+        gates=(gates.warming_up_unless_known(warmup_s),),
         score=scores.most_available_memory,
-        match=ShareOrWait(ColdStart()),
-        keep_after_s=keep_after_s,
+        match=ShareOrWaitPairing(PriorInterference()),
+        reserve_after_s=reserve_after_s,
         sharing=sharing,
     )

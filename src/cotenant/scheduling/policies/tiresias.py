@@ -10,14 +10,14 @@ Source: Gu et al., Tiresias, discretized 2D-LAS.
 from __future__ import annotations
 
 from cotenant.core.errors import UsageError
-from cotenant.scheduling import orders, scores
-from cotenant.scheduling.ranked import Ranked
+from cotenant.scheduling.placement import orders, scores
+from cotenant.scheduling.placement.ranked import Ranked
 
 
 def tiresias(
-    *, first_level_s: float = 3600.0, second_level_s: float = 36000.0, keep_after_s: float | None = 1800.0
+    *, first_level_s: float = 3600.0, second_level_s: float = 36000.0, reserve_after_s: float | None = 1800.0
 ) -> Ranked:
-    """Levels are GPU seconds; `keep_after_s` promotes a job that starves, as its own knob does there."""
+    """Levels are GPU seconds; `reserve_after_s` promotes a job that starves, as its own knob does there."""
     if not 0 < first_level_s <= second_level_s:
         raise UsageError(
             f"levels of {first_level_s:g} and {second_level_s:g} GPU seconds do not rise", hint="write e.g. 3600, 36000"
@@ -26,6 +26,6 @@ def tiresias(
         name="tiresias",
         order=orders.least_attained((first_level_s, second_level_s)),
         score=scores.first,
-        keep_after_s=keep_after_s,
+        reserve_after_s=reserve_after_s,
         alone=True,
     )

@@ -1,7 +1,6 @@
 """How much jobs on one GPU slow each other down: what was measured, what was fitted to it, and what is assumed."""
 
 from cotenant.sim.interference.model import (
-    Activity,
     Ceiling,
     Collocation,
     Combine,
@@ -9,12 +8,13 @@ from cotenant.sim.interference.model import (
     Origin,
     PairCost,
     PairCosts,
+    TrueActivity,
 )
 from cotenant.sim.interference.sources import PairTable, SmactPowerLaw
-from cotenant.sim.interference.standard import Standard, draw_sensitivity, standard
+from cotenant.sim.interference.standard import StandardInterference, draw_sensitivity, standard
 
 __all__ = [
-    "Activity",
+    "TrueActivity",
     "Ceiling",
     "Collocation",
     "Combine",
@@ -24,7 +24,7 @@ __all__ = [
     "PairCosts",
     "PairTable",
     "SmactPowerLaw",
-    "Standard",
+    "StandardInterference",
     "draw_sensitivity",
     "standard",
 ]

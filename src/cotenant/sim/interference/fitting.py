@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cotenant.sim.interference.kernel import TERMS, KernelFit, Traits
-from cotenant.sim.scientific import scientific
+from cotenant.sim.optional_deps import optional_module
 
 NEEDS = "fitting pairs of jobs needs"
 START_LENGTH = 2.0  # of standardized traits
 START_WEIGHTS = {"victim": 0.03, "partner": 0.03, "both": 0.03, "victim_own": 0.002, "partner_own": 0.002}
 START_NOISE = 0.001
-LEAST_NOISE = 1e-5
+MIN_NOISE = 1e-5
 PRIOR = 0.15  # how firmly logs of all of these stay where they start, in 1 / variance
 
 
@@ -45,16 +45,16 @@ def fit(
     smact_law: bool,
     hyper: Hyper | None = None,
     iterations: int = 80,
-    most_speed: float = 1.0,
+    max_speed: float = 1.0,
 ) -> tuple[KernelFit, Hyper]:
     """The fit to `rows`; `traits` has every name in them.
 
-    Speeds above `most_speed` count as that: no company pays a job. With `smact_law` the mean is 1 / (1 + a SMACT^b) of
+    Speeds above `max_speed` count as that: no company pays a job. With `smact_law` the mean is 1 / (1 + a SMACT^b) of
     the partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
     `hyper` nothing else is searched.
     """
-    np = scientific("numpy", NEEDS)
-    problem = _Problem(np, rows, traits, most_speed)
+    np = optional_module("numpy", NEEDS)
+    problem = _Problem(np, rows, traits, max_speed)
     law = _fit_law(np, problem) if smact_law else None
     means = 1.0 / (1.0 + law[0] * problem.smact ** law[1]) if law else np.full(len(rows), problem.speeds.mean())
     residuals = problem.speeds - means
@@ -63,7 +63,7 @@ def fit(
     fitted = KernelFit(
         law=law,
         mean=None if law else float(problem.speeds.mean()),
-        most_speed=most_speed,
+        max_speed=max_speed,
         center=tuple(problem.center.tolist()),
         scale=tuple(problem.scale.tolist()),
         lengths=found.lengths,
@@ -79,13 +79,13 @@ def fit(
 class _Problem:
     """The measurements as arrays: N rows over n jobs with q traits (the last is whether families differ)."""
 
-    def __init__(self, np: Any, rows: Sequence[PairSpeed], traits: Mapping[str, Traits], most_speed: float) -> None:
+    def __init__(self, np: Any, rows: Sequence[PairSpeed], traits: Mapping[str, Traits], max_speed: float) -> None:
         self.np = np
         self.names = sorted({row.victim for row in rows} | {row.partner for row in rows})
         index = {name: i for i, name in enumerate(self.names)}
         self.victims = np.array([index[row.victim] for row in rows])
         self.partners = np.array([index[row.partner] for row in rows])
-        self.speeds = np.array([min(most_speed, row.speed) for row in rows])
+        self.speeds = np.array([min(max_speed, row.speed) for row in rows])
         values_nq = np.array([traits[name].values for name in self.names], dtype=float).reshape(len(self.names), -1)
         self.smact = values_nq[self.partners, 0] if values_nq.shape[1] else np.zeros(len(rows))
         self.center = values_nq.mean(axis=0)
@@ -115,7 +115,7 @@ class _Problem:
 
     def search(self, residuals: Any, iterations: int) -> Hyper:
         """The most likely hyperparameters, by quasi-Newton steps from a fixed start."""
-        minimize = scientific("scipy.optimize", NEEDS).minimize
+        minimize = optional_module("scipy.optimize", NEEDS).minimize
         options = {"maxiter": iterations}
         start = self.start()
         found = minimize(self._misfit, start, args=(residuals,), jac=True, method="L-BFGS-B", options=options)
@@ -128,7 +128,7 @@ class _Problem:
         np, q = self.np, len(self.apart)
         weights, noise = np.exp(theta[q:-1]), math.exp(theta[-1])
         terms = [weight * term for weight, term in zip(weights, self._terms(theta[:q]), strict=True)]
-        covariance = sum(terms) + (noise + LEAST_NOISE) * np.eye(len(residuals))
+        covariance = sum(terms) + (noise + MIN_NOISE) * np.eye(len(residuals))
         try:
             lower = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
@@ -159,7 +159,7 @@ class _Problem:
         np = self.np
         terms = self._terms([math.log(length) for length in hyper.lengths])
         covariance = sum(weight * term for weight, term in zip(hyper.weights, terms, strict=True))
-        return np.linalg.solve(covariance + (hyper.noise + LEAST_NOISE) * np.eye(len(residuals)), residuals)
+        return np.linalg.solve(covariance + (hyper.noise + MIN_NOISE) * np.eye(len(residuals)), residuals)
 
 
 def _fit_law(np: Any, problem: _Problem) -> tuple[float, float]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cotenant.sim.interference.model import Activity, PairCost
+from cotenant.sim.interference.model import PairCost, TrueActivity
 
 TERMS = ("victim", "partner", "both", "victim_own", "partner_own")
-LEAST_SPEED = 0.05
+MIN_SPEED = 0.05
 
 
 class Traits(NamedTuple):
@@ -37,9 +37,9 @@ class KernelFit:
         jobs: Mapping[str, Traits],
         rows: tuple[tuple[str, str, float], ...],
         by_activity: bool = False,
-        most_speed: float = 1.0,
+        max_speed: float = 1.0,
     ) -> None:
-        self.most_speed = most_speed
+        self.max_speed = max_speed
         self.law, self.mean, self.by_activity = law, mean, by_activity
         self.center, self.scale, self.lengths, self.weights = center, scale, lengths, dict(weights)
         self.jobs, self.rows = dict(jobs), rows
@@ -92,9 +92,9 @@ class KernelFit:
             total += weights["victim_own"] * self._victims[self._index[victim]]
         if partner in self._index:
             total += weights["partner_own"] * self._partners[self._index[partner]]
-        return min(self.most_speed, max(LEAST_SPEED, mean + total))
+        return min(self.max_speed, max(MIN_SPEED, mean + total))
 
-    def cost(self, victim: Activity, partner: Activity) -> PairCost | None:
+    def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost | None:
         """What the fit says; None where it knows one of them neither by name nor by activity."""
         victim_is, partner_is = self._traits(victim), self._traits(partner)
         if victim_is is None or partner_is is None:
@@ -102,7 +102,7 @@ class KernelFit:
         speed = self.speed(victim.workload, victim_is, partner.workload, partner_is)
         return PairCost(max(0.0, 1.0 / speed - 1.0), "fitted")
 
-    def _traits(self, job: Activity) -> Traits | None:
+    def _traits(self, job: TrueActivity) -> Traits | None:
         if job.workload is not None and job.workload in self.jobs:
             return self.jobs[job.workload]
         return activity_traits(job) if self.by_activity else None
@@ -113,7 +113,7 @@ class KernelFit:
             "law": self.law,
             "mean": self.mean,
             "by_activity": self.by_activity,
-            "most_speed": self.most_speed,
+            "max_speed": self.max_speed,
             "center": self.center,
             "scale": self.scale,
             "lengths": self.lengths,
@@ -137,11 +137,11 @@ class KernelFit:
             jobs=jobs,
             rows=tuple((names[v], names[p], weight) for v, p, weight in told["rows"]),
             by_activity=told["by_activity"],
-            most_speed=told.get("most_speed", 1.0),
+            max_speed=told.get("max_speed", 1.0),
         )
 
 
-def activity_traits(job: Activity, family: str | None = None) -> Traits | None:
+def activity_traits(job: TrueActivity, family: str | None = None) -> Traits | None:
     """SMACT, SMOCC, DRAMA, utilization and the logarithm of its MiB, in this order; None where one is not known."""
     if job.smocc is None or job.drama is None or job.utilization is None or not job.memory_bytes:
         return None

@@ -25,12 +25,12 @@ LINE_SLOPE = -0.63
 
 # Seven small jobs are together 2.8 to 3.5 times as fast as one under MPS, slower when time-sliced (thesis, chapter 4);
 # the best of four or five time-sliced jobs was 2.72 (AEGIS, progressive admission).
-MOST_TOTAL = 2.8
+MAX_TOTAL_SPEED = 2.8
 
-MOST_PAIRS_KEPT = 100_000
+MAX_CACHED_PAIRS = 100_000
 
 
-class Activity(NamedTuple):
+class TrueActivity(NamedTuple):
     """A job on a GPU, described by what it does there alone.
 
     Attributes:
@@ -58,7 +58,7 @@ class PairCost(NamedTuple):
 class PairCosts(Protocol):
     """A source of what one job costs another on one kind of GPU, under one kind of sharing."""
 
-    def cost(self, victim: Activity, partner: Activity) -> PairCost | None:
+    def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost | None:
         """What `partner` costs `victim`; None where this source cannot say."""
         ...
 
@@ -67,7 +67,7 @@ class Interference(Protocol):
     """Speeds of jobs that share a GPU."""
 
     def speeds(
-        self, members: Sequence[Activity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
+        self, members: Sequence[TrueActivity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
     ) -> Sequence[float]:
         """Speed of each, in the order given, as a part of its speed alone on a whole GPU of that type: 0..1."""
         ...
@@ -91,17 +91,17 @@ class Collocation:
         self._ceiling = within_line if ceiling == "line" else within_total
         self._known: dict[tuple[object, ...], PairCost] = {}
 
-    def cost(self, victim: Activity, partner: Activity) -> PairCost:
+    def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:
         """What the first source that knows this pair says, for a sensitivity of 1."""
         key = (victim[:-1], partner[:-1])
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= MOST_PAIRS_KEPT:
+            if len(self._known) >= MAX_CACHED_PAIRS:
                 self._known.clear()
             found = self._known[key] = self._ask(victim, partner)
         return found
 
-    def _ask(self, victim: Activity, partner: Activity) -> PairCost:
+    def _ask(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:
         for source in self._sources:
             found = source.cost(victim, partner)
             if found is not None:
@@ -110,7 +110,7 @@ class Collocation:
 
     def speeds(
         self,
-        members: Sequence[Activity],
+        members: Sequence[TrueActivity],
         gpu_type: str = DEFAULT_GPU,  # noqa: ARG002 - of the protocol; this model is of one type
         sharing: Sharing = "time-sliced",  # noqa: ARG002
     ) -> list[float]:
@@ -134,19 +134,19 @@ class Collocation:
         return self._ceiling(within_multiprocessors(found, members), members)
 
 
-def within_multiprocessors(speeds: list[float], members: Sequence[Activity]) -> list[float]:
+def within_multiprocessors(speeds: list[float], members: Sequence[TrueActivity]) -> list[float]:
     """`speeds`, all cut by one factor where together they would need more than all SMs."""
     needed = sum(each.smact * speed for each, speed in zip(members, speeds, strict=True))
     return speeds if needed <= 1.0 else [speed / needed for speed in speeds]
 
 
-def within_total(speeds: list[float], _members: Sequence[Activity]) -> list[float]:
+def within_total(speeds: list[float], _members: Sequence[TrueActivity]) -> list[float]:
     """`speeds`, all cut by one factor where their sum is above what was ever seen."""
     total = sum(speeds)
-    return speeds if total <= MOST_TOTAL else [speed * MOST_TOTAL / total for speed in speeds]
+    return speeds if total <= MAX_TOTAL_SPEED else [speed * MAX_TOTAL_SPEED / total for speed in speeds]
 
 
-def within_line(speeds: list[float], members: Sequence[Activity]) -> list[float]:
+def within_line(speeds: list[float], members: Sequence[TrueActivity]) -> list[float]:
     """`speeds`, all cut by one factor where their sum is above the line of the measured pairs.
 
     The line is extrapolated to more than two jobs, but never below 1: together they are not slower than in turn.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cotenant.core.errors import UsageError
-from cotenant.sim.interference.model import Activity
+from cotenant.sim.interference.model import TrueActivity
 
 # What is left when neither SMs nor memory are full: ResNet152 beside a recommender that keeps the SMs 5 % busy took
 # 4.8 % longer under MPS, the recommender 3.9 % (thesis, table 4.2).
@@ -26,7 +26,7 @@ SLICES: Mapping[int, tuple[float, float]] = {
 }
 
 
-def mps_speeds(members: Sequence[Activity]) -> list[float]:
+def mps_speeds(members: Sequence[TrueActivity]) -> list[float]:
     """Speeds under MPS: kernels run side by side until the SMs, or the memory, are full; then all wait alike.
 
     Assumed: slowdown = max(1, sum of SMACT, sum of DRAMA), plus 4.3 % a partner. It stays within the ranges that the
@@ -55,7 +55,7 @@ def slice_of(gpu_type: str) -> tuple[float, float]:
     return SLICES[int(count)]
 
 
-def slice_speed(job: Activity, gpu_type: str) -> float:
+def slice_speed(job: TrueActivity, gpu_type: str) -> float:
     """Speed of a job alone on a MIG instance, as a part of its speed on the whole GPU."""
     sms, memory = slice_of(gpu_type)
     slowdown = 1.0 + SM_FACTOR * float(job.smact**SM_POWER) * (1.0 / sms - 1.0)
@@ -63,7 +63,7 @@ def slice_speed(job: Activity, gpu_type: str) -> float:
     return 1.0 / slowdown
 
 
-def on_slice(job: Activity, gpu_type: str) -> Activity:
+def on_slice(job: TrueActivity, gpu_type: str) -> TrueActivity:
     """What a job shows of an instance that it has alone: the same work by fewer SMs."""
     sms, memory = slice_of(gpu_type)
     speed = slice_speed(job, gpu_type)

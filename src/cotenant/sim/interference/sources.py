@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cotenant.sim.interference.model import Activity, Collocation, Origin, PairCost
+from cotenant.sim.interference.model import Collocation, Origin, PairCost, TrueActivity
 
 # Fitted on 218 pairs of jobs on an A100 (R2 0.69): what the victim does itself hardly matters there.
 AGGRESSION = 1.94
@@ -17,7 +17,7 @@ class SmactCosts:
     def __init__(self, origin: Origin = "fitted") -> None:
         self._origin: Origin = origin
 
-    def cost(self, victim: Activity, partner: Activity) -> PairCost:  # noqa: ARG002 - of the protocol
+    def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:  # noqa: ARG002 - of the protocol
         """What the partner costs anybody."""
         return PairCost(float(AGGRESSION * partner.smact**EXPONENT), self._origin)
 
@@ -29,7 +29,7 @@ class MeasuredCosts:
         # Some jobs were measured a little faster in company: that is noise, and no company pays a job.
         self._costs = {pair: PairCost(max(0.0, 1.0 / speed - 1.0), "measured") for pair, speed in speeds.items()}
 
-    def cost(self, victim: Activity, partner: Activity) -> PairCost | None:
+    def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost | None:
         """What was measured; None if this pair was not."""
         if victim.workload is None or partner.workload is None:
             return None

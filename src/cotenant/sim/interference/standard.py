@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from cotenant.core.gpu import Sharing
 from cotenant.sim.interference import tables
-from cotenant.sim.interference.model import DEFAULT_GPU, Activity, Ceiling, Collocation, Combine, Origin, PairCosts
+from cotenant.sim.interference.model import DEFAULT_GPU, Ceiling, Collocation, Combine, Origin, PairCosts, TrueActivity
 from cotenant.sim.interference.sharing import mps_speeds, on_slice, slice_speed
 from cotenant.sim.interference.sources import MeasuredCosts, SmactCosts
 
 
-class Standard:
+class StandardInterference:
     """Speeds on any GPU under any sharing.
 
     Time slicing: the measured pair, else the fit of that kind of GPU where it knows both jobs, else the law of SM
@@ -36,7 +36,7 @@ class Standard:
         self._models: dict[str, Collocation] = {}
 
     def speeds(
-        self, members: Sequence[Activity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
+        self, members: Sequence[TrueActivity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
     ) -> list[float]:
         """Speed of each, as a part of its speed alone on a whole GPU of that type."""
         if sharing == "mps":
@@ -50,7 +50,7 @@ class Standard:
         return self._model(gpu_type).speeds(members)
 
     def origin(
-        self, victim: Activity, partner: Activity, gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
+        self, victim: TrueActivity, partner: TrueActivity, gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
     ) -> Origin:
         """How it is known what `partner` costs `victim`."""
         if sharing in ("mps", "mig"):
@@ -74,9 +74,9 @@ class Standard:
 
 
 @functools.cache
-def standard(combine: Combine = "additive", ceiling: Ceiling = "multiprocessors") -> Standard:
+def standard(combine: Combine = "additive", ceiling: Ceiling = "multiprocessors") -> StandardInterference:
     """The model with all tables that ship with the package."""
-    return Standard(combine=combine, ceiling=ceiling)
+    return StandardInterference(combine=combine, ceiling=ceiling)
 
 
 def draw_sensitivity(seed: int, job_id: int, sd: float) -> float:

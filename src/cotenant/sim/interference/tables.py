@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cotenant.core.errors import UsageError
 from cotenant.sim.interference.kernel import KernelFit, Traits, activity_traits
-from cotenant.sim.interference.model import Activity
+from cotenant.sim.interference.model import TrueActivity
 
 DATA_PATH = Path(__file__).parent.parent / "data"
 FITS_PATH = DATA_PATH / "interference_fits.json"
@@ -97,7 +97,7 @@ def traits(family: str) -> dict[str, Traits]:
         found: dict[str, Traits] = {}
         for name in names:
             job = workloads()[name]
-            activity = Activity(name, job.smact, job.smocc, job.drama, job.utilization, job.first_peak_bytes)
+            activity = TrueActivity(name, job.smact, job.smocc, job.drama, job.utilization, job.first_peak_bytes)
             if (seen := activity_traits(activity)) is not None:
                 found[name] = seen
         return found

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from cotenant.sim.evaluate import Evaluation, Result
+from cotenant.reporting.charts import Line, Strip, lines, strips
+from cotenant.sim.evaluation import Evaluation, PolicyResult
 from cotenant.sim.metrics import gpu_series
-from cotenant.sim.report.svg import Line, Strip, lines, strips
 
 STEPS = 240
-MOST_ROWS = 16
+MAX_ROWS = 16
 
 Series = Sequence[Sequence[float]]
 """By GPU, a value for each step."""
 
 
-class Unit(NamedTuple):
+class TimeUnit(NamedTuple):
     """A unit of time for an axis."""
 
     name: str
@@ -26,10 +26,10 @@ class Unit(NamedTuple):
     seconds: float
 
 
-UNITS = (Unit("hours", "h", 3600.0), Unit("minutes", "min", 60.0), Unit("seconds", "s", 1.0))
+UNITS = (TimeUnit("hours", "h", 3600.0), TimeUnit("minutes", "min", 60.0), TimeUnit("seconds", "s", 1.0))
 
 
-def unit_of(longest_s: float) -> Unit:
+def unit_of(longest_s: float) -> TimeUnit:
     """The largest unit of which there are at least two; NaN counts as nothing."""
     return next((each for each in UNITS if longest_s >= 2.0 * each.seconds), UNITS[-1])
 
@@ -57,7 +57,7 @@ def over_time(evaluation: Evaluation, tones: Mapping[str, str]) -> str:
         parts.append(f"<section><h2>{title}</h2>{drawn}</section>")
     parts.append("</div>")
     count = len(evaluation.setting.cluster)
-    grouped = "" if count <= MOST_ROWS else f", {count} in {MOST_ROWS} groups"
+    grouped = "" if count <= MAX_ROWS else f", {count} in {MAX_ROWS} groups"
     parts.append(f"<h2>SM activity of every GPU over time{grouped}</h2>")
     for each in recorded:
         lasted = each.run.makespan_s / time.seconds
@@ -68,7 +68,7 @@ def over_time(evaluation: Evaluation, tones: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def _series(result: Result, step_s: float) -> tuple[Series, Series]:
+def _series(result: PolicyResult, step_s: float) -> tuple[Series, Series]:
     """SM activity and memory of every GPU."""
     found = [gpu_series(result.run, gpu, step_s=step_s) for gpu in range(len(result.run.cluster))]
     return [[smact for _, smact, _ in each] for each in found], [[memory for _, _, memory in each] for each in found]
@@ -78,15 +78,15 @@ def _mean(series: Series) -> list[float]:
     return [sum(each) / len(series) for each in zip(*series, strict=True)]
 
 
-def _mean_line(result: Result, series: Series, step: float, tones: Mapping[str, str]) -> Line:
+def _mean_line(result: PolicyResult, series: Series, step: float, tones: Mapping[str, str]) -> Line:
     points = [((place + 0.5) * step, value) for place, value in enumerate(_mean(series))]
     return Line(result.policy, tones[result.policy], points)
 
 
 def _rows(series: Series) -> list[Strip]:
-    """A row for each GPU, or for each of `MOST_ROWS` groups of neighbors, by their mean."""
+    """A row for each GPU, or for each of `MAX_ROWS` groups of neighbors, by their mean."""
     count = len(series)
-    if count <= MOST_ROWS:
+    if count <= MAX_ROWS:
         return [Strip(f"GPU {gpu}", each) for gpu, each in enumerate(series)]
-    edges = [count * row // MOST_ROWS for row in range(MOST_ROWS + 1)]
+    edges = [count * row // MAX_ROWS for row in range(MAX_ROWS + 1)]
     return [Strip(f"GPUs {first} to {end - 1}", _mean(series[first:end])) for first, end in itertools.pairwise(edges)]

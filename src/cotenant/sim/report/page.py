@@ -11,14 +11,14 @@ from pathlib import Path
 
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import format_duration
-from cotenant.sim.evaluate import Evaluation, Result
+from cotenant.reporting.charts import Bar, Line, Point, bars, lines, number, scatter
+from cotenant.reporting.style import STYLE, TONES
+from cotenant.sim.evaluation import Evaluation, PolicyResult
 from cotenant.sim.metrics import interval
-from cotenant.sim.report.over_time import Unit, over_time, unit_of
-from cotenant.sim.report.style import STYLE, TONES
-from cotenant.sim.report.svg import Bar, Line, Point, bars, lines, number, scatter
+from cotenant.sim.report.over_time import TimeUnit, over_time, unit_of
 
-MOST_JOBS_FOR_SEARCH = 200
-MOST_KINDS_FOR_BOUND = 64
+MAX_JOBS_FOR_SEARCH = 200
+MAX_PROFILES_FOR_BOUND = 64
 SEARCH_TRIES = 24
 STEPS = 240
 
@@ -44,20 +44,20 @@ class Limits:
 
 def limits_of(evaluation: Evaluation, *, tries: int = SEARCH_TRIES) -> Limits:
     """The bound, and the best of the policies and of a search that knows everything."""
-    from cotenant.sim.bounds import makespan_bound
-    from cotenant.sim.search import best_found
+    from cotenant.sim.limits.bounds import makespan_bound
+    from cotenant.sim.limits.oracle_search import best_found
 
     setting = evaluation.setting
     best = min(evaluation.results, key=lambda each: each.metrics.makespan_s)
     best_s, best_by = best.metrics.makespan_s, best.policy
     trace, cluster = setting.trace, setting.cluster
     known = trace.has_profiles and not any(slot.is_mig for slot in cluster.slots)
-    if not known or len(trace.profiles) > MOST_KINDS_FOR_BOUND:
-        note = f"no bound: only for up to {MOST_KINDS_FOR_BOUND} kinds of work whose activity is known, on whole GPUs"
+    if not known or len(trace.profiles) > MAX_PROFILES_FOR_BOUND:
+        note = f"no bound: only for up to {MAX_PROFILES_FOR_BOUND} kinds of work whose activity is known, on whole GPUs"
         return Limits(bound_s=None, best_s=best_s, best_by=best_by, note=note)
     note = ""
-    if len(trace) > MOST_JOBS_FOR_SEARCH:
-        note = f"for more than {MOST_JOBS_FOR_SEARCH} jobs no better schedule is searched for"
+    if len(trace) > MAX_JOBS_FOR_SEARCH:
+        note = f"for more than {MAX_JOBS_FOR_SEARCH} jobs no better schedule is searched for"
     else:
         found = best_found(trace, cluster, tries=tries, interference=setting.interference, config=setting.config)
         if found.value_s < best_s:
@@ -181,7 +181,7 @@ def _table(evaluation: Evaluation, limits: Limits) -> str:
     return f"<div class=scroll><table>{''.join(rows)}</table></div>"
 
 
-def _cell(evaluation: Evaluation, result: Result, name: str, kind: str) -> str:
+def _cell(evaluation: Evaluation, result: PolicyResult, name: str, kind: str) -> str:
     value = float(getattr(result.metrics, name))
     text = _shown(value, kind)
     if name in COMPARED and result is not evaluation.baseline():
@@ -240,7 +240,7 @@ def _small_multiples(evaluation: Evaluation, tones: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def _bar(result: Result, tone: str, name: str, scale: float) -> Bar:
+def _bar(result: PolicyResult, tone: str, name: str, scale: float) -> Bar:
     value = float(getattr(result.metrics, name)) / scale
     if len(result.samples) < 2:
         return Bar(result.policy, tone, value)
@@ -248,18 +248,18 @@ def _bar(result: Result, tone: str, name: str, scale: float) -> Bar:
     return Bar(result.policy, tone, value, spread.low, spread.high)
 
 
-def _unit(evaluation: Evaluation, name: str) -> Unit:
+def _unit(evaluation: Evaluation, name: str) -> TimeUnit:
     """The unit that suits the largest of these figures, in seconds."""
     found = [float(getattr(each.metrics, name)) for each in evaluation.results]
     return unit_of(max((each for each in found if not math.isnan(each)), default=0.0))
 
 
-def _jct_s(result: Result) -> list[float]:
+def _jct_s(result: PolicyResult) -> list[float]:
     run = result.run
     return [end - submit for end, submit in zip(run.end_s, run.trace.submit_s, strict=True) if not math.isnan(end)]
 
 
-def _cdf(result: Result, tone: str, unit: Unit) -> Line:
+def _cdf(result: PolicyResult, tone: str, unit: TimeUnit) -> Line:
     found = sorted(each / unit.seconds for each in _jct_s(result))
     points = [(0.0, 0.0)]
     keep = max(1, len(found) // STEPS)
@@ -273,7 +273,7 @@ def _legend(tones: Mapping[str, str]) -> str:
     return " ".join(f'<span><i class="{tone}"></i>{escape(name)}</span>' for name, tone in tones.items())
 
 
-ON_SPEEDS = (
+SPEEDS_NOTE = (
     "Speeds of jobs that share a GPU: measured pairs where there are any, else a fit to them, else a law of SM "
     "activity; more than two at once is an extrapolation (docs/collocation.md)."
 )
@@ -286,7 +286,7 @@ def _made(evaluation: Evaluation, limits: Limits) -> str:
         f"Trace <code>{escape(trace.name)}</code>, digest {trace.digest()}: {escape(trace.source)}",
         *(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(each)) for each in setting.notes),
         f"Memory told by <code>{escape(setting.estimator)}</code>; seed {setting.config.seed}.",
-        ON_SPEEDS,
+        SPEEDS_NOTE,
         f"Best known makespan: {best}, by {escape(limits.best_by)}."
         + (f" {escape(limits.note[0].upper() + limits.note[1:])}." if limits.note else ""),
     ]

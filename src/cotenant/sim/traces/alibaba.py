@@ -11,8 +11,8 @@ import functools
 from pathlib import Path
 
 from cotenant.core.units import MiB
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, Reader, Row, columns_of, head, rows, stem
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
+from cotenant.sim.traces.rows import Collected, TraceFormat, TraceRow, columns_of, head, rows, stem
 
 TASK_COLUMNS = (
     "job_name",
@@ -65,7 +65,7 @@ def read_tasks(path: Path) -> Trace:
     return found.trace(stem(path), path, NOTE, "a task counts as submitted when it started")
 
 
-def _add_task(found: Collected, row: Row) -> None:
+def _add_task(found: Collected, row: TraceRow) -> None:
     start_s, end_s, percent = row.number("start_time"), row.number("end_time"), row.number("plan_gpu")
     if not percent:
         found.skip("asks for no GPU")
@@ -101,7 +101,7 @@ def read_pods(path: Path) -> Trace:
     return found.trace(stem(path), path, NOTE)
 
 
-def _add_pod(found: Collected, row: Row, *, ours: bool) -> None:
+def _add_pod(found: Collected, row: TraceRow, *, ours: bool) -> None:
     gpus, milli = row.number("n_gpus" if ours else "num_gpu"), row.number("gpu_milli")
     if not gpus or not milli:
         found.skip("asks for no GPU")
@@ -128,16 +128,16 @@ def _add_pod(found: Collected, row: Row, *, ours: bool) -> None:
 
 
 @functools.cache
-def share_profile(milli: int) -> Profile:
+def share_profile(milli: int) -> JobProfile:
     """A job that asked for so many thousandths of a GPU."""
     size = WHOLE_BYTES * milli // 1000
-    return Profile(
+    return JobProfile(
         workload=f"share-{milli}", first_peak_bytes=size, peak_bytes=size, smact=milli / 1000, measured=False
     )
 
 
-READERS = (
-    Reader(
+FORMATS = (
+    TraceFormat(
         name="pai",
         about="the original task table of PAI 2020, pai_task_table.csv, with or without its titles",
         recognizes=_recognizes_tasks,
@@ -145,7 +145,7 @@ READERS = (
         example=TASKS,
         example_name="pai_task_table.csv",
     ),
-    Reader(
+    TraceFormat(
         name="openb",
         about="the original pod lists of openb 2023, openb_pod_list_*.csv",
         recognizes=_recognizes_pods,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cotenant.core.errors import UsageError
-from cotenant.sim.traces.rows import Row, rows
+from cotenant.sim.traces.rows import TraceRow, rows
 
 
 def read_arrivals(path: Path, *, seed: int = 0, only: str | None = None) -> list[float]:
@@ -43,7 +43,7 @@ def read_arrivals(path: Path, *, seed: int = 0, only: str | None = None) -> list
     return [each - first_s for each in found]
 
 
-def _jobs(row: Row) -> int:
+def _jobs(row: TraceRow) -> int:
     count = row.number("submit_gpu_job")
     if count is None or count < 0:
         raise row.error("no `submit_gpu_job`")

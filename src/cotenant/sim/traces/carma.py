@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.core import radfile
 from cotenant.core.errors import JobFileError, UnknownName, UsageError
 from cotenant.core.units import MiB
-from cotenant.sim.jobs import Profile, Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, Reader, columns_of, read_text, rows, stem
+from cotenant.jobfiles import carma
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
+from cotenant.sim.traces.rows import Collected, TraceFormat, columns_of, read_text, rows, stem
 from cotenant.sim.workloads import DATA_PATH, workloads
 
 SOURCE = "sim/data/traces_carma.csv"
@@ -34,10 +34,10 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _RAD = re.compile(r"([^\s'\"=]+)\.rad\b")
 
 
-class Measured(NamedTuple):
+class MeasuredWorkload(NamedTuple):
     """A measured workload as a job: its profile, GPUs and run time alone."""
 
-    profile: Profile
+    profile: JobProfile
     gpus: int
     solo_s: float
 
@@ -47,12 +47,12 @@ class Measured(NamedTuple):
 
 
 @functools.cache
-def measured_a100() -> Mapping[str, Measured]:
+def measured_a100() -> Mapping[str, MeasuredWorkload]:
     """The workloads measured on an A100-40GB, by name, with what was told of their memory."""
-    told, told_smact = _told(), _told_smact()
+    told, reported_smact = _reported_bytes(), _reported_smact()
     return {
-        name: Measured(
-            Profile(
+        name: MeasuredWorkload(
+            JobProfile(
                 workload=name,
                 first_peak_bytes=each.first_peak_bytes,
                 peak_bytes=each.peak_bytes,
@@ -60,8 +60,8 @@ def measured_a100() -> Mapping[str, Measured]:
                 smocc=each.smocc,
                 drama=each.drama,
                 utilization=each.utilization,
-                told_bytes=told.get(name, {}),
-                told_smact=told_smact.get(name),
+                reported_bytes=told.get(name, {}),
+                reported_smact=reported_smact.get(name),
             ),
             each.gpus,
             each.solo_s,
@@ -71,14 +71,14 @@ def measured_a100() -> Mapping[str, Measured]:
 
 
 @functools.cache
-def measured_rtx2080ti() -> Mapping[str, Measured]:
+def measured_rtx2080ti() -> Mapping[str, MeasuredWorkload]:
     """The workloads measured on an RTX 2080 Ti; their activity is that on an A100, for none was published."""
     a100 = measured_a100()
     found = {}
     for row in _table("workloads_rtx2080ti.csv"):
         same = a100[row["name"]].profile
         size = int(row["peak_mib"]) * MiB
-        profile = Profile(
+        profile = JobProfile(
             workload=row["name"],
             first_peak_bytes=size,
             peak_bytes=size,
@@ -87,9 +87,9 @@ def measured_rtx2080ti() -> Mapping[str, Measured]:
             drama=same.drama,
             utilization=same.utilization,
             measured=False,
-            told_bytes={"declared": size},
+            reported_bytes={"declared": size},
         )
-        found[row["name"]] = Measured(profile, a100[row["name"]].gpus, float(row["solo_s"]))
+        found[row["name"]] = MeasuredWorkload(profile, a100[row["name"]].gpus, float(row["solo_s"]))
     return found
 
 
@@ -130,7 +130,7 @@ def _drawn_moments(count: int) -> list[float]:
     return moments
 
 
-def _told() -> Mapping[str, Mapping[str, int | None]]:
+def _reported_bytes() -> Mapping[str, Mapping[str, int | None]]:
     sources = ("declared", "horus", "faketensor", "gpumemnet", "cotenant")
     return {
         row["workload"]: {each: int(float(row[each]) * MiB) if row[each] else None for each in sources}
@@ -138,7 +138,7 @@ def _told() -> Mapping[str, Mapping[str, int | None]]:
     }
 
 
-def _told_smact() -> Mapping[str, float]:
+def _reported_smact() -> Mapping[str, float]:
     return {row["workload"]: float(row["smact"]) for row in _table("told_a100.csv") if row["smact"]}
 
 
@@ -147,7 +147,7 @@ def _by_rad() -> Mapping[str, str]:
     return {row["rad"]: row["workload"] for row in _table("told_a100.csv") if row["rad"]}
 
 
-def _of_rad(name: str) -> Measured | None:
+def _of_rad(name: str) -> MeasuredWorkload | None:
     """The workload that a `.rad` file of CARMA runs, by the file's name."""
     found = _by_rad().get(name)
     return None if found is None else measured_a100()[found]
@@ -240,12 +240,12 @@ def _submitted(path: Path, number: int, job_file: str, at_s: float) -> TraceJob:
         text = beside.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read `{beside}`: {error}") from error
-    asked = radfile.parse(text, str(beside))
+    asked = carma.parse(text, str(beside))
     return TraceJob(submit_s=at_s, duration_s=measured.solo_s, gpus=asked.gpus, profile=measured.profile)
 
 
-READERS = (
-    Reader(
+FORMATS = (
+    TraceFormat(
         name="carma-table",
         about="a table of CARMA submissions: submit_offset_s and the name of the .rad file",
         recognizes=_recognizes_table,
@@ -253,7 +253,7 @@ READERS = (
         example=TABLE,
         example_name="philly_trace.csv",
     ),
-    Reader(
+    TraceFormat(
         name="rad-script",
         about="a shell script that sleeps and submits .rad files, as CARMA's traces are",
         recognizes=_recognizes_script,

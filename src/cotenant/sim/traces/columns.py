@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cotenant.sim.jobs import Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, Reader, Row, columns_of, rows, stem
+from cotenant.sim.trace import Trace, TraceJob
+from cotenant.sim.traces.rows import Collected, TraceFormat, TraceRow, columns_of, rows, stem
 
 DURATIONS = ("duration_s", "duration_v100_s", "dur_a100_s")
 WORKLOADS = ("workload", "model", "job_type", "application")
@@ -45,7 +45,7 @@ def read(path: Path) -> Trace:
     return found.trace(stem(path), path, *notes)
 
 
-def _add(found: Collected, row: Row, duration: str) -> None:
+def _add(found: Collected, row: TraceRow, duration: str) -> None:
     submit_s, duration_s, gpus = row.number("submit_s"), row.number(duration), row.number("n_gpus")
     if submit_s is None:
         raise row.error("no `submit_s`")
@@ -67,7 +67,7 @@ def _add(found: Collected, row: Row, duration: str) -> None:
     )
 
 
-READER = Reader(
+FORMAT = TraceFormat(
     name="columns",
     about="CSV with submit_s, duration_s, n_gpus, and vc, status, workload where known",
     recognizes=recognizes,

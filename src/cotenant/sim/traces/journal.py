@@ -18,22 +18,22 @@ from cotenant.core.codec import CodecError, decode
 from cotenant.core.errors import UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
 from cotenant.core.job import JobSpec
-from cotenant.scheduling.knowledge.interference import expected_smact
-from cotenant.scheduling.knowledge.workloads import workload_key
-from cotenant.sim.jobs import Profile, Trace, TraceJob
+from cotenant.scheduling.prediction.interference import expected_smact
+from cotenant.scheduling.prediction.workloads import workload_key
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
 from cotenant.sim.traces.rows import Collected, stem
 
 NOTE = "a job's time alone is that of its last attempt, slowed down by company or not"
 
 
-class _Seen:
+class _JobRecord:
     """What the journal says of one job."""
 
     def __init__(self, event: JobSubmitted) -> None:
         self.submit_s = event.at_s
         self.spec: JobSpec = event.spec
         self.bound_bytes: int | None = None
-        self.told_smact: float | None = None
+        self.reported_smact: float | None = None
         self.placed_s: float | None = None
         self.ended_s: float | None = None
         self.failed = False
@@ -52,7 +52,7 @@ def read(path: Path) -> Trace:
     Raises:
         UsageError: it cannot be read, or is no journal.
     """
-    seen: dict[int, _Seen] = {}
+    seen: dict[int, _JobRecord] = {}
     for event in _events(path):
         _note(seen, event)
     found = Collected()
@@ -74,7 +74,7 @@ def read(path: Path) -> Trace:
     return found.trace(stem(path), path, *notes)
 
 
-def _activity(jobs: Iterable[_Seen]) -> dict[str, float]:
+def _activity(jobs: Iterable[_JobRecord]) -> dict[str, float]:
     """SM activity of each kind of work that was seen alone, by its key."""
     sums: dict[str, tuple[float, float]] = {}
     for each in jobs:
@@ -83,16 +83,16 @@ def _activity(jobs: Iterable[_Seen]) -> dict[str, float]:
     return {key: active_s / alone_s for key, (alone_s, active_s) in sums.items() if alone_s > 0}
 
 
-def _note(seen: dict[int, _Seen], event: Journaled) -> None:
+def _note(seen: dict[int, _JobRecord], event: Journaled) -> None:
     if isinstance(event, JobSubmitted):
-        seen[event.job_id] = _Seen(event)
+        seen[event.job_id] = _JobRecord(event)
         return
     job = seen.get(event.job_id)
     if job is None:
         return
     if isinstance(event, EstimateReady) and event.estimate is not None:
         job.bound_bytes = event.estimate.bound_bytes
-        job.told_smact = event.estimate.smact
+        job.reported_smact = event.estimate.smact
     elif isinstance(event, AttemptPlaced):
         job.placed_s, job.ended_s = event.at_s, None
     elif isinstance(event, AttemptExited):
@@ -100,22 +100,22 @@ def _note(seen: dict[int, _Seen], event: Journaled) -> None:
         ran = event.exit.reason in ("exited", "timeout")
         job.ended_s = event.at_s if ran else None
         job.failed = ran and event.exit.exit_code != 0
-        for each in event.spells:
-            if not each.mates and each.smact is not None:
+        for each in event.co_runs:
+            if not each.neighbor_ids and each.smact is not None:
                 job.alone_s += each.seconds
                 job.active_s += each.smact * each.seconds
 
 
-def _job(job_id: int, seen: _Seen, duration_s: float, smact: float) -> TraceJob:
+def _job(job_id: int, seen: _JobRecord, duration_s: float, smact: float) -> TraceJob:
     size = seen.size_bytes
-    profile = Profile(
+    profile = JobProfile(
         workload=f"{seen.spec.name} (job {job_id})",
         first_peak_bytes=size,
         peak_bytes=size,
         smact=smact,
         measured=False,
-        told_bytes={"declared": seen.spec.declared_bytes, "cotenant": seen.bound_bytes},
-        told_smact=seen.told_smact,
+        reported_bytes={"declared": seen.spec.declared_bytes, "cotenant": seen.bound_bytes},
+        reported_smact=seen.reported_smact,
     )
     return TraceJob(
         submit_s=seen.submit_s,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import UsageError
-from cotenant.sim.jobs import Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, Reader, read_text, stem
+from cotenant.sim.trace import Trace, TraceJob
+from cotenant.sim.traces.rows import Collected, TraceFormat, read_text, stem
 
 EXAMPLE = """\
 [{"status": "Pass", "vc": "ee9e8c", "jobid": "application_1_0001", "user": "ce2f4c",
@@ -89,7 +89,7 @@ def _time_s(text: object) -> float | None:
     return datetime.fromisoformat(str(text)).replace(tzinfo=timezone.utc).timestamp()
 
 
-READER = Reader(
+FORMAT = TraceFormat(
     name="philly",
     about="the original Philly log, cluster_job_log (JSON)",
     recognizes=recognizes,

@@ -13,13 +13,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cotenant.core.errors import JobFileError, UsageError
-from cotenant.sim.jobs import Trace, TraceJob, from_zero
+from cotenant.sim.trace import Trace, TraceJob, from_zero
 
 HEAD_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class TraceFormat:
     """How one format of traces is read.
 
     Attributes:
@@ -72,7 +72,7 @@ def columns_of(text: str) -> list[str]:
     return []
 
 
-class Row:
+class TraceRow:
     """A line of a table that knows where it is."""
 
     __slots__ = ("_path", "_values", "line")
@@ -123,7 +123,7 @@ class Row:
         return JobFileError(str(self._path), self.line, reason)
 
 
-def rows(path: Path, *, columns: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Iterator[Row]:
+def rows(path: Path, *, columns: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Iterator[TraceRow]:
     """The rows of a CSV table; `columns` name the cells where its first line does not.
 
     Raises:
@@ -139,7 +139,7 @@ def rows(path: Path, *, columns: Sequence[str] | None = None, wanted: Sequence[s
             if missing:
                 raise JobFileError(str(path), number, f"no column `{missing[0]}` (found: {', '.join(titles)})")
             continue
-        yield Row(path, number, dict(zip(titles, cells)))  # noqa: B905 - a short row has empty cells
+        yield TraceRow(path, number, dict(zip(titles, cells)))  # noqa: B905 - a short row has empty cells
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cotenant.sim.jobs import Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, Reader, columns_of, rows, stem
+from cotenant.sim.trace import Trace, TraceJob
+from cotenant.sim.traces.rows import Collected, TraceFormat, columns_of, rows, stem
 
 WANTED = ("job_id", "user", "gpu_num", "state", "submit_time", "duration")
 
@@ -61,8 +61,8 @@ def read(path: Path) -> Trace:
     return found.trace(stem(path), path)
 
 
-READERS = (
-    Reader(
+FORMATS = (
+    TraceFormat(
         name="helios",
         about="the original Helios logs, cluster_log.csv",
         recognizes=_recognizes_helios,
@@ -70,7 +70,7 @@ READERS = (
         example=HELIOS,
         example_name="cluster_log.csv",
     ),
-    Reader(
+    TraceFormat(
         name="acme",
         about="the original Acme logs, trace_seren.csv and trace_kalos.csv",
         recognizes=_recognizes_acme,

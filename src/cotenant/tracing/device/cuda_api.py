@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.device import graphs, native
-from cotenant.tracing.device.memory_queries import NAMES, memory_queries
-from cotenant.tracing.recorder import Recorder
+from cotenant.tracing.device import cuda_graphs, libtorch_patch
+from cotenant.tracing.device.memory_queries import MEMORY_FUNCTIONS, memory_queries
+from cotenant.tracing.recorder import TraceRecorder
 
 _NCCL_VERSION = (2, 27, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class FakeGpuSpec:
     """The GPU that the script believes in.
 
     Attributes:
@@ -39,10 +39,10 @@ class Card:
     allocator_bytes: int | None = None
 
 
-class _Properties:
+class _DeviceProperties:
     """Stands in for `torch._C._CudaDeviceProperties`."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: FakeGpuSpec) -> None:
         self.name = card.name
         self.major, self.minor = card.capability
         self.total_memory = card.total_bytes
@@ -62,17 +62,17 @@ class _Properties:
         self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
 
 
-class Stream:
+class FakeStream:
     """A CUDA stream that orders nothing; `number` tells the allocator's pools apart."""
 
     _next = 1
 
     def __init__(self, device: object = None, priority: int = 0, *, number: int | None = None, **_: object) -> None:
         if number is None:
-            number, Stream._next = Stream._next, Stream._next + 1
+            number, FakeStream._next = FakeStream._next, FakeStream._next + 1
         self.number = number
         self.priority = priority
-        self.device = torch.device("cuda", max(0, _index(device)))
+        self.device = torch.device("cuda", max(0, _device_index(device)))
         self.device_index = self.device.index
         self.device_type = 1
         self.stream_id = number
@@ -89,7 +89,7 @@ class Stream:
 
     def record_event(self, event: Any = None) -> Any:
         """An event, as given or new."""
-        return event if event is not None else Event()
+        return event if event is not None else FakeEvent()
 
     def query(self) -> bool:
         """All is done."""
@@ -99,20 +99,20 @@ class Stream:
         """No CUDA graph is being captured."""
         return False
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> FakeStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         return
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and (other.number, other.device) == (self.number, self.device)
+        return isinstance(other, FakeStream) and (other.number, other.device) == (self.number, self.device)
 
     def __hash__(self) -> int:
         return hash((self.number, self.device))
 
 
-class Event:
+class FakeEvent:
     """A CUDA event that has always happened."""
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -136,23 +136,23 @@ class Event:
         return 1.0
 
 
-def install(card: Card, recorder: Recorder) -> None:
+def install(card: FakeGpuSpec, recorder: TraceRecorder) -> None:
     """Replace what scripts and libraries call in `torch.cuda`."""
     cuda = torch.cuda
     replaced: dict[str, Any] = {
-        **_says_it_works(card),
+        **_availability(card),
         **_devices(card),
-        **memory_queries(card, recorder, native.current),
-        **_no_randomness(card),
+        **memory_queries(card, recorder, libtorch_patch.current_device),
+        **_random_state(card),
         **_streams(recorder),
     }
     for name, value in replaced.items():
         if hasattr(cuda, name):
-            setattr(cuda, name, _own(value))
-    graphs.install(recorder, lambda number: Stream(number=number))
+            setattr(cuda, name, _unique_function(value))
+    cuda_graphs.install(recorder, lambda number: FakeStream(number=number))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, lambda *_, **__: 0)
-    for name in NAMES:
+    for name in MEMORY_FUNCTIONS:
         if hasattr(cuda.memory, name):
             setattr(cuda.memory, name, getattr(cuda, name, replaced[name]))
     cuda.random.get_rng_state = replaced["get_rng_state"]
@@ -160,12 +160,12 @@ def install(card: Card, recorder: Recorder) -> None:
     cuda.graphs.is_current_stream_capturing = replaced["is_current_stream_capturing"]
     if hasattr(torch, "accelerator"):
         _install_accelerator(card, replaced)
-    _install_below(recorder, replaced)
+    _install_c_module(recorder, replaced)
     torch.backends.cuda.is_built = lambda: True
     cuda.nccl.version = lambda: _NCCL_VERSION
 
 
-def _says_it_works(card: Card) -> dict[str, Any]:
+def _availability(card: FakeGpuSpec) -> dict[str, Any]:
     """That there is CUDA, that it has started, and that all its work is done."""
     return {
         "is_available": lambda: True,
@@ -179,37 +179,37 @@ def _says_it_works(card: Card) -> dict[str, Any]:
     }
 
 
-def _devices(card: Card) -> dict[str, Any]:
+def _devices(card: FakeGpuSpec) -> dict[str, Any]:
     """How many GPUs there are, which is meant, and what each of them is."""
-    properties = _Properties(card)
+    properties = _DeviceProperties(card)
 
     def set_device(device: object) -> None:
-        _exchange(_index(device))
+        _exchange_device(_device_index(device))
 
     return {
         "device_count": lambda: card.count,
         "_device_count_nvml": lambda: card.count,
         "_raw_device_count_nvml": lambda: card.count,
-        "current_device": native.current,
+        "current_device": libtorch_patch.current_device,
         "set_device": set_device,
-        "_exchange_device": _exchange,  # of `torch.cuda.device` and `device_of`
-        "_maybe_exchange_device": _exchange,
+        "_exchange_device": _exchange_device,  # of `torch.cuda.device` and `device_of`
+        "_maybe_exchange_device": _exchange_device,
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: card.capability,
         "get_device_name": lambda device=None: card.name,
     }
 
 
-def _exchange(index: int) -> int:
+def _exchange_device(index: int) -> int:
     """Make GPU `index` the current one, unless it is below 0; gives the one before, or -1."""
     if index < 0:
         return -1
-    before = native.current()
-    native.set_current(index)
+    before = libtorch_patch.current_device()
+    libtorch_patch.set_current_device(index)
     return before
 
 
-def _no_randomness(card: Card) -> dict[str, Any]:
+def _random_state(card: FakeGpuSpec) -> dict[str, Any]:
     """Generators of numbers that nobody draws: seeds and states may be set, and read, and mean nothing."""
     return {
         "manual_seed": lambda seed: None,
@@ -224,26 +224,26 @@ def _no_randomness(card: Card) -> dict[str, Any]:
     }
 
 
-def _streams(recorder: Recorder) -> dict[str, Any]:
+def _streams(recorder: TraceRecorder) -> dict[str, Any]:
     """Streams that tell the recorder which of them memory is for, and events that have happened."""
-    chosen: dict[int, Stream] = {}
+    chosen: dict[int, FakeStream] = {}
 
-    def default_stream(device: object = None) -> Stream:
-        return Stream(device, number=0)
+    def default_stream(device: object = None) -> FakeStream:
+        return FakeStream(device, number=0)
 
-    def current_stream(device: object = None) -> Stream:
-        return chosen.get(_index(device)) or default_stream(device)
+    def current_stream(device: object = None) -> FakeStream:
+        return chosen.get(_device_index(device)) or default_stream(device)
 
     def set_stream(stream: object) -> None:
-        if not isinstance(stream, Stream):  # of no class of `torch.cuda`: memory is not told apart by it
+        if not isinstance(stream, FakeStream):  # of no class of `torch.cuda`: memory is not told apart by it
             return
         chosen[stream.device_index] = stream
         recorder.streams[stream.device_index] = stream.number
-        native.set_current(stream.device_index)
+        libtorch_patch.set_current_device(stream.device_index)
 
     return {
-        "Stream": Stream,
-        "Event": Event,
+        "FakeStream": FakeStream,
+        "FakeEvent": FakeEvent,
         "set_stream": set_stream,
         "current_stream": current_stream,
         "default_stream": default_stream,
@@ -251,16 +251,16 @@ def _streams(recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def _install_below(recorder: Recorder, replaced: dict[str, Any]) -> None:
+def _install_c_module(recorder: TraceRecorder, replaced: dict[str, Any]) -> None:
     """The C module, which half of the libraries ask directly."""
     for name, value in {
         "_cuda_getDeviceCount": replaced["device_count"],
         "_cuda_getDevice": replaced["current_device"],
         "_cuda_setDevice": replaced["set_device"],
-        "_cuda_exchangeDevice": _exchange,
-        "_cuda_maybeExchangeDevice": _exchange,
-        "_accelerator_exchangeDevice": _exchange,
-        "_accelerator_maybeExchangeDevice": _exchange,
+        "_cuda_exchangeDevice": _exchange_device,
+        "_cuda_maybeExchangeDevice": _exchange_device,
+        "_accelerator_exchangeDevice": _exchange_device,
+        "_accelerator_maybeExchangeDevice": _exchange_device,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_clearCublasWorkspaces": lambda: None,
         "_cuda_resetPeakMemoryStats": lambda device: None,
@@ -268,17 +268,17 @@ def _install_below(recorder: Recorder, replaced: dict[str, Any]) -> None:
         "_cuda_getCurrentRawStream": lambda device: 0,
         "_get_accelerator": lambda check=None: torch.device("cuda"),
     }.items():
-        setattr(torch._C, name, _own(value))
+        setattr(torch._C, name, _unique_function(value))
 
 
-def _install_accelerator(card: Card, replaced: dict[str, Any]) -> None:
+def _install_accelerator(card: FakeGpuSpec, replaced: dict[str, Any]) -> None:
     accelerator = torch.accelerator
     for name, value in {
         "is_available": lambda: True,
         "device_count": lambda: card.count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": native.current,
-        "current_device_idx": native.current,
+        "current_device_index": libtorch_patch.current_device,
+        "current_device_idx": libtorch_patch.current_device,
         "set_device_index": replaced["set_device"],
         "set_device_idx": replaced["set_device"],
         "current_stream": replaced["current_stream"],
@@ -295,10 +295,10 @@ def _install_accelerator(card: Card, replaced: dict[str, Any]) -> None:
         "reset_accumulated_memory_stats": lambda device_index=None: None,
     }.items():
         if hasattr(accelerator, name):
-            setattr(accelerator, name, _own(value))
+            setattr(accelerator, name, _unique_function(value))
 
 
-def _own(value: Any) -> Any:
+def _unique_function(value: Any) -> Any:
     """A function object that stands under one name only; the compiler's tables refuse one under two."""
     if isinstance(value, type):
         return value
@@ -310,11 +310,11 @@ def _own(value: Any) -> Any:
     return call
 
 
-def _index(device: object) -> int:
+def _device_index(device: object) -> int:
     """The number of a GPU, named in any of the ways there are; without a name the current one, and -1 as it is."""
     if isinstance(device, int):
         return device
     if isinstance(device, torch.cuda.device):
         return int(device.idx)
     index = None if device is None else torch.device(device).index
-    return native.current() if index is None else int(index)
+    return libtorch_patch.current_device() if index is None else int(index)

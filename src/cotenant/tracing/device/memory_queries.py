@@ -14,11 +14,11 @@ import torch
 
 _SEGMENT_BYTES = 2 << 20
 _POOLS = ("all", "small_pool", "large_pool")
-_WHEN = ("current", "peak", "allocated", "freed")
+_STATISTICS = ("current", "peak", "allocated", "freed")
 _BY_BYTES = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes", "inactive_split_bytes")
 _BY_COUNT = ("allocation", "active", "segment", "inactive_split")
 _TOTALS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams")
-NAMES = (
+MEMORY_FUNCTIONS = (
     *("empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_stats_as_nested_dict", "memory_summary"),
     *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached"),
     *("max_memory_cached", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
@@ -53,7 +53,7 @@ def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict
         return max(0, beside_context - live(device)), card.total_bytes
 
     def nested_stats(device: object = None) -> dict[str, Any]:
-        return _nested(live(device), peak(device))
+        return _nested_stats(live(device), peak(device))
 
     def set_fraction(fraction: float, device: object = None) -> None:
         if not 0 <= fraction <= 1:
@@ -64,15 +64,15 @@ def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict
         "empty_cache": recorder.empty_cache,
         "ipc_collect": lambda: None,
         "mem_get_info": memory_info,
-        "memory_stats": lambda device=None: _flat(nested_stats(device)),
+        "memory_stats": lambda device=None: _flatten_stats(nested_stats(device)),
         "memory_stats_as_nested_dict": nested_stats,
         "memory_summary": lambda *_, **__: "",
         "memory_allocated": live,
         "max_memory_allocated": peak,
-        "memory_reserved": lambda device=None: _segments(live(device)),
-        "max_memory_reserved": lambda device=None: _segments(peak(device)),
-        "memory_cached": lambda device=None: _segments(live(device)),
-        "max_memory_cached": lambda device=None: _segments(peak(device)),
+        "memory_reserved": lambda device=None: _in_segments(live(device)),
+        "max_memory_reserved": lambda device=None: _in_segments(peak(device)),
+        "memory_cached": lambda device=None: _in_segments(live(device)),
+        "max_memory_cached": lambda device=None: _in_segments(peak(device)),
         "reset_peak_memory_stats": reset_peak,
         "reset_max_memory_allocated": reset_peak,
         "reset_max_memory_cached": reset_peak,
@@ -90,33 +90,33 @@ def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict
     }
 
 
-def _segments(nbytes: int) -> int:
+def _in_segments(nbytes: int) -> int:
     return -(-nbytes // _SEGMENT_BYTES) * _SEGMENT_BYTES
 
 
-def _nested(live: int, peak: int) -> dict[str, Any]:
+def _nested_stats(live: int, peak: int) -> dict[str, Any]:
     def by_pool(now: int, most: int) -> dict[str, Any]:
-        nothing = dict.fromkeys(_WHEN, 0)
+        nothing = dict.fromkeys(_STATISTICS, 0)
         known = {**nothing, "current": now, "peak": most, "allocated": most, "freed": most - now}
         return {pool: known if pool != "small_pool" else nothing for pool in _POOLS}
 
     found: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
-    found["oversize_allocations"] = found["oversize_segments"] = dict.fromkeys(_WHEN, 0)
+    found["oversize_allocations"] = found["oversize_segments"] = dict.fromkeys(_STATISTICS, 0)
     found.update({name: by_pool(0, 0) for name in _BY_COUNT})
     for name in _BY_BYTES:
         if name.startswith("reserved"):
-            found[name] = by_pool(_segments(live), _segments(peak))
+            found[name] = by_pool(_in_segments(live), _in_segments(peak))
         else:
             found[name] = by_pool(live, peak) if not name.startswith("inactive") else by_pool(0, 0)
     return found
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
+def _flatten_stats(nested: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
     """Names joined by dots; a name that this torch does not count is 0."""
     found: dict[str, int] = collections.defaultdict(int)
     for key, value in nested.items():
         if isinstance(value, dict):
-            found.update(_flat(value, f"{prefix}{key}."))
+            found.update(_flatten_stats(value, f"{prefix}{key}."))
         else:
             found[prefix + key] = value
     return found

@@ -11,16 +11,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cotenant.tracing.libraries.after_import import when_imported
-from cotenant.tracing.untraceable import Untraceable
+from cotenant.tracing.errors import Untraceable
+from cotenant.tracing.patches.import_hooks import when_imported
 
 
 def install(recorder: Any) -> None:
     """Mend the stages once a script imports them."""
-    when_imported("torch.distributed.pipelining.stage", lambda module: _mend(module, recorder))
+    when_imported("torch.distributed.pipelining.stage", lambda module: _patch(module, recorder))
 
 
-def _mend(module: Any, recorder: Any) -> None:
+def _patch(module: Any, recorder: Any) -> None:
     kind = module.PipelineStage
     original = kind.__init__
 

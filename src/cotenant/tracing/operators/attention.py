@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 _aten = torch.ops.aten
-_keep: list[Any] = []
+_libraries: list[Any] = []
 
 
 def install(capability: tuple[int, int], *, cudnn_version: int) -> dict[Any, Any]:
@@ -38,7 +38,7 @@ def install(capability: tuple[int, int], *, cudnn_version: int) -> dict[Any, Any
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradCUDA")
-    _keep.append(library)
+    _libraries.append(library)
     return {_aten.scaled_dot_product_attention.default: attention}
 
 
@@ -66,7 +66,7 @@ def choose(
     prefers_cudnn = capability[0] in (9, 10) and cudnn > 91500
     prefers_cudnn = prefers_cudnn and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     order.insert(0 if prefers_cudnn else len(order), "cudnn")
-    fits = fitting(query, key, value, mask, dropout_p, enable_gqa, capability)
+    fits = usable_kernels(query, key, value, mask, dropout_p, enable_gqa, capability)
     fits["flash"] = fits["flash"] and not (is_causal and query.shape[-2] != key.shape[-2])
     fits["cudnn"] = (
         torch._C._get_cudnn_sdp_enabled()
@@ -82,7 +82,7 @@ def choose(
     return next((each for each in order if fits[each]), "math")
 
 
-def fitting(
+def usable_kernels(
     query: Any, key: Any, value: Any, mask: Any, dropout_p: float, enable_gqa: bool, capability: tuple[int, int]
 ) -> dict[str, bool]:
     """Whether `flash` and `efficient` can be had, by all but the lengths."""
@@ -149,7 +149,7 @@ def _run(
         return out[..., :head] if extra else out
     if kernel == "efficient":
         if mask is not None:
-            mask = _expanded(mask, query, key)
+            mask = _aligned_mask(mask, query, key)
         return _aten._scaled_dot_product_efficient_attention(
             query, key, value, mask, training, dropout_p, is_causal, scale=scale
         )[0]
@@ -162,7 +162,7 @@ def _run(
     )[0]
 
 
-def _expanded(mask: Any, query: Any, key: Any) -> Any:
+def _aligned_mask(mask: Any, query: Any, key: Any) -> Any:
     """The mask as the efficient kernel wants it: four dimensions, rows aligned to 16 elements."""
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     mask = mask.expand(shape)

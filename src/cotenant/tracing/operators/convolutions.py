@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.layout import is_channels_last, strides_for_shape
+from cotenant.tracing.operators.strides import is_channels_last, memory_format_strides
 
 _aten = torch.ops.aten
 
 
-def _format(x: Any, w: Any) -> torch.memory_format:
+def _memory_format(x: Any, w: Any) -> torch.memory_format:
     if torch.backends.cudnn.enabled and (is_channels_last(x) or is_channels_last(w)):
         return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
     return torch.contiguous_format
 
 
-def _ordinary(x: Any, w: Any) -> bool:
+def _is_supported(x: Any, w: Any) -> bool:
     """Whether the call is right and known here; other calls go the general way, which raises what PyTorch raises."""
     return (
         isinstance(x, FakeTensor)
@@ -37,10 +37,10 @@ def _ordinary(x: Any, w: Any) -> bool:
 
 def _new(mode: Any, shape: Any, like: Any, memory_format: torch.memory_format) -> FakeTensor:
     shape = tuple(shape)
-    return mode.empty_strided(shape, strides_for_shape(shape, memory_format), like.dtype, like.device)
+    return mode.empty_strided(shape, memory_format_strides(shape, memory_format), like.dtype, like.device)
 
 
-def _copies(mode: Any, tensors: Any, memory_format: torch.memory_format) -> list[FakeTensor]:
+def _copies_in_format(mode: Any, tensors: Any, memory_format: torch.memory_format) -> list[FakeTensor]:
     """Copies of those that are laid out otherwise; they live as long as the call."""
     made = []
     for each in tensors:
@@ -53,7 +53,7 @@ def _copies(mode: Any, tensors: Any, memory_format: torch.memory_format) -> list
 def _forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
     channels = w.shape[1] * groups if transposed else w.shape[0]
-    if not _ordinary(x, w) or x.shape[1] != (w.shape[0] if transposed else w.shape[1] * groups):
+    if not _is_supported(x, w) or x.shape[1] != (w.shape[0] if transposed else w.shape[1] * groups):
         return NotImplemented
     if bias is not None and bias.dtype != x.dtype:
         return NotImplemented
@@ -68,25 +68,25 @@ def _forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
             sides.append((size + 2 * p - reach) // s + 1)
     if min(sides) <= 0:
         return NotImplemented
-    layout = _format(x, w)
-    copies = _copies(mode, (x, w), layout)
+    layout = _memory_format(x, w)
+    copies = _copies_in_format(mode, (x, w), layout)
     out = _new(mode, (x.shape[0], channels, *sides), x, layout)
-    mode.hold(copies)
+    mode.keep_until_done(copies)
     return out
 
 
 def _backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """(gradient of input, of weight, of bias)."""
     grad, x, w, *_rest, mask = args
-    if not _ordinary(x, w) or not isinstance(grad, FakeTensor) or not math.prod(grad.shape):
+    if not _is_supported(x, w) or not isinstance(grad, FakeTensor) or not math.prod(grad.shape):
         return NotImplemented
-    layout = _format(x, w)
-    copies = _copies(mode, (x, grad, w), layout)
+    layout = _memory_format(x, w)
+    copies = _copies_in_format(mode, (x, grad, w), layout)
     grad_x = _new(mode, x.shape, x, layout) if mask[0] else None
     grad_w = _new(mode, w.shape, w, layout) if mask[1] else None
     grad_b = _new(mode, (grad.shape[1],), grad, torch.contiguous_format) if mask[2] else None
-    mode.hold(copies)
+    mode.keep_until_done(copies)
     return grad_x, grad_w, grad_b
 
 
-HANDLERS: dict[Any, Any] = {_aten.convolution.default: _forward, _aten.convolution_backward.default: _backward}
+SHAPE_FUNCTIONS: dict[Any, Any] = {_aten.convolution.default: _forward, _aten.convolution_backward.default: _backward}

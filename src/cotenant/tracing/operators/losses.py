@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.layout import contiguous_strides
-from cotenant.tracing.operators.plain import piece
+from cotenant.tracing.operators.fast_paths import view_of
+from cotenant.tracing.operators.strides import contiguous_strides
 
 _aten = torch.ops.aten
-_ALIGNMENT_BYTES = 16
-_keep: list[Any] = []
+_ROW_ALIGNMENT_BYTES = 16
+_libraries: list[Any] = []
 
 
 def install() -> dict[Any, Any]:
@@ -30,11 +30,11 @@ def install() -> dict[Any, Any]:
 
     library: Any = torch.library.Library("aten", "IMPL")
     library.impl("ctc_loss.Tensor", ctc_loss, "AutogradCUDA")
-    _keep.append(library)
+    _libraries.append(library)
     return {_aten.ctc_loss.Tensor: ctc_loss}
 
 
-def _no_library_ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+def _no_cudnn_ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """CuDNN's own loss needs int32 targets on the CPU, which nobody passes by chance; MIOpen's is for other GPUs."""
     return False
 
@@ -73,7 +73,7 @@ def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> FakeTensor:
     else:
         lead = (first.shape[1],) if second.dim() == 2 else (first.shape[0], first.shape[1])
     shape = (*lead, second.shape[-1])
-    step = _ALIGNMENT_BYTES // dtype.itemsize
+    step = _ROW_ALIGNMENT_BYTES // dtype.itemsize
     width = -(-shape[-1] // step) * step
     strides = (shape[1] * width, width, 1) if len(shape) == 3 else (width, 1)
     return mode.empty_strided(shape, strides, dtype, first.device)
@@ -89,19 +89,19 @@ def _log_sigmoid(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.empty_like(args[0]), mode.empty_strided((0,), (1,), args[0].dtype, args[0].device)
 
 
-def _cross_entropy_of_two(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+def _binary_cross_entropy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """A reduced loss stays in the storage of the loss of each element.
 
     Source: ATen/native/cuda/Loss.cu, `binary_cross_entropy_out_cuda`.
     """
     each = mode.empty_like(args[0])
     reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    return each if reduction == 0 else piece(mode, each, (), (), 0)
+    return each if reduction == 0 else view_of(mode, each, (), (), 0)
 
 
-HANDLERS: dict[Any, Any] = {
+SHAPE_FUNCTIONS: dict[Any, Any] = {
     _aten.log_sigmoid_forward.default: _log_sigmoid,
-    _aten.binary_cross_entropy.default: _cross_entropy_of_two,
+    _aten.binary_cross_entropy.default: _binary_cross_entropy,
     _aten.multi_margin_loss_backward.default: _margin_backward,
     _aten.multilabel_margin_loss_backward.default: _margin_backward,
     _aten._ctc_loss.default: _ctc,
@@ -111,6 +111,8 @@ HANDLERS: dict[Any, Any] = {
 }
 for _name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
     if hasattr(_aten, _name):
-        HANDLERS.update(dict.fromkeys(map(getattr(_aten, _name).__getattr__, ("default", "Tensor")), _no_library_ctc))
+        SHAPE_FUNCTIONS.update(
+            dict.fromkeys(map(getattr(_aten, _name).__getattr__, ("default", "Tensor")), _no_cudnn_ctc)
+        )
 if hasattr(_aten, "_grouped_mm"):
-    HANDLERS[_aten._grouped_mm.default] = _grouped_mm
+    SHAPE_FUNCTIONS[_aten._grouped_mm.default] = _grouped_mm

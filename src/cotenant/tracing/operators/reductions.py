@@ -13,36 +13,36 @@ from typing import Any
 
 import torch
 
-from cotenant.tracing.operators.insides import overload
+from cotenant.tracing.operators.kernel_scratch import find_operator
 
-_LEAST_VALUES = 256
+_MIN_SPLIT_ELEMENTS = 256
 """Elements of a result with which it can be divided."""
 
-_KEPT_AS_IS = ("amax", "amin", "max", "min")
-_PAIRS = ("argmax", "argmin", "max.dim", "min.dim")
+_EXTREMES = ("amax", "amin", "max", "min")
+_EXTREMES_WITH_INDEX = ("argmax", "argmin", "max.dim", "min.dim")
 _MOMENTS = ("std.correction", "var.correction", "std_mean.correction", "var_mean.correction")
 _INDEX_BYTES = 8
 _COUNT_BYTES = 4
-_VECTOR = 4
+_VECTOR_WIDTH = 4
 
 
-def divided(mode: Any, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
+def split_reduction(mode: Any, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
     """Record that `x` is reduced over `dims`, where that can take a buffer; a thread keeps `sum_bytes`."""
-    if math.prod(x.shape[each] for each in dims) < _LEAST_VALUES or not x.numel():
+    if math.prod(x.shape[each] for each in dims) < _MIN_SPLIT_ELEMENTS or not x.numel():
         return
     mode.call(
         "reduction",
         x.fake_device,
         shape=tuple(x.shape),
         strides=tuple(x.stride()),
-        offset=x.storage_offset() % _VECTOR,
+        offset=x.storage_offset() % _VECTOR_WIDTH,
         dims=dims,
         item_bytes=x.element_size(),
         sum_bytes=sum_bytes,
     )
 
 
-def sum_bytes_of(dtype: torch.dtype) -> int:
+def accumulator_bytes(dtype: torch.dtype) -> int:
     """Bytes of a sum of such numbers: halves are added up in float32, integers in int64."""
     if not dtype.is_floating_point and not dtype.is_complex:
         return 8
@@ -54,16 +54,16 @@ def _reduction(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     x = args[0]
     if x.layout is not torch.strided:
         return
-    name, at = _known(func)
-    if _is_copied(func, x, out):
+    name, at = _name_and_dim_position(func)
+    if _converts_first(func, x, out):
         x = mode.empty_like(x, out.dtype)
         mode.note(x)
-        mode.hold([x])
+        mode.keep_until_done([x])
     dims = args[at] if at < len(args) else kwargs.get("dim")
-    divided(mode, x, _numbers(dims, x.dim()), _kept_bytes(name, x))
+    split_reduction(mode, x, _normalized_dims(dims, x.dim()), _accumulator_bytes_of(name, x))
 
 
-def _is_copied(func: Any, x: Any, out: Any) -> bool:
+def _converts_first(func: Any, x: Any, out: Any) -> bool:
     """Whether the elements are converted first: not those of half precision that give float32, nor complex ones.
 
     Source: aten/src/ATen/native/ReduceOpsUtils.h, `make_reduction_from_out_ty`.
@@ -75,19 +75,19 @@ def _is_copied(func: Any, x: Any, out: Any) -> bool:
     return not (x.dtype in (torch.float16, torch.bfloat16) and out.dtype is torch.float32)
 
 
-def _kept_bytes(name: str, x: Any) -> int:
+def _accumulator_bytes_of(name: str, x: Any) -> int:
     """What a thread keeps: a sum, an extreme, one with its place, or a mean with deviations and counts."""
-    if name in _PAIRS:
+    if name in _EXTREMES_WITH_INDEX:
         return 2 * _INDEX_BYTES
     if name in _MOMENTS:
         number = max(4, x.element_size())
         return 2 * number + max(number, _COUNT_BYTES) + number
     if x.dtype.is_complex and "norm" in name:  # real numbers, as its result
         return x.element_size() // 2
-    return x.element_size() if name.partition(".")[0] in _KEPT_AS_IS else sum_bytes_of(x.dtype)
+    return x.element_size() if name.partition(".")[0] in _EXTREMES else accumulator_bytes(x.dtype)
 
 
-def _numbers(dims: Any, rank: int) -> tuple[int, ...]:
+def _normalized_dims(dims: Any, rank: int) -> tuple[int, ...]:
     """All of them if none is named; a number stands for one."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return tuple(range(rank))
@@ -96,7 +96,7 @@ def _numbers(dims: Any, rank: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def _known(func: Any) -> tuple[str, int]:
+def _name_and_dim_position(func: Any) -> tuple[str, int]:
     """(Name without `.default`, place of `dim` among the arguments)."""
     names = [each.name for each in func._schema.arguments]
     name = func._opname if func._overloadname == "default" else f"{func._opname}.{func._overloadname}"
@@ -107,7 +107,9 @@ _SUMS = (
     *("sum", "sum.dim_IntList", "nansum", "mean", "mean.dim", "prod", "prod.dim_int", "linalg_vector_norm"),
     *("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype"),
 )
-KINDS: dict[Any, Any] = {
-    func: _reduction for func in map(overload, (*_SUMS, *_KEPT_AS_IS, *_PAIRS, *_MOMENTS)) if func is not None
+RECORDERS: dict[Any, Any] = {
+    func: _reduction
+    for func in map(find_operator, (*_SUMS, *_EXTREMES, *_EXTREMES_WITH_INDEX, *_MOMENTS))
+    if func is not None
 }
 """What records a call, by operator."""

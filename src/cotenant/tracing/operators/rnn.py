@@ -2,7 +2,7 @@
 
 Without cuDNN, `aten::lstm` and its kin fall apart into a cell for each step, with very different memory. Here they
 become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
-cuDNN does not publish the size of what it keeps for backward; `_KEPT` is an assumption, told as a warning.
+cuDNN does not publish the size of what it keeps for backward; `_RESERVE_VALUES` is an assumption, told as a warning.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.operators.layout import contiguous_strides
+from cotenant.tracing.operators.strides import contiguous_strides
 
 _aten = torch.ops.aten
-_keep: list[Any] = []
+_libraries: list[Any] = []
 
 _RELU, _TANH, _LSTM, _GRU = 0, 1, 2, 3
 _GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
-_KEPT = {_RELU: 1, _TANH: 1, _LSTM: 6, _GRU: 5}
+_RESERVE_VALUES = {_RELU: 1, _TANH: 1, _LSTM: 6, _GRU: 5}
 """Values that cuDNN keeps for each hidden unit, step, layer and direction: gates, state, candidate."""
-_ASSUMED = "cuDNN's memory for recurrent layers is assumed: it is not published"
+_ASSUMED_WARNING = "cuDNN's memory for recurrent layers is assumed: it is not published"
 
 
 def install(recorder: Any) -> dict[Any, Any]:
@@ -35,8 +35,8 @@ def install(recorder: Any) -> dict[Any, Any]:
             call = route(name, number, recorder)
             library.impl(f"{name}.{kind}", call, "AutogradCUDA")
             routes[getattr(getattr(_aten, name), kind)] = call
-    _keep.append(library)
-    torch.nn.RNNBase.flatten_parameters = _flatten
+    _libraries.append(library)
+    torch.nn.RNNBase.flatten_parameters = _flatten_parameters
     return routes
 
 
@@ -56,8 +56,8 @@ def _padded(name: str, number: int, recorder: Any) -> Any:
     ) -> Any:
         if not torch.backends.cudnn.enabled:
             return original.decompose(x, hx, params, has_biases, layers, dropout, train, both, first)
-        recorder.warn(_ASSUMED)
-        return _cudnn(number, x, hx, params, has_biases, layers, dropout, train, both, first, [])
+        recorder.warn(_ASSUMED_WARNING)
+        return _call_cudnn_rnn(number, x, hx, params, has_biases, layers, dropout, train, both, first, [])
 
     return call
 
@@ -70,13 +70,13 @@ def _packed(name: str, number: int, recorder: Any) -> Any:
     ) -> Any:
         if not torch.backends.cudnn.enabled:
             return original.decompose(x, sizes, hx, params, has_biases, layers, dropout, train, both)
-        recorder.warn(_ASSUMED)
-        return _cudnn(number, x, hx, params, has_biases, layers, dropout, train, both, False, sizes.tolist())
+        recorder.warn(_ASSUMED_WARNING)
+        return _call_cudnn_rnn(number, x, hx, params, has_biases, layers, dropout, train, both, False, sizes.tolist())
 
     return call
 
 
-def _cudnn(
+def _call_cudnn_rnn(
     number: int,
     x: Any,
     hx: Any,
@@ -100,13 +100,13 @@ def _cudnn(
     for_each_layer = (4 if has_biases else 2) + bool(projected)
     with torch.autocast("cuda", enabled=False):
         out, hy, cy, _, _ = torch._cudnn_rnn(
-            x, params, for_each_layer, _flat(params), h, c, number, hidden, projected, layers,
+            x, params, for_each_layer, _weight_block(params), h, c, number, hidden, projected, layers,
             batch_first, dropout, train, both, batch_sizes, None,
         )  # fmt: skip
     return (out, hy, cy) if number == _LSTM else (out, hy)
 
 
-def _flat(params: Sequence[Any]) -> Any:
+def _weight_block(params: Sequence[Any]) -> Any:
     """The block that holds all weights, if one does."""
     first = params[0].untyped_storage()
     numel = sum(each.numel() for each in params)
@@ -118,7 +118,7 @@ def _flat(params: Sequence[Any]) -> Any:
         return params[0].detach().as_strided((numel,), (1,), 0)
 
 
-def _flatten(self: Any) -> None:
+def _flatten_parameters(self: Any) -> None:
     """Move all weights into one block, as on a GPU. Source: torch/nn/modules/rnn.py, `flatten_parameters`."""
     weights = self._flat_weights
     if len(weights) != len(self._flat_weights_names) or not all(isinstance(each, FakeTensor) for each in weights):
@@ -127,7 +127,7 @@ def _flatten(self: Any) -> None:
         return
     if len({id(each) for each in weights}) != len(weights) or not torch.backends.cudnn.enabled:
         return
-    if _flat(weights) is not None:
+    if _weight_block(weights) is not None:
         return
     with torch.no_grad():
         block = torch.zeros(sum(each.numel() for each in weights), dtype=weights[0].dtype, device=weights[0].device)
@@ -140,7 +140,7 @@ def _flatten(self: Any) -> None:
 # -- the operator itself, on fake tensors ---------------------------------------------------------------------------
 
 
-def _sizes(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> tuple[int, int, int]:
+def _rows_batch_steps(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> tuple[int, int, int]:
     """(steps times batch, batch, steps)."""
     if batch_sizes:
         return x.shape[0], batch_sizes[0], len(batch_sizes)
@@ -148,10 +148,10 @@ def _sizes(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> tuple[int, 
     return batch * steps, batch, steps
 
 
-def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+def _cudnn_rnn(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """`_cudnn_rnn`: (output, last hidden, last cell, kept for backward, weights in one block)."""
     (x, weights, _, block, _, cx, number, hidden, projected, layers, batch_first, _, train, both, batch_sizes, _) = args
-    rows, batch, steps = _sizes(x, batch_first, batch_sizes)
+    rows, batch, steps = _rows_batch_steps(x, batch_first, batch_sizes)
     directions, width = (2 if both else 1), projected or hidden
 
     def new(shape: Sequence[int], dtype: torch.dtype | None = None) -> FakeTensor:
@@ -170,15 +170,15 @@ def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if block is None:
         block = new((sum(each.numel() for each in weights),))
     copies.append(new((rows * directions * _GATES[number] * hidden,)))  # input times weights, for all steps at once
-    kept = rows * directions * layers * hidden * _KEPT[number] * x.element_size() if train else 0
+    kept = rows * directions * layers * hidden * _RESERVE_VALUES[number] * x.element_size() if train else 0
     return out, hy, cy, new((kept,), torch.uint8), block
 
 
-def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+def _cudnn_rnn_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """`_cudnn_rnn_backward`: gradients of input, hidden, cell and each weight; the last are pieces of one block."""
     x, weights, _, block, hx, cx, _, grad_out, _, _, number, hidden, _, _, batch_first, *rest = args
     both, batch_sizes, mask = rest[2], rest[3], rest[6]
-    rows, _, _ = _sizes(x, batch_first, batch_sizes)
+    rows, _, _ = _rows_batch_steps(x, batch_first, batch_sizes)
     kept_alive = []
 
     def new(shape: Sequence[int]) -> FakeTensor:
@@ -205,34 +205,34 @@ def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 # -- cells, one step at a time --------------------------------------------------------------------------------------
 
-_GRU_KEPT = 5
+_GRU_WORKSPACE_VALUES = 5
 
 
 def _gru_cell(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """(next hidden, kept for backward). Source: ATen/native/cuda/RNN.cu, `_thnn_fused_gru_cell_cuda`."""
     hidden = args[2]
-    kept = _plain(mode, (hidden.shape[0], hidden.shape[1] * _GRU_KEPT), hidden)
+    kept = _empty_contiguous(mode, (hidden.shape[0], hidden.shape[1] * _GRU_WORKSPACE_VALUES), hidden)
     mode.note(kept)
-    return _plain(mode, hidden.shape, hidden), kept
+    return _empty_contiguous(mode, hidden.shape, hidden), kept
 
 
 def _gru_cell_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Gradients of both gates, the hidden state and both biases."""
     grad, kept, has_bias = args
-    gates = 3 * (kept.shape[1] // _GRU_KEPT)
+    gates = 3 * (kept.shape[1] // _GRU_WORKSPACE_VALUES)
     shapes = [(kept.shape[0], gates)] * 2 + [grad.shape] + ([(gates,)] * 2 if has_bias else [])
-    made = [_plain(mode, each, kept) for each in shapes]
+    made = [_empty_contiguous(mode, each, kept) for each in shapes]
     return (*made, *[None] * (5 - len(made)))
 
 
-def _plain(mode: Any, shape: Sequence[int], like: Any) -> FakeTensor:
+def _empty_contiguous(mode: Any, shape: Sequence[int], like: Any) -> FakeTensor:
     made: FakeTensor = mode.empty_strided(shape, contiguous_strides(shape), like.dtype, like.fake_device)
     return made
 
 
-HANDLERS: dict[Any, Any] = {
-    _aten._cudnn_rnn.default: forward,
-    _aten._cudnn_rnn_backward.default: backward,
+SHAPE_FUNCTIONS: dict[Any, Any] = {
+    _aten._cudnn_rnn.default: _cudnn_rnn,
+    _aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     _aten._thnn_fused_gru_cell.default: _gru_cell,
     _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
 }

@@ -46,9 +46,9 @@ if __name__ == "__main__":
     sys.path.pop(0)
     sys.meta_path.insert(0, _Finder())
     if sys.argv[1] == "--serve":
-        from cotenant.tracing.process.nursery import serve
+        from cotenant.tracing.process.forkserver import serve
 
         serve(int(sys.argv[2]))
-    from cotenant.tracing.process.child import main
+    from cotenant.tracing.process.session import main
 
     main(sys.argv[1], sys.argv[2])

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cotenant.tracing import places
+from cotenant.tracing import script_location
 
-_EARLIER_S = 2.0
-_EARLIER_SHARE = 0.2
+_MARGIN_S = 2.0
+_MARGIN_SHARE = 0.2
 _EVENT_S = 4e-6  # to answer with one: measured 0.9e-6 alone, twice that beside a script that goes on; cores are shared
-_NAP_S = 0.05
+_POLL_S = 0.05
 
 
-class Watch(threading.Thread):
+class DeadlineThread(threading.Thread):
     """Calls `call` when it is time to answer, once."""
 
     def __init__(
@@ -28,20 +28,20 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Wait; events come meanwhile, and with them less time."""
         while (left_s := self._at_s - time.monotonic() - reserve_s(self._timeout_s, self._events())) > 0:
-            time.sleep(max(_NAP_S, left_s / 2))
+            time.sleep(max(_POLL_S, left_s / 2))
         self.over()
 
     def over(self) -> None:
         """It is time."""
-        self._call(self._timeout_s, places.of_thread(self._watched))
+        self._call(self._timeout_s, script_location.thread_location(self._watched))
 
 
 def reserve_s(timeout_s: float, events: int) -> float:
     """Seconds before the end of `timeout_s` at which to begin to answer with so many events."""
-    return min(_EARLIER_S, _EARLIER_SHARE * timeout_s) + min(events * _EVENT_S, timeout_s / 2)
+    return min(_MARGIN_S, _MARGIN_SHARE * timeout_s) + min(events * _EVENT_S, timeout_s / 2)
 
 
-def watch(
+def start_deadline(
     deadline: Mapping[str, Any] | None, call: Callable[[float, str | None], object], events: Callable[[], int]
 ) -> None:
     """Call `call`, from another thread, with the limit in seconds and what the calling thread is at by then.
@@ -51,4 +51,4 @@ def watch(
     """
     if deadline is None:
         return
-    Watch(float(deadline["at_s"]), float(deadline["timeout_s"]), call, events).start()
+    DeadlineThread(float(deadline["at_s"]), float(deadline["timeout_s"]), call, events).start()

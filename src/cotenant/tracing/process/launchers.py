@@ -30,7 +30,7 @@ _NOT_PYTHON = {"--no-python", "--no_python"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchPlan:
     """What a launcher makes of a script.
 
     Attributes:
@@ -65,13 +65,13 @@ def split(name: str, words: Sequence[str]) -> tuple[tuple[str, ...], bool, tuple
     raise UsageError(f"`{name}` names no script to start", hint=f"write e.g. `{name} train.py`")
 
 
-def launch_of(name: str, options: Sequence[str], gpus: int) -> Launch:
+def plan_launch(name: str, options: Sequence[str], gpus: int) -> LaunchPlan:
     """How `name` with `options` starts a script on a machine with `gpus` GPUs.
 
     Raises:
         UsageError: a number that is none.
     """
-    return _LAUNCHES[name](_values(name, options), gpus)
+    return _PLANNERS[name](_values(name, options), gpus)
 
 
 def _values(name: str, options: Sequence[str]) -> dict[str, str]:
@@ -108,15 +108,15 @@ def _ranks(local: int, nodes: int, more: Mapping[str, str] | None = None) -> dic
     }
 
 
-def _torchrun(values: Mapping[str, str], gpus: int) -> Launch:
+def _torchrun(values: Mapping[str, str], gpus: int) -> LaunchPlan:
     wanted = values.get("--nproc-per-node", "1")
     local = gpus if wanted in {"gpu", "auto"} else _number(wanted, "`--nproc-per-node`")
     nodes = _number(values.get("--nnodes", "1").split(":")[-1], "`--nnodes`")
     more = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "ROLE_RANK": "0"}
-    return Launch(local=local, total=local * nodes, env=_ranks(local, nodes, more))
+    return LaunchPlan(local=local, total=local * nodes, env=_ranks(local, nodes, more))
 
 
-def _accelerate(values: Mapping[str, str], gpus: int) -> Launch:
+def _accelerate(values: Mapping[str, str], gpus: int) -> LaunchPlan:
     """Without accelerate's own file of defaults, which `accelerate` itself reads: see `launched`."""
     several = any(f"--{each}" in values for each in ("multi-gpu", "use-deepspeed", "use-fsdp", "use-megatron-lm"))
     if "--num-processes" in values:
@@ -128,21 +128,21 @@ def _accelerate(values: Mapping[str, str], gpus: int) -> Launch:
     env = {"ACCELERATE_MIXED_PRECISION": values.get("--mixed-precision", "no")}
     if "--gradient-accumulation-steps" in values:
         env["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = values["--gradient-accumulation-steps"]
-    return Launch(local=local, total=total, env=_ranks(local, nodes, env) if total > 1 else env)
+    return LaunchPlan(local=local, total=total, env=_ranks(local, nodes, env) if total > 1 else env)
 
 
-def _deepspeed(values: Mapping[str, str], gpus: int) -> Launch:
+def _deepspeed(values: Mapping[str, str], gpus: int) -> LaunchPlan:
     local = _number(values["--num-gpus"], "`--num_gpus`") if "--num-gpus" in values else gpus
     if "--include" in values:  # e.g. localhost:0,1
         local = values["--include"].partition(":")[2].count(",") + 1
     nodes = _number(values.get("--num-nodes", "1"), "`--num_nodes`")
     more = () if "--no-local-rank" in values else ("--local_rank=0",)
-    return Launch(local=local, total=local * nodes, env=_ranks(local, nodes), more_args=more)
+    return LaunchPlan(local=local, total=local * nodes, env=_ranks(local, nodes), more_args=more)
 
 
-_LAUNCHES: Mapping[str, Callable[[Mapping[str, str], int], Launch]] = {
+_PLANNERS: Mapping[str, Callable[[Mapping[str, str], int], LaunchPlan]] = {
     "torchrun": _torchrun,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
 }
-NAMES = tuple(_LAUNCHES)
+NAMES = tuple(_PLANNERS)

@@ -8,16 +8,16 @@ import pytest
 
 from builders import a_job
 from cotenant.core.errors import NotPermitted, UsageError
-from cotenant.daemon.access.rights import Access, admin_uids
-from cotenant.daemon.access.sockets import Peer
+from cotenant.daemon.auth.permissions import AccessPolicy, admin_uids
+from cotenant.daemon.auth.unix_socket import Peer
 
 
 def peer(uid):
     return Peer(pid=1, uid=uid, gid=0)
 
 
-ONE = Access(own_uid=1000)
-ALL = Access(own_uid=0, many=True, admins=frozenset({7}))
+ONE = AccessPolicy(own_uid=1000)
+ALL = AccessPolicy(own_uid=0, many=True, admins=frozenset({7}))
 JOB = a_job(uid=1000)
 
 
@@ -29,7 +29,7 @@ def test_let_in(access, uid):
 @pytest.mark.parametrize(("own", "uid"), [(1000, 1001), (0, 1000)])
 def test_not_let_in(own, uid):
     with pytest.raises(NotPermitted, match=f"uid {uid} may not"):
-        Access(own_uid=own).admit(peer(uid))
+        AccessPolicy(own_uid=own).admit(peer(uid))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import os
 import pytest
 from starlette.responses import JSONResponse
 
-from cotenant.daemon.access.http import PeerH11, Server, peer_protocol, server_config
-from cotenant.daemon.access.sockets import ListeningSocket
+from cotenant.daemon.auth.http import PeerH11, UvicornServer, peer_protocol, server_config
+from cotenant.daemon.auth.unix_socket import ListeningSocket
 
 
 def protocols():
@@ -36,7 +36,7 @@ def told(protocol, tmp_path, *pieces, most_pieces=1000):
 
     async def run():
         listening = ListeningSocket(tmp_path / "sock")
-        server = Server(server_config(who, protocol))
+        server = UvicornServer(server_config(who, protocol))
         serving = asyncio.create_task(server.serve(sockets=[listening.socket]))
         reader, writer = await asyncio.open_unix_connection(str(listening.path))
         answer = asyncio.create_task(read(reader))
@@ -98,9 +98,9 @@ def test_headers_without_end_end_the_connection(protocol, tmp_path):
 @pytest.mark.parametrize("protocol", protocols())
 def test_headers_after_a_body_without_end_end_the_connection(protocol, tmp_path, monkeypatch):
     if protocol is not PeerH11:
-        from cotenant.daemon.access import http_in_c
+        from cotenant.daemon.auth import http_httptools
 
-        monkeypatch.setattr(http_in_c, "MOST_MESSAGE_BYTES", 2**20)
+        monkeypatch.setattr(http_httptools, "MAX_MESSAGE_BYTES", 2**20)
     head = b"POST /x HTTP/1.1\r\nhost: d\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n"
     assert "200 OK" not in told(protocol, tmp_path, head, b"a: b\r\n" * 1000)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import NotPermitted
-from cotenant.daemon.access.limits import limits_of
-from cotenant.daemon.access.sockets import Peer
+from cotenant.daemon.auth.resource_limits import limits_of
+from cotenant.daemon.auth.unix_socket import Peer
 
 NOBODY = 65534
 

@@ -15,11 +15,11 @@ import pytest
 from starlette.responses import JSONResponse
 
 from cotenant.core.errors import BackendError, UsageError
-from cotenant.daemon.access import network
-from cotenant.daemon.access.network import Gate, Listener, address_of
-from cotenant.daemon.access.rights import Access
-from cotenant.daemon.access.tokens import BAD_BEFORE_REFUSAL, BadTokens, Tokens
-from cotenant.daemon.settings.sections import TcpSection
+from cotenant.daemon.auth import network
+from cotenant.daemon.auth.network import TcpListener, TokenAuthMiddleware, address_of
+from cotenant.daemon.auth.permissions import AccessPolicy
+from cotenant.daemon.auth.tokens import MAX_FAILURES, TokenStore, TokenThrottle
+from cotenant.daemon.config.schema import TcpSection
 
 
 async def who(scope, receive, send):
@@ -69,9 +69,9 @@ def at_place(test, tmp_path, *, bad=None, many=False, **settings):
 
     async def run():
         closing = asyncio.Event()
-        listener = Listener(TcpSection(**{"listen": "127.0.0.1:0", **settings}))
-        tokens = Tokens(tmp_path / "tokens.json")
-        gate = Gate(who, tokens, Access(own_uid=os.getuid(), many=many), bad)
+        listener = TcpListener(TcpSection(**{"listen": "127.0.0.1:0", **settings}))
+        tokens = TokenStore(tmp_path / "tokens.json")
+        gate = TokenAuthMiddleware(who, tokens, AccessPolicy(own_uid=os.getuid(), many=many), bad)
         serving = asyncio.create_task(listener.serve(gate, closing))
         try:
             place = Place(listener, tokens)
@@ -134,15 +134,15 @@ def test_guessing_is_refused_after_a_while_and_harms_nobody_else(tmp_path):
     async def test(place):
         wrong = place.text[:-4] + "0000"
         other, other_text = place.tokens.create(os.getuid(), "y")
-        statuses = [(await place.ask(wrong)).split()[1] for _ in range(BAD_BEFORE_REFUSAL + 2)]
-        assert statuses == ["401"] * BAD_BEFORE_REFUSAL + ["429"] * 2
+        statuses = [(await place.ask(wrong)).split()[1] for _ in range(MAX_FAILURES + 2)]
+        assert statuses == ["401"] * MAX_FAILURES + ["429"] * 2
         told = await place.ask(place.text)  # the right one, from where it was guessed at
         assert (told.split()[1], "retry-after: 60" in told) == ("429", True)
         assert other.id in await place.ask(other_text)
         now_s[0] = 61.0
         assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
 
-    at_place(test, tmp_path, bad=BadTokens(now=lambda: now_s[0]))
+    at_place(test, tmp_path, bad=TokenThrottle(now=lambda: now_s[0]))
 
 
 def test_a_long_body_without_a_token_is_not_read(tmp_path):
@@ -156,7 +156,7 @@ def test_a_long_body_without_a_token_is_not_read(tmp_path):
 
 def test_a_head_without_end_is_refused(tmp_path):
     async def test(place):
-        told = await place.ask(place.text, extra=f"x: {'y' * 40 * network.MOST_HEAD_BYTES}\r\n")
+        told = await place.ask(place.text, extra=f"x: {'y' * 40 * network.MAX_HEAD_BYTES}\r\n")
         assert told == "" or told.startswith("HTTP/1.1 400")
         assert (await place.ask(place.text)).startswith("HTTP/1.1 200")
 
@@ -165,7 +165,7 @@ def test_a_head_without_end_is_refused(tmp_path):
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nx: ", b"\x16\x03\x01\x00"])
 def test_who_says_nothing_whole_is_shown_out(tmp_path, monkeypatch, said):
-    monkeypatch.setattr(network, "HEAD_S", 0.05)
+    monkeypatch.setattr(network, "HEAD_TIMEOUT_S", 0.05)
 
     async def test(place):
         reader, writer = await place.connect()
@@ -178,7 +178,7 @@ def test_who_says_nothing_whole_is_shown_out(tmp_path, monkeypatch, said):
 
 
 def test_a_second_request_has_no_more_time_than_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "HEAD_S", 0.05)
+    monkeypatch.setattr(network, "HEAD_TIMEOUT_S", 0.05)
 
     async def test(place):
         reader, writer = await place.connect()
@@ -235,7 +235,7 @@ def test_tls(tmp_path, certificate):
 
 
 def test_a_handshake_that_does_not_come_is_given_up(tmp_path, certificate, monkeypatch):
-    monkeypatch.setattr(network, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(network, "HANDSHAKE_TIMEOUT_S", 0.05)
     cert, key = certificate
 
     async def test(place):
@@ -255,13 +255,13 @@ def test_files_that_are_no_certificate(tmp_path, certificate):
         ({"tls_cert": str(key), "tls_key": str(tmp_path / "none")}, BackendError),
     ):
         with pytest.raises(error):
-            Listener(TcpSection(listen="127.0.0.1:0", **settings))
+            TcpListener(TcpSection(listen="127.0.0.1:0", **settings))
 
 
 def test_where_others_reach_it_plain_text_must_be_asked_for(caplog):
     with pytest.raises(UsageError, match="without TLS"):
-        Listener(TcpSection(listen="0.0.0.0:0"))
-    listener = Listener(TcpSection(listen="0.0.0.0:0", plaintext=True))
+        TcpListener(TcpSection(listen="0.0.0.0:0"))
+    listener = TcpListener(TcpSection(listen="0.0.0.0:0", plaintext=True))
     listener.socket.close()
     assert "unencrypted" in caplog.text
 
@@ -272,7 +272,7 @@ def test_an_address_that_is_taken():
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BackendError, match=f"cannot listen on `{where}`"):
-            Listener(TcpSection(listen=where))
+            TcpListener(TcpSection(listen=where))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from cotenant.core.errors import BackendError, NotPermitted, UsageError
-from cotenant.daemon.access import tokens
-from cotenant.daemon.access.tokens import BadTokens, Tokens, token_id_of
+from cotenant.daemon.auth import tokens
+from cotenant.daemon.auth.tokens import TokenStore, TokenThrottle, token_id_of
 
 
 class Clock:
@@ -30,7 +30,7 @@ def clock():
 
 @pytest.fixture
 def kept(tmp_path, clock):
-    return Tokens(tmp_path / "tokens.json", now=clock)
+    return TokenStore(tmp_path / "tokens.json", now=clock)
 
 
 def test_opens_for_whom_it_was_made(kept):
@@ -74,7 +74,7 @@ def test_a_secret_opens_no_other_token(kept):
 
 
 def test_expires(kept, clock):
-    token, text = kept.create(1001, "x", lasts_s=60)
+    token, text = kept.create(1001, "x", lifetime_s=60)
     clock.now_s += 59.9
     assert kept.find(text) == token
     kept.check(token.id)
@@ -89,7 +89,7 @@ def test_revoked_is_gone_also_after_a_restart(kept, tmp_path):
     token, text = kept.create(1001, "x")
     other, other_text = kept.create(1001, "y")
     kept.revoke(token.id)
-    again = Tokens(tmp_path / "tokens.json")
+    again = TokenStore(tmp_path / "tokens.json")
     for each in (kept, again):
         assert each.find(text) is None
         assert each.find(other_text) == other
@@ -117,17 +117,17 @@ def test_what_cannot_be_kept_is_not_given_out(kept, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "lasts_s", "says"),
+    ("name", "lifetime_s", "says"),
     [("x" * 101, None, "100 printable"), ("a\nb", None, "printable"), ("x", 0, "cannot last"), ("x", -1, "cannot")],
 )
-def test_what_cannot_be(kept, name, lasts_s, says):
+def test_what_cannot_be(kept, name, lifetime_s, says):
     with pytest.raises(UsageError, match=says):
-        kept.create(1001, name, lasts_s=lasts_s)
+        kept.create(1001, name, lifetime_s=lifetime_s)
     assert kept.all() == []
 
 
 def test_no_end_of_tokens(kept, monkeypatch):
-    monkeypatch.setattr(tokens, "MOST_TOKENS", 2)
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 2)
     for _ in range(2):
         kept.create(1001, "x")
     with pytest.raises(UsageError, match="2 tokens already"):
@@ -140,7 +140,7 @@ def test_made_at_the_same_time_all_are_kept(kept, tmp_path):
         each.start()
     for each in threads:
         each.join()
-    assert {each.uid for each in Tokens(tmp_path / "tokens.json").all()} == set(range(1000, 1020))
+    assert {each.uid for each in TokenStore(tmp_path / "tokens.json").all()} == set(range(1000, 1020))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_understood_is_no_empty_one(tmp_path, text, says):
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(BackendError, match=says):
-        Tokens(path)
+        TokenStore(path)
 
 
 def test_values_of_another_kind_are_damage(kept, tmp_path):
@@ -168,14 +168,14 @@ def test_values_of_another_kind_are_damage(kept, tmp_path):
     told["tokens"][0]["uid"] = "0"
     path.write_text(json.dumps(told))
     with pytest.raises(BackendError, match="`uid` of a token is '0'"):
-        Tokens(path)
+        TokenStore(path)
 
 
 def test_a_file_that_others_may_write_is_not_believed(kept, tmp_path):
     kept.create(1001, "x")
     os.chmod(tmp_path / "tokens.json", 0o620)  # noqa: PTH101 (as an admin would)
     with pytest.raises(BackendError, match="open to others"):
-        Tokens(tmp_path / "tokens.json")
+        TokenStore(tmp_path / "tokens.json")
 
 
 def test_id_in_a_text():
@@ -185,8 +185,8 @@ def test_id_in_a_text():
 
 class TestGuessing:
     def test_ends_after_some(self, clock):
-        bad = BadTokens(now=clock)
-        for _ in range(tokens.BAD_BEFORE_REFUSAL):
+        bad = TokenThrottle(now=clock)
+        for _ in range(tokens.MAX_FAILURES):
             assert not bad.refuses("1.2.3.4", "aaaaaaaa")
             bad.add("1.2.3.4", "aaaaaaaa")
         assert bad.refuses("1.2.3.4", "aaaaaaaa")
@@ -194,17 +194,17 @@ class TestGuessing:
         assert not bad.refuses("1.2.3.5", "aaaaaaaa")
 
     def test_may_go_on_after_a_while(self, clock):
-        bad = BadTokens(now=clock)
-        for _ in range(2 * tokens.BAD_BEFORE_REFUSAL):
+        bad = TokenThrottle(now=clock)
+        for _ in range(2 * tokens.MAX_FAILURES):
             bad.add("1.2.3.4", None)
-        clock.now_s += tokens.BAD_WINDOW_S - 0.1
+        clock.now_s += tokens.FAILURE_WINDOW_S - 0.1
         assert bad.refuses("1.2.3.4", None)
         clock.now_s += 0.1
         assert not bad.refuses("1.2.3.4", None)
 
     def test_addresses_without_end_take_no_memory_without_end(self, clock, monkeypatch):
         monkeypatch.setattr(tokens, "MOST_REMEMBERED", 10)
-        bad = BadTokens(now=clock)
+        bad = TokenThrottle(now=clock)
         for i in range(1000):
             bad.add(f"10.0.{i // 250}.{i % 250}", None)
         assert len(bad._seen) == 10

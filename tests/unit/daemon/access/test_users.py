@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cotenant.daemon.access import users
+from cotenant.daemon.auth import impersonation
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
@@ -15,8 +15,8 @@ def test_a_python_that_others_may_not_run(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
-    monkeypatch.setattr(users.sys, "executable", str(python))
-    assert users.why_ours_alone() == f"`{python}`: permission denied"
+    monkeypatch.setattr(impersonation.sys, "executable", str(python))
+    assert impersonation.why_root_only() == f"`{python}`: permission denied"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
@@ -29,11 +29,11 @@ def test_a_python_that_others_may_not_run(tmp_path, monkeypatch):
     ],
 )
 def test_what_others_find(monkeypatch, program, why):
-    monkeypatch.setattr(users.sys, "executable", program)
-    assert users.why_ours_alone() == why
+    monkeypatch.setattr(impersonation.sys, "executable", program)
+    assert impersonation.why_root_only() == why
 
 
 def test_who_is_not_root_acts_as_nobody_else(monkeypatch):
-    monkeypatch.setattr(users.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(users.sys, "executable", "/no/such/python")
-    assert users.why_ours_alone() is None
+    monkeypatch.setattr(impersonation.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(impersonation.sys, "executable", "/no/such/python")
+    assert impersonation.why_root_only() is None

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from cotenant.daemon.calls.answers import Answers
+from cotenant.daemon.api.future_bridge import FutureBridge
 
 
 def in_another_thread(act):
@@ -19,7 +19,7 @@ def in_another_thread(act):
 
 def test_all_that_are_ready_come_with_one_call():
     async def run():
-        answers, here = Answers(), asyncio.get_running_loop()
+        answers, here = FutureBridge(), asyncio.get_running_loop()
         calls = []
         call_soon_threadsafe = here.call_soon_threadsafe
         here.call_soon_threadsafe = lambda act: calls.append(call_soon_threadsafe(act))
@@ -39,7 +39,7 @@ def test_an_answer_that_is_there_already():
     async def run():
         settled = Future()
         settled.set_result(1)
-        return await Answers().of(settled)
+        return await FutureBridge().of(settled)
 
     assert asyncio.run(run()) == 1
 
@@ -54,7 +54,7 @@ def test_an_answer_that_is_there_already():
 def test_errors_come_through(settle, error):
     async def run():
         answer = Future()
-        waiting = Answers().of(answer)
+        waiting = FutureBridge().of(answer)
         in_another_thread(lambda: settle(answer))
         await waiting
 
@@ -64,7 +64,7 @@ def test_errors_come_through(settle, error):
 
 def test_who_stops_waiting_cancels_nothing_and_keeps_nobody_from_an_answer():
     async def run():
-        answers = Answers()
+        answers = FutureBridge()
         gone, stays = Future(), Future()
         given_up, waiting = answers.of(gone), answers.of(stays)
         given_up.cancel()

@@ -10,20 +10,20 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from cotenant.daemon.access.rights import Access
-from cotenant.daemon.access.sockets import Peer
-from cotenant.daemon.calls import api, requests
-from cotenant.daemon.calls.requests import json_answer
+from cotenant.daemon.api import application, requests
+from cotenant.daemon.api.requests import json_response
+from cotenant.daemon.auth.permissions import AccessPolicy
+from cotenant.daemon.auth.unix_socket import Peer
 
 
 def answer(method, path, *, uid=None, **request):
     """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
-    server = api.Server(
+    server = application.ApiContext(
         loop=SimpleNamespace(),
         policy=None,
         estimates=None,
         journal=None,
-        access=Access(own_uid=os.getuid()),
+        access=AccessPolicy(own_uid=os.getuid()),
         tokens=None,
         log_paths=None,
         now=None,
@@ -34,11 +34,11 @@ def answer(method, path, *, uid=None, **request):
         stop=None,
         closing=None,
     )
-    application = api.application(server)
+    asgi = application.application(server)
     peer = Peer(pid=1, uid=os.getuid() if uid is None else uid, gid=0)
 
     async def with_peer(scope, receive, send):
-        await application({**scope, "state": {"peer": peer}}, receive, send)
+        await asgi({**scope, "state": {"peer": peer}}, receive, send)
 
     async def call():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(with_peer), base_url="http://d") as client:
@@ -117,12 +117,12 @@ def test_a_bug_is_an_answer_that_tells_no_details():
 
 
 def test_what_is_no_number_is_told_as_unknown():
-    told = json_answer({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
+    told = json_response({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
     assert json.loads(told.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
 
 
 def test_a_request_longer_than_it_says_is_cut_off(monkeypatch):
-    monkeypatch.setattr(requests, "MOST_BODY_BYTES", 2**20)
+    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 2**20)
 
     async def pieces():
         for _ in range(64):

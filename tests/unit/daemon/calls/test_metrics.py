@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cotenant.core.errors import BackendError, UsageError
-from cotenant.core.job import Usage
-from cotenant.daemon.calls.metrics import Metrics, Picture
+from cotenant.core.job import ResourceUsage
+from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector
 
 GPU = {
     "index": 1,
@@ -20,7 +20,7 @@ GPU = {
     "memory_total_bytes": 100,
     "used_bytes": 40,
     "promised_bytes": 70,
-    "strangers_bytes": 5,
+    "foreign_bytes": 5,
     "available_bytes": 25,
     "smact": 0.5,
     "smocc": None,
@@ -43,7 +43,7 @@ UNREAD = {
     "promised_bytes": 0,
     "residents": [],
 }
-PICTURE = Picture(
+PICTURE = MetricsSnapshot(
     info={"version": "1.2.3", "policy": "most-memory"},
     jobs={"RUNNING": 2, "PENDING": 3},
     gpus=[UNREAD, GPU],
@@ -62,7 +62,7 @@ def series(text):
 
 
 def read(picture=PICTURE):
-    return series(Metrics(lambda: picture).text().decode())
+    return series(PrometheusCollector(lambda: picture).text().decode())
 
 
 def test_daemon_and_jobs():
@@ -74,7 +74,7 @@ def test_daemon_and_jobs():
 
 
 def test_journal_that_cannot_be_written_and_an_empty_queue():
-    found = read(Picture(info={}, jobs={}, gpus=[], oldest_wait_s=None, journal_ok=False))
+    found = read(MetricsSnapshot(info={}, jobs={}, gpus=[], oldest_wait_s=None, journal_ok=False))
     assert found == {("info",): 1, ("journal_writable",): 0}
 
 
@@ -127,13 +127,13 @@ def port():
 
 
 def test_over_tcp(port):
-    close = Metrics(lambda: PICTURE).listen(f"127.0.0.1:{port}")
+    close = PrometheusCollector(lambda: PICTURE).listen(f"127.0.0.1:{port}")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", "/metrics")
         assert series(connection.getresponse().read().decode()) == read()
         with pytest.raises(BackendError, match="cannot listen on"):
-            Metrics(lambda: PICTURE).listen(f"127.0.0.1:{port}")
+            PrometheusCollector(lambda: PICTURE).listen(f"127.0.0.1:{port}")
     finally:
         connection.close()
         close()
@@ -144,17 +144,17 @@ def test_over_tcp(port):
 @pytest.mark.parametrize("where", ["", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:99999"])
 def test_no_address(where):
     with pytest.raises(UsageError, match="is no address to listen on"):
-        Metrics(lambda: PICTURE).listen(where)
+        PrometheusCollector(lambda: PICTURE).listen(where)
 
 
 def test_what_jobs_and_users_have_used():
-    used = Usage(gpu_s=100.0, part_s=60.0, sm_s=30.0, sm_known_s=100.0, energy_j=5000.0, metered_s=50.0)
+    used = ResourceUsage(gpu_s=100.0, gpu_share_s=60.0, sm_s=30.0, sm_known_s=100.0, energy_j=5000.0, metered_s=50.0)
     running = [
         {"job": "7", "name": "bert", "user": "ann", "usage": used, "slowdown": 1.5},
         {"job": "8", "name": "new", "user": "bob", "usage": None, "slowdown": None},
-        {"job": "9", "name": "dark", "user": "bob", "usage": Usage(gpu_s=3.0), "slowdown": None},
+        {"job": "9", "name": "dark", "user": "bob", "usage": ResourceUsage(gpu_s=3.0), "slowdown": None},
     ]
-    found = read(replace(PICTURE, jobs_running=running, users={"ann": used + used, "bob": Usage(gpu_s=3.0)}))
+    found = read(replace(PICTURE, jobs_running=running, users={"ann": used + used, "bob": ResourceUsage(gpu_s=3.0)}))
     of_job = {name: value for (name, *labels), value in found.items() if labels == ["7", "ann", "bert"]}
     assert of_job == {
         "job_gpu_seconds": 100.0,

@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_gpu, a_spec
 from cotenant.core.errors import UsageError
-from cotenant.daemon.calls.offers import check_offered, offered, refusals
+from cotenant.daemon.api.sharing_modes import available_modes, check_available, unavailable_modes
 from cotenant.scheduling.policies import create
 
 PLAIN = [a_gpu(0)]
@@ -26,17 +26,22 @@ CUT = [a_gpu(0), replace(a_gpu(1), mig_profile="3g.20gb")]
         ("exclusive", {}, [], None, ["auto", "none"]),
     ],
 )
-def test_offered(policy, options, gpus, no_mps, ways):
-    assert offered(refusals(create(policy, options), gpus, no_mps=no_mps)) == ways
+def test_offered(policy, options, gpus, mps_unavailable_reason, ways):
+    assert (
+        available_modes(unavailable_modes(create(policy, options), gpus, mps_unavailable_reason=mps_unavailable_reason))
+        == ways
+    )
 
 
 def test_what_is_not_offered_is_refused_with_the_reason():
-    refused = refusals(create("most-memory", {}), PLAIN, no_mps="there is no `nvidia-cuda-mps-control`")
-    check_offered([a_spec(), a_spec(share="time")], refused)
+    refused = unavailable_modes(
+        create("most-memory", {}), PLAIN, mps_unavailable_reason="there is no `nvidia-cuda-mps-control`"
+    )
+    check_available([a_spec(), a_spec(share="time")], refused)
     with pytest.raises(
         UsageError, match="does not offer `--share mps`: there is no `nvidia-cuda-mps-control`"
     ) as found:
-        check_offered([a_spec(), a_spec(share="mps")], refused)
+        check_available([a_spec(), a_spec(share="mps")], refused)
     assert found.value.hint == "it offers auto, none, time"
     with pytest.raises(UsageError, match="none of its GPUs has MIG instances"):
-        check_offered([a_spec(share="mig")], refused)
+        check_available([a_spec(share="mig")], refused)

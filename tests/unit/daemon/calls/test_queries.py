@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 from builders import a_job
 from cotenant.core.errors import NoSuchJob, UsageError
 from cotenant.core.job import ArrayTask, Done, Held
-from cotenant.daemon.calls.queries import Selection, resolve
+from cotenant.daemon.api.queries import JobFilter, resolve_ids
 
 PLAIN = a_job(1)
 ARRAY = [a_job(2 + i, array=ArrayTask(array_id=2, index=10 * i)) for i in range(4)]
@@ -32,19 +32,19 @@ JOBS = {job.id: job for job in (PLAIN, *ARRAY, AFTER)}
     ],
 )
 def test_resolve(refs, ids):
-    assert resolve(refs, JOBS) == ids
+    assert resolve_ids(refs, JOBS) == ids
 
 
 @pytest.mark.parametrize("ref", ["7", "0", "1_1", "2_5", "2_[1-9]", "4_20", "999999999999999"])
 def test_no_such_job(ref):
     with pytest.raises(NoSuchJob, match="no job"):
-        resolve([ref], JOBS)
+        resolve_ids([ref], JOBS)
 
 
 @pytest.mark.parametrize("ref", ["", "x", "-1", "1_", "_1", "2_[1]", "2_[1-", "9" * 16, "\uff11", "1 "])
 def test_no_id(ref):
     with pytest.raises(UsageError, match="is no job id"):
-        resolve([ref], JOBS)
+        resolve_ids([ref], JOBS)
 
 
 def done(job_id, at_s, outcome="completed", **spec):
@@ -74,16 +74,16 @@ LIST = [
         ("over=1&until_s=20", [1, 2]),
         ("last=2", [4, 5]),
         ("last=99", [1, 2, 3, 4, 5]),
-        ("most_waiting=1", [1, 2, 3, 5]),
-        ("most_over=1", [3, 4, 5]),
-        ("most_over=0&most_waiting=0", []),
+        ("max_waiting=1", [1, 2, 3, 5]),
+        ("max_done=1", [3, 4, 5]),
+        ("max_done=0&max_waiting=0", []),
     ],
 )
 def test_selection(query, ids):
-    assert [job.id for job in Selection.of(QueryParams(query)).of_jobs(LIST)] == ids
+    assert [job.id for job in JobFilter.of(QueryParams(query)).of_jobs(LIST)] == ids
 
 
-@pytest.mark.parametrize("query", ["last=x", "since_s=nan", "until_s=-1", "most_over=1e99"])
+@pytest.mark.parametrize("query", ["last=x", "since_s=nan", "until_s=-1", "max_done=1e99"])
 def test_no_selection(query):
     with pytest.raises(UsageError, match="wanted a number"):
-        Selection.of(QueryParams(query))
+        JobFilter.of(QueryParams(query))

@@ -11,16 +11,16 @@ import pytest
 from builders import a_spec
 from cotenant.core.errors import UsageError
 from cotenant.core.job import ArrayTask
-from cotenant.daemon.access.sockets import Peer
-from cotenant.daemon.calls import specs
+from cotenant.daemon.api import job_specs
+from cotenant.daemon.auth.unix_socket import Peer
 
 PEER = Peer(pid=1, uid=os.getuid(), gid=0)
 JOB = {"command": ["true"], "workdir": "/tmp", "env": {"A": "1"}, "name": "n"}
 
 
 def test_owner_is_the_peer_whatever_the_client_says():
-    spec = specs.spec_of({**JOB, "user": "somebody", "uid": 4242}, PEER)
-    assert (spec.user, spec.uid) == (specs.user_name(os.getuid()), os.getuid())
+    spec = job_specs.parse_spec({**JOB, "user": "somebody", "uid": 4242}, PEER)
+    assert (spec.user, spec.uid) == (job_specs.user_name(os.getuid()), os.getuid())
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"gpus": 0}, "wanted 1 to 1024", id="no GPU"),
         pytest.param({"max_attempts": 0}, "wanted 1 to 100", id="no attempt"),
         pytest.param({"retries": -1}, "retried -1 times, wanted 0 to 100", id="fewer retries than none"),
-        pytest.param({"slot_s": 0}, "`slot_s` is 0.0, wanted a number above zero", id="no time slot"),
+        pytest.param({"time_slice_s": 0}, "`time_slice_s` is 0.0, wanted a number above zero", id="no time slot"),
         pytest.param({"declared_bytes": 0}, "`declared_bytes` is 0", id="no memory"),
         pytest.param({"time_limit_s": float("nan")}, "`time_limit_s` is nan", id="no number"),
         pytest.param({"time_limit_s": 6e12}, "a time limit of 6e+12 s is beyond ten years", id="too long"),
-        pytest.param({"slot_s": 6e12}, "a time slot of 6e+12 s is beyond ten years", id="slot too long"),
-        pytest.param({"slowdown_bound": -1.0}, "`slowdown_bound` is -1.0", id="negative bound"),
+        pytest.param({"time_slice_s": 6e12}, "a time slot of 6e+12 s is beyond ten years", id="slot too long"),
+        pytest.param({"max_slowdown": -1.0}, "`parse_slowdown` is -1.0", id="negative bound"),
         pytest.param({"estimator": "traecd"}, "no estimator named `traecd`", id="estimator"),
         pytest.param({"share": "mbs"}, "`value.share` is 'mbs'", id="no way to share"),
         pytest.param({"share": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
@@ -61,14 +61,14 @@ def test_owner_is_the_peer_whatever_the_client_says():
 )
 def test_refused(change, reason):
     with pytest.raises(UsageError) as caught:
-        specs.spec_of({**JOB, **change}, PEER)
+        job_specs.parse_spec({**JOB, **change}, PEER)
     assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize("told", [None, [], "true", 3])
 def test_no_object_is_no_job(told):
     with pytest.raises(UsageError, match="must be a JSON object"):
-        specs.spec_of(told, PEER)
+        job_specs.parse_spec(told, PEER)
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_no_object_is_no_job(told):
     ],
 )
 def test_output_path(pattern, path):
-    spec = specs.numbered(a_spec(name="a/b", stdout_path=pattern), 17)
+    spec = job_specs.expand_paths(a_spec(name="a/b", stdout_path=pattern), 17)
     assert (spec.stdout_path, spec.stderr_path) == (path, None)
 
 
 def test_output_path_of_a_task_of_an_array():
     array = ArrayTask(array_id=17, index=3)
-    spec = specs.numbered(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x"), 19)
+    spec = job_specs.expand_paths(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x"), 19)
     assert spec.stdout_path == "/o/17_3-19-0003-ann-job"
-    assert specs.numbered(a_spec(stdout_path="/o/%A_%a"), 19).stdout_path == "/o/19_0"
+    assert job_specs.expand_paths(a_spec(stdout_path="/o/%A_%a"), 19).stdout_path == "/o/19_0"
 
 
 def test_an_array_becomes_a_spec_for_each_task():
     told = [JOB, {**JOB, "array": {"tasks": [3, 5], "limit": 1}}, {**JOB, "array": {"tasks": [0]}}]
-    found = specs.with_array_ids(specs.specs_of(told, PEER), 10)
+    found = job_specs.with_array_ids(job_specs.parse_specs(told, PEER), 10)
     assert [each.array and (each.array.array_id, each.array.index, each.array.limit) for each in found] == [
         None,
         (11, 3, 1),
@@ -122,37 +122,37 @@ def test_an_array_becomes_a_spec_for_each_task():
 )
 def test_array_that_cannot_be(array):
     with pytest.raises(UsageError, match="`array"):
-        specs.specs_of([{**JOB, "array": array}], PEER)
+        job_specs.parse_specs([{**JOB, "array": array}], PEER)
 
 
 def test_a_client_cannot_put_its_job_into_an_array_of_others():
     with pytest.raises(UsageError, match="`array` must be"):
-        specs.specs_of([{**JOB, "array": {"type": "ArrayTask", "array_id": 3, "index": 1}}], PEER)
+        job_specs.parse_specs([{**JOB, "array": {"type": "ArrayTask", "array_id": 3, "index": 1}}], PEER)
 
 
 def test_limits_are_what_the_kernel_says_and_not_the_client(monkeypatch):
-    monkeypatch.setattr(specs, "limits_of", lambda peer: {"nofile": (1, peer.pid)})
+    monkeypatch.setattr(job_specs, "limits_of", lambda peer: {"nofile": (1, peer.pid)})
     told = {**JOB, "limits": {"nofile": [9, 9]}}
-    assert specs.spec_of(told, PEER).limits is None
-    many = specs.specs_of([told, {**told, "array": {"tasks": [1, 2]}}], PEER)
+    assert job_specs.parse_spec(told, PEER).limits is None
+    many = job_specs.parse_specs([told, {**told, "array": {"tasks": [1, 2]}}], PEER)
     assert [each.limits for each in many] == [{"nofile": (1, 1)}] * 3
 
 
 def test_update_of_how_it_shares_is_tried_again_and_ends():
-    fields = {"share": "time", "retries": 3, "slot_s": 60.0, "notify": None, "progress": "tqdm"}
-    new = specs.updated(a_spec(notify="mail ann", limits={"core": (0, -1)}, umask=0o77), fields, 17)
+    fields = {"share": "time", "retries": 3, "time_slice_s": 60.0, "notify": None, "progress": "tqdm"}
+    new = job_specs.with_changes(a_spec(notify="mail ann", limits={"core": (0, -1)}, umask=0o77), fields, 17)
     assert {name: getattr(new, name) for name in fields} == fields
     assert (new.limits, new.umask) == ({"core": (0, -1)}, 0o77)
 
 
 def test_update_changes_what_may_be_changed():
-    new = specs.updated(a_spec(), {"priority": 3, "after": [4], "stdout_path": "/o/%j"}, 17)
+    new = job_specs.with_changes(a_spec(), {"priority": 3, "after": [4], "stdout_path": "/o/%j"}, 17)
     assert (new.priority, new.after, new.stdout_path) == (3, (4,), "/o/17")
 
 
 def test_a_path_that_an_update_leaves_alone_is_no_pattern():
     spec = a_spec(stdout_path="/o/%j", stderr_path="/e/100%j")
-    new = specs.updated(spec, {"priority": 3, "stderr_path": "/e/%j"}, 17)
+    new = job_specs.with_changes(spec, {"priority": 3, "stderr_path": "/e/%j"}, 17)
     assert (new.stdout_path, new.stderr_path) == ("/o/%j", "/e/17")
 
 
@@ -166,7 +166,7 @@ def test_a_path_that_an_update_leaves_alone_is_no_pattern():
         ({"gpus": 0}, "asks for 0 GPUs"),
         ({"gpus": "two"}, "job 17 cannot become that"),
         ({"priority": 10**7}, "is beyond"),
-        ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
+        ({"begin_at_s": float("inf")}, "`parse_begin` is inf"),
         ({"stderr_path": "here"}, "not an absolute path"),
         ({"share": "mps", "exclusive": True}, "to be alone, and to share by mps"),
         ({"limits": {}}, "`limits` of a job cannot be updated"),
@@ -175,7 +175,7 @@ def test_a_path_that_an_update_leaves_alone_is_no_pattern():
 )
 def test_update_refuses(fields, reason):
     with pytest.raises(UsageError, match=reason):
-        specs.updated(a_spec(), fields, 17)
+        job_specs.with_changes(a_spec(), fields, 17)
 
 
 def test_client_needs_no_server_library():

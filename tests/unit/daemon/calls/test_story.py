@@ -16,10 +16,10 @@ from cotenant.core.events import (
     JobSubmitted,
     JobUpdated,
 )
-from cotenant.core.job import AttemptExit, Done, OomEvidence, ProcessId, Spell, Usage
+from cotenant.core.job import AttemptExit, CoRun, Done, OomEvidence, ProcessId, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.daemon.calls.story import story
+from cotenant.daemon.api.timeline import timeline
 
 PLACE = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=8 * GiB)
 OOM = AttemptExit(
@@ -43,7 +43,7 @@ EVENTS = (
 
 
 def test_every_event_has_its_sentence_and_the_state_after_it():
-    assert [(each["state"], each["text"]) for each in story(EVENTS)] == [
+    assert [(each["state"], each["text"]) for each in timeline(EVENTS)] == [
         ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
         ("queued", "estimated: 8.0 GiB per GPU by declared, a lower bound"),
         ("held", "hold by ann: lunch"),
@@ -54,18 +54,18 @@ def test_every_event_has_its_sentence_and_the_state_after_it():
         ("queued", "attempt 1 ended: exit code 1, out of GPU memory, 7.0 GiB seen at most"),
         ("done", "cancel by root"),
     ]
-    assert story(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
+    assert timeline(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
 
 
 def test_a_change_of_the_environment_is_not_told():
     new = a_spec(env={"TOKEN": "hunter2"})
-    (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    (_, told) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
     assert "hunter2" not in str(told)
 
 
 def test_what_changed_is_told_in_words():
     new = a_spec(after=(), declared_bytes=8 * GiB, time_limit_s=7200.0, begin_at_s=60.0)
-    (_, told) = story([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
+    (_, told) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
     assert told["text"] == (
         "updated: memory none to 8.0 GiB, time limit none to 2h00m, afterok 9 to none,"
         " begin none to 1970-01-01T00:01:00.000Z"
@@ -74,27 +74,27 @@ def test_what_changed_is_told_in_words():
 
 def test_an_end_that_is_not_its_own_doing_is_told_too():
     over = replace(a_job(), state=Done(outcome="cancelled", at_s=5.0, reason="dependency 9 failed"))
-    assert [(each["state"], each["text"]) for each in story(EVENTS[:1], job=over)] == [
+    assert [(each["state"], each["text"]) for each in timeline(EVENTS[:1], job=over)] == [
         ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
         ("done", "cancelled: dependency 9 failed"),
     ]
-    assert len(story(EVENTS, job=over)) == len(EVENTS), "it ended by an event of its own"
+    assert len(timeline(EVENTS, job=over)) == len(EVENTS), "it ended by an event of its own"
 
 
 def test_of_nothing_there_is_no_story():
-    assert story([]) == []
+    assert timeline([]) == []
 
 
 def test_the_end_tells_what_was_used_and_what_company_did():
-    spells = (
-        Spell(mates=(), seconds=60.0, steps_hz=3.0),
-        Spell(mates=(4,), seconds=60.0, steps_hz=2.0, slowdown=1.5),
-        Spell(mates=(4, 5), seconds=60.0, slowdown=2.25),
+    co_runs = (
+        CoRun(neighbor_ids=(), seconds=60.0, steps_hz=3.0),
+        CoRun(neighbor_ids=(4,), seconds=60.0, steps_hz=2.0, slowdown=1.5),
+        CoRun(neighbor_ids=(4, 5), seconds=60.0, slowdown=2.25),
     )
-    usage = Usage(gpu_s=7200.0, energy_j=9e5, metered_s=3600.0)
+    usage = ResourceUsage(gpu_s=7200.0, energy_j=9e5, metered_s=3600.0)
     end = AttemptExited(
-        at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={}, spells=spells, usage=usage
+        at_s=7.0, cause="e", job_id=1, attempt=1, exit=OOM, peak_observed_bytes={}, co_runs=co_runs, usage=usage
     )
-    text = story((*EVENTS[:-2], end))[-1]["text"]
+    text = timeline((*EVENTS[:-2], end))[-1]["text"]
     told = ", 1.50 times as long a step beside job 4, 2.25 times as long a step beside jobs 4, 5"
     assert text.endswith(f", 250.0 Wh over 1.00 GPU hours{told}")

@@ -8,19 +8,21 @@ from types import SimpleNamespace
 import pytest
 
 from builders import a_gpu, a_job
-from cotenant.core.job import Attempt, AttemptExit, Spell, Usage
+from cotenant.core.job import Attempt, AttemptExit, CoRun, ResourceUsage
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.daemon.calls.usage_views import by_user, by_work, ended_by_user, past_view, usage_of, usage_view
-from cotenant.gpus.history import Point
-from cotenant.scheduling.knowledge.history import History
+from cotenant.daemon.api.usage_json import by_user, by_workload, ended_by_user, history_view, usage_of, usage_view
+from cotenant.gpus.timeseries import TimeSeriesPoint
+from cotenant.scheduling.prediction.history import WorkloadHistory
 
 OK = AttemptExit(exit_code=0, signal=None, reason="exited")
-HOUR = Usage(gpu_s=3600.0, part_s=1800.0, byte_s=3600.0 * GiB, energy_j=3.6e5, idle_energy_j=1e5, metered_s=3600.0)
-UNMETERED = Usage(gpu_s=60.0, part_s=60.0, byte_s=60.0 * GiB)
+HOUR = ResourceUsage(
+    gpu_s=3600.0, gpu_share_s=1800.0, byte_s=3600.0 * GiB, energy_j=3.6e5, idle_energy_j=1e5, metered_s=3600.0
+)
+UNMETERED = ResourceUsage(gpu_s=60.0, gpu_share_s=60.0, byte_s=60.0 * GiB)
 
 
-def ran(job_id, *usages, user="ann", spells=()):
+def ran(job_id, *usages, user="ann", co_runs=()):
     place = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
     attempts = tuple(
         Attempt(
@@ -31,7 +33,7 @@ def ran(job_id, *usages, user="ann", spells=()):
             ended_at_s=600.0,
             exit=OK,
             usage=usage,
-            spells=tuple(spells),
+            co_runs=tuple(co_runs),
         )
         for number, usage in enumerate(usages, start=1)
     )
@@ -43,7 +45,7 @@ class Told:
 
     def __init__(self, live=None, history=None):
         self.live = live or {}
-        self.history = history or History()
+        self.history = history or WorkloadHistory()
 
     def usage(self, job, number):
         return job.attempts[number - 1].usage or self.live.get((job.id, number))
@@ -68,7 +70,7 @@ def test_sums_by_user():
     found = {each["user"]: each for each in by_user(jobs, Told())}
     assert list(found) == ["ann", "bob"]
     assert (found["ann"]["jobs"], found["ann"]["gpu_s"], found["ann"]["energy_j"]) == (2, 3660.0, 3.6e5)
-    assert (found["bob"]["jobs"], found["bob"]["part_s"]) == (1, 3600.0)
+    assert (found["bob"]["jobs"], found["bob"]["gpu_share_s"]) == (1, 3600.0)
     assert found["ann"]["power_w"] == pytest.approx(100.0), "over the time for which energy is known"
 
 
@@ -78,14 +80,16 @@ def test_sums_of_what_is_over_leave_out_what_runs():
 
 
 def test_kinds_of_work_and_what_they_do_to_each_other():
-    history = History()
-    first = ran(1, HOUR, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
-    second = ran(2, HOUR, spells=[Spell(mates=(), seconds=60.0, smact=0.4)])
-    third = replace(ran(3, HOUR, spells=[Spell(mates=(2,), seconds=60.0, smact=0.8, steps_hz=5.0)]), spec=first.spec)
+    history = WorkloadHistory()
+    first = ran(1, HOUR, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
+    second = ran(2, HOUR, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.4)])
+    third = replace(
+        ran(3, HOUR, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.8, steps_hz=5.0)]), spec=first.spec
+    )
     jobs = {1: first, 2: second, 3: third}
     for each in jobs.values():
         history.learn(each, jobs)
-    found = {each["work"]: each for each in by_work([*jobs.values(), ran(9)], Told(history=history))}
+    found = {each["work"]: each for each in by_workload([*jobs.values(), ran(9)], Told(history=history))}
     assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
     victim = found["python /tmp/1.py"]
     assert (victim["runs"], victim["steps_hz"]) == (2, 10.0)
@@ -96,8 +100,8 @@ def test_kinds_of_work_and_what_they_do_to_each_other():
 
 
 def test_the_past_is_that_of_the_gpus_there_are():
-    point = Point(10.0, 1.0, 5.0, 0.5, None, None, None, 60.0, 5.0, None)
+    point = TimeSeriesPoint(10.0, 1.0, 5.0, 0.5, None, None, None, 60.0, 5.0, None)
     gone = SimpleNamespace()
-    found = past_view({"GPU-0": [point], "GPU-9": [gone]}, [a_gpu(0), a_gpu(1)])
+    found = history_view({"GPU-0": [point], "GPU-9": [gone]}, [a_gpu(0), a_gpu(1)])
     assert [(each["index"], len(each["points"])) for each in found] == [(0, 1), (1, 0)]
     assert found[0]["points"][0]["smact"] == 0.5

@@ -16,9 +16,9 @@ import pytest
 
 from builders import a_spec, an_estimate
 from cotenant.core.codec import encode
-from cotenant.daemon.estimating.estimates import EstimatePool
-from cotenant.daemon.estimating.estimator import LEASH, EstimatorProcess
-from cotenant.daemon.settings.sections import EstimatesSection
+from cotenant.daemon.config.schema import EstimatesSection
+from cotenant.daemon.estimation.pool import EstimatePool
+from cotenant.daemon.estimation.worker import WATCHDOG, EstimatorWorker
 
 TIMEOUT_S = 60
 HANGS = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(1000)"
@@ -143,7 +143,7 @@ def test_close_ends_estimators(tmp_path):
 
 
 def test_time_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("cotenant.daemon.estimating.estimates.STARTUP_S", 0.0)
+    monkeypatch.setattr("cotenant.daemon.estimation.pool.STARTUP_S", 0.0)
     with a_pool(tmp_path, "import time; time.sleep(1000)", timeout_s=0.3) as (pool, answers):
         pool.request(1, spec_of())
         assert answers.get(timeout=TIMEOUT_S).error == "the estimator did not answer within 0.3 s"
@@ -191,7 +191,7 @@ def test_leash_ends_a_tree_when_its_owner_is_killed(tmp_path):
         "subprocess.Popen(argv, pass_fds=(read_end,)).wait()\n"
     )
     code = escapee + "\nimport time; time.sleep(1000)"
-    owner = subprocess.Popen([sys.executable, "-c", owner_code, str(LEASH), code])
+    owner = subprocess.Popen([sys.executable, "-c", owner_code, str(WATCHDOG), code])
     pid = pid_in(tmp_path / "pid")
     owner.kill()
     owner.wait()
@@ -219,7 +219,7 @@ def test_an_estimator_stays_for_the_next_request(tmp_path):
 
 
 def test_an_idle_estimator_ends(tmp_path):
-    with a_pool(tmp_path, ECHO, keep_s=0.01) as (pool, answers):
+    with a_pool(tmp_path, ECHO, idle_timeout_s=0.01) as (pool, answers):
         first = told_by(pool, answers, 1)
         assert ends(int(first))
         assert told_by(pool, answers, 2) != first
@@ -270,7 +270,7 @@ def test_the_log_of_a_request_is_its_own(tmp_path):
 def test_an_estimator_that_ends_while_it_is_asked_is_started_once_more(tmp_path, monkeypatch):
     """Its pipes are closed already, and nobody knows of its end yet."""
     lifeline, life = os.pipe()
-    kept = EstimatorProcess((sys.executable, "-c", ECHO), lifeline=lifeline, log=tmp_path / "log")
+    kept = EstimatorWorker((sys.executable, "-c", ECHO), lifeline=lifeline, log=tmp_path / "log")
     try:
         first = kept.ask(b"{}", uid=os.geteuid(), timeout_s=TIMEOUT_S)
         process = kept._process

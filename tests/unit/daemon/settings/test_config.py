@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.daemon.settings.config import Config, load, settings
+from cotenant.daemon.config.loader import Config, effective_values, load
 
 
 def loaded(tmp_path, *files, env=None, flags=None):
@@ -38,7 +38,7 @@ def test_a_flag_not_given_changes_nothing(tmp_path):
 def test_policy_options_are_merged_and_typed(tmp_path):
     env = {"COTENANT_POLICY__OPTIONS__SMACT_LIMIT": "0.7", "COTENANT_POLICY__OPTIONS__SHARING": "mps"}
     config = loaded(tmp_path, "[policy.options]\nsettle_s = 3\nsmact_limit = 0.9", env=env)
-    assert config.policy.options == {"settle_s": 3, "smact_limit": 0.7, "sharing": "mps"}
+    assert config.policy.options == {"warmup_s": 3, "smact_limit": 0.7, "sharing": "mps"}
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,17 @@ def test_settings_say_where_each_value_comes_from(tmp_path):
     first.write_text("[daemon]\ntick_s = 2\nlog_level = 'debug'\n[policy.options]\nsettle_s = 3\nsmact_limit = 0.9")
     second.write_text("[daemon]\nlog_level = 'info'")
     env = {"COTENANT_POLICY__OPTIONS__SMACT_LIMIT": "0.7"}
-    found = {(each.section, each.key): (each.value, each.origin) for each in settings([first, second], env)}
+    found = {(each.section, each.key): (each.value, each.origin) for each in effective_values([first, second], env)}
     assert found["daemon", "tick_s"] == (2, str(first))
     assert found["daemon", "log_level"] == ("info", str(second))
-    assert found["daemon", "durable"] == ("full", "default")
-    assert found["policy", "options.settle_s"] == (3, str(first))
+    assert found["daemon", "fsync"] == ("full", "default")
+    assert found["policy", "options.warmup_s"] == (3, str(first))
     variable = "environment variable COTENANT_POLICY__OPTIONS__SMACT_LIMIT"
     assert found["policy", "options.smact_limit"] == (0.7, variable)
     assert ("policy", "options") not in found
 
 
 def test_settings_are_those_that_are_loaded(tmp_path):
-    assert [each.origin for each in settings([tmp_path / "absent.toml"], {})].count("default") == len(settings([], {}))
+    assert [each.origin for each in effective_values([tmp_path / "absent.toml"], {})].count("default") == len(
+        effective_values([], {})
+    )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cotenant.core.events import ServerSampled
-from cotenant.daemon.watching.keeping import Keeper, WatchedFile
+from cotenant.daemon.monitoring.telemetry_checkpoint import PeriodicSaver, TelemetryFile
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policies import create
 
@@ -20,8 +20,8 @@ def a_manager():
 def test_what_is_kept_is_restored(tmp_path):
     manager = a_manager()
     state = {"seen": [], "spells": [], "meter": {"usage": [], "last": {}, "idle_w": {"GPU-0": 49.5}}}
-    WatchedFile(tmp_path / "watched.json").keep(state)
-    WatchedFile(tmp_path / "watched.json").restore(manager)
+    TelemetryFile(tmp_path / "watched.json").keep(state)
+    TelemetryFile(tmp_path / "watched.json").restore(manager)
     assert manager.watched() == state
     assert [each.name for each in tmp_path.iterdir()] == ["watched.json"]
     assert (tmp_path / "watched.json").stat().st_mode & 0o777 == 0o600
@@ -31,18 +31,18 @@ def test_what_is_kept_is_restored(tmp_path):
 def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path, caplog, text):
     (tmp_path / "watched.json").write_text(text)
     manager = a_manager()
-    WatchedFile(tmp_path / "watched.json").restore(manager)
+    TelemetryFile(tmp_path / "watched.json").restore(manager)
     assert "what was seen of running jobs is lost" in caplog.text
     manager.handle(ServerSampled(at_s=1.0, cause="", gpus=(), samples={}, observed=()))
 
 
 def test_no_file_is_nothing_to_tell(tmp_path, caplog):
-    WatchedFile(tmp_path / "watched.json").restore(a_manager())
+    TelemetryFile(tmp_path / "watched.json").restore(a_manager())
     assert caplog.text == ""
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path):
-    file = WatchedFile(tmp_path / "watched.json")
+    file = TelemetryFile(tmp_path / "watched.json")
     file.keep({"a": 1})
     (tmp_path / ".watched.json.new").mkdir()  # nothing can be written there
     file.keep({"a": 2})
@@ -59,7 +59,7 @@ def test_it_keeps_now_and_then_whatever_a_look_does():
             raise found
         return found
 
-    keeper = Keeper(SimpleNamespace(keep=lambda _: kept.release()), look, every_s=0.001)
+    keeper = PeriodicSaver(SimpleNamespace(keep=lambda _: kept.release()), look, every_s=0.001)
     keeper.start()
     assert kept.acquire(timeout=60)
     keeper.close()

@@ -8,10 +8,10 @@ import pytest
 
 from builders import a_gpu
 from cotenant.core.errors import BackendError
-from cotenant.core.events import ObservedBytes
+from cotenant.core.events import AttemptSample
 from cotenant.core.gpu import GpuProcess, GpuSample
 from cotenant.core.ports import AttemptRef
-from cotenant.daemon.watching.monitor import INVENTORY_EVERY, Monitor
+from cotenant.daemon.monitoring.monitor import INVENTORY_EVERY, Monitor
 
 GPUS = (a_gpu(0), a_gpu(1))
 
@@ -56,7 +56,7 @@ def test_bytes_are_summed_by_attempt_and_gpu_and_strangers_left_out():
     )
     event = a_monitor(backend, Engine({1: ours, 2: ours, 4: ours})).read()
     assert event.at_s == 7.0
-    assert set(event.observed) == {ObservedBytes(job_id=3, attempt=2, gpu_uuid=gpu.uuid, used_bytes=15) for gpu in GPUS}
+    assert set(event.observed) == {AttemptSample(job_id=3, attempt=2, gpu_uuid=gpu.uuid, used_bytes=15) for gpu in GPUS}
 
 
 @pytest.mark.parametrize("error", [BackendError("lost"), RuntimeError("a bug")], ids=["backend", "bug"])

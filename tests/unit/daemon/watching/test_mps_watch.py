@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import BackendError
-from cotenant.daemon.watching.mps_watch import RECENT_S, MpsWatch
+from cotenant.daemon.monitoring.mps_monitor import RECENT_S, MpsMonitor
 from cotenant.gpus.mps import MpsState
 
 ANN, BOB = ("GPU-a", 1), ("GPU-a", 2)
@@ -42,10 +42,10 @@ class Bench:
     def __init__(self):
         self.mps = Mps()
         self.now_s = 100.0
-        self.watch = MpsWatch(self.mps, now=lambda: self.now_s)
+        self.watch = MpsMonitor(self.mps, now=lambda: self.now_s)
 
     def failed(self, owner=ANN, *, ran_s=50.0, mates=True):
-        return self.watch.failed_under(owner, ran_s=ran_s, mates=mates)
+        return self.watch.server_failed_under(owner, ran_s=ran_s, mates=mates)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cotenant.core.ports import AttemptRef
-from cotenant.daemon.watching.progress import MANY, ProgressFiles
+from cotenant.daemon.monitoring.progress_files import CLEANUP_AFTER, ProgressFiles
 
 JOB = AttemptRef(job_id=7, attempt=1)
 
@@ -84,12 +84,12 @@ def test_a_folder_that_cannot_be_made_costs_the_rates_only(tmp_path, caplog):
 
 
 def test_files_of_jobs_that_are_over_are_removed_now_and_then(files, tmp_path):
-    assert files.is_crowded, "an earlier daemon may have left some"
-    for each in range(MANY):
+    assert files.needs_cleanup, "an earlier daemon may have left some"
+    for each in range(CLEANUP_AFTER):
         files.make(each, os.geteuid())
     files.tidy([3])
     assert [each.name for each in (tmp_path / "progress").iterdir()] == ["3"]
-    assert not files.is_crowded
+    assert not files.needs_cleanup
 
 
 def run(code, path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.estimators.cudnn.answers import Installed, ask, installed_cudnn, question_of, version_text
+from cotenant.estimators.cudnn.query import CudnnLibrary, installed_cudnn, query_cudnn, query_of, version_text
 from cotenant.estimators.cudnn.worker import strides_of
 from traces import conv_call
 
@@ -77,28 +77,30 @@ def test_no_cudnn_is_none(tmp_path):
     ],
 )  # fmt: skip
 def test_question(call, changes):
-    assert question_of(call).items() >= changes.items()
+    assert query_of(call).items() >= changes.items()
 
 
 @pytest.mark.parametrize(
     "changes", [{"groups": 2}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}], ids=str
 )
 def test_what_cudnn_is_not_asked(changes):
-    assert question_of(conv_call(**changes)) is None
+    assert query_of(conv_call(**changes)) is None
 
 
 def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
     library, kept = installed_cudnn(str(site)), tmp_path / "kept"
-    first = ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
+    first = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
     assert first(conv_call(batch=3)) == 3
     assert version_text(first.version) == "cuDNN 9.10.2"
     dead = worker(tmp_path, "raise SystemExit(1)")
-    again = ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=dead)
+    again = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=dead)
     assert again(conv_call(batch=3)) == 3
     assert again(conv_call(batch=4)) is None
-    assert ask(library, (8, 0), [conv_call(batch=4)], folder=kept, worker=dead) is None
-    assert ask(library, (8, 6), [conv_call(batch=3)], folder=kept, worker=dead) is None
-    more = ask(library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=kept, worker=worker(tmp_path, ECHO))
+    assert query_cudnn(library, (8, 0), [conv_call(batch=4)], folder=kept, worker=dead) is None
+    assert query_cudnn(library, (8, 6), [conv_call(batch=3)], folder=kept, worker=dead) is None
+    more = query_cudnn(
+        library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=kept, worker=worker(tmp_path, ECHO)
+    )
     assert (more(conv_call(batch=3)), more(conv_call(batch=4))) == (3, 4)
 
 
@@ -112,38 +114,38 @@ def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
     ],
 )
 def test_whatever_fails_there_is_no_answer(site, tmp_path, text):
-    found = ask(installed_cudnn(str(site)), (8, 0), [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
+    found = query_cudnn(installed_cudnn(str(site)), (8, 0), [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
     assert found is None
 
 
 def test_a_file_that_is_no_library_is_no_answer(site):
-    assert ask(installed_cudnn(str(site)), (8, 0), [conv_call()]) is None
+    assert query_cudnn(installed_cudnn(str(site)), (8, 0), [conv_call()]) is None
 
 
 def test_a_broken_file_of_answers_is_asked_again(site, tmp_path):
     library, kept = installed_cudnn(str(site)), tmp_path / "kept"
-    ask(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
+    query_cudnn(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
     [file] = kept.iterdir()
     file.write_text(json.dumps({"bytes": 3}))
-    found = ask(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
+    found = query_cudnn(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
     assert found(conv_call()) == 32
 
 
 def test_a_file_that_has_grown_large_is_begun_anew(site, tmp_path, monkeypatch):
     library, kept, live = installed_cudnn(str(site)), tmp_path / "kept", worker(tmp_path, ECHO)
-    ask(library, (8, 0), [conv_call(batch=1)], folder=kept, worker=live)
+    query_cudnn(library, (8, 0), [conv_call(batch=1)], folder=kept, worker=live)
     [file] = kept.iterdir()
-    monkeypatch.setattr("cotenant.estimators.cudnn.answers._KEPT_BYTES", file.stat().st_size + 9)
-    ask(library, (8, 0), [conv_call(batch=2)], folder=kept, worker=live)
+    monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", file.stat().st_size + 9)
+    query_cudnn(library, (8, 0), [conv_call(batch=2)], folder=kept, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
-    monkeypatch.setattr("cotenant.estimators.cudnn.answers._KEPT_BYTES", 9)
-    ask(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=live)
+    monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", 9)
+    query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
 
 
 def test_nothing_to_ask_starts_nothing(tmp_path):
-    nowhere = Installed(graph=Path("/nowhere"), preload=())
-    assert ask(nowhere, (8, 0), [conv_call(groups=2)], worker=("/nowhere",)) is None
+    nowhere = CudnnLibrary(graph=Path("/nowhere"), preload=())
+    assert query_cudnn(nowhere, (8, 0), [conv_call(groups=2)], worker=("/nowhere",)) is None
 
 
 @pytest.mark.parametrize(("channels_last", "strides"), [(False, [60, 20, 5, 1]), (True, [60, 1, 15, 3])])
@@ -156,7 +158,7 @@ def test_a_real_cudnn_copies_operands_in_float32_and_not_in_half_precision_chann
     operand = 4 * 32 * 64 * 224 * 224
     calls = [conv_call(), conv_call("conv_dgrad"), conv_call("conv_wgrad"), conv_call(allow_tf32=False)]
     half = conv_call(dtype="bfloat16", channels_last=True)
-    found = ask(installed_cudnn(f"{REAL}/torch"), (8, 0), [*calls, half])
+    found = query_cudnn(installed_cudnn(f"{REAL}/torch"), (8, 0), [*calls, half])
     copies = [round(found(each) / operand) for each in calls]
     assert copies == [1, 2, 2, 0]
     assert found(half) < operand / 100

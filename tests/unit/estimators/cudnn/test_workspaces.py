@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.core.trace import MemoryTrace, OpCall
-from cotenant.estimators.cudnn.answers import CudnnAnswers, question_of
-from cotenant.estimators.cudnn.workspaces import ConvRule, none, told_of_convolutions
-from cotenant.estimators.profiles import profile
+from cotenant.core.trace import LibraryCall, MemoryTrace
+from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
+from cotenant.estimators.cudnn.workspaces import ConvRule, none, workspace_sources
+from cotenant.gpu_specs import gpu_spec
 
 A100 = ConvRule(capability=(8, 0), sm_count=108)
 H100 = ConvRule(capability=(9, 0), sm_count=132)
@@ -36,7 +36,7 @@ def conv(kind="conv_forward", **changes):
         "allow_tf32": True,
         **changes,
     }
-    return OpCall(kind=kind, thread="main", params=params)
+    return LibraryCall(kind=kind, thread="main", params=params)
 
 
 def large(kind, **changes):
@@ -158,7 +158,7 @@ def test_parts_that_ampere_sums_a_weight_gradient_in(call, parts):
     ],
 )
 def test_half_precision(rule, call, elements):
-    call = OpCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "bfloat16"})
+    call = LibraryCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "bfloat16"})
     assert rule(call) == 2 * elements
 
 
@@ -189,8 +189,8 @@ def test_float32_on_small_ampere_and_ada_copies_nothing_or_at_second_guess_as_on
 
 
 def answers(call, nbytes, capability=(8, 0)):
-    key = json.dumps(question_of(call), sort_keys=True, separators=(",", ":"))
-    return CudnnAnswers(version=91002, capability=capability, found={key: nbytes})
+    key = json.dumps(query_of(call), sort_keys=True, separators=(",", ":"))
+    return CudnnWorkspaces(version=91002, capability=capability, found={key: nbytes})
 
 
 @pytest.mark.parametrize(
@@ -262,11 +262,11 @@ def test_what_cudnn_was_asked_for_is_not_suspected():
 
 
 def test_told_of_convolutions():
-    calls = (conv(), conv("conv_dgrad"), conv(groups=2), OpCall(kind="gemm", thread="main", params={}))
+    calls = (conv(), conv("conv_dgrad"), conv(groups=2), LibraryCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header={})
-    told = told_of_convolutions(trace, profile("A100-40GB"), answers(conv(), 5))
+    told = workspace_sources(trace, gpu_spec("A100-40GB"), answers(conv(), 5))
     assert told == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
-    assert told_of_convolutions(replace(trace, ops=calls[2:]), profile("A100-40GB"), None) is None
+    assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None
 
 
 def test_none_takes_nothing():

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators import create
-from cotenant.estimators.layers import kind_of
-from cotenant.estimators.learned.features import (
+from cotenant.estimators.layer_kinds import layer_kind
+from cotenant.estimators.learned.hybrid import FLOOR_BYTES, correct, kind_of_trace
+from cotenant.estimators.learned.network_features import (
     Network,
     NetworkLayer,
     Replays,
@@ -25,12 +26,11 @@ from cotenant.estimators.learned.features import (
     training_features,
     work_features,
 )
-from cotenant.estimators.learned.hybrid import FLOOR_BYTES, correct, kind_of_trace
 from cotenant.estimators.learned.weights import Weights
-from cotenant.estimators.profiles import profile
-from cotenant.estimators.published.features import Layer, features_of
+from cotenant.estimators.trace_features import ModuleShape, features_of
+from cotenant.gpu_specs import gpu_spec
 
-A100 = profile("A100-40GB")
+A100 = gpu_spec("A100-40GB")
 MLP_LAYERS = [
     ["Flatten", 0, [32, 1000]],
     ["Linear", 500500, [32, 500]],
@@ -57,11 +57,11 @@ def a_trace(layers=MLP_LAYERS, *, ops=(), sizes=(2_000_000, 20_040)) -> MemoryTr
     return MemoryTrace(events=tuple(events), ops=tuple(ops), header=header)
 
 
-def a_layer() -> Layer:
-    return Layer(module="0", kept_bytes=(64,), item_bytes=4, leaf=True)
+def a_layer() -> ModuleShape:
+    return ModuleShape(module="0", saved_bytes=(64,), item_bytes=4, leaf=True)
 
 
-def conv(channels: int, out: int, side: int, batch: int = 4) -> OpCall:
+def conv(channels: int, out: int, side: int, batch: int = 4) -> LibraryCall:
     params = {
         "x": (batch, channels, side, side),
         "w": (out, channels, 3, 3),
@@ -73,7 +73,7 @@ def conv(channels: int, out: int, side: int, batch: int = 4) -> OpCall:
         "dtype": "float32",
         "channels_last": False,
     }
-    return OpCall(kind="conv_forward", thread="main", params=params)
+    return LibraryCall(kind="conv_forward", thread="main", params=params)
 
 
 def test_network_is_read_from_the_layers_of_a_trace():
@@ -103,7 +103,7 @@ def test_a_trace_without_layers_is_refused():
     ],
 )
 def test_activations_by_their_classes(name, activation):
-    assert kind_of(name) == "activation"
+    assert layer_kind(name) == "activation"
     assert activation_of(name) == activation
 
 
@@ -151,7 +151,7 @@ def test_convolutions_of_one_forward_pass():
 def test_context_of_the_training_data_is_replaced_by_that_of_the_gpu():
     trace = a_trace()
     ours = create("extra-trees").on(trace, features_of(trace), A100)
-    other = create("extra-trees").on(trace, features_of(trace), profile("RTX3060-12GB"))
+    other = create("extra-trees").on(trace, features_of(trace), gpu_spec("RTX3060-12GB"))
     assert ours.peak_reserved_bytes == other.peak_reserved_bytes < 1000 * MiB
     assert ours.context_bytes == A100.context.typical_bytes != other.context_bytes
 
@@ -167,7 +167,7 @@ def test_an_input_beyond_the_training_data_is_told(name):
 
 def calibrated(**quantiles) -> Weights:
     np = pytest.importorskip("numpy")
-    from cotenant.estimators.learned.features import CONV_FEATURES
+    from cotenant.estimators.learned.network_features import CONV_FEATURES
 
     meta = {
         "features": list(CONV_FEATURES),
@@ -242,7 +242,7 @@ def test_estimates_tell_utilization_for_gpus_like_that_of_the_data(name):
     assert found.smocc is not None
     assert 0 < found.smocc < found.smact <= 1
     for gpu in ("H100-80GB", "A100-40GB:3g.20gb"):
-        assert create(name).on(large, features, profile(gpu)).smact is None
+        assert create(name).on(large, features, gpu_spec(gpu)).smact is None
     assert create("traced").on(large, A100).estimate.smact is None
     attention = a_trace([["MultiheadAttention", 100, [4, 8, 16]], *MLP_LAYERS])
     assert create("hybrid").on(attention, features_of(attention), A100).smact is None

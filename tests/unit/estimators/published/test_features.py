@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.core.trace import MemoryEvent, MemoryTrace, OpCall
-from cotenant.estimators.published.features import batch_option, features_of, first_backward_end, live_peak
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.estimators.trace_features import batch_option, features_of, first_backward_end, live_peak
 
 
 class Script:
@@ -13,7 +13,7 @@ class Script:
 
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
-        self.ops: list[OpCall] = []
+        self.ops: list[LibraryCall] = []
         self.phase = "load"
         self.numbers: dict[str, int] = {}
         self.next = 0
@@ -32,7 +32,7 @@ class Script:
             self.events.append(MemoryEvent("free", self.numbers.pop(name), 0, "", self.phase, "", 0, 0))
 
     def op(self, kind, module, **params):
-        self.ops.append(OpCall(kind=kind, thread="main", params=params))
+        self.ops.append(LibraryCall(kind=kind, thread="main", params=params))
         self.events.append(MemoryEvent("op", len(self.ops) - 1, 0, "", self.phase, module, 0, 0))
 
     def trace(self, **header):
@@ -92,7 +92,7 @@ def test_layers_of_one_pass(steps):
     found = features_of(training(steps=steps, trial=False).trace())
     assert found.input_bytes == 300
     # What the module freed before the next began is gone: `scratch`.
-    assert [(each.module, each.kept_bytes, each.leaf) for each in found.layers] == [
+    assert [(each.module, each.saved_bytes, each.leaf) for each in found.layers] == [
         ("body.0", (800,), True),
         ("body.1", (200, 800), True),
         ("body", (800,), False),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.errors import UsageError
-from cotenant.learn.campaign.configs import (
+from cotenant.learn.data_collection.configs import (
     CnnConfig,
     MlpConfig,
     TransformerConfig,
@@ -20,8 +20,8 @@ from cotenant.learn.campaign.configs import (
     parse_id,
     settings_of,
 )
-from cotenant.learn.campaign.widths import channel_widths, halvings, hidden_widths
-from cotenant.learn.tables.rows import FAMILIES
+from cotenant.learn.data_collection.widths import channel_widths, halvings, hidden_widths
+from cotenant.learn.datasets.dataset_row import FAMILIES
 
 MLP = MlpConfig(
     shape="pyramid",

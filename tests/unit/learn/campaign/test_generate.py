@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from cotenant.core.errors import UnknownName, UsageError
-from cotenant.learn.campaign.configs import config_id, fields_of, parse_id
-from cotenant.learn.campaign.generate import generate, read_configs, write_configs
-from cotenant.learn.campaign.ranges import Span, load_ranges, parse_ranges, shipped
+from cotenant.learn.data_collection.configs import config_id, fields_of, parse_id
+from cotenant.learn.data_collection.generate import generate, read_configs, write_configs
+from cotenant.learn.data_collection.ranges import Span, load_ranges, parse_ranges, shipped
 
 TINY = """
 family = "mlp"

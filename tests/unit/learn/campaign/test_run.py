@@ -11,11 +11,11 @@ from collections import Counter
 import pytest
 
 from cotenant.core.errors import DatasetError, UsageError
-from cotenant.learn.campaign.configs import config_id
-from cotenant.learn.campaign.generate import generate, write_configs
-from cotenant.learn.campaign.ranges import load_ranges
-from cotenant.learn.campaign.run import run_configs
-from cotenant.learn.campaign.runs import Run, RunLog, read_runs
+from cotenant.learn.data_collection.configs import config_id
+from cotenant.learn.data_collection.generate import generate, write_configs
+from cotenant.learn.data_collection.labeling import run_configs
+from cotenant.learn.data_collection.ranges import load_ranges
+from cotenant.learn.data_collection.run_log import LabelRecord, RunLog, read_records
 
 CONFIGS = generate(load_ranges("mlp-small"), 6, 0)
 IDS = [config_id(each) for each in CONFIGS]
@@ -45,7 +45,9 @@ class Scripted:
         self.seen.append(name)
         self.clock.now_s += 10
         status = self.statuses.get(name, "ok")
-        return Run(config_id=name, status=status, source="traced", at="2026-01-01T00:00:00Z", gpu="G", peak_bytes=5)
+        return LabelRecord(
+            config_id=name, status=status, source="traced", at="2026-01-01T00:00:00Z", gpu="G", peak_bytes=5
+        )
 
     def close(self):
         pass
@@ -54,7 +56,7 @@ class Scripted:
 def test_every_configuration_has_one_run_in_order(tmp_path):
     labeler = Scripted(statuses={IDS[2]: "oom", IDS[4]: "crash"})
     session = run_configs(CONFIGS, tmp_path / "deep" / "runs", labeler, now_s=labeler.clock)
-    runs = read_runs(tmp_path / "deep" / "runs")
+    runs = read_records(tmp_path / "deep" / "runs")
     assert [run.config_id for run in runs] == IDS
     assert [run.status for run in runs] == ["ok", "ok", "oom", "ok", "crash", "ok"]
     assert (session.counts, session.left, session.elapsed_s) == ({"ok": 4, "oom": 1, "crash": 1}, 0, 60)
@@ -82,7 +84,7 @@ def test_goes_on_after_a_break(tmp_path):
     labeler = Scripted()
     session = run_configs(CONFIGS, tmp_path, labeler, resume=True, on_run=told.append, now_s=labeler.clock)
     assert labeler.seen == IDS[3:]
-    assert Counter(run.config_id for run in read_runs(tmp_path)) == Counter(IDS)
+    assert Counter(run.config_id for run in read_records(tmp_path)) == Counter(IDS)
     assert (told[0].done, told[0].left_s, session.left) == (4, 20, 0)
 
 
@@ -90,11 +92,11 @@ def test_a_line_cut_off_by_a_crash_is_run_again(tmp_path):
     run_configs(CONFIGS, tmp_path, Scripted())
     path = tmp_path / "runs.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    assert len(read_runs(path)) == 5
+    assert len(read_records(path)) == 5
     labeler = Scripted()
     run_configs(CONFIGS, tmp_path, labeler, resume=True)
     assert labeler.seen == IDS[5:]
-    assert [run.config_id for run in read_runs(path)] == IDS
+    assert [run.config_id for run in read_records(path)] == IDS
 
 
 def test_failures_stay_unless_they_are_to_be_tried_again(tmp_path):
@@ -133,7 +135,7 @@ def test_a_line_that_is_no_run(tmp_path, line, told):
     run_configs(CONFIGS[:1], tmp_path, Scripted())
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(DatasetError) as error:
-        read_runs(path)
+        read_records(path)
     assert told in error.value.message
     assert error.value.message.startswith(f"{path}:2: no run: ")
 
@@ -148,10 +150,10 @@ def test_a_run_is_one_line_of_json(tmp_path):
 BLOCKED = """
 import sys, time
 from pathlib import Path
-from cotenant.learn.campaign.configs import config_id
-from cotenant.learn.campaign.generate import read_configs
-from cotenant.learn.campaign.run import run_configs
-from cotenant.learn.campaign.runs import Run
+from cotenant.learn.data_collection.configs import config_id
+from cotenant.learn.data_collection.generate import read_configs
+from cotenant.learn.data_collection.labeling import run_configs
+from cotenant.learn.data_collection.run_log import Run
 
 class Blocked:
     def label(self, config):
@@ -177,4 +179,4 @@ def test_goes_on_after_kill_9(tmp_path):
     labeler = Scripted()
     run_configs(CONFIGS, tmp_path / "runs", labeler, resume=True)
     assert labeler.seen == IDS[2:]
-    assert [run.config_id for run in read_runs(tmp_path / "runs")] == IDS
+    assert [run.config_id for run in read_records(tmp_path / "runs")] == IDS

@@ -10,10 +10,10 @@ import pytest
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB, MiB
-from cotenant.learn.described.simulation import described_trace, reserved_within, simulate
-from cotenant.learn.described.tape import Do, Parameter, Tape
-from cotenant.learn.tables.published import is_plain, read_published
-from cotenant.learn.tables.rows import Layer
+from cotenant.learn.datasets.dataset_row import Layer
+from cotenant.learn.datasets.published import is_plain, read_published
+from cotenant.learn.synthetic_traces.simulation import described_trace, reserved_within, simulate
+from cotenant.learn.synthetic_traces.tape import BackwardStep, Parameter, Tape
 from learn_rows import cnn_row, mlp_row
 
 SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpumemnet"
@@ -36,8 +36,8 @@ def test_every_free_names_a_live_storage_and_gradients_end_where_they_began():
 def test_a_gradient_that_comes_twice_is_added_in_place():
     tape = Tape()
     weight = Parameter(512)
-    x = tape.result(tape.make(512), [tape.make(4)], [Do("weight", parameter=weight)])
-    twice = tape.result(tape.make(512), [x, x], [Do("pass", 0), Do("grad", 1, 512)])
+    x = tape.result(tape.make(512), [tape.make(4)], [BackwardStep("weight", parameter=weight)])
+    twice = tape.result(tape.make(512), [x, x], [BackwardStep("pass", 0), BackwardStep("grad", 1, 512)])
     before = len(tape.events)
     tape.backward(twice)
     made = [event.bytes for event in tape.events[before:] if event.action == "alloc"]

@@ -15,11 +15,11 @@ np = pytest.importorskip("numpy")
 if importlib.util.find_spec("sklearn") is None:
     pytest.skip("scikit-learn is not installed", allow_module_level=True)
 
-from cotenant.learn.described.simulation import simulate
-from cotenant.learn.models.fitted import MODELS, make_model
-from cotenant.learn.models.kfold import configuration_key, cross_validate, splits
+from cotenant.learn.datasets.feature_table import classes_of, table_of
+from cotenant.learn.models.cross_validation import configuration_key, cross_validate, splits
 from cotenant.learn.models.metrics import Prediction, macro_f1, r2, score
-from cotenant.learn.tables.features import classes_of, table_of
+from cotenant.learn.models.regressors import MODELS, make_model
+from cotenant.learn.synthetic_traces.simulation import simulate
 
 OUTSIDE_MIB = 1400.0
 

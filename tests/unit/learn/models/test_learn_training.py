@@ -19,16 +19,16 @@ if importlib.util.find_spec("sklearn") is None:
     pytest.skip("scikit-learn is not installed", allow_module_level=True)
 
 from cotenant.estimators.learned import weights as learned_weights
-from cotenant.learn.described.simulation import simulate
+from cotenant.learn.datasets.dataset_files import write_dataset
+from cotenant.learn.datasets.feature_table import table_of
 from cotenant.learn.models import export
 from cotenant.learn.models.conformal import upper_quantile
-from cotenant.learn.models.kfold import kfold_command
+from cotenant.learn.models.cross_validation import kfold_command
 from cotenant.learn.models.training import test_command as try_command
 from cotenant.learn.models.training import train, train_command
 from cotenant.learn.models.utilization import utilization_command
-from cotenant.learn.pages import analysis
-from cotenant.learn.tables.dataset import write_dataset
-from cotenant.learn.tables.features import table_of
+from cotenant.learn.reports import analysis
+from cotenant.learn.synthetic_traces.simulation import simulate
 
 OUTSIDE_MIB = 1400
 
@@ -70,7 +70,7 @@ def test_trees_say_the_same_without_scikit_learn(tmp_path, kind):
     meta = export.range_of(("a", "b", "c"), matrix)
     path = learned_weights.write_weights(tmp_path / "model", export.forest(fitted, meta))
     weights = learned_weights.read_weights(path)
-    ours = [learned_weights.forest_says(weights, line) for line in matrix]
+    ours = [learned_weights.forest_predict(weights, line) for line in matrix]
     assert ours == pytest.approx(list(fitted.predict(matrix)), rel=1e-5, abs=1e-5)
 
 
@@ -251,14 +251,14 @@ def test_equal_values_share_a_rank_and_batches_are_grouped():
     few = analysis._groups(np.array([8, 1, 8, 1, 2]))
     assert [each.tolist() for each in few] == [[1, 3], [4], [0, 2]]
     many = analysis._groups(np.arange(1000)[::-1])
-    assert len(many) == analysis.MOST_GROUPS
+    assert len(many) == analysis.MAX_GROUPS
     assert sum(map(len, many)) == 1000
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_pages_of_a_data_set(folder, tmp_path):
-    from cotenant.learn.pages.analysis import analyse_command
-    from cotenant.learn.pages.report import report_command
+    from cotenant.learn.reports.analysis import analyse_command
+    from cotenant.learn.reports.model_report import report_command
 
     shown = analyse_command([folder / "mlp.csv"], tmp_path)
     page = shown.pages[0].read_text()

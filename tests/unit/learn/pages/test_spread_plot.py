@@ -7,10 +7,10 @@ import math
 import pytest
 
 from cotenant.cli.main import main
-from cotenant.learn.campaign.configs import fields_of
-from cotenant.learn.campaign.generate import generate
-from cotenant.learn.campaign.ranges import Span, load_ranges
-from cotenant.learn.pages.spread_plot import drawn, parts
+from cotenant.learn.data_collection.configs import fields_of
+from cotenant.learn.data_collection.generate import generate
+from cotenant.learn.data_collection.ranges import Span, load_ranges
+from cotenant.learn.reports.spread_plot import drawn, parts
 
 pytest.importorskip("matplotlib", reason="drawing needs it")
 

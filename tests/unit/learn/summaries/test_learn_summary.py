@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cotenant.core.errors import SummaryError
-from cotenant.learn.summaries.summary import parse_summary
-from cotenant.learn.tables.kinds import KINDS, kind_of
-from cotenant.learn.tables.rows import Layer
+from cotenant.learn.datasets.dataset_row import Layer
+from cotenant.learn.datasets.kinds import LAYER_KINDS, layer_kind
+from cotenant.learn.model_summaries.summary import parse_summary
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 PUBLISHED = sorted(DATA.glob("gpumemnet/summaries/[cg]*/*.txt")) + sorted(DATA.glob("carma/samples/model/*.model"))
@@ -190,7 +190,7 @@ def test_any_text_gives_layers_or_an_error_with_a_line(noise, text, data):
     except SummaryError as error:
         assert 1 <= error.line <= broken.count("\n") + 1  # noqa: PT017 (no error is fine, too)
         return
-    assert all(each.kind in KINDS and each.parameters >= 0 for each in found.layers)
+    assert all(each.kind in LAYER_KINDS and each.parameters >= 0 for each in found.layers)
     assert all(extent >= 0 for each in found.layers for extent in each.output_shape)
 
 
@@ -242,4 +242,4 @@ def test_what_torchsummary_prints_is_read_back(layers, batch):
     ],
 )
 def test_kinds(name, kind):
-    assert kind_of(name) == kind
+    assert layer_kind(name) == kind

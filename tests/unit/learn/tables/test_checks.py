@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from cotenant.core.units import GiB
-from cotenant.learn.tables.checks import find_problems
-from cotenant.learn.tables.rows import Layer, Row
+from cotenant.learn.datasets.checks import find_problems
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
 
 
 def a_row(number=1, *, width=None, **changes):
     layer = Layer(kind="linear", output_shape=(width or number,), parameters=2 * (width or number))
-    row = Row(
+    row = DatasetRow(
         family="mlp",
         config_id=f"mlp-{number}",
         status="ok",

@@ -9,12 +9,12 @@ import pytest
 
 from cotenant.core.errors import DatasetError, UsageError
 from cotenant.core.units import GiB
-from cotenant.learn.campaign.configs import config_id
-from cotenant.learn.campaign.generate import generate
-from cotenant.learn.campaign.ranges import load_ranges
-from cotenant.learn.campaign.runs import Run, RunLog
-from cotenant.learn.tables.clean import clean
-from cotenant.learn.tables.dataset import read_dataset
+from cotenant.learn.data_collection.configs import config_id
+from cotenant.learn.data_collection.generate import generate
+from cotenant.learn.data_collection.ranges import load_ranges
+from cotenant.learn.data_collection.run_log import LabelRecord, RunLog
+from cotenant.learn.datasets.clean import clean
+from cotenant.learn.datasets.dataset_files import read_dataset
 
 MLP = [config_id(each) for each in generate(load_ranges("mlp-small"), 4, 0)]
 CNN = [config_id(each) for each in generate(load_ranges("cnn-small"), 2, 0)]
@@ -22,7 +22,7 @@ CNN = [config_id(each) for each in generate(load_ranges("cnn-small"), 2, 0)]
 
 def a_run(config, **changes):
     width = 1 + (MLP + CNN).index(config)
-    run = Run(
+    run = LabelRecord(
         config_id=config,
         status="ok",
         source="measured",

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.errors import DatasetError, UsageError
-from cotenant.learn.tables.dataset import COLUMNS, read_dataset, write_dataset
-from cotenant.learn.tables.kinds import KINDS
-from cotenant.learn.tables.layer_text import layers_from_text, layers_to_text
-from cotenant.learn.tables.rows import Layer, Row
+from cotenant.learn.datasets.dataset_files import COLUMNS, read_dataset, write_dataset
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
+from cotenant.learn.datasets.kinds import LAYER_KINDS
+from cotenant.learn.datasets.layer_text import layers_from_text, layers_to_text
 
 ROWS = (
-    Row(
+    DatasetRow(
         family="cnn",
         config_id="cnn-1",
         status="ok",
@@ -35,7 +35,7 @@ ROWS = (
         drama=0.0,
         extras={"optimizer": "adam", "image": 6, "share": 0.5, "saturated": False},
     ),
-    Row(
+    DatasetRow(
         family="cnn",
         config_id='cnn "2", twice',
         status="oom",
@@ -123,7 +123,7 @@ def test_another_version_or_no_schema_is_refused(tmp_path):
 
 LAYERS = st.builds(
     Layer,
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(LAYER_KINDS),
     output_shape=st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
     parameters=st.integers(0, 2**50),
     name=st.from_regex(r"[^:;]{0,20}", fullmatch=True),

@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.core.errors import DatasetError
 from cotenant.core.units import MiB
-from cotenant.learn.tables.published import is_plain, read_published
+from cotenant.learn.datasets.published import is_plain, read_published
 
 SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpumemnet"
 

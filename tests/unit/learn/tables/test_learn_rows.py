@@ -8,9 +8,9 @@ import pytest
 
 from cotenant.core.errors import DatasetError
 from cotenant.core.units import MiB
-from cotenant.learn.tables.rows import Layer, Row, check
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer, check
 
-ROW = Row(
+ROW = DatasetRow(
     family="mlp",
     config_id="mlp-1",
     status="ok",

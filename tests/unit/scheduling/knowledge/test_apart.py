@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.units import GiB
-from cotenant.scheduling.knowledge.apart import told_apart
-from cotenant.scheduling.knowledge.interference import Activity, ColdStart
+from cotenant.scheduling.prediction.attribution import attribute_activity
+from cotenant.scheduling.prediction.interference import GpuActivity, PriorInterference
 
 SMALL, LARGE = (0.30, 2 * GiB), (0.70, 12 * GiB)
 
 
 def shown(*loads):
-    """SM activity that these show together, if they slow each other down as `ColdStart` says."""
-    slowdowns = ColdStart().slowdowns([Activity(None, smact, memory_bytes=size) for smact, size in loads])
+    """SM activity that these show together, if they slow each other down as `PriorInterference` says."""
+    slowdowns = PriorInterference().slowdowns([GpuActivity(None, smact, memory_bytes=size) for smact, size in loads])
     return sum(smact / slowdown for (smact, _), slowdown in zip(loads, slowdowns, strict=True))
 
 
@@ -21,21 +21,23 @@ def shown(*loads):
 def test_expectations_are_corrected_by_the_reading(truth):
     smact, size = SMALL
     measured = shown((0.2, GiB), (truth * smact, size))
-    assert told_apart(((0.2, GiB),), (SMALL,), measured) == pytest.approx(truth, rel=0.22)
+    assert attribute_activity(((0.2, GiB),), (SMALL,), measured) == pytest.approx(truth, rel=0.22)
 
 
 def test_slowing_each_other_down_is_taken_into_account():
     """The residue, what is read less what is known of the other, would make it a third smaller than it is."""
     measured = shown(LARGE, SMALL)
     assert measured - LARGE[0] < 0.8 * SMALL[0]
-    assert told_apart((LARGE,), (SMALL,), measured) == pytest.approx(1.0, abs=0.12)
+    assert attribute_activity((LARGE,), (SMALL,), measured) == pytest.approx(1.0, abs=0.12)
 
 
 def test_where_the_reading_says_little_the_expectation_stands():
     heavy = (0.8, 12 * GiB)
-    assert told_apart((), (heavy, heavy), 1.0) == pytest.approx(1.0, abs=0.12)
-    assert told_apart((heavy, heavy), (SMALL,), 0.97) == pytest.approx(1.0, abs=0.12), "0.1 would fit a little better"
+    assert attribute_activity((), (heavy, heavy), 1.0) == pytest.approx(1.0, abs=0.12)
+    assert attribute_activity((heavy, heavy), (SMALL,), 0.97) == pytest.approx(1.0, abs=0.12), (
+        "0.1 would fit a little better"
+    )
 
 
 def test_a_reading_that_nothing_explains_moves_it_as_far_as_is_likely():
-    assert 1.2 < told_apart((), (SMALL, SMALL), 1.0) < 4.0
+    assert 1.2 < attribute_activity((), (SMALL, SMALL), 1.0) < 4.0

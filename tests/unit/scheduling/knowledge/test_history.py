@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from builders import a_job, an_estimate
-from cotenant.core.job import Attempt, AttemptExit, OomEvidence, Queued, Spell
+from cotenant.core.job import Attempt, AttemptExit, CoRun, OomEvidence, Queued
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.knowledge.history import MOST_BESIDE, History
+from cotenant.scheduling.prediction.history import MAX_CO_RUN_RECORDS, WorkloadHistory
 
 OK = AttemptExit(exit_code=0, signal=None, reason="exited")
 FAILED = AttemptExit(exit_code=1, signal=None, reason="exited")
@@ -20,7 +20,7 @@ OOM = AttemptExit(
 )
 
 
-def ran(job_id=1, gib=8.0, seconds=600.0, end=OK, spells=(), script="a.py", **changes):
+def ran(job_id=1, gib=8.0, seconds=600.0, end=OK, co_runs=(), script="a.py", **changes):
     """A job whose only attempt has ended."""
     placement = Placement(job_id=job_id, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=10 * GiB)
     attempt = Attempt(
@@ -31,7 +31,7 @@ def ran(job_id=1, gib=8.0, seconds=600.0, end=OK, spells=(), script="a.py", **ch
         ended_at_s=seconds,
         exit=end,
         peak_observed_bytes={"GPU-0": int(gib * GiB)},
-        spells=tuple(spells),
+        co_runs=tuple(co_runs),
     )
     return replace(waits(job_id, script=script, **changes), attempts=(attempt,))
 
@@ -41,7 +41,7 @@ def waits(job_id=99, gib=10, script="a.py", **spec):
 
 
 def known(*jobs):
-    history = History()
+    history = WorkloadHistory()
     by_id = {each.id: each for each in jobs}
     for each in jobs:
         history.learn(each, by_id)
@@ -92,7 +92,7 @@ def test_other_work_is_not_known():
 
 
 def test_an_attempt_is_taken_in_once():
-    history = History()
+    history = WorkloadHistory()
     job = ran()
     assert history.learn(job, {1: job}) == "python /tmp/a.py"
     assert history.learn(job, {1: job}) is None
@@ -102,8 +102,16 @@ def test_an_attempt_is_taken_in_once():
 
 
 def test_activity_is_what_was_seen_alone_weighted_by_time():
-    long = ran(1, spells=[Spell(mates=(), seconds=90.0, smact=0.2, drama=0.1), Spell(mates=(7,), seconds=99, smact=1)])
-    short = ran(2, spells=[Spell(mates=(), seconds=30.0, smact=0.6), Spell(mates=(), seconds=29.0, smact=1.0)])
+    long = ran(
+        1,
+        co_runs=[
+            CoRun(neighbor_ids=(), seconds=90.0, smact=0.2, drama=0.1),
+            CoRun(neighbor_ids=(7,), seconds=99, smact=1),
+        ],
+    )
+    short = ran(
+        2, co_runs=[CoRun(neighbor_ids=(), seconds=30.0, smact=0.6), CoRun(neighbor_ids=(), seconds=29.0, smact=1.0)]
+    )
     activity = known(long, short).activity(waits())
     assert activity.smact == pytest.approx(0.3)
     assert activity.drama == pytest.approx(0.1)
@@ -112,10 +120,10 @@ def test_activity_is_what_was_seen_alone_weighted_by_time():
 
 
 def test_a_duration_is_the_one_alone():
-    alone = Spell(mates=(), seconds=100.0, smact=1.0)
-    victim = ran(1, seconds=300.0, spells=[alone])
-    bully = ran(2, seconds=300.0, spells=[alone], script="b.py")
-    shared = ran(3, seconds=300.0, spells=[Spell(mates=(2,), seconds=294.0)])
+    alone = CoRun(neighbor_ids=(), seconds=100.0, smact=1.0)
+    victim = ran(1, seconds=300.0, co_runs=[alone])
+    bully = ran(2, seconds=300.0, co_runs=[alone], script="b.py")
+    shared = ran(3, seconds=300.0, co_runs=[CoRun(neighbor_ids=(2,), seconds=294.0)])
     history = known(victim, bully)
     assert history.duration_s(waits()) == 300.0
     history.learn(shared, {2: bully, 3: shared})
@@ -124,56 +132,56 @@ def test_a_duration_is_the_one_alone():
 
 
 def test_the_slowdown_of_a_step_rate_is_learned():
-    alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
-    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
-    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=0.9, steps_hz=5.0)])
+    alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
+    other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.9, steps_hz=5.0)])
     history = known(alone, other)
     pair = [history.activity(alone), history.activity(other)]
-    before = history.fingerprints.slowdowns(pair)
+    before = history.interference.slowdowns(pair)
     history.learn(beside, {2: other, 3: beside})
-    after = history.fingerprints.slowdowns(pair)
+    after = history.interference.slowdowns(pair)
     assert before[0] < after[0] < 2.0
 
 
 def test_what_is_learned_of_a_small_gpu_is_beside_what_was_expected_of_it():
     """As slow as expected there: nothing is new. On the GPU that the law is of, it would be."""
     effects = {}
-    for card_bytes in (10 * GiB, None):
-        alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.3, steps_hz=10.0)])
-        other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    for gpu_memory_bytes in (10 * GiB, None):
+        alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.3, steps_hz=10.0)])
+        other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
         history = known(alone, other)
-        company = [history.activity(each)._replace(card_bytes=10 * GiB) for each in (alone, other)]
-        hz = 10.0 / history.fingerprints.slowdowns(company)[0]
-        beside = Spell(mates=(2,), seconds=60.0, smact=0.9, steps_hz=hz, card_bytes=card_bytes)
-        shared = ran(3, spells=[beside])
+        company = [history.activity(each)._replace(gpu_memory_bytes=10 * GiB) for each in (alone, other)]
+        hz = 10.0 / history.interference.slowdowns(company)[0]
+        beside = CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.9, steps_hz=hz, gpu_memory_bytes=gpu_memory_bytes)
+        shared = ran(3, co_runs=[beside])
         history.learn(shared, {2: other, 3: shared})
-        effects[card_bytes] = history.fingerprints.effects(history.activity(alone).workload)[0]
+        effects[gpu_memory_bytes] = history.interference.effects(history.activity(alone).workload)[0]
     assert effects[10 * GiB] == pytest.approx(0.0, abs=1e-9)
     assert effects[None] > 0.05
 
 
 @pytest.mark.parametrize(("smact", "slower"), [(0.5, True), (0.99, False)])
 def test_without_a_step_rate_the_activity_of_all_tells(smact, slower):
-    first = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
-    second = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
-    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=smact)])
+    first = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
+    second = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=smact)])
     history = known(first, second)
     pair = [history.activity(first), history.activity(second)]
-    before = history.fingerprints.slowdowns(pair)[0]
+    before = history.interference.slowdowns(pair)[0]
     history.learn(beside, {2: second, 3: beside})
-    assert (history.fingerprints.slowdowns(pair)[0] > before) == slower
+    assert (history.interference.slowdowns(pair)[0] > before) == slower
 
 
 def test_mates_that_are_forgotten_teach_nothing():
-    history = known(ran(1, spells=[Spell(mates=(5,), seconds=60.0, smact=0.9, steps_hz=1.0)]))
-    assert history.fingerprints.state() == {}
+    history = known(ran(1, co_runs=[CoRun(neighbor_ids=(5,), seconds=60.0, smact=0.9, steps_hz=1.0)]))
+    assert history.interference.state() == {}
 
 
 def test_the_state_comes_back():
-    alone = ran(1, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
-    other = ran(2, script="b.py", spells=[Spell(mates=(1,), seconds=60.0, smact=0.9)])
+    alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
+    other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(1,), seconds=60.0, smact=0.9)])
     history = known(alone, other)
-    again = History.restored(history.state())
+    again = WorkloadHistory.restored(history.state())
     assert again.state() == history.state()
     assert again.learn(alone, {1: alone}) is None, "it knows what it has taken in"
     job = replace(waits(), state=Queued(since_s=0.0))
@@ -184,16 +192,19 @@ def test_the_state_comes_back():
 
 
 def alone(hz, job_id=1, **changes):
-    return ran(job_id, spells=[Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=hz)], **changes)
+    return ran(job_id, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=hz)], **changes)
 
 
 def test_the_rate_of_the_same_attempt_alone_counts_first():
     """Earlier attempts may have counted something else: epochs, say."""
-    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
-    spells = [Spell(mates=(), seconds=60.0, smact=0.5, steps_hz=9.0), Spell(mates=(2,), seconds=60.0, steps_hz=6.0)]
-    job = ran(3, spells=spells)
+    other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
+    co_runs = [
+        CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=9.0),
+        CoRun(neighbor_ids=(2,), seconds=60.0, steps_hz=6.0),
+    ]
+    job = ran(3, co_runs=co_runs)
     history = known(alone(1000.0), other)
-    assert [each.slowdown for each in history.measured(job, spells)] == [None, 1.5]
+    assert [each.slowdown for each in history.measured(job, co_runs)] == [None, 1.5]
     history.learn(job, {2: other, 3: job})
     ((_, (seconds, steps_hz, slowdown)),) = history.record(job).beside.items()
     assert (seconds, steps_hz, slowdown) == (60.0, 6.0, 1.5)
@@ -201,37 +212,39 @@ def test_the_rate_of_the_same_attempt_alone_counts_first():
 
 @pytest.mark.parametrize("hz", [100.0, 0.1], ids=["many times as fast in company", "hundred times as slow"])
 def test_rates_that_cannot_be_of_the_same_steps_teach_nothing(hz):
-    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
-    beside = ran(3, spells=[Spell(mates=(2,), seconds=60.0, smact=0.99, steps_hz=hz)])
+    other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
+    beside = ran(3, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.99, steps_hz=hz)])
     history = known(alone(10.0), other)
-    before = history.fingerprints.state()
-    assert history.measured(beside, beside.attempts[0].spells)[0].slowdown is None
+    before = history.interference.state()
+    assert history.measured(beside, beside.attempts[0].co_runs)[0].slowdown is None
     history.learn(beside, {2: other, 3: beside})
-    assert history.fingerprints.state() == before
+    assert history.interference.state() == before
     assert history.record(beside).beside == {}
 
 
 def test_what_happened_in_each_company_is_kept_as_a_mean_and_the_shortest_forgotten():
     history = known(alone(10.0))
     jobs = {}
-    for number in range(2, 2 + MOST_BESIDE + 3):
-        mate = jobs[number] = ran(number, script=f"{number}.py", spells=[Spell(mates=(), seconds=60.0, smact=0.5)])
+    for number in range(2, 2 + MAX_CO_RUN_RECORDS + 3):
+        mate = jobs[number] = ran(
+            number, script=f"{number}.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)]
+        )
         history.learn(mate, jobs)
     for round_ in range(2):
-        for number in list(jobs)[: MOST_BESIDE + 3]:
-            spell = Spell(mates=(number,), seconds=30.0 + number, smact=0.9, steps_hz=5.0 - 3 * round_)
-            job = ran(100 * (round_ + 1) + number, spells=[spell])
+        for number in list(jobs)[: MAX_CO_RUN_RECORDS + 3]:
+            spell = CoRun(neighbor_ids=(number,), seconds=30.0 + number, smact=0.9, steps_hz=5.0 - 3 * round_)
+            job = ran(100 * (round_ + 1) + number, co_runs=[spell])
             history.learn(job, {**jobs, job.id: job})
     kept = history.record(waits()).beside
-    assert len(kept) == MOST_BESIDE
+    assert len(kept) == MAX_CO_RUN_RECORDS
     seconds, steps_hz, slowdown = kept["python /tmp/18.py"]
     assert (seconds, steps_hz, slowdown) == (96.0, 3.5, pytest.approx((2 + 5) / 2))
-    assert History.restored(history.state()).state() == history.state()
+    assert WorkloadHistory.restored(history.state()).state() == history.state()
 
 
 def test_time_of_a_simulated_server_teaches_as_much_in_less_of_ours():
-    brief = ran(1, seconds=2.0, spells=[Spell(mates=(), seconds=1.0, smact=0.4, steps_hz=600.0)])
-    slow, fast = History(), History(pace=60.0)
+    brief = ran(1, seconds=2.0, co_runs=[CoRun(neighbor_ids=(), seconds=1.0, smact=0.4, steps_hz=600.0)])
+    slow, fast = WorkloadHistory(), WorkloadHistory(pace=60.0)
     for history in (slow, fast):
         history.learn(brief, {1: brief})
     assert (slow.record(brief).smact, slow.record(brief).peaks_bytes) == (None, [])
@@ -239,18 +252,18 @@ def test_time_of_a_simulated_server_teaches_as_much_in_less_of_ours():
 
 
 def test_what_is_learned_of_activity_is_known_at_once():
-    history = History()
+    history = WorkloadHistory()
     assert history.activity(waits()).smact is None
     history.learn(alone(10.0), {})
     assert history.activity(waits()).smact == 0.5
 
 
 def test_a_pair_is_predicted_as_it_was_measured_after_a_few_times_together():
-    other = ran(2, script="b.py", spells=[Spell(mates=(), seconds=60.0, smact=0.8, steps_hz=10.0)])
+    other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.8, steps_hz=10.0)])
     history = known(alone(10.0), other)
     errors = []
     for number in range(3, 7):
-        job = ran(number, spells=[Spell(mates=(2,), seconds=60.0, smact=0.95, steps_hz=4.0)])
+        job = ran(number, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.95, steps_hz=4.0)])
         history.learn(job, {2: other, number: job})
         errors.append(abs(history.predicted(job, (2,), {2: other}) / 2.5 - 1.0))
     assert errors == sorted(errors, reverse=True)

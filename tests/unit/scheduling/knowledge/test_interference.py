@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.units import GiB, MiB
-from cotenant.scheduling.knowledge.interference import (
+from cotenant.scheduling.prediction.interference import (
     ASSUMED_SMACT,
-    READING_SPREAD,
-    Activity,
-    ColdStart,
-    Fingerprints,
+    MEASUREMENT_STD,
+    GpuActivity,
+    LearnedInterference,
+    PriorInterference,
     expected_smact,
-    within_the_sms,
+    limit_to_all_sms,
 )
 from cotenant.sim.traces.carma import measured_a100
 
@@ -24,7 +24,7 @@ PAIRS = Path(__file__).parents[3] / "../shared/data/carma/aegis/pairwise_a100.cs
 
 
 def a(smact, workload=None):
-    return Activity(workload=workload, smact=smact)
+    return GpuActivity(workload=workload, smact=smact)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def a(smact, workload=None):
     ],
 )
 def test_a_cold_start_goes_by_activity(smacts, slowdowns):
-    found = ColdStart().slowdowns([a(each) for each in smacts])
+    found = PriorInterference().slowdowns([a(each) for each in smacts])
     assert found == pytest.approx(slowdowns, abs=2e-4)
-    assert Fingerprints().slowdowns([a(each) for each in smacts]) == found
+    assert LearnedInterference().slowdowns([a(each) for each in smacts]) == found
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,20 @@ def test_activity_is_expected_from_memory(needed_mib, smact):
 
 
 def test_a_partner_with_large_kernels_costs_more_than_its_activity_says():
-    small, large = (Activity(None, 0.8, memory_bytes=gib * GiB) for gib in (4, 16))
-    assert ColdStart().slowdowns([a(0.1), small])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 0.5**0.791)
-    assert ColdStart().slowdowns([a(0.1), large])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
-    assert ColdStart().slowdowns([a(0.1), a(0.8)])[0] == pytest.approx(1 + 1.94 * 0.8**4.44), "memory not known"
+    small, large = (GpuActivity(None, 0.8, memory_bytes=gib * GiB) for gib in (4, 16))
+    assert PriorInterference().slowdowns([a(0.1), small])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 0.5**0.791)
+    assert PriorInterference().slowdowns([a(0.1), large])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
+    assert PriorInterference().slowdowns([a(0.1), a(0.8)])[0] == pytest.approx(1 + 1.94 * 0.8**4.44), "memory not known"
 
 
 def test_memory_counts_as_a_part_of_the_gpu():
     """The same batch has longer kernels on a smaller GPU. It is enough that one of them tells which GPU it is."""
-    on_small = Activity(None, 0.8, memory_bytes=4 * GiB, card_bytes=10 * GiB)
-    on_large = Activity(None, 0.8, memory_bytes=16 * GiB)
-    assert ColdStart().slowdowns([a(0.1), on_small]) == ColdStart().slowdowns([a(0.1), on_large])
-    newcomer = Activity(None, 0.8, memory_bytes=4 * GiB)
-    resident = Activity(None, 0.1, memory_bytes=GiB, card_bytes=10 * GiB)
-    assert ColdStart().slowdowns([resident, newcomer])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
+    on_small = GpuActivity(None, 0.8, memory_bytes=4 * GiB, gpu_memory_bytes=10 * GiB)
+    on_large = GpuActivity(None, 0.8, memory_bytes=16 * GiB)
+    assert PriorInterference().slowdowns([a(0.1), on_small]) == PriorInterference().slowdowns([a(0.1), on_large])
+    newcomer = GpuActivity(None, 0.8, memory_bytes=4 * GiB)
+    resident = GpuActivity(None, 0.1, memory_bytes=GiB, gpu_memory_bytes=10 * GiB)
+    assert PriorInterference().slowdowns([resident, newcomer])[0] == pytest.approx(1 + 0.868 * 0.8**2.565 * 2**0.791)
 
 
 def test_what_is_expected_is_what_measured_jobs_do():
@@ -83,46 +83,46 @@ def test_what_is_expected_is_what_measured_jobs_do():
 
 
 def test_together_they_need_no_more_than_all_sms():
-    slowed = within_the_sms([1.1, 1.1], [0.9, 0.9])
+    slowed = limit_to_all_sms([1.1, 1.1], [0.9, 0.9])
     assert sum(0.9 / each for each in slowed) == pytest.approx(1.0)
-    assert within_the_sms([1.1, 1.0], [0.3, 0.3]) == (1.1, 1.0)
+    assert limit_to_all_sms([1.1, 1.0], [0.3, 0.3]) == (1.1, 1.0)
 
 
 def test_what_is_observed_moves_victim_and_aggressor():
-    known = Fingerprints()
+    known = LearnedInterference()
     pair = [a(0.5, "mild"), a(0.5, "bully")]
     before = known.slowdowns(pair)
-    known.learn(pair, [2.0, 1.05], spread=READING_SPREAD)
+    known.learn(pair, [2.0, 1.05], spread=MEASUREMENT_STD)
     after = known.slowdowns(pair)
     assert before[0] < after[0] < 2.0
     elsewhere = known.slowdowns([a(0.5, "other"), a(0.5, "bully")])
-    assert elsewhere[0] > ColdStart().slowdowns([a(0.5), a(0.5)])[0], "the bully is known to others too"
+    assert elsewhere[0] > PriorInterference().slowdowns([a(0.5), a(0.5)])[0], "the bully is known to others too"
     assert elsewhere[1] < elsewhere[0]
 
 
 def test_many_readings_are_believed_and_one_more_hardly_moves_them():
-    known = Fingerprints()
+    known = LearnedInterference()
     pair = [a(0.5, "x"), a(0.5, "y")]
     for _ in range(50):
-        known.learn(pair, [1.6, None], spread=READING_SPREAD)
+        known.learn(pair, [1.6, None], spread=MEASUREMENT_STD)
     settled = known.slowdowns(pair)[0]
     assert settled == pytest.approx(1.6, rel=0.02)
-    known.learn(pair, [4.0, None], spread=READING_SPREAD)
+    known.learn(pair, [4.0, None], spread=MEASUREMENT_STD)
     assert known.slowdowns(pair)[0] == pytest.approx(settled, rel=0.05)
 
 
 @pytest.mark.parametrize("reading", [None, 0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_slowdown_teaches_nothing(reading):
-    known = Fingerprints()
-    known.learn([a(0.5, "x"), a(0.5, "y")], [reading, None], spread=READING_SPREAD)
+    known = LearnedInterference()
+    known.learn([a(0.5, "x"), a(0.5, "y")], [reading, None], spread=MEASUREMENT_STD)
     assert known.state() == {}
     assert known.version == 0
 
 
 def test_nobody_gets_faster_in_company():
-    known = Fingerprints()
+    known = LearnedInterference()
     for _ in range(20):
-        known.learn([a(0.1, "x"), a(0.1, "y")], [0.5, 0.5], spread=READING_SPREAD)
+        known.learn([a(0.1, "x"), a(0.1, "y")], [0.5, 0.5], spread=MEASUREMENT_STD)
     found = known.slowdowns([a(0.1, "x"), a(0.1, "y")])
     assert min(found) >= 1.0
     assert found == pytest.approx((1.0, 1.0), abs=1e-6)
@@ -130,15 +130,15 @@ def test_nobody_gets_faster_in_company():
 
 
 def test_work_without_a_key_is_nobody_in_particular():
-    known = Fingerprints()
-    known.learn([a(0.5), a(0.5, "y")], [3.0, None], spread=READING_SPREAD)
+    known = LearnedInterference()
+    known.learn([a(0.5), a(0.5, "y")], [3.0, None], spread=MEASUREMENT_STD)
     assert list(known.state()) == ["y"]
 
 
 def test_the_state_comes_back():
-    known = Fingerprints()
-    known.learn([a(0.5, "x"), a(0.7, "y")], [1.5, 1.1], spread=READING_SPREAD)
-    again = Fingerprints.restored(known.state())
+    known = LearnedInterference()
+    known.learn([a(0.5, "x"), a(0.7, "y")], [1.5, 1.1], spread=MEASUREMENT_STD)
+    again = LearnedInterference.restored(known.state())
     pair = [a(0.4, "y"), a(0.6, "x")]
     assert again.slowdowns(pair) == known.slowdowns(pair)
     assert again.state() == known.state()
@@ -160,11 +160,11 @@ def test_measured_pairs_teach_pairs_that_were_left_out():
     cold, learned = [], []
     for seed in range(5):
         random.Random(seed).shuffle(rows)
-        known = Fingerprints()
+        known = LearnedInterference()
         for first, second, *observed in rows[20:]:
-            known.learn([first, second], observed, spread=READING_SPREAD)
+            known.learn([first, second], observed, spread=MEASUREMENT_STD)
         for first, second, *observed in rows[:20]:
-            for errors, predictor in ((cold, ColdStart()), (learned, known)):
+            for errors, predictor in ((cold, PriorInterference()), (learned, known)):
                 found = predictor.slowdowns([first, second])
                 errors += [abs(max(1.0, true) / each - 1) for each, true in zip(found, observed, strict=True)]
     assert statistics.median(learned) < 0.85 * statistics.median(cold)

@@ -8,9 +8,9 @@ import math
 import pytest
 
 from builders import a_job
-from cotenant.core.events import ObservedBytes
+from cotenant.core.events import AttemptSample
 from cotenant.core.gpu import GpuProcess, GpuSample
-from cotenant.scheduling.knowledge.usage import Meter
+from cotenant.scheduling.telemetry.usage import UsageMeter
 
 JOBS = {each: a_job(each, command=("python", f"{each}.py")) for each in (1, 2, 3)}
 NAN = math.nan
@@ -20,7 +20,7 @@ class Card:
     """One GPU, read by a meter; times in seconds, power in W."""
 
     def __init__(self, *watched, alone=None, pace=1.0, stale_after_s=5.0):
-        self.meter = Meter(stale_after_s=stale_after_s, pace=pace, smact_of=lambda job: (alone or {}).get(job.id))
+        self.meter = UsageMeter(stale_after_s=stale_after_s, pace=pace, smact_of=lambda job: (alone or {}).get(job.id))
         for each in watched or (1, 2, 3):
             self.meter.watch((each, 1))
 
@@ -28,7 +28,7 @@ class Card:
         """A reading with the jobs `who` there, 100 bytes each, and what the driver tells of their SM times."""
         sm = sm or {}
         present = [
-            ObservedBytes(job_id=each, attempt=1, gpu_uuid="GPU-0", used_bytes=100, sm=sm.get(each)) for each in who
+            AttemptSample(job_id=each, attempt=1, gpu_uuid="GPU-0", used_bytes=100, sm=sm.get(each)) for each in who
         ]
         processes = [GpuProcess(pid=each, used_bytes=100, sm=sm.get(each)) for each in who]
         processes += [GpuProcess(pid=99, used_bytes=9, sm=other_sm)] if others else []
@@ -45,7 +45,7 @@ def test_a_job_alone_has_all_of_it():
     card.read(1.0, (1,), power_w=200.0, energy_j=1300.0, smact=0.4)
     card.read(3.0, (1,), power_w=200.0, energy_j=1700.0, smact=0.4)
     usage = card.meter.usage((1, 1))
-    assert (usage.gpu_s, usage.part_s, usage.byte_s, usage.metered_s) == (3.0, 3.0, 300.0, 3.0)
+    assert (usage.gpu_s, usage.gpu_share_s, usage.byte_s, usage.metered_s) == (3.0, 3.0, 300.0, 3.0)
     assert (usage.energy_j, usage.idle_energy_j) == (700.0, 150.0), "50 W for 3 s is what it draws without work"
     assert usage.power_w == pytest.approx(700 / 3)
     assert usage.smact == pytest.approx(0.4)
@@ -70,7 +70,7 @@ def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(told, alone, shar
     assert [each.idle_energy_j for each in usages] == [40.0, 40.0], "40 W for 2 s, half each"
     assert [each.energy_j for each in usages] == pytest.approx([40.0 + 400.0 * each for each in shares])
     assert [each.smact and round(each.smact, 6) for each in usages] == list(smacts)
-    assert [each.part_s for each in usages] == [1.0, 1.0]
+    assert [each.gpu_share_s for each in usages] == [1.0, 1.0]
 
 
 def test_strangers_take_their_part_and_nobody_is_charged_with_it():
@@ -185,5 +185,5 @@ def test_the_parts_add_up_to_what_the_gpu_used():
         card.read(float(second), who, sm={each: 0.1 * each for each in who}, energy_j=joules, smact=0.5)
     usages = [card.meter.usage((each, 1)) for each in (1, 2, 3)]
     assert sum(each.energy_j for each in usages) == pytest.approx(joules)
-    assert sum(each.part_s for each in usages) == pytest.approx(20.0)
+    assert sum(each.gpu_share_s for each in usages) == pytest.approx(20.0)
     assert sum(each.sm_s for each in usages) == pytest.approx(10.0)

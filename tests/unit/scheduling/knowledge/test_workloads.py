@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from builders import a_spec
-from cotenant.scheduling.knowledge.workloads import workload_key
+from cotenant.scheduling.prediction.workloads import workload_key
 
 
 def key(*command, workdir="/home/ann"):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cotenant.scheduling.placing.buckets import MOST_IN_BUCKET, Buckets
+from cotenant.scheduling.placement.sorted_buckets import MAX_IN_BUCKET, SortedBuckets
 
 MOST = 40 * 2**30
 
@@ -16,11 +16,11 @@ def in_order(keys: dict[int, int], start: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("different", [1, 3, 200])
-@pytest.mark.parametrize("places", [3, MOST_IN_BUCKET, 6 * MOST_IN_BUCKET])
+@pytest.mark.parametrize("places", [3, MAX_IN_BUCKET, 6 * MAX_IN_BUCKET])
 def test_as_a_plain_sort(different: int, places: int) -> None:
     rng = random.Random(different * places)
     choices = [0, MOST, *[rng.randrange(MOST) for _ in range(different)]][-different:]
-    buckets, keys = Buckets(), {}
+    buckets, keys = SortedBuckets(), {}
     for turn in range(8 * places):
         place = rng.randrange(places)
         if rng.random() < (0.7 if turn > 6 * places else 0.2):
@@ -39,16 +39,16 @@ def test_as_a_plain_sort(different: int, places: int) -> None:
 
 def test_equal_keys_are_cut_too() -> None:
     """Twenty-five thousand idle GPUs have the same key: none of them waits for a list of all."""
-    buckets = Buckets()
-    for place in range(50 * MOST_IN_BUCKET):
+    buckets = SortedBuckets()
+    for place in range(50 * MAX_IN_BUCKET):
         buckets.put(place, 7)
-    assert max(len(each) for each in buckets._buckets) <= MOST_IN_BUCKET
-    assert list(buckets.walk(7)) == list(range(50 * MOST_IN_BUCKET))
+    assert max(len(each) for each in buckets._buckets) <= MAX_IN_BUCKET
+    assert list(buckets.walk(7)) == list(range(50 * MAX_IN_BUCKET))
     assert list(buckets.walk(8)) == []
 
 
 def test_none_left() -> None:
-    buckets = Buckets()
+    buckets = SortedBuckets()
     buckets.put(5, 1)
     buckets.drop(5)
     buckets.drop(5)

@@ -10,19 +10,18 @@ import pytest
 
 from builders import a_job, a_resident, a_snapshot
 from cotenant.core.units import GiB
-from cotenant.scheduling import orders, scores
-from cotenant.scheduling.ledger import Need
-from cotenant.scheduling.placing import searches
-from cotenant.scheduling.placing.gangs import Servers, in_fewest_servers
-from cotenant.scheduling.placing.rankings import ranking
-from cotenant.scheduling.placing.views import EMPTY, GpuView
-from cotenant.scheduling.placing.waiting import Entry, Kind
+from cotenant.scheduling.placement import fallback_search, orders, scores
+from cotenant.scheduling.placement.gpu_index import make_index
+from cotenant.scheduling.placement.gpu_view import EMPTY, GpuView
+from cotenant.scheduling.placement.memory_demand import MemoryDemand
+from cotenant.scheduling.placement.node_packing import NodeIndex, pack_fewest_nodes
+from cotenant.scheduling.placement.pending_queue import DemandClass, PendingJob
+from cotenant.scheduling.placement.ranked import Ranked
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.ranked import Ranked
 
 SCORES = (
     scores.first,
-    scores.next_in_turn,
+    scores.round_robin,
     scores.most_available_memory,
     scores.least_available_memory,
     scores.least_active,
@@ -56,8 +55,8 @@ def places(chosen) -> list[int]:
 )
 def test_equals_are_taken_from_the_fewest_servers(servers, count, chosen):
     among = views(*servers)
-    assert places(in_fewest_servers([("alike", each) for each in among], count)) == chosen
-    free = Servers(among)
+    assert places(pack_fewest_nodes([("alike", each) for each in among], count)) == chosen
+    free = NodeIndex(among)
     for each in among:
         free.file(each.place, is_free=True)
     assert places(free.best(count)) == chosen
@@ -65,12 +64,12 @@ def test_equals_are_taken_from_the_fewest_servers(servers, count, chosen):
 
 def test_what_the_policy_likes_better_comes_first_and_draws_the_others_to_its_server():
     a, b, c, d = views("a", "b", "b", "a")
-    assert places(in_fewest_servers([(1, c), (2, a), (2, b), (2, d)], 2)) == [2, 1]
+    assert places(pack_fewest_nodes([(1, c), (2, a), (2, b), (2, d)], 2)) == [2, 1]
 
 
 def test_one_server_is_taken_in_order():
     among = views("", "", "", "")
-    assert places(in_fewest_servers([(0, each) for each in among], 3)) == [0, 1, 2]
+    assert places(pack_fewest_nodes([(0, each) for each in among], 3)) == [0, 1, 2]
 
 
 def test_it_is_the_fewest_of_all_choices_that_are_as_good():
@@ -79,7 +78,7 @@ def test_it_is_the_fewest_of_all_choices_that_are_as_good():
         among = views(*[rng.choice("abcd") for _ in range(rng.randint(2, 8))])
         keys = sorted(rng.choice([1, 1, 1, 2, 3]) for _ in among)
         count = rng.randint(1, len(among))
-        chosen = in_fewest_servers(zip(keys, among, strict=True), count)
+        chosen = pack_fewest_nodes(zip(keys, among, strict=True), count)
         assert sorted(keys[each.place] for each in chosen) == keys[:count]
         fewest = min(
             len({each.server for each in choice})
@@ -92,13 +91,13 @@ def test_it_is_the_fewest_of_all_choices_that_are_as_good():
 def test_gpus_that_are_taken_and_given_back_are_counted():
     rng = random.Random(9)
     among = views(*"aabbbbccccccd")
-    free, known = set(), Servers(among)
+    free, known = set(), NodeIndex(among)
     for _ in range(300):
         place = rng.randrange(len(among))
         free ^= {place}
         known.file(place, is_free=place in free)
         count = rng.randint(1, 6)
-        expected = in_fewest_servers([(0, among[each]) for each in sorted(free)], count)
+        expected = pack_fewest_nodes([(0, among[each]) for each in sorted(free)], count)
         assert places(known.best(count)) == places(expected)
 
 
@@ -110,12 +109,12 @@ def test_many_gpus_give_the_answer_of_a_plain_loop(score, policy, together):
     match = create(policy).match if policy else None
     servers = [rng.choice("abcde") for _ in range(24)]
     among = views(*sorted(servers)) if together else views(*servers)
-    orders_of = [ranking(among, score, match, loop_up_to=each) for each in (0, 10**9)]
+    orders_of = [make_index(among, score, match, linear_scan_max_gpus=each) for each in (0, 10**9)]
     for _ in range(200):
         view = rng.choice(among)
         residents = tuple(a_resident(rng.choice([4, 8]), job_id=each) for each in range(rng.choice([0, 0, 1, 2])))
-        view.tell(a_gpu_of(view.server, view.place, residents=residents, smact=rng.choice([0.1, 0.4])))
-        view.signature = match.signature(view) if match else None
+        view.refresh(a_gpu_of(view.server, view.place, residents=residents, smact=rng.choice([0.1, 0.4])))
+        view.gpu_class = match.gpu_class(view) if match else None
         eligible = rng.random() < 0.7
         count, least = rng.choice([1, 2, 3, 5]), rng.choice([0, 0, 30]) * GiB
         profile = match.profile(a_job(1, 8), create(policy).placer()._facts) if match else None
@@ -129,7 +128,7 @@ def test_many_gpus_give_the_answer_of_a_plain_loop(score, policy, together):
 
 
 def test_gpus_kept_for_a_gang_are_of_one_server():
-    policy = Ranked(name="test", order=orders.fifo, score=scores.first, keep_after_s=600.0)
+    policy = Ranked(name="test", order=orders.fifo, score=scores.first, reserve_after_s=600.0)
     placer = policy.placer()
     for place, server in enumerate("abbb"):
         placer.update(a_gpu_of(server, place, residents=(a_resident(30, job_id=100 + place),)))
@@ -153,8 +152,10 @@ def test_policies_place_gangs_in_one_server_where_they_can(policy):
 
 def test_so_do_looks_at_every_gpu():
     policy = Ranked(name="test", order=orders.fifo, score=scores.first)
-    entry = Entry(a_job(1, 8, gpus=2), (0.0,), Kind(Need(gpus=2, bytes=GiB, at_once=True), None))
-    assert places(searches.busy_too(policy, entry, views("a", "b", "b"), 0.0)) == [1, 2]
+    entry = PendingJob(
+        a_job(1, 8, gpus=2), (0.0,), DemandClass(MemoryDemand(gpus=2, bytes=GiB, ignores_activity=True), None)
+    )
+    assert places(fallback_search.include_busy(policy, entry, views("a", "b", "b"), 0.0)) == [1, 2]
     for each in (among := views("a", "b", "b")):
         each.filed = EMPTY
-    assert places(searches.instances(policy, entry, among, 0.0)) == [1, 2]
+    assert places(fallback_search.mig_instances(policy, entry, among, 0.0)) == [1, 2]

@@ -9,10 +9,10 @@ import pytest
 from builders import a_gpu, a_job, a_snapshot
 from cotenant.core.events import AttemptExited, JobCancelled, Stop
 from cotenant.core.job import AttemptExit, Queued
-from cotenant.core.placement import Placement, Wait
+from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.explain import who
-from cotenant.scheduling.placing.asking import Asking
+from cotenant.scheduling.explain import name_neighbors
+from cotenant.scheduling.placement.snapshot_adapter import SnapshotPolicyAdapter
 from cotenant.scheduling.policies import create
 from managers import OK, WorkingLife, launches
 
@@ -24,25 +24,25 @@ def test_a_job_that_outgrows_its_promise_is_reported_and_counts_with_what_it_tak
     life.pass_(60)
     assert life.manager.explain(1).reason == "runs on GPU 0 (time-sliced), 8.0 GiB promised, outgrown: 30.0 GiB seen"
     assert life.submit(2, gib=11) == []
-    assert life.manager.explain(2).verdicts[0].reason == "needs 11.0 GiB, 10.0 GiB available"
+    assert life.manager.explain(2).rejections[0].reason == "needs 11.0 GiB, 10.0 GiB available"
 
 
 def test_readings_that_go_stale_between_samples_admit_nobody():
-    life = WorkingLife(gpus=2, policy=create("first-fit", {"settle_s": 0}), stale_after_s=5.0)
+    life = WorkingLife(gpus=2, policy=create("first-fit", {"warmup_s": 0}), stale_after_s=5.0)
     assert life.submit(1)
     life.at_s += 6.0
     assert life.submit(2) == []
-    assert life.manager.explain(2).verdicts[0].rule == "fresh_telemetry"
+    assert life.manager.explain(2).rejections[0].rule == "stale_telemetry"
     assert launches(life.pass_(1)) == [2]
 
 
 def test_a_clock_that_is_set_back_makes_readings_old():
-    life = WorkingLife(gpus=2, policy=create("first-fit", {"settle_s": 0}), stale_after_s=5.0)
+    life = WorkingLife(gpus=2, policy=create("first-fit", {"warmup_s": 0}), stale_after_s=5.0)
     life.pass_(30)
     assert life.submit(1)
     life.at_s = 3.0
     assert life.submit(2) == []
-    assert life.manager.explain(2).verdicts[0].rule == "fresh_telemetry"
+    assert life.manager.explain(2).rejections[0].rule == "stale_telemetry"
     assert launches(life.pass_(1)) == [2]
 
 
@@ -71,8 +71,8 @@ def replace_exit(life, job_id):
 
 
 def test_a_time_slot_ends_when_others_wait():
-    life = WorkingLife(policy="exclusive", slot_grace_s=100.0)
-    life.submit(1, slot_s=60.0)
+    life = WorkingLife(policy="exclusive", time_slice_grace_s=100.0)
+    life.submit(1, time_slice_s=60.0)
     life.start(1)
     assert life.pass_(90) == []
     life.submit(2)
@@ -82,7 +82,7 @@ def test_a_time_slot_ends_when_others_wait():
     assert launches(life.end(1, AttemptExit(exit_code=0, signal=None, reason="stopped"))) == [2]
     job = life.manager.jobs[1]
     assert job.state == Queued(since_s=life.at_s, reason="its time slot was over")
-    assert job.attempts_forgiven == 1
+    assert job.uncounted_attempts == 1
 
 
 class Odd:
@@ -94,11 +94,11 @@ class Odd:
         *others, last = queue
         gpu = server.gpus[-1]
         if gpu.residents or gpu.available_bytes is None:
-            return [Wait(job_id=each.id, reason="taken") for each in queue]
+            return [Deferral(job_id=each.id, reason="taken") for each in queue]
         place = Placement(
             job_id=last.id, gpu_uuids=(gpu.gpu.uuid,), sharing="exclusive", promised_bytes=gpu.available_bytes
         )
-        return [*(Wait(job_id=each.id, reason="not the last") for each in others), place]
+        return [*(Deferral(job_id=each.id, reason="not the last") for each in others), place]
 
 
 def test_a_policy_that_only_decides_is_asked():
@@ -113,7 +113,7 @@ def test_a_policy_that_only_decides_is_asked():
 
 
 def test_one_that_is_asked_counts_what_it_gave_away():
-    asked = Asking(Odd())
+    asked = SnapshotPolicyAdapter(Odd())
     asked.update(a_snapshot(0))
     for each in (1, 2):
         asked.add(a_job(each, at_s=float(each)))
@@ -162,4 +162,4 @@ def test_jobs_of_other_users_have_no_id():
     ],
 )
 def test_who_is_there(mates, words):
-    assert who(mates) == words
+    assert name_neighbors(mates) == words

@@ -30,7 +30,7 @@ def test_work_that_could_not_be_estimated_shares_after_it_ran_once():
 
 
 def test_a_job_that_waits_is_placed_by_what_a_mate_teaches():
-    life = WorkingLife(policy=create("first-fit", {"settle_s": 0}))
+    life = WorkingLife(policy=create("first-fit", {"warmup_s": 0}))
     life.submit(1, gib=None)
     life.start(1)
     life.submit(2, gib=20, script="b.py")
@@ -62,8 +62,8 @@ def test_what_a_resident_does_is_known_from_its_own_time_alone():
     life.start(2)
     life.smact = 0.9
     life.pass_(60)
-    mates = life.manager.snapshot(life.at_s).gpus[0].residents
-    assert [each.smact for each in mates] == [pytest.approx(0.3), None]
+    neighbor_ids = life.manager.snapshot(life.at_s).gpus[0].residents
+    assert [each.smact for each in neighbor_ids] == [pytest.approx(0.3), None]
 
 
 def test_time_together_is_kept_apart():
@@ -77,11 +77,11 @@ def test_time_together_is_kept_apart():
     life.end(3)
     life.pass_(60)
     life.end(2)
-    spells = {each.mates: each for each in life.manager.jobs[2].attempts[0].spells}
-    assert set(spells) == {(3,), ()}
-    assert spells[3,].seconds == pytest.approx(45.0, abs=1.5), "the first 15 s of a resident are left out"
-    assert spells[3,].steps_hz == pytest.approx(5.0)
-    assert spells[()].seconds == pytest.approx(60.0, abs=1.5)
+    co_runs = {each.neighbor_ids: each for each in life.manager.jobs[2].attempts[0].co_runs}
+    assert set(co_runs) == {(3,), ()}
+    assert co_runs[3,].seconds == pytest.approx(45.0, abs=1.5), "the first 15 s of a resident are left out"
+    assert co_runs[3,].steps_hz == pytest.approx(5.0)
+    assert co_runs[()].seconds == pytest.approx(60.0, abs=1.5)
 
 
 def test_a_job_of_several_gpus_is_told_of_once():
@@ -90,7 +90,7 @@ def test_a_job_of_several_gpus_is_told_of_once():
     life.start(1)
     life.pass_(60)
     life.end(1)
-    (spell,) = life.manager.jobs[1].attempts[0].spells
+    (spell,) = life.manager.jobs[1].attempts[0].co_runs
     assert spell.seconds == pytest.approx(45.0, abs=1.5)
 
 
@@ -123,12 +123,12 @@ def test_how_a_job_fares_beside_others_is_told():
     life.pass_(30)
     assert ", beside job 4: 1.25 times as long measured, " in life.manager.explain(3).reason
     life.end(4)
-    (spell,) = [each for each in life.manager.beside(life.manager.jobs[3], 1) if each.mates]
-    assert (spell.mates, spell.slowdown) == ((4,), 1.25)
-    assert spell.card_bytes == 40 * GiB
+    (spell,) = [each for each in life.manager.beside(life.manager.jobs[3], 1) if each.neighbor_ids]
+    assert (spell.neighbor_ids, spell.slowdown) == ((4,), 1.25)
+    assert spell.gpu_memory_bytes == 40 * GiB
     life.end(3)
     kept = life.kept[-1]
-    assert [each.slowdown for each in kept.spells if each.mates] == [1.25]
+    assert [each.slowdown for each in kept.co_runs if each.neighbor_ids] == [1.25]
     assert kept.usage.gpu_s == pytest.approx(31.0, abs=2.0)
     assert life.manager.usage(life.manager.jobs[3], 1) == kept.usage
 
@@ -146,18 +146,18 @@ def test_what_was_seen_of_live_attempts_survives_a_restart():
     again = Manager(life.policy, life.config)
     again.restore(life.kept)
     assert again.usage(again.jobs[2], 1) is None
-    again.watch_on(json.loads(json.dumps(before.watched())))
+    again.restore_telemetry(json.loads(json.dumps(before.watched())))
     life.manager = again
     life.pass_(1)
     assert again.usage(again.jobs[2], 1).gpu_s == before.usage(before.jobs[2], 1).gpu_s + 1.0
     life.end(2)
     attempt = life.manager.jobs[2].attempts[0]
     assert attempt.peak_observed_bytes == {"GPU-0": 7 * GiB}, "not what it holds by now"
-    assert attempt.spells[0].seconds == pytest.approx(50.0, abs=2.0)
-    assert attempt.spells[0].steps_hz == pytest.approx(10.0)
+    assert attempt.co_runs[0].seconds == pytest.approx(50.0, abs=2.0)
+    assert attempt.co_runs[0].steps_hz == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("state", [{}, {"meter": {}}, {"meter": {"usage": [], "last": {}, "idle_w": {}}, "seen": [3]}])
 def test_a_state_that_is_none_is_refused(state):
     with pytest.raises((ValueError, TypeError, KeyError)):
-        WorkingLife().manager.watch_on(state)
+        WorkingLife().manager.restore_telemetry(state)

@@ -9,7 +9,7 @@ import pytest
 from builders import a_resident, a_snapshot
 from cotenant.core.gpu import GpuSample
 from cotenant.core.units import GiB
-from cotenant.scheduling.placing.views import GpuView, Newcomer
+from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 
 
 def a_view(*residents, smact=(0.1, 0.9)) -> GpuView:
@@ -19,9 +19,9 @@ def a_view(*residents, smact=(0.1, 0.9)) -> GpuView:
 
 
 def test_activity_is_that_since_a_newcomer_was_seen_and_again_that_of_before_once_it_has_left():
-    view = a_view(a_resident(8, job_id=1, seen_at_s=0.0))
+    view = a_view(a_resident(8, job_id=1, first_active_at_s=0.0))
     assert view.smact == pytest.approx(0.5)
-    view.take(Newcomer(2, 8 * GiB, "time-sliced", 5.0))
+    view.take(NewResident(2, 8 * GiB, "time-sliced", 5.0))
     assert view.smact == pytest.approx(0.5)
     view.see(2, 10.0)
     assert view.smact == pytest.approx(0.9)
@@ -32,7 +32,7 @@ def test_activity_is_that_since_a_newcomer_was_seen_and_again_that_of_before_onc
 def test_activity_is_that_of_the_newest_reading():
     view = a_view(smact=(0.1,))
     assert view.smact == 0.1
-    view.tell(a_view(smact=(0.7,)).snapshot)
+    view.refresh(a_view(smact=(0.7,)).snapshot)
     assert view.smact == 0.7
 
 

@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 
 from cotenant.core.errors import UsageError
+from cotenant.reporting.charts import Bar, Line, Point, Strip, bars, lines, number, scatter, strips
 from cotenant.sim import cluster, traces
-from cotenant.sim.evaluate import Setting, evaluate
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.evaluation import Experiment, evaluate
 from cotenant.sim.report.over_time import over_time, unit_of
 from cotenant.sim.report.page import Limits, html, limits_of, summary, write_report
-from cotenant.sim.report.svg import Bar, Line, Point, Strip, bars, lines, number, scatter, strips
-from cotenant.sim.world.config import WorldConfig
 
 
 @pytest.fixture(scope="module")
 def evaluation():
     trace = traces.load("t1")
     some = trace.changed([trace[i] for i in range(10)], name="t1 <first ten>")
-    setting = Setting(trace=some, cluster=cluster.parse("2xA100-40GB"), config=WorldConfig(record=True))
+    setting = Experiment(trace=some, cluster=cluster.parse("2xA100-40GB"), config=SimulationConfig(record=True))
     return evaluate(setting, ["exclusive", "carma"], bootstrap=3)
 
 
@@ -62,8 +62,8 @@ def test_axes_have_a_unit_that_suits(longest_s, unit):
 def test_a_run_of_seconds_is_drawn_in_seconds():
     trace = traces.load("t1")
     jobs = [replace(trace[i], submit_s=float(i), duration_s=10.0) for i in range(3)]
-    config = WorldConfig(record=True)
-    setting = Setting(trace=trace.changed(jobs), cluster=cluster.parse("2xA100-40GB"), config=config)
+    config = SimulationConfig(record=True)
+    setting = Experiment(trace=trace.changed(jobs), cluster=cluster.parse("2xA100-40GB"), config=config)
     page = html(evaluate(setting, ["exclusive"]), LIMITS)
     assert "Makespan, seconds" in page
     assert "JCT, seconds" in page
@@ -92,8 +92,8 @@ def test_limits_without_a_bound():
 
 
 def test_mig_clusters_have_no_bound(evaluation):
-    setting = Setting(
-        trace=evaluation.setting.trace, cluster=cluster.parse("2xA100-40GB/4g.20gb+3g.20gb"), config=WorldConfig()
+    setting = Experiment(
+        trace=evaluation.setting.trace, cluster=cluster.parse("2xA100-40GB/4g.20gb+3g.20gb"), config=SimulationConfig()
     )
     found = limits_of(evaluate(setting, ["exclusive"]), tries=1)
     assert found.bound_s is None
@@ -151,13 +151,13 @@ def test_powers_of_ten_are_as_far_apart_as_each_other():
 def test_many_gpus_are_drawn_as_groups_of_neighbors():
     trace = traces.load("t1")
     some = trace.changed([trace[i] for i in range(3)])
-    setting = Setting(trace=some, cluster=cluster.parse("40xA100-40GB"), config=WorldConfig(record=True))
+    setting = Experiment(trace=some, cluster=cluster.parse("40xA100-40GB"), config=SimulationConfig(record=True))
     found = evaluate(setting, ["exclusive"])
     page = over_time(found, {"exclusive": "base"})
     assert "SM activity of every GPU over time, 40 in 16 groups" in page
     assert page.count(">GPUs 0 to 1<") == 1
     assert page.count(">GPUs 37 to 39<") == 1
-    unrecorded = Setting(trace=some, cluster=setting.cluster, config=WorldConfig())
+    unrecorded = Experiment(trace=some, cluster=setting.cluster, config=SimulationConfig())
     assert over_time(evaluate(unrecorded, ["exclusive"]), {}) == ""
 
 

@@ -9,12 +9,12 @@ import pytest
 from cotenant.core.units import GiB
 from cotenant.scheduling.policies import create
 from cotenant.sim import cluster
+from cotenant.sim.engine import observations as world_shown
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.engine.observations import Observations
+from cotenant.sim.engine.sim_gpu import SimGpu
 from cotenant.sim.power import power_model
-from cotenant.sim.run import simulate
-from cotenant.sim.world import shown as world_shown
-from cotenant.sim.world.card import Card
-from cotenant.sim.world.config import WorldConfig
-from cotenant.sim.world.shown import Shown
+from cotenant.sim.simulate import simulate
 from worlds import NO_DELAY, Eager, Halves, a_profile, a_trace
 
 
@@ -25,7 +25,7 @@ def test_readings_are_means_of_what_was_and_promises_count():
     second = eager.seen[1]
     assert second.at_s == 20.5
     resident = second.gpus[0].residents[0]
-    assert (resident.promised_bytes, resident.observed_bytes, resident.seen_at_s) == (8 * GiB, 8 * GiB, 0.0)
+    assert (resident.promised_bytes, resident.observed_bytes, resident.first_active_at_s) == (8 * GiB, 8 * GiB, 0.0)
     readings = {each.at_s: each.smact for each in second.gpus[0].samples}
     assert max(readings) == 20.0
     assert readings[20.0] == pytest.approx(0.6)
@@ -45,12 +45,12 @@ def test_a_reading_that_spans_a_change_is_a_mean_of_both_sides():
     assert readings[12.0] == pytest.approx(0.4)
 
 
-def shown_on_a_cluster(config: WorldConfig = NO_DELAY) -> tuple[Shown, list[Card], list[float]]:
+def shown_on_a_cluster(config: SimulationConfig = NO_DELAY) -> tuple[Observations, list[SimGpu], list[float]]:
     """On 100 GPUs, of which there are two; and the times at which it wants to be woken."""
     wakes: list[float] = []
     slots = cluster.parse("2xA100-40GB").slots
-    cards = [Card(each, power_model(each.gpu_type), record=False) for each in slots]
-    return Shown(create("most-memory").placer(), wakes.append, config, gpus=100), cards, wakes
+    cards = [SimGpu(each, power_model(each.gpu_type), record=False) for each in slots]
+    return Observations(create("most-memory").placer(), wakes.append, config, gpus=100), cards, wakes
 
 
 def test_a_policy_that_should_have_been_woken_is_asked_at_the_next_event():
@@ -109,7 +109,7 @@ def test_a_gpu_that_changed_earlier_is_looked_at_earlier_however_late_others_are
 
 
 def test_on_a_cluster_a_job_that_comes_finds_what_was_seen_while_nobody_waited(monkeypatch):
-    monkeypatch.setattr(world_shown, "FULL_READINGS_UP_TO", 0)
+    monkeypatch.setattr(world_shown, "MAX_GPUS_WITH_READINGS", 0)
     trace = a_trace((0, 100, 1, a_profile(smact=0.9)), (60, 100, 1, a_profile(smact=0.9)))
     found = simulate(trace, cluster.parse("1xA100-40GB"), "most-memory", config=NO_DELAY, interference=Halves())
     assert list(found.start_s) == [0.0, 100.0]

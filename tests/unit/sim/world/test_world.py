@@ -7,23 +7,23 @@ import math
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.scheduling.knowledge.history import History
-from cotenant.scheduling.placing.asking import at_work
+from cotenant.scheduling.placement.snapshot_adapter import make_placer
 from cotenant.scheduling.policies import create
+from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.sim import cluster
-from cotenant.sim.jobs import Trace, TraceJob
-from cotenant.sim.knowledge import JobMaker
-from cotenant.sim.learner import Learner
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.engine.history_feed import HistoryFeed
+from cotenant.sim.engine.simulation import COMPLETED, FAILED, NEVER_STARTED, OUT_OF_MEMORY, Simulation
+from cotenant.sim.memory_source import JobFactory
 from cotenant.sim.power import power_model
-from cotenant.sim.run import simulate
-from cotenant.sim.world.config import WorldConfig
-from cotenant.sim.world.world import COMPLETED, FAILED, NEVER, OUT_OF_MEMORY, World
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import Trace, TraceJob
 from worlds import NO_DELAY, Halves, a_profile, a_trace, run_eager
 
 
 def test_alone_a_job_takes_its_time_and_its_launch_delay_is_part_of_it():
     trace = a_trace((5.0, 100.0, 1, a_profile()))
-    found = run_eager(trace, config=WorldConfig())
+    found = run_eager(trace, config=SimulationConfig())
     assert found.end_s[0] == pytest.approx(105.0)
     assert found.outcome[0] == COMPLETED
     assert 0 < found.totals[0].active_s < found.totals[0].busy_s == pytest.approx(100.0)
@@ -47,7 +47,7 @@ def test_company_slows_both_and_the_survivor_speeds_up():
     ],
 )
 def test_a_gang_over_several_servers_is_slower_if_that_costs(gpus, sharing, ends_s):
-    costly = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, spread_speed=0.8)
+    costly = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, cross_node_speed=0.8)
     trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
     assert list(run_eager(trace, gpus, sharing=sharing, config=costly).end_s) == pytest.approx(ends_s)
     assert list(run_eager(trace, gpus, sharing=sharing).end_s) == [100.0]
@@ -56,15 +56,15 @@ def test_a_gang_over_several_servers_is_slower_if_that_costs(gpus, sharing, ends
 @pytest.mark.parametrize("policy", ["exclusive", "most-memory", "marginal-gain"])
 @pytest.mark.parametrize(("gpus", "runs_s"), [("1*1xA100-40GB,2*2xA100-40GB", 100.0), ("3*1xA100-40GB", 125.0)])
 def test_policies_put_a_gang_in_one_server_if_one_has_room(policy, gpus, runs_s):
-    costly = WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, spread_speed=0.8)
+    costly = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, cross_node_speed=0.8)
     trace = a_trace((0.0, 100.0, 2, a_profile("gang")))
     found = simulate(trace, cluster.parse(gpus), policy, config=costly)
     assert list(found.run_s) == pytest.approx([runs_s])
 
 
 def test_what_is_left_of_a_speed_is_a_part():
-    with pytest.raises(UsageError, match="`spread_speed` is 0, wanted more than 0 and up to 1"):
-        WorldConfig(spread_speed=0.0)
+    with pytest.raises(UsageError, match="`cross_node_speed` is 0, wanted more than 0 and up to 1"):
+        SimulationConfig(cross_node_speed=0.0)
 
 
 def test_a_gang_goes_at_the_speed_of_its_slowest_gpu():
@@ -77,7 +77,7 @@ def test_a_gang_goes_at_the_speed_of_its_slowest_gpu():
 
 def test_who_asks_for_memory_that_is_not_there_dies_and_is_tried_again():
     # 30 GiB are there first. The newcomer wants 20 and dies at once; it is tried again when the GPU is empty.
-    trace = a_trace((0.0, 100.0, 1, a_profile("big", 30)), (10.0, 50.0, 1, a_profile("late", 20, told_gib=8)))
+    trace = a_trace((0.0, 100.0, 1, a_profile("big", 30)), (10.0, 50.0, 1, a_profile("late", 20, reported_gib=8)))
     found = run_eager(trace, estimator="horus")
     # Twice beside it, at once; then alone, when it is gone. It lost nothing, for nobody worked beside it.
     assert (list(found.ooms), list(found.attempts)) == ([0, 2], [1, 3])
@@ -87,8 +87,8 @@ def test_who_asks_for_memory_that_is_not_there_dies_and_is_tried_again():
 
 def test_growth_after_a_while_is_when_it_may_fail():
     # 2 x 20 GiB fit; at half the work of the first (50 s of 100 s alone, 100 s in company), it wants 10 more.
-    grows = a_profile("grows", 30, first_gib=20, told_gib=20)
-    trace = a_trace((0.0, 100.0, 1, grows), (0.0, 500.0, 1, a_profile("steady", 20, told_gib=20)))
+    grows = a_profile("grows", 30, first_gib=20, reported_gib=20)
+    trace = a_trace((0.0, 100.0, 1, grows), (0.0, 500.0, 1, a_profile("steady", 20, reported_gib=20)))
     found = run_eager(trace, estimator="horus")
     # It fails at 100 and at 200 s, and waits until the other, which has 400 s left then, is gone.
     assert list(found.ooms) == [2, 0]
@@ -99,7 +99,7 @@ def test_growth_after_a_while_is_when_it_may_fail():
 
 
 def test_a_job_larger_than_every_gpu_ends_out_of_memory():
-    found = run_eager(a_trace((0.0, 100.0, 1, a_profile("huge", 50, told_gib=20))), estimator="horus")
+    found = run_eager(a_trace((0.0, 100.0, 1, a_profile("huge", 50, reported_gib=20))), estimator="horus")
     assert found.outcome[0] == OUT_OF_MEMORY
     assert found.attempts[0] == found.ooms[0] >= 2
 
@@ -125,7 +125,7 @@ def test_a_failing_job_of_the_trace_fails_when_it_did():
 
 def test_who_can_never_start_is_told_so_and_the_run_ends():
     found = simulate(a_trace((0.0, 10.0, 3, a_profile())), cluster.parse("2xA100-40GB"), "exclusive")
-    assert found.outcome[0] == NEVER
+    assert found.outcome[0] == NEVER_STARTED
     assert found.makespan_s != found.makespan_s
 
 
@@ -134,7 +134,7 @@ def test_who_can_never_fit_stands_in_nobodys_way():
         (0.0, 10.0, 1, a_profile("huge", 100)), (0.0, 10.0, 3, a_profile("gang")), (1.0, 10.0, 1, a_profile())
     )
     found = simulate(trace, cluster.parse("2xA100-40GB"), "exclusive", config=NO_DELAY)
-    assert list(found.outcome) == [NEVER, NEVER, COMPLETED]
+    assert list(found.outcome) == [NEVER_STARTED, NEVER_STARTED, COMPLETED]
     assert found.end_s[2] == pytest.approx(11.0)
 
 
@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(policy):
     jobs = [(7.0 * each, 300.0 + each, 1 + each % 2, a_profile(f"w{each % 3}", 9, smact=0.3)) for each in range(30)]
     trace = a_trace(*jobs)
     digests = [
-        simulate(trace, cluster.parse("3xA100-40GB"), policy, config=WorldConfig(seed=seed)).digest()
+        simulate(trace, cluster.parse("3xA100-40GB"), policy, config=SimulationConfig(seed=seed)).digest()
         for seed in (1, 1, 2)
     ]
     assert digests[0] == digests[1]
@@ -153,7 +153,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(policy):
 def test_sensitivity_is_drawn_by_the_seed_and_hidden():
     trace = a_trace((0.0, 100.0, 1, a_profile("a")), (0.0, 100.0, 1, a_profile("a")))
     plain = run_eager(trace)
-    drawn = run_eager(trace, config=WorldConfig(delay_median_s=0.0, delay_p95_s=0.0, sensitivity_sd=0.5, seed=3))
+    drawn = run_eager(trace, config=SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, sensitivity_sd=0.5, seed=3))
     assert plain.end_s[0] == plain.end_s[1] == pytest.approx(200.0)
     assert drawn.end_s[0] != drawn.end_s[1]
 
@@ -161,8 +161,8 @@ def test_sensitivity_is_drawn_by_the_seed_and_hidden():
 def test_a_fault_throws_jobs_off_and_a_checkpoint_keeps_their_work():
     trace = a_trace((0.0, 5000.0, 1, a_profile()))
     faults = {"delay_median_s": 0.0, "delay_p95_s": 0.0, "fault_every_s": 3000.0, "repair_s": 10.0, "seed": 5}
-    plain = run_eager(trace, config=WorldConfig(**faults))
-    saved = run_eager(trace, config=WorldConfig(**faults, checkpoint_s=100.0))
+    plain = run_eager(trace, config=SimulationConfig(**faults))
+    saved = run_eager(trace, config=SimulationConfig(**faults, checkpoint_s=100.0))
     assert plain.attempts[0] > 1
     assert plain.outcome[0] == saved.outcome[0] == COMPLETED
     assert saved.run_s[0] < plain.run_s[0]
@@ -179,7 +179,7 @@ def test_gpu_seconds_idle_while_somebody_waits_are_counted():
 
 def test_a_recorded_run_has_every_change_of_every_gpu():
     trace = a_trace((10.0, 100.0, 1, a_profile("a")))
-    config = WorldConfig(delay_median_s=4.0, delay_p95_s=4.0, record=True)
+    config = SimulationConfig(delay_median_s=4.0, delay_p95_s=4.0, record=True)
     for policy in ("exclusive", "most-memory"):
         found = simulate(trace, cluster.parse("1xA100-40GB"), policy, config=config)
         assert found.moments is not None
@@ -190,7 +190,7 @@ def test_a_recorded_run_has_every_change_of_every_gpu():
 def test_energy_is_idle_and_work():
     trace = a_trace((0.0, 100.0, 1, a_profile("a", smact=0.5)))
     for policy in ("exclusive", "most-memory"):
-        config = WorldConfig(delay_median_s=10.0, delay_p95_s=10.0)
+        config = SimulationConfig(delay_median_s=10.0, delay_p95_s=10.0)
         found = simulate(trace, cluster.parse("1xA100-40GB"), policy, config=config)
         model = power_model("A100-40GB")
         assert found.totals[0].energy_j == pytest.approx(100 * model.idle_w + 90 * model.work_w * math.sqrt(0.5))
@@ -206,20 +206,20 @@ def test_energy_is_idle_and_work():
 )
 def test_nonsense_is_refused(changes, said):
     with pytest.raises(UsageError) as caught:
-        WorldConfig(**changes)
+        SimulationConfig(**changes)
     assert str(caught.value) == said
 
 
 @pytest.mark.parametrize(("policy", "most_at_work"), [("most-memory", 1), ("marginal-gain", 2), ("gandiva", 2)])
 def test_a_history_is_told_of_company_only_if_the_policy_minds_it(monkeypatch, policy, most_at_work):
     told: list[int] = []
-    take_in = History.take_in
+    take_in = WorkloadHistory.take_in
 
     def listening(self, job, attempts, jobs):
-        told.extend(1 + len(spell.mates) for attempt in attempts for spell in attempt.spells)
+        told.extend(1 + len(spell.neighbor_ids) for attempt in attempts for spell in attempt.co_runs)
         return take_in(self, job, attempts, jobs)
 
-    monkeypatch.setattr(History, "take_in", listening)
+    monkeypatch.setattr(WorkloadHistory, "take_in", listening)
     jobs = [(at_s, 100, 1, a_profile(smact=0.2)) for at_s in (0, 20, 200)]
     simulate(a_trace(*jobs), cluster.parse("1xA100-40GB"), policy, config=NO_DELAY, interference=Halves())
     assert max(told) == most_at_work
@@ -230,10 +230,10 @@ def test_what_is_seen_of_a_job_alone_leaves_out_the_time_in_company():
     trace = a_trace((0, 200, 1, quiet), (100, 20, 1, loud))  # beside each other from 100 s to 140 s
     noted = []
     for minds in (True, False):
-        maker = JobMaker(trace, "oracle")
-        learner = Learner(History(), maker, len(trace), minds_company=minds)
-        placing = at_work(create("most-memory", {"settle_s": 0.0}), learner.history)
-        world = World(
+        maker = JobFactory(trace, "oracle")
+        learner = HistoryFeed(WorkloadHistory(), maker, len(trace), minds_company=minds)
+        placing = make_placer(create("most-memory", {"warmup_s": 0.0}), learner.history)
+        world = Simulation(
             trace,
             cluster.parse("1xA100-40GB"),
             placing,

@@ -9,11 +9,11 @@ import pytest
 
 from cotenant.core.errors import CotenantError, UsageError
 from cotenant.core.units import MiB
-from cotenant.estimators.profiles import profile_from
-from cotenant.study.measure import calibrate as module
-from cotenant.study.measure.calibrate import Reading, calibrate, profile_text, report
-from cotenant.study.measure.calibrate_child import workspaces
-from cotenant.study.measure.campaign import Setup
+from cotenant.gpu_specs import parse_gpu_spec
+from cotenant.measurement import calibrate as module
+from cotenant.measurement.calibrate import CalibrationReading, calibrate, profile_text, report
+from cotenant.measurement.calibrate_child import workspaces
+from cotenant.measurement.campaign import CampaignSetup
 
 FACTS = {
     "gpu": "NVIDIA H200",
@@ -28,13 +28,13 @@ FACTS = {
 
 
 def a_reading(step, mib, **more):
-    return Reading(step=step, outside_bytes=mib * MiB, by="process", answer={**FACTS, **more})
+    return CalibrationReading(step=step, outside_bytes=mib * MiB, by="process", answer={**FACTS, **more})
 
 
 READINGS = [
     a_reading("bare", 400),
     a_reading("cublas", 420, handle_bytes=32 * MiB),
-    Reading(step="cublaslt", outside_bytes=None, by="", problem="RuntimeError: no"),
+    CalibrationReading(step="cublaslt", outside_bytes=None, by="", problem="RuntimeError: no"),
     a_reading("cudnn", 450),
     a_reading("many", 480),
 ]
@@ -42,7 +42,7 @@ READINGS = [
 
 def test_the_profile_reads_back():
     text = profile_text(READINGS, nvml_total_bytes=150_754_820_096, now="2026-11-21")
-    found = profile_from(text)
+    found = parse_gpu_spec(text)
     assert (found.name, found.nvml_names) == ("H200-151GB-measured", ("NVIDIA H200",))
     assert (found.memory_total_bytes, found.torch_total_bytes) == (150_754_820_096, 150_000_000_000)
     assert (found.sm_count, found.compute_capability, found.cublas_workspace_bytes) == (132, (9, 0), 32 * MiB)
@@ -54,7 +54,7 @@ def test_the_profile_reads_back():
 
 
 def test_steps_that_failed_are_left_out():
-    found = profile_from(profile_text(READINGS[:1], nvml_total_bytes=None))
+    found = parse_gpu_spec(profile_text(READINGS[:1], nvml_total_bytes=None))
     assert found.context.typical_bytes == 400 * MiB
     assert found.context.cublas_bytes is None
     assert "not seen" in found.sources["cublas_workspace_bytes"]
@@ -68,7 +68,7 @@ def test_without_a_bare_context_there_is_no_profile():
 
 def test_a_file_that_is_no_profile_is_told():
     with pytest.raises(UsageError, match="no device profile"):
-        profile_from("name = 'x'")
+        parse_gpu_spec("name = 'x'")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_each_step_is_a_fresh_process_and_a_failure_is_told(tmp_path, monkeypatc
         "os.read(int(os.environ['COTENANT_HOLD_FD']), 1)\n"
     )
     monkeypatch.setattr(module, "CHILD", child)
-    found = calibrate(Setup(out=tmp_path / "out", python=sys.executable, watch=None))
+    found = calibrate(CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None))
     told = {each.step: (each.outside_bytes, each.by) for each in found}
     assert told.pop("cudnn") == (None, "")
     assert set(told.values()) == {(60, "device")}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cotenant.core.trace import OpCall
+from cotenant.core.trace import LibraryCall
 from cotenant.estimators.cudnn.table import cudnn_table
-from cotenant.study.measure.conv_child import given_back
-from cotenant.study.measure.convs import CALLS, COLUMNS, MOST_BYTES, conv_rows, grid, summary
-from cotenant.study.measure.rows import Table
+from cotenant.measurement.conv_child import given_back
+from cotenant.measurement.conv_workspaces import CALLS, COLUMNS, MAX_BYTES, conv_rows, grid, summary
+from cotenant.measurement.result_table import ResultTable
 
 GPU = {"name": "NVIDIA H200", "capability": [9, 0], "sm_count": 132, "cudnn": 91900, "torch": "2.11.0"}
 
@@ -22,7 +22,7 @@ def test_the_grid_is_large_distinct_and_bounded():
     for case in cases:
         n, c, h, w = case["x"]
         k, _, r, s = case["w"]
-        assert 4 * max(n * c * h * w, k * c * r * s) <= MOST_BYTES
+        assert 4 * max(n * c * h * w, k * c * r * s) <= MAX_BYTES
         for side, kernel, axis in ((h, r, 0), (w, s, 1)):
             span = case["dilation"][axis] * (kernel - 1) + 1
             out = (side + 2 * case["padding"][axis] - span) // case["stride"][axis] + 1
@@ -32,7 +32,7 @@ def test_the_grid_is_large_distinct_and_bounded():
 def test_every_float32_case_is_known_to_the_table():
     table = cudnn_table((9, 0))
     plain = [case for case in grid() if case["dtype"] == "float32" and not case["channels_last"]]
-    assert all(table(OpCall(kind="conv_forward", thread="main", params=case)) is not None for case in plain)
+    assert all(table(LibraryCall(kind="conv_forward", thread="main", params=case)) is not None for case in plain)
 
 
 def test_only_what_was_taken_and_given_back_is_a_workspace():
@@ -64,7 +64,7 @@ def test_rows_and_summary(tmp_path):
     assert (rows[0]["workspace_bytes"], rows[0]["temporaries"], rows[1]["problem"]) == (3, "2 1", "x")
     assert rows[0]["table_bytes"] is not None
     assert rows[0]["rule_bytes"] is not None
-    table = Table(tmp_path / "convs.csv", tuple(COLUMNS))
+    table = ResultTable(tmp_path / "convs.csv", tuple(COLUMNS))
     for said, took in ((100 * 2**20, 100 * 2**20), (10 * 2**20, 100 * 2**20), (0, 0)):
         table.add({**rows[0], "rule_bytes": said, "table_bytes": None, "workspace_bytes": took, "problem": None})
     told = summary(table)

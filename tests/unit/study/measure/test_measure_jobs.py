@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.study.measure.jobs import SETTINGS_SCRIPT, read_jobs
+from cotenant.measurement.job_list import SETTINGS_SCRIPT, read_jobs
 
 ROOT = Path(__file__).parents[4]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.gpus.watch import Usage
-from cotenant.study.measure.jobs import MeasureJob
-from cotenant.study.measure.pairs import COLUMNS, Run, overlap_of, pair_line, pair_rows, step_times_within
+from cotenant.gpus.gpu_sampler import MeasuredUsage
+from cotenant.measurement.job_list import MeasureJob
+from cotenant.measurement.pairs import COLUMNS, PairRun, overlap_of, pair_line, pair_rows, step_times_within
 
 
 def a_run(name, ended, warmup=1, **record):
     job = MeasureJob(name=name, script=f"/x/{name}.py", seconds=5.0)
-    return Run(job=job, record={"step_ended_s": ended, "warmup_steps": warmup, "outcome": "ok", **record})
+    return PairRun(job=job, record={"step_ended_s": ended, "warmup_steps": warmup, "outcome": "ok", **record})
 
 
 def test_only_the_time_that_both_train_counts():
@@ -23,7 +23,7 @@ def test_only_the_time_that_both_train_counts():
 
 @pytest.mark.parametrize(
     "other",
-    [a_run("b", [5.0, 6.0]), a_run("b", []), Run(job=a_run("b", []).job, record={"outcome": "crashed"})],
+    [a_run("b", [5.0, 6.0]), a_run("b", []), PairRun(job=a_run("b", []).job, record={"outcome": "crashed"})],
     ids=["later", "no steps", "crashed"],
 )
 def test_no_overlap(other):
@@ -32,7 +32,7 @@ def test_no_overlap(other):
 
 def test_rows_tell_the_slowdown():
     a, b = a_run("a", [0.0, 2.0, 4.0]), a_run("b", [0.0, 1.0, 2.0, 3.0, 4.0], peak_reserved_bytes=9)
-    rows = pair_rows([a, b], "time-sliced", (0.0, 4.0), Usage(smact=0.9, peak_device_bytes=70), {"a": 0.5})
+    rows = pair_rows([a, b], "time-sliced", (0.0, 4.0), MeasuredUsage(smact=0.9, peak_device_bytes=70), {"a": 0.5})
     assert all(list(row) == list(COLUMNS) for row in rows)
     assert [(row["job"], row["partner"], row["step_s"], row["slowdown"]) for row in rows] == [
         ("a", "b", 2.0, 4.0),
@@ -43,5 +43,5 @@ def test_rows_tell_the_slowdown():
 
 
 def test_a_job_alone_is_its_own_measure():
-    (row,) = pair_rows([a_run("a", [0.0, 2.0])], "alone", (0.0, 2.0), Usage(), {})
+    (row,) = pair_rows([a_run("a", [0.0, 2.0])], "alone", (0.0, 2.0), MeasuredUsage(), {})
     assert (row["step_s"], row["alone_step_s"], row["slowdown"], row["partner"]) == (2.0, 2.0, None, "")

@@ -8,8 +8,8 @@ import pytest
 
 from cotenant.cli.main import main
 from cotenant.core.errors import BackendError, UsageError
-from cotenant.study.measure.campaign import Setup
-from cotenant.study.measure.ready import check_gpu
+from cotenant.measurement.campaign import CampaignSetup
+from cotenant.measurement.preflight import check_gpu
 
 JOBS = '[[job]]\nname = "a"\nscript = "train.py"\n'
 
@@ -28,7 +28,7 @@ def a_python(tmp_path):
 
 
 def check(python, tmp_path, reason="NVML does not start"):
-    check_gpu(Setup(out=tmp_path, python=python, watch=None, no_watch=reason))
+    check_gpu(CampaignSetup(out=tmp_path, python=python, watch=None, no_watch=reason))
 
 
 @pytest.mark.parametrize(

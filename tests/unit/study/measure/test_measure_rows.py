@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.gpus.watch import Usage
-from cotenant.study.measure.campaign import open_table, window_of
-from cotenant.study.measure.card import card_lines
-from cotenant.study.measure.jobs import JobList, MeasureJob
-from cotenant.study.measure.rows import COLUMNS, Table, read_rows, row_of, step_times_s
+from cotenant.gpus.gpu_sampler import MeasuredUsage
+from cotenant.measurement.campaign import open_table, window_of
+from cotenant.measurement.data_card import card_lines
+from cotenant.measurement.job_list import JobList, MeasureJob
+from cotenant.measurement.result_table import COLUMNS, ResultTable, read_rows, row_of, step_times_s
 
 JOB = MeasureJob(name="net", script="/x/train.py", tags=("cnn", "fp32"))
 RECORD = {
@@ -35,7 +35,7 @@ def test_times_leave_out_the_warm_up():
 
 
 def test_row_has_the_columns_and_says_what_is_outside_the_allocator():
-    row = row_of(JOB, 1, RECORD, Usage(end_process_bytes=600, end_device_bytes=700, smact=0.5), driver="580")
+    row = row_of(JOB, 1, RECORD, MeasuredUsage(end_process_bytes=600, end_device_bytes=700, smact=0.5), driver="580")
     assert list(row) == list(COLUMNS)
     assert (row["context_bytes"], row["step_s"], row["steps_timed"]) == (510, 1.0, 3)
     assert (row["forward_peak_bytes"], row["step_peak_bytes"], row["end_reserved_bytes"]) == (60, None, 90)
@@ -50,29 +50,29 @@ def test_row_has_the_columns_and_says_what_is_outside_the_allocator():
 
 @pytest.mark.parametrize(("process", "device", "context"), [(None, 700, 610), (None, None, None)])
 def test_context_without_the_bytes_of_processes(process, device, context):
-    usage = Usage(end_process_bytes=process, end_device_bytes=device)
+    usage = MeasuredUsage(end_process_bytes=process, end_device_bytes=device)
     assert row_of(JOB, 1, RECORD, usage, driver=None)["context_bytes"] == context
 
 
 def test_a_run_without_an_answer_is_a_row_too():
-    row = row_of(JOB, 1, {"outcome": "timeout", "message": "late"}, Usage(), driver=None)
+    row = row_of(JOB, 1, {"outcome": "timeout", "message": "late"}, MeasuredUsage(), driver=None)
     assert (row["outcome"], row["peak_reserved_bytes"], row["step_s"]) == ("timeout", None, None)
 
 
 def test_table_adds_to_what_is_there_and_drops_a_torn_line(tmp_path):
     path = tmp_path / "t.csv"
-    Table(path, ("a", "b")).add({"a": 1, "b": None})
+    ResultTable(path, ("a", "b")).add({"a": 1, "b": None})
     with path.open("a") as file:
         file.write("2,to")
-    table = Table(path, ("a", "b"))
+    table = ResultTable(path, ("a", "b"))
     table.add({"a": 3, "b": "x,y"})
     assert read_rows(path) == [{"a": "1", "b": ""}, {"a": "3", "b": "x,y"}]
 
 
 def test_table_of_other_columns_is_refused(tmp_path):
-    Table(tmp_path / "t.csv", ("a",))
+    ResultTable(tmp_path / "t.csv", ("a",))
     with pytest.raises(CotenantError, match="other columns"):
-        Table(tmp_path / "t.csv", ("a", "b"))
+        ResultTable(tmp_path / "t.csv", ("a", "b"))
 
 
 def test_results_are_not_overwritten_by_mistake(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.tracing.loading import wishes
+from cotenant.tracing.data import data_options
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from cotenant.tracing.loading import wishes
     ],
 )
 def test_stand_ins(text, shape, dtype, classes):
-    found = wishes.stand_in_of(text)
+    found = data_options.parse_sample(text)
     assert (found.shape, found.dtype, found.classes) == (shape, dtype, classes)
 
 
@@ -27,7 +27,7 @@ def test_stand_ins(text, shape, dtype, classes):
 )
 def test_what_is_no_stand_in_is_refused(text):
     with pytest.raises(UsageError) as caught:
-        wishes.check(["3x4", text], "")
+        data_options.validate_options(["3x4", text], "")
     assert caught.value.message == f"`--stand-in`: `{text}` is no stand-in for data"
     assert "SHAPE[:DTYPE[:CLASSES]]" in caught.value.hint
 
@@ -44,17 +44,17 @@ def test_what_is_no_stand_in_is_refused(text):
     ],
 )
 def test_lengths(which, shares):
-    wishes.check([], which)
-    assert wishes.shares_of(which) == shares
+    data_options.validate_options([], which)
+    assert data_options.length_quantiles(which) == shares
 
 
 @pytest.mark.parametrize("which", ["short", "p", "p101", "p-1", "p95%", "95"])
 def test_what_names_no_length_is_refused(which):
     with pytest.raises(UsageError) as caught:
-        wishes.check([], which)
+        data_options.validate_options([], which)
     assert caught.value.message == f"`--lengths`: `{which}` names no length"
     assert "p95" in caught.value.hint
 
 
 def test_a_file_of_lengths_was_read_before():
-    wishes.check([], "histogram:20x6,40x3")
+    data_options.validate_options([], "histogram:20x6,40x3")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.tracing.process.launchers import launch_of, split
+from cotenant.tracing.process.launchers import plan_launch, split
 from cotenant.tracing.process.program import find_program
 
 
@@ -89,23 +89,23 @@ def test_what_starts_nothing_is_refused(folder, command, words):
     ],
 )
 def test_how_many_processes(name, options, local, total):
-    made = launch_of(name, options.split(), gpus=4)
+    made = plan_launch(name, options.split(), gpus=4)
     assert (made.local, made.total) == (local, total)
     if total > 1:
         assert (made.env["RANK"], made.env["WORLD_SIZE"], made.env["LOCAL_WORLD_SIZE"]) == ("0", str(total), str(local))
 
 
 def test_what_is_passed_on():
-    assert launch_of("deepspeed", [], 2).more_args == ("--local_rank=0",)
-    assert launch_of("deepspeed", ["--no_local_rank"], 2).more_args == ()
-    env = launch_of("accelerate", ["--mixed_precision", "bf16"], 1).env
+    assert plan_launch("deepspeed", [], 2).more_args == ("--local_rank=0",)
+    assert plan_launch("deepspeed", ["--no_local_rank"], 2).more_args == ()
+    env = plan_launch("accelerate", ["--mixed_precision", "bf16"], 1).env
     assert env["ACCELERATE_MIXED_PRECISION"] == "bf16"
     assert "WORLD_SIZE" not in env
 
 
 def test_a_number_that_is_none():
     with pytest.raises(UsageError, match="wanted a number above zero"):
-        launch_of("torchrun", ["--nproc-per-node", "many"], 1)
+        plan_launch("torchrun", ["--nproc-per-node", "many"], 1)
 
 
 def test_flags_take_no_value():

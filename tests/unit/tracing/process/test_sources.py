@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import cotenant.core.units
-from cotenant.tracing.process.sources import digest_of, provenance, site_folders
+from cotenant.tracing.process.provenance import file_digest, provenance, site_folders
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_site_folders_exist_and_are_named_so(tmp_path):
 def test_digest_of(tmp_path):
     library = tmp_path / "x.so"
     library.write_bytes(b"1")
-    before = digest_of(library)
+    before = file_digest(library)
     library.write_bytes(b"22")
-    assert digest_of(library) not in {before, None}
-    assert digest_of(tmp_path / "nowhere.py") is None
+    assert file_digest(library) not in {before, None}
+    assert file_digest(tmp_path / "nowhere.py") is None

@@ -1,0 +1,49 @@
+"""Answers of the loop's thread, brought to the event loop: all that are ready, with one wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class FutureBridge:
+    """Lets coroutines of one event loop, the first that asks, wait for futures that another thread settles.
+
+    As `asyncio.wrap_future`, which wakes the event loop for each; and who stops waiting does not cancel the question.
+    """
+
+    def __init__(self) -> None:
+        self._here: asyncio.AbstractEventLoop | None = None
+        self._ready: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._is_called = False
+
+    def of(self, answer: Future[T]) -> asyncio.Future[T]:
+        """What `answer` comes to."""
+        here = self._here = self._here or asyncio.get_running_loop()
+        waiting: asyncio.Future[T] = here.create_future()
+
+        def ready(done: Future[T]) -> None:
+            self._ready.append((waiting, done))
+            if not self._is_called:
+                self._is_called = True
+                here.call_soon_threadsafe(self._deliver)
+
+        answer.add_done_callback(ready)
+        return waiting
+
+    def _deliver(self) -> None:
+        self._is_called = False  # first: what becomes ready from here on may be missed below, and calls again
+        while self._ready:
+            waiting, done = self._ready.popleft()
+            if waiting.done():
+                continue
+            if done.cancelled():
+                waiting.cancel()
+            elif (error := done.exception()) is not None:
+                waiting.set_exception(error)
+            else:
+                waiting.set_result(done.result())

@@ -1,0 +1,267 @@
+"""The job that a client describes, checked; who it is of, the kernel says."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cotenant.core.codec import CodecError, decode, encode
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.core.job import ArrayTask, JobSpec
+from cotenant.daemon.auth.resource_limits import limits_of
+from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.estimators import ESTIMATORS
+
+MAX_GPUS = 1024
+MAX_ATTEMPTS = 100
+MAX_TASKS = 10_000
+MAX_PRIORITY = 10**6
+MAX_PATTERN_CHARS = 500
+MAX_NAME_CHARS = 255
+MAX_NOTIFY_CHARS = 4096
+MAX_ARG_CHARS = 128 * 1024
+MAX_ARGS_CHARS = 6 * 1024 * 1024
+"""No program can be given more, whatever its limits. Source: execve(2), "Limits on size of arguments"."""
+MAX_DURATION_S = 10 * 366 * 86400.0
+
+UPDATABLE = frozenset(
+    {
+        "after",
+        "after_any",
+        "after_failed",
+        "begin_at_s",
+        "declared_bytes",
+        "estimator",
+        "exclusive",
+        "gpus",
+        "max_attempts",
+        "name",
+        "notify",
+        "priority",
+        "progress",
+        "requeue",
+        "retries",
+        "share",
+        "singleton",
+        "time_slice_s",
+        "max_slowdown",
+        "stderr_path",
+        "stdout_path",
+        "time_limit_s",
+    }
+)
+"""Fields of a job that waits which its owner may change; what it runs, where and as whom stays."""
+
+_MARK = re.compile("%([0-9]{0,2})([jAaxu%])")
+
+
+def parse_specs(told: Sequence[object], peer: Peer) -> list[JobSpec]:
+    """The specs in `told`, an array's one for each of its tasks.
+
+    Which job is the first of an array is not known yet: until `expand_paths`, its tasks have the same negative `array_id`.
+
+    Raises:
+        UsageError: one of `told` is no job, or one that cannot be.
+    """
+    specs: list[JobSpec] = []
+    for number, each in enumerate(told, start=1):
+        array = each.get("array") if isinstance(each, dict) else None
+        if not isinstance(each, dict) or array is None:
+            specs.append(parse_spec(each, peer))
+            continue
+        spec = parse_spec({**each, "array": None}, peer)
+        indices, limit = _array(array)
+        specs += [replace(spec, array=ArrayTask(array_id=-number, index=i, limit=limit)) for i in indices]
+    if len(specs) > MAX_TASKS:
+        raise UsageError(f"{len(specs)} jobs at once, wanted at most {MAX_TASKS}")
+    limits = limits_of(peer)
+    return specs if limits is None else [replace(each, limits=limits) for each in specs]
+
+
+def _array(told: object) -> tuple[list[int], int | None]:
+    """Indices and limit in `{"tasks": [1, 2], "limit": 1}`."""
+    if not isinstance(told, dict) or told.keys() - {"tasks", "limit"}:
+        raise UsageError("`array` must be an object with `tasks` and `limit`")
+    tasks, limit = told.get("tasks"), told.get("limit")
+    if not isinstance(tasks, list) or not 1 <= len(tasks) <= MAX_TASKS or not all(type(i) is int for i in tasks):
+        raise UsageError(f"`array.tasks` must be 1 to {MAX_TASKS} whole numbers")
+    if len(set(tasks)) != len(tasks) or not all(0 <= i < 2**31 for i in tasks):
+        raise UsageError("`array.tasks` must be different numbers from 0")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise UsageError(f"`array.limit` is {limit!r}, wanted a whole number above zero")
+    return tasks, limit
+
+
+def parse_spec(told: object, peer: Peer) -> JobSpec:
+    """The spec in `told`, with the peer as its owner.
+
+    A daemon that is not root's runs everything as its own user, who root then acts for.
+
+    Raises:
+        UsageError: `told` is no job, or one that cannot be.
+    """
+    if not isinstance(told, dict):
+        raise UsageError("a job must be a JSON object")
+    uid = peer.uid if os.getuid() == 0 else os.getuid()
+    try:
+        spec: JobSpec = decode(JobSpec, {**told, "user": user_name(uid), "uid": uid, "limits": None})
+    except CodecError as error:
+        raise UsageError(f"this is no job: {error.message}") from error
+    _check(spec)
+    return spec
+
+
+def _check(spec: JobSpec) -> None:
+    if not spec.command or not spec.command[0]:
+        raise UsageError("the job has no command")
+    texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
+    if any("\0" in each for each in (*texts, spec.name, spec.notify or "")):
+        raise UsageError("the job has a NUL byte in its command, its environment, its name or a path")
+    sizes = [len(each) for each in texts]
+    if max(sizes) >= MAX_ARG_CHARS or sum(sizes) > MAX_ARGS_CHARS:
+        raise UsageError(
+            f"the command and the environment have {sum(sizes)} characters, the longest word {max(sizes)}: the kernel "
+            f"takes {MAX_ARGS_CHARS} and {MAX_ARG_CHARS - 1}",
+            hint="leave out variables with --export",
+        )
+    if any(not each or "=" in each for each in spec.env):
+        raise UsageError("the job has an environment variable without a name, or with `=` in it")
+    for path in (spec.workdir, spec.stdout_path, spec.stderr_path):
+        if path is not None and not path.startswith("/"):
+            raise UsageError(f"`{path}` is not an absolute path")
+    for what, count, least, most in (
+        (f"asks for {spec.gpus} GPUs", spec.gpus, 1, MAX_GPUS),
+        (f"may be tried {spec.max_attempts} times", spec.max_attempts, 1, MAX_ATTEMPTS),
+        (f"may be retried {spec.retries} times", spec.retries, 0, MAX_ATTEMPTS),
+    ):
+        if not least <= count <= most:
+            raise UsageError(f"the job {what}, wanted {least} to {most}")
+    _check_words(spec)
+    if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
+        raise UsageError(f"priority {spec.priority} is beyond {MAX_PRIORITY}")
+    if spec.begin_at_s is not None and not (math.isfinite(spec.begin_at_s) and 0 <= spec.begin_at_s < 2**40):
+        raise UsageError(f"`parse_begin` is {spec.begin_at_s}, wanted seconds since 1970")
+    _check_durations(spec)
+    for name in ("declared_bytes", "time_limit_s", "max_slowdown", "time_slice_s"):
+        value = getattr(spec, name)
+        # Written so that NaN fails too.
+        if value is not None and not 0 < value < 2**60:
+            raise UsageError(f"`{name}` is {value}, wanted a number above zero")
+
+
+def _check_durations(spec: JobSpec) -> None:
+    for what, duration_s in (("time limit", spec.time_limit_s), ("time slot", spec.time_slice_s)):
+        if duration_s is not None and duration_s > MAX_DURATION_S:
+            raise UsageError(f"a {what} of {duration_s:g} s is beyond ten years", hint="leave it out for none")
+
+
+def _check_words(spec: JobSpec) -> None:
+    if len(spec.name) > MAX_NAME_CHARS:
+        raise UsageError(f"the name of the job has {len(spec.name)} characters, wanted at most {MAX_NAME_CHARS}")
+    if spec.notify is not None and len(spec.notify) > MAX_NOTIFY_CHARS:
+        raise UsageError(
+            f"what tells the owner has {len(spec.notify)} characters, wanted at most {MAX_NOTIFY_CHARS}",
+            hint="put the commands into a file",
+        )
+    if spec.umask is not None and not 0 <= spec.umask <= 0o777:
+        raise UsageError(f"`umask` is {spec.umask}, wanted 0 to {0o777}")
+    if spec.progress is not None:
+        check_progress(spec.progress)
+    if spec.share in ("mps", "mig") and spec.gpus > 1:
+        raise UsageError(f"a job of {spec.gpus} GPUs cannot share them by {spec.share}, which works for one")
+    if spec.share in ("time", "mps") and spec.exclusive:
+        raise UsageError(f"the job asks to be alone, and to share by {spec.share}")
+    if spec.estimator is not None and spec.estimator not in ESTIMATORS:
+        raise UnknownName("estimator", spec.estimator, ESTIMATORS)
+
+
+def check_progress(pattern: str) -> None:
+    """See that `pattern` can tell of steps; how it is read is in `runner/progress.py`.
+
+    Raises:
+        UsageError: it is no regular expression, or finds no number.
+    """
+    hint = r"write `tqdm`, or what is printed with the number in a group, e.g. `step (\d+)` or `(?P<rate>[\d.]+)it/s`"
+    if pattern == "tqdm":
+        return
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise UsageError(
+            f"the pattern of the progress has {len(pattern)} characters, wanted at most {MAX_PATTERN_CHARS}"
+        )
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"`{pattern}` is no regular expression: {error}", hint=hint) from error
+    if not groups:
+        raise UsageError(f"`{pattern}` has no group that finds a number", hint=hint)
+
+
+def with_array_ids(specs: Sequence[JobSpec], first_id: int) -> list[JobSpec]:
+    """`specs` as they will be numbered from `first_id` on, with the arrays named after their first tasks."""
+    firsts: dict[int, int] = {}
+    named = []
+    for job_id, spec in enumerate(specs, start=first_id):
+        array = spec.array
+        if array is not None and array.array_id < 0:
+            named.append(replace(spec, array=replace(array, array_id=firsts.setdefault(array.array_id, job_id))))
+        else:
+            named.append(spec)
+    return named
+
+
+def with_changes(spec: JobSpec, changes: Mapping[str, object], job_id: int) -> JobSpec:
+    """`spec` with some of its fields changed.
+
+    Raises:
+        UsageError: a field that nobody may change, or a value that cannot be.
+    """
+    unknown = sorted(changes.keys() - UPDATABLE)
+    if unknown:
+        raise UsageError(f"`{unknown[0]}` of a job cannot be updated (can: {', '.join(sorted(UPDATABLE))})")
+    told = encode(spec)
+    try:
+        new: JobSpec = decode(JobSpec, {**told, **changes})
+    except CodecError as error:
+        raise UsageError(f"job {job_id} cannot become that: {error.message}") from error
+    _check(new)
+    # A path that stays was a pattern once, and is none any more.
+    paths = {key: getattr(expand_paths(new, job_id), key) for key in ("stdout_path", "stderr_path") if key in changes}
+    return replace(new, **paths)
+
+
+def expand_paths(spec: JobSpec, job_id: int) -> JobSpec:
+    """`spec` with the marks in its output paths replaced, as in Slurm.
+
+    `%j` is the id, `%A` that of the array, `%a` the index in it, `%x` the name, `%u` the user, `%%` is `%`; a width, as
+    in `%4a`, pads with zeros. Source: sbatch(1), "filename pattern".
+    """
+    if spec.stdout_path is None and spec.stderr_path is None:
+        return spec
+    array = spec.array
+    words = {
+        "j": str(job_id),
+        "A": str(job_id if array is None else array.array_id),
+        "a": str(0 if array is None else array.index),
+        "x": spec.name.replace("/", "_"),
+        "u": spec.user,
+        "%": "%",
+    }
+
+    def expanded(path: str | None) -> str | None:
+        return path and _MARK.sub(lambda found: words[found[2]].zfill(int(found[1] or 0)), path)
+
+    return replace(spec, stdout_path=expanded(spec.stdout_path), stderr_path=expanded(spec.stderr_path))
+
+
+@functools.lru_cache(maxsize=64)
+def user_name(uid: int) -> str:
+    """The login name, or the number of a user without one."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

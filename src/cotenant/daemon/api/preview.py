@@ -1,0 +1,61 @@
+"""What would happen to a job if it were submitted now. Nothing is kept, and nobody is disturbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.job import Job, JobSpec, Queued
+from cotenant.core.placement import Deferral, Placement
+from cotenant.daemon.api.views import JsonViews, estimate_view
+from cotenant.scheduling.dependencies import dependency_text, open_dependencies
+from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.placement.memory_demand import demand_bytes
+from cotenant.scheduling.placement.policy import Policy
+from cotenant.scheduling.placement.snapshot_adapter import make_placer
+
+
+def preview(
+    manager: Manager, policy: Policy, spec: JobSpec, estimate: Estimate | None, error: str | None, *, at_s: float
+) -> dict[str, Any]:
+    """The estimate, and a place or the reason to wait, with those ahead in the queue served first."""
+    job = Job(
+        id=max(manager.jobs, default=0) + 1,
+        spec=spec,
+        submitted_at_s=at_s,
+        state=Queued(since_s=at_s),
+        estimate=estimate,
+        estimate_error=error,
+    )
+    views = JsonViews(manager, at_s)
+    answer = _answer(manager, policy, job, at_s)
+    fields: dict[str, Any] = {
+        "name": spec.name,
+        "command": list(spec.command),
+        "gpus": spec.gpus,
+        "need_bytes": demand_bytes(job),
+        "estimate": None if estimate is None else estimate_view(estimate),
+        "estimate_error": error,
+    }
+    older_singletons = manager.older_singletons(job)
+    if older_singletons or open_dependencies(job, manager.jobs):
+        return {
+            **fields,
+            "would": "wait",
+            "reason": dependency_text(job, manager.jobs, older_singletons),
+            "rejections": [],
+        }
+    if isinstance(answer, Placement):
+        return {**fields, "would": "start", **views.placement(answer)}
+    return {**fields, "would": "wait", **views.wait(answer)}
+
+
+def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Deferral:
+    """What the policy would say now, with all that the manager has learned."""
+    placer = make_placer(policy, manager.history)
+    for gpu in manager.snapshot(at_s).gpus:
+        placer.update(gpu)
+    for each in (*manager.queue(), job):
+        placer.add(each)
+    place = next((each for each in placer.decide(at_s) if each.job_id == job.id), None)
+    return place or placer.explain(job.id, at_s)

@@ -1,0 +1,77 @@
+"""Reading requests and writing answers: JSON, numbers in the query, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cotenant.core.errors import CotenantError, UsageError
+
+SCHEMA = 1
+MAX_BODY_BYTES = 64 * 2**20
+STATUS = {2: 400, 3: 503, 4: 404, 5: 403}
+"""HTTP status by exit code; 500 for the others."""
+
+
+def json_response(value: Mapping[str, Any], *, status: int = 200) -> Response:
+    """`value` with the schema's version. What is no number is null; paths that are no UTF-8 stay as they are."""
+    told = {"schema": SCHEMA, **value}
+    try:
+        text = json.dumps(told, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(told), allow_nan=False, separators=(",", ":"))
+    return Response(text.encode(), status_code=status, media_type="application/json")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def error_response(error: CotenantError) -> Response:
+    """`error` as the client raises it again."""
+    return json_response({"error": error.as_json()}, status=STATUS.get(error.exit_code, 500))
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in the body; {} without one.
+
+    Raises:
+        UsageError: it is something else, or too long.
+    """
+    data = b""
+    async for piece in request.stream():  # read in pieces: what the header says of the length may not be true
+        data += piece
+        if len(data) > MAX_BODY_BYTES:
+            raise UsageError(f"a request may have {MAX_BODY_BYTES // 2**20} MiB")
+    try:
+        value = json.loads(data or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the request is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError("the request is not a JSON object")
+    return value
+
+
+def read_number(request: Request, name: str, default: float) -> float:
+    """A number from the query.
+
+    Raises:
+        UsageError: it is none, or below zero.
+    """
+    text = request.query_params.get(name)
+    try:
+        value = default if text is None else float(text)
+    except ValueError as error:
+        raise UsageError(f"`{name}` is `{text}`, wanted a number") from error
+    if not 0 <= value < 1e9:
+        raise UsageError(f"`{name}` is `{text}`, wanted a number from 0")
+    return value

@@ -1,0 +1,48 @@
+"""Which ways to share a GPU the server offers to jobs that ask for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from cotenant.core.errors import UsageError
+from cotenant.core.gpu import Gpu
+from cotenant.core.job import JobSpec
+from cotenant.scheduling.placement.policy import Policy
+from cotenant.scheduling.placement.ranked import Ranked
+
+ALWAYS = ("auto", "none")
+
+
+def unavailable_modes(
+    policy: Policy, gpus: Iterable[Gpu], *, mps_unavailable_reason: str | None
+) -> dict[str, str | None]:
+    """Why each way is not offered, or None. `no_mps`: why jobs cannot become clients of MPS here."""
+    ranked = policy if isinstance(policy, Ranked) else None
+    alone = f"policy `{policy.name}` shares no GPU" if ranked is not None and ranked.alone else None
+    by_policy = ranked is not None and ranked.sharing == "mps"
+    instances = any(each.mig_profile is not None for each in gpus)
+    return {
+        "time": alone,
+        "mps": alone or (None if by_policy else mps_unavailable_reason),
+        "mig": None if instances else "none of its GPUs has MIG instances",
+    }
+
+
+def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None]) -> None:
+    """See that these jobs ask for what there is.
+
+    Raises:
+        UsageError: one does not.
+    """
+    for share in {each.share for each in specs}:
+        why = refused.get(share)
+        if why is not None:
+            raise UsageError(
+                f"this server does not offer `--share {share}`: {why}",
+                hint=f"it offers {', '.join(available_modes(refused))}",
+            )
+
+
+def available_modes(refused: Mapping[str, str | None]) -> list[str]:
+    """The ways that are."""
+    return [*ALWAYS, *(share for share, why in refused.items() if why is None)]

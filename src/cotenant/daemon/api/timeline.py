@@ -1,0 +1,163 @@
+"""What became of a job, transition by transition, as the journal has it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    EstimateReady,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobRequeued,
+    JobSubmitted,
+    JobUpdated,
+    Journaled,
+)
+from cotenant.core.job import AttemptExit, Done, Held, Job, JobSpec
+from cotenant.core.units import format_bytes, format_duration, format_energy
+from cotenant.daemon.api.views import rfc3339
+from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.explain import name_neighbors
+from cotenant.scheduling.job_table import JobTable
+
+RedactIds = Callable[[Iterable[int]], Sequence[int | None]]
+
+
+def timeline(
+    events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, job: Job | None = None
+) -> list[dict[str, Any]]:
+    """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
+
+    `state` is what the job was in afterwards, by its own events alone. Where others' have put `job` into another, as it
+    is now, there is one more entry, for `JobState`: a dependency that failed, say.
+    `mates` gives the ids of other jobs as the reader may know them, None for those of others.
+    """
+    table = JobTable(ManagerConfig(estimate=False))
+    entries: list[dict[str, Any]] = []
+    spec: JobSpec | None = None
+    for event in events:
+        text = _text(event, spec)
+        if isinstance(event, AttemptExited):
+            text += _measured(event, neighbor_ids)
+        if isinstance(event, (JobSubmitted, JobUpdated)):
+            spec = event.spec
+        if isinstance(event, JobSubmitted):
+            # Other jobs are not at hand: without them, its dependencies would seem unknown.
+            alone = dataclasses.replace(event.spec, after=(), after_any=(), after_failed=())
+            table.apply(dataclasses.replace(event, spec=alone))
+        elif not isinstance(event, JobUpdated):
+            table.apply(event)
+        known = table.jobs.get(event.job_id)
+        entries.append(
+            {
+                "at": rfc3339(event.at_s),
+                "at_s": event.at_s,
+                "event": type(event).__name__,
+                "cause": event.cause,
+                "text": text,
+                "state": None if known is None else _state(known),
+            }
+        )
+    if job is not None and isinstance(job.state, (Done, Held)) and entries and entries[-1]["state"] != _state(job):
+        at_s = job.state.at_s if isinstance(job.state, Done) else job.state.since_s
+        told = {"at": rfc3339(at_s), "at_s": at_s, "event": "JobState", "cause": job.state.reason}
+        text = f"{job.state.outcome}: {job.state.reason}" if isinstance(job.state, Done) else job.state.reason
+        entries.append({**told, "text": text, "state": _state(job)})
+    return entries
+
+
+def _state(job: Job) -> str:
+    return type(job.state).__name__.lower()
+
+
+def _text(event: Journaled, spec: JobSpec | None) -> str:
+    match event:
+        case JobSubmitted(spec=asked):
+            return f"submitted by {asked.user}: {_demand(asked)}"
+        case EstimateReady(estimate=None, error=error):
+            return f"no estimate: {error or 'no reason given'}"
+        case EstimateReady(estimate=estimate) if estimate is not None:
+            partial = ", a lower bound" if estimate.partial else ""
+            return f"estimated: {format_bytes(estimate.bound_bytes)} per GPU by {estimate.estimator}{partial}"
+        case AttemptPlaced(attempt=number, placement=place, cause=cause):
+            gpus = ", ".join(place.gpu_uuids)
+            promised = format_bytes(place.promised_bytes)
+            return f"attempt {number} placed by {cause} on {gpus} ({place.sharing}), {promised} promised"
+        case AttemptStarted(attempt=number, process=process):
+            return f"attempt {number} started, runner {process.pid}"
+        case AttemptExited(attempt=number, exit=end, peak_observed_bytes=peaks):
+            peak = f", {format_bytes(max(peaks.values()))} seen at most" if peaks else ""
+            return f"attempt {number} ended: {_end(end)}{peak}"
+        case JobUpdated(spec=new):
+            return f"updated: {_difference(spec, new)}"
+        case JobCancelled(cause=cause) | JobHeld(cause=cause) | JobReleased(cause=cause) | JobRequeued(cause=cause):
+            return cause
+    return type(event).__name__
+
+
+def _demand(spec: JobSpec) -> str:
+    memory = "memory to be estimated" if spec.declared_bytes is None else f"{format_bytes(spec.declared_bytes)} each"
+    return f"{spec.gpus} GPU{'' if spec.gpus == 1 else 's'}, {memory}"
+
+
+def _end(end: AttemptExit) -> str:
+    how: str = end.reason
+    if end.reason == "exited":
+        how = f"exit code {end.exit_code}" if end.signal is None else f"signal {end.signal}"
+    memory = ", out of GPU memory" if end.oom.exception else ""
+    server = ", after its MPS server had failed, by a fault of any of its clients" if end.mps_fault else ""
+    return f"{how}{memory}{server}{f' ({end.detail})' if end.detail else ''}"
+
+
+def _measured(event: AttemptExited, named: RedactIds) -> str:
+    """Energy, and what company did to it, as far as they were measured."""
+    words = []
+    usage = event.usage
+    if usage is not None and usage.metered_s:
+        words.append(f"{format_energy(usage.energy_j)} over {usage.metered_s / 3600:.2f} GPU hours")
+    for each in event.co_runs:
+        if each.slowdown is not None:
+            words.append(f"{each.slowdown:.2f} times as long a step beside {name_neighbors(named(each.neighbor_ids))}")
+    return "".join(f", {each}" for each in words)
+
+
+def _difference(old: JobSpec | None, new: JobSpec) -> str:
+    if old is None:
+        return "its spec"
+    changed = [
+        f"{_WORDS.get(each.name, each.name)} {_value(each.name, old)} to {_value(each.name, new)}"
+        for each in dataclasses.fields(JobSpec)
+        if each.name != "env" and getattr(old, each.name) != getattr(new, each.name)
+    ]
+    return ", ".join(changed) or "nothing"
+
+
+_WORDS = {
+    "declared_bytes": "memory",
+    "time_limit_s": "time limit",
+    "after": "afterok",
+    "after_any": "afterany",
+    "after_failed": "afternotok",
+    "begin_at_s": "begin",
+    "max_slowdown": "slowdown",
+    "time_slice_s": "time slot",
+}
+
+
+def _value(name: str, spec: JobSpec) -> str:
+    value = getattr(spec, name)
+    if value is None or value == ():
+        return "none"
+    if name == "declared_bytes":
+        return format_bytes(value)
+    if name in ("time_limit_s", "time_slice_s"):
+        return format_duration(value)
+    if name == "begin_at_s":
+        return rfc3339(value) or ""
+    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,127 @@
+"""What jobs have used, by job, by user and by kind of work, and the past of the GPUs: as JSON for clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.core.job import CoRun, Job, ResourceUsage
+from cotenant.gpus.timeseries import TimeSeriesPoint
+from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.prediction.history import WORKLOAD_SEPARATOR, WorkloadRecord
+from cotenant.scheduling.prediction.interference import LearnedInterference
+from cotenant.scheduling.prediction.workloads import workload_key
+
+
+def usage_of(job: Job, manager: Manager) -> ResourceUsage | None:
+    """What all attempts of a job have taken, so far if one still runs; None if none was seen on a GPU."""
+    total: ResourceUsage | None = None
+    for attempt in job.attempts:
+        found = manager.usage(job, attempt.number)
+        if found is not None:
+            total = found if total is None else total + found
+    return total
+
+
+def usage_view(usage: ResourceUsage | None) -> dict[str, Any] | None:
+    """Sums and means; what is not known is null."""
+    if usage is None:
+        return None
+    return {
+        "gpu_s": usage.gpu_s,
+        "gpu_share_s": usage.gpu_share_s,
+        "mean_bytes": None if usage.mean_bytes is None else int(usage.mean_bytes),
+        "smact": usage.smact,
+        "power_w": usage.power_w,
+        "energy_j": usage.energy_j if usage.metered_s else None,
+        "idle_energy_j": usage.idle_energy_j if usage.metered_s else None,
+        "metered_s": usage.metered_s,
+    }
+
+
+def co_run_view(spell: CoRun) -> dict[str, Any]:
+    """What an attempt did in one company; who that was, the caller says to those who may know."""
+    return {
+        "seconds": spell.seconds,
+        "smact": spell.smact,
+        "steps_hz": spell.steps_hz,
+        "slowdown": spell.slowdown,
+    }
+
+
+@dataclass(slots=True)
+class _User:
+    jobs: int
+    usage: ResourceUsage
+
+
+def by_user(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
+    """Sums of `jobs` by user, in the order of names."""
+    found: dict[str, _User] = {}
+    for job in jobs:
+        usage = usage_of(job, manager)
+        if usage is None:
+            continue
+        user = found.setdefault(job.spec.user, _User(0, ResourceUsage()))
+        user.jobs += 1
+        user.usage += usage
+    return [{"user": name, "jobs": each.jobs, **(usage_view(each.usage) or {})} for name, each in sorted(found.items())]
+
+
+def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
+    """Sums of attempts that are over, by user: what never shrinks, whatever happens to the daemon."""
+    found: dict[str, ResourceUsage] = {}
+    for job in jobs:
+        for attempt in job.attempts:
+            if attempt.usage is not None:
+                found[job.spec.user] = found.get(job.spec.user, ResourceUsage()) + attempt.usage
+    return found
+
+
+def by_workload(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
+    """What is known of each kind of work of `jobs`, the newest last."""
+    records, interference = manager.history.records(), manager.history.interference
+    keys: dict[str, None] = {}
+    for job in jobs:
+        key = workload_key(job.spec)
+        keys.pop(key, None)
+        keys[key] = None
+    return [_workload(key, records[key], interference) for key in keys if key in records]
+
+
+def _workload(key: str, record: WorkloadRecord, interference: LearnedInterference) -> dict[str, Any]:
+    victim, aggressor = interference.effects(key)
+    return {
+        "work": key,
+        "runs": len(record.durations_s),
+        "need_bytes": record.known_bytes(),
+        "is_sure": record.is_sure(),
+        "least_bytes": record.least_bytes or None,
+        "duration_s": sorted(record.durations_s)[len(record.durations_s) // 2] if record.durations_s else None,
+        "solo_s": record.solo_s,
+        "smact": record.smact,
+        "drama": record.drama,
+        "steps_hz": record.steps_hz,
+        "suffers": None if victim is None else math.exp(victim),
+        "inflicts": None if aggressor is None else math.exp(aggressor),
+        "beside": [
+            {"works": mates.split(WORKLOAD_SEPARATOR), "seconds": seconds, "steps_hz": steps_hz, "slowdown": slowdown}
+            for mates, (seconds, steps_hz, slowdown) in record.beside.items()
+        ],
+    }
+
+
+def history_view(points: Mapping[str, list[TimeSeriesPoint]], gpus: Iterable[Any]) -> list[dict[str, Any]]:
+    """The past of the GPUs that there are, in display order."""
+    return [
+        {
+            "index": each.index,
+            "uuid": each.uuid,
+            "name": each.name,
+            "memory_total_bytes": each.memory_total_bytes,
+            "points": [point._asdict() for point in points.get(each.uuid, ())],
+        }
+        for each in gpus
+    ]

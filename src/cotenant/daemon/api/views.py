@@ -1,0 +1,344 @@
+"""Jobs and GPUs as JSON for clients. Bytes and seconds as everywhere, times as RFC 3339 in UTC."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timezone
+from typing import Any
+
+from cotenant.core.estimate import Estimate
+from cotenant.core.gpu import GpuSample, GpuSnapshot, ServerSnapshot
+from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, Queued, Running, Starting
+from cotenant.core.placement import Deferral, Placement
+from cotenant.daemon.api.states import SHORT
+from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
+from cotenant.scheduling.manager import Manager
+from cotenant.scheduling.placement.memory_demand import demand_bytes
+
+
+def rfc3339(at_s: float | None) -> str | None:
+    """`2026-11-21T01:17:26.120Z`; None where there is no time."""
+    if at_s is None:
+        return None
+    return datetime.fromtimestamp(at_s, tz=timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def state_name(job: Job) -> str:
+    """The state in one word, as Slurm's users know it."""
+    match job.state:
+        case Queued():
+            return "PENDING"
+        case Held():
+            return "HELD"
+        case Starting():
+            return "STARTING"
+        case Running():
+            return "RUNNING"
+        case Done(outcome=outcome):
+            return outcome.upper()
+
+
+def exit_code(job: Job) -> int | None:
+    """What a shell would see of the job; None before the end.
+
+    Its own code, or 128 + N where signal N ended it; 124 where its time limit did, as for timeout(1); 143, as for
+    SIGTERM, where it was cancelled.
+    """
+    if not isinstance(job.state, Done):
+        return None
+    if job.state.outcome == "completed":
+        return 0
+    if job.state.outcome == "timeout":
+        return 124
+    if job.state.outcome == "cancelled":
+        return 143
+    attempt = job.last_attempt
+    if attempt is None or attempt.exit is None:
+        return 1
+    if attempt.exit.signal is not None:
+        return 128 + attempt.exit.signal
+    return attempt.exit.exit_code or 1
+
+
+def end_message(job: Job) -> dict[str, Any]:
+    """What is told of a job that is over, to those who asked to be."""
+    return {
+        "id": job.id,
+        "label": label(job),
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "state": state_name(job),
+        "reason": job.state.reason if isinstance(job.state, Done) else "",
+        "exit_code": exit_code(job),
+        "ended_at": rfc3339(job.state.at_s) if isinstance(job.state, Done) else None,
+    }
+
+
+def label(job: Job) -> str:
+    """How people name it: `17`, or `17_3` for a task of an array."""
+    array = job.spec.array
+    return str(job.id) if array is None else f"{array.array_id}_{array.index}"
+
+
+class JsonViews:
+    """Jobs and GPUs of `manager` as they are at `at_s`. Lives for one answer."""
+
+    def __init__(self, manager: Manager, at_s: float) -> None:
+        self._manager = manager
+        self._at_s = at_s
+
+    @functools.cached_property
+    def _server(self) -> ServerSnapshot:
+        return self._manager.snapshot(self._at_s)
+
+    @functools.cached_property
+    def _indices(self) -> dict[str, int]:
+        return {each.gpu.uuid: each.gpu.index for each in self._server.gpus}
+
+    @functools.cached_property
+    def _seen(self) -> dict[int, int]:
+        """Most bytes that a job is seen to hold on one GPU now."""
+        seen: dict[int, int] = {}
+        for gpu in self._server.gpus:
+            for each in gpu.residents:
+                if each.observed_bytes is not None:
+                    seen[each.job_id] = max(each.observed_bytes, seen.get(each.job_id, 0))
+        return seen
+
+    def job(self, job: Job) -> dict[str, Any]:
+        """A job in a list."""
+        attempt = job.last_attempt
+        started_at_s = next((each.started_at_s for each in job.attempts if each.started_at_s is not None), None)
+        ended_at_s = job.state.at_s if isinstance(job.state, Done) else None
+        name = state_name(job)
+        array = job.spec.array
+        return {
+            "id": job.id,
+            "label": label(job),
+            "array_id": None if array is None else array.array_id,
+            "array_index": None if array is None else array.index,
+            "name": job.spec.name,
+            "user": job.spec.user,
+            "state": name,
+            "state_short": SHORT[name],
+            "reason": self._manager.explain(job.id).reason,
+            "exit_code": exit_code(job),
+            "gpus": job.spec.gpus,
+            "gpu_uuids": [] if attempt is None else list(attempt.placement.gpu_uuids),
+            "gpu_indices": self._where(attempt),
+            "sharing": None if attempt is None else attempt.placement.sharing,
+            "need_bytes": demand_bytes(job),
+            "promised_bytes": None if attempt is None else attempt.placement.promised_bytes,
+            "observed_bytes": self._observed(job),
+            "attempts": len(job.attempts),
+            "priority": job.spec.priority,
+            "time_limit_s": job.spec.time_limit_s,
+            "submitted_at": rfc3339(job.submitted_at_s),
+            "started_at": rfc3339(started_at_s),
+            "ended_at": rfc3339(ended_at_s),
+            "queueing_s": None if started_at_s is None else max(0.0, started_at_s - job.submitted_at_s),
+            "running_s": _running_s(attempt, self._at_s),
+            "jct_s": None if ended_at_s is None else ended_at_s - job.submitted_at_s,
+            "usage": usage_view(usage_of(job, self._manager)),
+        }
+
+    def detail(self, job: Job, *, paths: Mapping[str, str | None]) -> dict[str, Any]:
+        """Everything about a job but the values in its environment. `paths`: files that belong to it."""
+        spec = job.spec
+        return {
+            **self.job(job),
+            "command": list(spec.command),
+            "workdir": spec.workdir,
+            "environment_names": sorted(spec.env),
+            "uid": spec.uid,
+            "source": spec.source,
+            "declared_bytes": spec.declared_bytes,
+            "estimator": spec.estimator,
+            "exclusive": spec.exclusive,
+            "share": spec.share,
+            "max_slowdown": spec.max_slowdown,
+            "after": list(spec.after),
+            "after_any": list(spec.after_any),
+            "after_failed": list(spec.after_failed),
+            "singleton": spec.singleton,
+            "begin_at": rfc3339(spec.begin_at_s),
+            "requeue": spec.requeue,
+            "retries": spec.retries,
+            "time_slice_s": spec.time_slice_s,
+            "notify": spec.notify,
+            "progress": spec.progress,
+            "max_attempts": spec.max_attempts,
+            "min_memory_bytes": job.min_memory_bytes or None,
+            "exclusive_retry": job.exclusive_retry,
+            "estimate": None if job.estimate is None else estimate_view(job.estimate),
+            "estimate_error": job.estimate_error,
+            "attempt_list": [self._attempt(job, each) for each in job.attempts],
+            **paths,
+        }
+
+    def _attempt(self, job: Job, attempt: Attempt) -> dict[str, Any]:
+        return {
+            **attempt_view(attempt),
+            "gpu_indices": self._where(attempt),
+            "usage": usage_view(self._manager.usage(job, attempt.number)),
+            "beside": [
+                {**co_run_view(each), "neighbor_ids": list(self._manager.named(job, each.neighbor_ids))}
+                for each in self._manager.beside(job, attempt.number)
+            ],
+        }
+
+    def explanation(self, job: Job) -> dict[str, Any]:
+        """Why a job waits, with a verdict for each GPU that was looked at."""
+        return {"id": job.id, "state": state_name(job), **self.wait(self._manager.explain(job.id))}
+
+    def wait(self, wait: Deferral) -> dict[str, Any]:
+        """The policy's answer for a job that waits."""
+        rejections = [
+            {
+                "gpu": self._indices.get(each.gpu_uuid),
+                "gpu_uuid": each.gpu_uuid,
+                "rule": each.rule,
+                "reason": each.reason,
+            }
+            for each in wait.rejections
+        ]
+        return {"reason": wait.reason, "rejections": rejections}
+
+    def placement(self, placement: Placement) -> dict[str, Any]:
+        """The policy's answer for a job that would start."""
+        return {
+            "gpu_uuids": list(placement.gpu_uuids),
+            "gpu_indices": [self._indices.get(each) for each in placement.gpu_uuids],
+            "sharing": placement.sharing,
+            "promised_bytes": placement.promised_bytes,
+        }
+
+    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[dict[str, Any]]:
+        """All GPUs, in display order; of `hidden` jobs, only what they take is told."""
+        return [self._gpu(each, hidden) for each in self._server.gpus]
+
+    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> dict[str, Any]:
+        gpu, latest = snapshot.gpu, snapshot.latest or GpuSample(at_s=self._at_s)
+        return {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "mig_parent": gpu.mig_parent,
+            "mig_profile": gpu.mig_profile,
+            "memory_total_bytes": gpu.memory_total_bytes,
+            "used_bytes": latest.used_bytes,
+            "promised_bytes": sum(each.promised_bytes for each in snapshot.residents),
+            "foreign_bytes": snapshot.foreign_bytes,
+            "available_bytes": snapshot.available_bytes,
+            "smact": _number(latest.smact),
+            "smocc": _number(latest.smocc),
+            "drama": _number(latest.drama),
+            "utilization": _number(latest.utilization),
+            "power_w": _number(latest.power_w),
+            "energy_j": _number(latest.energy_j),
+            "power_is_assumed": gpu.mig_parent is not None,
+            "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
+            "residents": [
+                {
+                    "job_id": None if each.job_id in hidden else each.job_id,
+                    "name": None if each.job_id in hidden else self._manager.jobs[each.job_id].spec.name,
+                    "attempt": each.attempt,
+                    "promised_bytes": each.promised_bytes,
+                    "observed_bytes": each.observed_bytes,
+                    "sharing": each.sharing,
+                }
+                for each in snapshot.residents
+            ],
+        }
+
+    def _where(self, attempt: Attempt | None) -> list[int | None]:
+        return [] if attempt is None else [self._indices.get(each) for each in attempt.placement.gpu_uuids]
+
+    def _observed(self, job: Job) -> int | None:
+        """Most bytes seen on one GPU: of the attempt that runs, or else of the last one."""
+        attempt = job.last_attempt
+        if attempt is None:
+            return None
+        if attempt.ended_at_s is None:
+            return self._seen.get(job.id)
+        return max(attempt.peak_observed_bytes.values(), default=None)
+
+
+def _number(value: float | None) -> float | None:
+    """`value`, unless it is none that JSON has."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def estimate_view(estimate: Estimate) -> dict[str, Any]:
+    """An estimate, with its sums."""
+    return {
+        "estimator": estimate.estimator,
+        "version": estimate.version,
+        "gpu": estimate.gpu,
+        "peak_allocated_bytes": estimate.peak_allocated_bytes,
+        "peak_reserved_bytes": estimate.peak_reserved_bytes,
+        "context_bytes": estimate.context_bytes,
+        "margin_bytes": estimate.margin_bytes,
+        "device_bytes": estimate.device_bytes,
+        "bound_bytes": estimate.bound_bytes,
+        "coverage": estimate.coverage,
+        "breakdown_bytes": dict(estimate.breakdown_bytes),
+        "smact": estimate.smact,
+        "smocc": estimate.smocc,
+        "partial": estimate.partial,
+        "warnings": list(estimate.warnings),
+    }
+
+
+def attempt_view(attempt: Attempt) -> dict[str, Any]:
+    """One run of a job."""
+    place = attempt.placement
+    return {
+        "number": attempt.number,
+        "gpu_uuids": list(place.gpu_uuids),
+        "sharing": place.sharing,
+        "promised_bytes": place.promised_bytes,
+        "peak_observed_bytes": dict(attempt.peak_observed_bytes),
+        "pid": None if attempt.process is None else attempt.process.pid,
+        "placed_at": rfc3339(attempt.placed_at_s),
+        "started_at": rfc3339(attempt.started_at_s),
+        "ended_at": rfc3339(attempt.ended_at_s),
+        "stop_reason": attempt.stop_reason,
+        "exit": None if attempt.exit is None else _exit_view(attempt.exit),
+    }
+
+
+def _exit_view(end: AttemptExit) -> dict[str, Any]:
+    oom = end.oom
+    return {
+        "exit_code": end.exit_code,
+        "signal": end.signal,
+        "reason": end.reason,
+        "detail": end.detail,
+        "oom": {
+            "exception": oom.exception,
+            "message": oom.message,
+            "tried_bytes": oom.tried_bytes,
+            "in_use_bytes": oom.in_use_bytes,
+            "free_bytes": oom.free_bytes,
+        },
+    }
+
+
+def counts(jobs: Iterable[Job]) -> dict[str, int]:
+    """Jobs by state; states without jobs are left out."""
+    found: dict[str, int] = {}
+    for job in jobs:
+        name = state_name(job)
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _running_s(attempt: Attempt | None, at_s: float) -> float | None:
+    """How long the newest attempt has run."""
+    if attempt is None or attempt.started_at_s is None:
+        return None
+    return max(0.0, (at_s if attempt.ended_at_s is None else attempt.ended_at_s) - attempt.started_at_s)

@@ -1,0 +1,35 @@
+"""HTTP on unix sockets, read by the parser of Node.js: a fifth of what reading it in Python costs.
+
+Needs `httptools`.
+"""
+
+from __future__ import annotations
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from cotenant.daemon.auth.unix_socket import PeerCredentialsMixin
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 256 * 2**20
+"""Of a request in all, into however many pieces its body is cut; how long that may be, `calls.requests` says."""
+
+
+class PeerHttpTools(PeerCredentialsMixin, HttpToolsProtocol):
+    """The parser would gather a head, or what follows a body, without end: here it ends the connection."""
+
+    _is_in_head = False
+    _message_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._message_bytes += len(data)
+        super().data_received(data)
+        if self._message_bytes > (MAX_HEAD_BYTES if self._is_in_head else MAX_MESSAGE_BYTES):
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._is_in_head, self._message_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()

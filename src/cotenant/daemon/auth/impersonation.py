@@ -1,0 +1,126 @@
+"""Acting as another user: what root's daemon must do so that a user's own files and programs have only their rights.
+
+Run as a script, on the standard library alone, it opens one file and sends the descriptor back:
+
+    python -I -S users.py SOCKET PATH
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import stat
+import subprocess
+import sys
+from typing import Any
+
+OPEN_TIMEOUT_S = 10.0
+NOBODY = 65534
+"""The user without rights of their own. Source: `overflowuid` in user_namespaces(7)."""
+
+
+def identity(uid: int) -> dict[str, Any]:
+    """Arguments of `Popen` that make a child the user `uid`, with their groups; {} for ourselves.
+
+    Raises:
+        KeyError: the machine does not know them.
+    """
+    if uid == os.geteuid():
+        return {}
+    import pwd
+
+    account = pwd.getpwuid(uid)
+    groups = os.getgrouplist(account.pw_name, account.pw_gid)
+    return {"user": uid, "group": account.pw_gid, "extra_groups": groups}
+
+
+def home_of(uid: int) -> dict[str, str]:
+    """The variables that name a user and their home."""
+    import pwd
+
+    account = pwd.getpwuid(uid)
+    return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "SHELL": account.pw_shell}
+
+
+def why_root_only() -> str | None:
+    """Why others cannot run the Python that we run on, in which we act as them; None if they can, or we are not root.
+
+    So it is where Python or a virtual environment is in root's home.
+    """
+    if os.geteuid() != 0:
+        return None
+    command = [sys.executable, "-I", "-S", "-c", "import sys; open(sys.argv[1]).close()", __file__]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd="/",
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            timeout=OPEN_TIMEOUT_S,
+            check=False,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"`{sys.executable}`: {getattr(error, 'strerror', None) or error}".lower()
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return None if done.returncode == 0 else f"`{sys.executable}`: {lines[-1] if lines else done.returncode}"
+
+
+def open_as(uid: int, path: str) -> int:
+    """A descriptor of the regular file `path`, opened for reading with the rights of `uid`.
+
+    The name is the user's: it may be a link to what only root may read, and may become one at any moment.
+
+    Raises:
+        OSError: they may not read it, it is no regular file, or there is none.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(OPEN_TIMEOUT_S)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", __file__, str(theirs.fileno()), path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                pass_fds=(theirs.fileno(),),
+                timeout=OPEN_TIMEOUT_S,
+                check=False,
+                **identity(uid),
+            )
+        except (subprocess.TimeoutExpired, KeyError) as error:
+            raise PermissionError(1, f"cannot act as uid {uid}", path) from error
+        if done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            number = int(words) if words.isdigit() else 5
+            raise OSError(number, os.strerror(number), path)
+        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
+        (descriptor,) = array.array("i", ancillary[0][2])
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 (the standard library's signature)
+    return descriptor
+
+
+def main(channel: int, path: str) -> int:
+    """Open `path` and send it; the exit code, with the number of the error on stderr."""
+    try:
+        # Without O_NONBLOCK, a named pipe would hold us until somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PermissionError(1, "no regular file")
+        with socket.socket(fileno=channel) as back:
+            rights = array.array("i", [descriptor])
+            back.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    except OSError as error:
+        print(error.errno, end="", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2]))

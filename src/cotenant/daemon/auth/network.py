@@ -1,0 +1,283 @@
+"""The daemon on the network: off unless configured, opened by tokens only, and in nobody's way on the unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import pwd
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from cotenant.core.errors import BackendError, NotPermitted, UsageError
+from cotenant.daemon.api.requests import error_response
+from cotenant.daemon.auth.http import SHUTDOWN_GRACE_S, server_config
+from cotenant.daemon.auth.permissions import AccessPolicy
+from cotenant.daemon.auth.tokens import FAILURE_WINDOW_S, Token, TokenStore, TokenThrottle, token_id_of
+from cotenant.daemon.auth.unix_socket import Peer
+from cotenant.daemon.config.schema import TcpSection
+
+logger = logging.getLogger(__name__)
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+HEAD_TIMEOUT_S = 10.0
+"""A connection without a request, or with half of one's head, is closed after this long."""
+HANDSHAKE_TIMEOUT_S = 10.0
+ACCEPT_PAUSE_S = 1.0
+MAX_HEAD_BYTES = 32 * 1024
+
+
+class TcpListener:
+    """A TCP socket as `[tcp]` asks for it.
+
+    Raises:
+        UsageError: no address, or one that others reach and nothing keeps what is said there secret.
+        BackendError: it, or the certificate, cannot be had.
+    """
+
+    def __init__(self, settings: TcpSection) -> None:
+        host, port = check_tcp(settings)
+        self.tls = _context(settings)
+        self._most = settings.connections
+        self._serving: set[asyncio.Task[None]] = set()
+        if self.tls is None and not host.is_loopback:
+            logger.warning("tokens and jobs cross the network unencrypted", extra={"fields": {"at": settings.listen}})
+        family = socket.AF_INET6 if host.version == 6 else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.socket.bind((str(host), port))
+            self.socket.listen(128)
+        except OSError as error:
+            self.socket.close()
+            raise BackendError(f"cannot listen on `{settings.listen}`: {error.strerror or error}") from error
+        self.socket.setblocking(False)  # noqa: FBT003 (the standard library's signature)
+
+    @property
+    def url(self) -> str:
+        """What clients say to reach it from this machine."""
+        host, port = self.socket.getsockname()[:2]
+        return f"{'http' if self.tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def serve(self, application: ASGIApp, closing: asyncio.Event) -> None:
+        """Serve `application` until `closing`; then requests that are open get a short time, and the socket closes."""
+        config = server_config(application, H11Protocol)
+        config.h11_max_incomplete_event_size = MAX_HEAD_BYTES
+        config.load()
+        state = ServerState()
+        accepting = asyncio.create_task(self._accept(lambda: _Protocol(config, state, {})))
+        await closing.wait()
+        accepting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await accepting
+        self.socket.close()
+        for each in list(state.connections):
+            each.shutdown()
+        await asyncio.wait(self._serving, timeout=SHUTDOWN_GRACE_S) if self._serving else None
+        for task in (*self._serving, *state.tasks):
+            task.cancel()
+
+    async def _accept(self, protocol: Callable[[], _Protocol]) -> None:
+        """Take connections in; each is counted from here on, before it has said anything."""
+        here = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await here.sock_accept(self.socket)
+            except OSError as error:  # too many open files, say
+                logger.warning("cannot accept a connection", extra={"fields": {"why": str(error)}})
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if len(self._serving) >= self._most:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._serve_one(connection, protocol))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    async def _serve_one(self, connection: socket.socket, protocol: Callable[[], _Protocol]) -> None:
+        handshake_s = None if self.tls is None else HANDSHAKE_TIMEOUT_S
+        try:
+            _, served = await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, connection, ssl=self.tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError:  # no TLS, an old one, or none in time
+            connection.close()
+            return
+        await served.lost.wait()
+
+
+def check_tcp(settings: TcpSection) -> tuple[Address, int]:
+    """Address and port to listen on, if that may be.
+
+    Raises:
+        UsageError: it is none, or one that others reach and nothing keeps what is said there secret.
+    """
+    host, port = address_of(settings.listen or "")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise UsageError("TLS needs both tcp.tls_cert and tcp.tls_key")
+    if settings.tls_cert is None and not host.is_loopback and not settings.plaintext:
+        raise UsageError(
+            f"`tcp.listen` is {settings.listen}, which other machines reach, without TLS",
+            hint="set tcp.tls_cert and tcp.tls_key; or listen on 127.0.0.1 and use ssh -L; or, in a network"
+            " where everybody may read the tokens, tcp.plaintext = true",
+        )
+    return host, port
+
+
+def address_of(text: str) -> tuple[Address, int]:
+    """Address and port of `127.0.0.1:7411`, `[::1]:7411`, `localhost:7411`; port 0 is any that is free.
+
+    Raises:
+        UsageError: it is none; a name of a host is none either, for what it stands for may change.
+    """
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    with contextlib.suppress(ValueError):
+        if colon and port.isascii() and port.isdigit() and int(port) <= 65535:
+            return ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare), int(port)
+    raise UsageError(f"`{text}` is no address to listen on", hint="write e.g. 127.0.0.1:7411 or [::1]:7411")
+
+
+def _context(settings: TcpSection) -> ssl.SSLContext | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    for path in (settings.tls_cert, settings.tls_key):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise BackendError(f"cannot read `{path}`: {error.strerror}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        raise BackendError(
+            f"`{settings.tls_cert}` and `{settings.tls_key}` are no certificate and its key, in PEM and without a"
+            f" password ({error})"
+        ) from error
+    return context
+
+
+class TokenAuthMiddleware:
+    """The application for those who show a good token; whom the token is of is then the peer."""
+
+    def __init__(
+        self, application: ASGIApp, tokens: TokenStore, access: AccessPolicy, bad: TokenThrottle | None = None
+    ) -> None:
+        self._application = application
+        self._tokens = tokens
+        self._access = access
+        self._bad = bad or TokenThrottle()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        address = _network_of(scope["client"][0] if scope.get("client") else "")
+        found = self._peer(Headers(scope=scope).get("authorization", ""), address)
+        if isinstance(found, Response):
+            await found(scope, receive, send)
+            return
+        await self._application({**scope, "state": {**scope.get("state", {}), "peer": found}}, receive, send)
+
+    def _peer(self, shown: str, address: str) -> Peer | Response:
+        kind, _, text = shown.partition(" ")
+        text = text.strip()
+        token_id = token_id_of(text)
+        if self._bad.refuses(address, token_id):
+            told = NotPermitted("too many bad tokens from your address", hint=f"wait {FAILURE_WINDOW_S:g} s")
+            return _refusal(told, 429, {"retry-after": f"{FAILURE_WINDOW_S:g}"})
+        token = self._tokens.find(text) if kind.lower() == "bearer" else None
+        peer = None if token is None else self._holder(token)
+        if peer is not None:
+            return peer
+        if shown:
+            self._bad.add(address, token_id)
+            logger.warning("bad token", extra={"fields": {"from": address, "token": token_id}})
+        told = NotPermitted(
+            "this token is not good" if shown else "no token was shown",
+            hint="make one on the machine itself, with `cotenant token create`; show it in $COTENANT_TOKEN",
+        )
+        return _refusal(told, 401, {"www-authenticate": "Bearer"})
+
+    def _holder(self, token: Token) -> Peer | None:
+        """Whom the token is of; None if the machine, or this daemon, knows them no more."""
+        try:
+            gid = pwd.getpwuid(token.uid).pw_gid
+        except KeyError:
+            if token.uid != os.getuid():
+                return None
+            gid = os.getgid()
+        if token.uid == 0 and self._access.many:
+            return None
+        return Peer(pid=0, uid=token.uid, gid=gid, token=token.id, admin=token.admin)
+
+
+def _refusal(error: NotPermitted, status: int, headers: dict[str, str]) -> Response:
+    """`error`; what else the client sends is not read."""
+    answer = error_response(error)
+    answer.status_code = status
+    answer.headers.update({**headers, "connection": "close"})
+    return answer
+
+
+def _network_of(address: str) -> str:
+    """Of IPv6 the first 64 bits: whoever has one address there has them all."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    return address
+
+
+class _Protocol(H11Protocol):
+    """HTTP that closes a connection whose next request does not come whole in time."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, state, app_state)
+        self._deadline: asyncio.TimerHandle | None = None
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._mind()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+        self.lost.set()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._mind()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._mind()
+
+    def _mind(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,0 +1,111 @@
+"""The daemon's unix socket: bound by ourselves, one daemon each, and who is at the other end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import BackendError, DaemonRunning, UsageError
+from cotenant.daemon.config.paths import private_folder
+
+MAX_PATH_BYTES = 107
+"""Source: unix(7), `sun_path` has 108 bytes with the closing NUL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end: a process as the kernel names it, or the holder of a token.
+
+    Attributes:
+        pid: 0 where it is on another machine.
+        token: id of the token that opened the way, or None on the unix socket.
+        admin: whether the rights of an admin, if its user has them, count.
+    """
+
+    pid: int
+    uid: int
+    gid: int
+    token: str | None = None
+    admin: bool = True
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Who connected. Source: SO_PEERCRED in unix(7)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", raw)
+    return Peer(pid=pid, uid=uid, gid=gid)
+
+
+class ListeningSocket:
+    """A socket on `path`. A lock beside it tells a living daemon from a socket that one left behind.
+
+    `for_all`: everybody may connect; otherwise its owner alone.
+
+    Raises:
+        DaemonRunning: another daemon has it.
+        UsageError: the path is longer than the kernel allows.
+        BackendError: it cannot be made.
+    """
+
+    def __init__(self, path: Path, *, for_all: bool = False) -> None:
+        self.path = path
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            raise UsageError(
+                f"socket path `{path}` is longer than {MAX_PATH_BYTES} bytes",
+                hint="choose a shorter one with --socket",
+            )
+        private_folder(path.parent, mode=0o755 if for_all else 0o700)
+        self._lock = _lock(path)
+        try:
+            self.socket = _bind(path, 0o666 if for_all else 0o600)
+        except OSError as error:
+            os.close(self._lock)
+            raise BackendError(f"cannot listen on `{path}`: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Stop listening and remove the socket. The lock's file stays: removing it would race with the next."""
+        self.socket.close()
+        self.path.unlink(missing_ok=True)
+        os.close(self._lock)
+
+
+def _lock(path: Path) -> int:
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise DaemonRunning(
+            f"a daemon already listens on `{path}`", hint="see `cotenant daemon status`, or choose another --socket"
+        ) from error
+    return lock
+
+
+def _bind(path: Path, mode: int) -> socket.socket:
+    """A listening socket; whoever had the path before is gone, for we hold the lock."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(str(path))
+        path.chmod(mode)
+        listening.listen(512)
+        listening.setblocking(False)  # noqa: FBT003 (the standard library's signature)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class PeerCredentialsMixin:
+    """HTTP that remembers who connected, for `request.state.peer`."""
+
+    app_state: dict[str, Any]
+
+    def connection_made(self, transport: Any) -> None:
+        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
+        super().connection_made(transport)  # type: ignore[misc]

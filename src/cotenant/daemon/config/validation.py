@@ -1,0 +1,33 @@
+"""Whether a configuration can be served, as far as that can be told without starting anything."""
+
+from __future__ import annotations
+
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.daemon.auth.network import check_tcp
+from cotenant.daemon.auth.permissions import admin_uids
+from cotenant.daemon.config.schema import Config
+from cotenant.daemon.setup import admin_names, scaled_options, with_aging
+from cotenant.estimators import ESTIMATORS
+from cotenant.scheduling import policies
+from cotenant.simserver.server import check_cards
+
+
+def check_config(config: Config) -> None:
+    """See that a daemon would find nothing wrong in `config`; GPUs, sockets and disks are not looked at.
+
+    Raises:
+        CotenantError: it would.
+    """
+    options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
+    with_aging(policies.create(config.policy.name, options), config.scheduling.aging_per_hour)
+    config.quotas.of_users()
+    if config.estimates.estimator not in ESTIMATORS:
+        raise UnknownName("estimator", config.estimates.estimator, ESTIMATORS)
+    if config.gpus.simulate is not None:
+        check_cards(config.gpus.simulate)
+    if config.tcp.listen is not None:
+        check_tcp(config.tcp)
+    percent = config.mps.thread_percent
+    if percent is not None and percent > 100:
+        raise UsageError(f"`mps.thread_percent` is {percent:g}, wanted at most 100")
+    admin_uids(admin_names(config))  # who may start it is another matter: others may look, too

@@ -1,0 +1,135 @@
+"""Reads the GPUs once a tick, and at once when something has ended, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.events import AttemptSample, ServerSampled
+from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
+from cotenant.core.ports import AttemptRef, Engine, GpuBackend
+
+logger = logging.getLogger(__name__)
+
+MIN_INTERVAL_S = 0.05
+"""Between two readings, however often something ends."""
+INVENTORY_EVERY = 60
+"""Readings between two looks at which GPUs there are (MIG layouts change); one follows every failure as well."""
+
+
+class Monitor:
+    """Gives a `ServerSampled` to `emit` for every reading. A GPU or a backend that fails is absent from it.
+
+    Nothing that a backend does ends the thread: what cannot be read is reported as such, and admits nothing. `rate`
+    gives the steps a second of an attempt and over how many seconds, where there is something new to tell.
+    """
+
+    def __init__(
+        self,
+        backend: GpuBackend,
+        engine: Engine,
+        *,
+        tick_s: float,
+        now: Callable[[], float],
+        emit: Callable[[ServerSampled], None],
+        rate: Callable[[AttemptRef], tuple[float, float] | None] = lambda _: None,
+    ) -> None:
+        self._backend = backend
+        self._engine = engine
+        self._tick_s = tick_s
+        self._now = now
+        self._emit = emit
+        self._rate = rate
+        self._gpus = backend.inventory()
+        self._readings = 0
+        self._failing = False
+        self._poked = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The newest inventory."""
+        return self._gpus
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Read soon: something has changed."""
+        self._poked.set()
+
+    def close(self) -> None:
+        """Stop reading; waits for a reading that is under way, but not for a driver that hangs."""
+        self._closing.set()
+        self._poked.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._emit(self.read())
+            self._closing.wait(min(MIN_INTERVAL_S, self._tick_s))
+            self._poked.wait(max(0.0, self._tick_s - MIN_INTERVAL_S))
+            self._poked.clear()
+
+    def read(self) -> ServerSampled:
+        """One reading, with each attempt's share."""
+        at_s = self._now()
+        samples: Mapping[str, GpuSample] = {}
+        observed: tuple[AttemptSample, ...] = ()
+        try:
+            if self._failing or self._readings % INVENTORY_EVERY == 0:
+                self._gpus = self._backend.inventory()
+            samples = self._backend.sample(at_s)
+            observed = self._attribute(samples)
+            self._told(failing=not all(gpu.uuid in samples for gpu in self._gpus), why="a GPU could not be read")
+        except CotenantError as error:
+            samples = {}
+            self._told(failing=True, why=error.message)
+        except Exception:  # a backend's bug must not leave the last good reading standing for ever
+            samples = {}
+            logger.exception("reading the GPUs failed")
+            self._failing = True
+        self._readings += 1
+        return ServerSampled(at_s=at_s, cause="monitor", gpus=self._gpus, samples=samples, observed=observed)
+
+    def _attribute(self, samples: Mapping[str, GpuSample]) -> tuple[AttemptSample, ...]:
+        """Bytes of each attempt on each GPU; processes of strangers are left out."""
+        pids = {process.pid for sample in samples.values() for process in sample.processes}
+        owners = self._engine.owners(pids) if pids else {}
+        held: dict[tuple[AttemptRef, str], list[GpuProcess]] = {}
+        for uuid, sample in samples.items():
+            for process in sample.processes:
+                owner = owners.get(process.pid)
+                if owner is not None and process.used_bytes is not None:
+                    held.setdefault((owner, uuid), []).append(process)
+        rates = {ref: self._rate(ref) for ref in {ref for ref, _ in held}}
+        return tuple(_observed(ref, uuid, processes, rates[ref]) for (ref, uuid), processes in held.items())
+
+    def _told(self, *, failing: bool, why: str) -> None:
+        """Log the first failure and the recovery, not every second of it."""
+        if failing and not self._failing:
+            logger.warning("GPUs cannot be read, nothing is admitted there", extra={"fields": {"why": why}})
+        if self._failing and not failing:
+            logger.info("GPUs can be read again")
+        self._failing = failing
+
+
+def _observed(
+    ref: AttemptRef, uuid: str, processes: Sequence[GpuProcess], rate: tuple[float, float] | None
+) -> AttemptSample:
+    """What the processes of one attempt hold and do on one GPU."""
+    times = [each.sm for each in processes if each.sm is not None]
+    return AttemptSample(
+        job_id=ref.job_id,
+        attempt=ref.attempt,
+        gpu_uuid=uuid,
+        used_bytes=sum(each.used_bytes or 0 for each in processes),
+        sm=sum(times) if len(times) == len(processes) else None,
+        steps_hz=None if rate is None else rate[0],
+        steps_s=None if rate is None else rate[1],
+    )

@@ -1,0 +1,79 @@
+"""Estimates of the example scripts, beside what they were measured to need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cotenant
+from cotenant.core.errors import CotenantError, UsageError
+from cotenant.core.estimate import Estimate
+from cotenant.demo.accuracy import signed_error
+from cotenant.demo.published import MeasuredScript
+
+Estimating = Callable[[Path, Sequence[str], str], Estimate]
+"""Script, its arguments, name of a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptEstimate:
+    """One script's estimate, or in `problem` why there is none; `elapsed_s` is wall-clock time."""
+
+    measured: MeasuredScript
+    estimate: Estimate | None
+    problem: str | None
+    elapsed_s: float
+
+    @property
+    def error(self) -> float | None:
+        """Signed relative error of the device bytes."""
+        if self.estimate is None:
+            return None
+        return signed_error(self.estimate.device_bytes, self.measured.measured_bytes)
+
+    @property
+    def exceeds_bound(self) -> bool:
+        """Whether the job needs more than the bound said: placed by it, it could fail."""
+        return self.estimate is not None and self.measured.measured_bytes > self.estimate.bound_bytes
+
+
+def estimate_scripts(
+    scripts: Iterable[MeasuredScript], folder: Path, *, gpu: str, estimating: Estimating | None = None
+) -> Iterator[ScriptEstimate]:
+    """Estimates in the order of `scripts`, each as soon as it is made. A script that fails is told, not raised."""
+    ask = estimating or _ask
+    for each in scripts:
+        began_s = time.perf_counter()
+        estimate, problem = None, None
+        try:
+            estimate = ask(folder / each.script, each.args, gpu)
+        except CotenantError as error:
+            problem = error.message
+        yield ScriptEstimate(measured=each, estimate=estimate, problem=problem, elapsed_s=time.perf_counter() - began_s)
+
+
+def find_examples(given: Path | None = None) -> Path:
+    """The folder of example scripts: `given`, or the one beside the package's sources, or in the working folder.
+
+    Raises:
+        UsageError: it is nowhere.
+    """
+    if given is not None:
+        if not (given / "resnet50.py").is_file():
+            raise UsageError(
+                f"`{given}` holds no example scripts (no `resnet50.py`)", hint="name the folder `examples`"
+            )
+        return given
+    for parent in (Path(cotenant.__file__).resolve().parents[2], Path.cwd()):
+        if (parent / "examples" / "resnet50.py").is_file():
+            return parent / "examples"
+    raise UsageError(
+        "the example scripts are not part of the installed package and were not found beside it",
+        hint="clone the repository and say `--examples PATH/TO/examples`",
+    )
+
+
+def _ask(script: Path, args: Sequence[str], gpu: str) -> Estimate:
+    return cotenant.estimate(script, args, gpu=gpu)

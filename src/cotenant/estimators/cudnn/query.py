@@ -1,0 +1,221 @@
+"""What the cuDNN of the job's own environment says of the job's convolutions, if it can be asked without a GPU.
+
+It is asked in a process of its own, which sees no GPU and has a time limit (`worker`); answers are kept on disk
+for each library and compute capability. Where anything fails there is no answer, and the estimate goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.trace import LibraryCall
+from cotenant.core.units import MiB
+
+_DTYPES = {"float32", "float16", "bfloat16"}
+_MIN_VERSION = (9, 8)
+_TIMEOUT_S = 20.0
+_CACHE_BYTES = 4 * MiB
+_WORKER = (sys.executable, "-m", "cotenant.estimators.cudnn.worker")
+_GRAPH = "libcudnn_graph.so.9"
+_SPATIAL = ("stride", "padding", "dilation")
+_TRANSPOSED = {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward", "conv_wgrad": "conv_wgrad"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnWorkspaces:
+    """Workspaces of one cuDNN for one compute capability. Called with an `LibraryCall`, gives bytes, or None: not known.
+
+    Attributes:
+        version: as `cudnnGetVersion` gives it, such as 91002.
+    """
+
+    version: int
+    capability: tuple[int, int]
+    found: Mapping[str, int | None]
+
+    def __call__(self, call: LibraryCall) -> int | None:
+        asked = query_of(call)
+        return None if asked is None else self.found.get(_key(asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnLibrary:
+    """A cuDNN on this machine: its library of graphs, and what must be loaded before it."""
+
+    graph: Path
+    preload: tuple[Path, ...]
+
+
+def version_text(version: int) -> str:
+    """For people: `cuDNN 9.10.2` for 91002."""
+    return f"cuDNN {version // 10_000}.{version // 100 % 100}.{version % 100}"
+
+
+def query_of(call: LibraryCall) -> dict[str, Any] | None:
+    """What cuDNN is asked for `call`; None where torch would not take cuDNN's first plan, or use none of it.
+
+    One-dimensional convolutions run with a height of 1, and a transposed one as the gradient of an ordinary one.
+    """
+    p: dict[str, Any] = dict(call.params)
+    if p["groups"] > 1 or p["dtype"] not in _DTYPES or p.get("benchmark") or not p.get("enabled", True):
+        return None
+    x, w, y = (list(p[name]) for name in "xwy")
+    spatial = {name: list(p[name]) for name in _SPATIAL}
+    if len(x) == 3:
+        x, w, y = ([*each[:2], 1, each[2]] for each in (x, w, y))
+        spatial = {name: [int(name != "padding"), *each] for name, each in spatial.items()}
+    kind = call.kind
+    if p.get("transposed"):
+        kind, x, y = _TRANSPOSED[kind], y, x
+    return {
+        "kind": kind,
+        "dtype": p["dtype"],
+        "channels_last": bool(p["channels_last"]),
+        "tf32": bool(p.get("allow_tf32", True)),
+        "deterministic": bool(p.get("deterministic")),
+        "x": x,
+        "w": w,
+        "y": y,
+        **spatial,
+    }
+
+
+def installed_cudnn(torch_folder: str) -> CudnnLibrary | None:
+    """The cuDNN that the torch in `torch_folder` would load, if it may be asked: 9.8 or later, as a library of its own.
+
+    Looked for where pip's wheels put it, beside torch and in torch's own `lib`.
+    """
+    torch, site = Path(torch_folder), Path(torch_folder).parent
+    for folder in (site / "nvidia" / "cudnn" / "lib", torch / "lib"):
+        graph = folder / _GRAPH
+        if graph.is_file():
+            known = _header_version(folder.parent / "include")
+            if known is not None and known < _MIN_VERSION:
+                return None
+            blas = sorted(site.glob("nvidia/*/lib/libcublasLt.so.*")) or sorted(folder.glob("libcublasLt.so.*"))
+            return CudnnLibrary(graph=graph, preload=tuple(blas[-1:]))
+    return None
+
+
+def _header_version(include: Path) -> tuple[int, int] | None:
+    try:
+        text = (include / "cudnn_version.h").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = [re.search(rf"#define CUDNN_{part}\s+(\d+)", text) for part in ("MAJOR", "MINOR")]
+    return (int(found[0][1]), int(found[1][1])) if found[0] and found[1] else None
+
+
+def query_cudnn(
+    library: CudnnLibrary,
+    capability: tuple[int, int],
+    calls: Iterable[LibraryCall],
+    *,
+    folder: Path | None = None,
+    timeout_s: float = _TIMEOUT_S,
+    worker: Sequence[str] = _WORKER,
+) -> CudnnWorkspaces | None:
+    """Answers for `calls`; None where the library cannot be asked in time, or there is nothing to ask.
+
+    `folder`: where answers are kept; None: nowhere. `worker`: the program that loads the library. Never raises.
+    """
+    asked = {_key(each): each for each in map(query_of, calls) if each is not None}
+    if not asked:
+        return None
+    kept = _QueryCache(folder, library, capability)
+    version, found = kept.read()
+    missing = [key for key in asked if key not in found]
+    if missing:
+        told = _run_worker(worker, library, capability, [asked[key] for key in missing], timeout_s)
+        if told is None:
+            return None
+        version, fresh = told
+        found = {**found, **dict(zip(missing, fresh, strict=True))}
+        kept.write(version, found, {key: found[key] for key in asked})
+    return CudnnWorkspaces(version=version, capability=capability, found={key: found[key] for key in asked})
+
+
+def _key(question: Mapping[str, Any]) -> str:
+    return json.dumps(question, sort_keys=True, separators=(",", ":"))
+
+
+def _run_worker(
+    worker: Sequence[str],
+    library: CudnnLibrary,
+    capability: tuple[int, int],
+    questions: Sequence[Mapping[str, Any]],
+    timeout_s: float,
+) -> tuple[int, list[int | None]] | None:
+    """(Version, an answer for each question) of a process that sees no GPU; None if it fails in any way."""
+    request = {
+        "graph": str(library.graph),
+        "preload": [str(each) for each in library.preload],
+        "capability": 10 * capability[0] + capability[1],
+        "calls": list(questions),
+    }
+    try:
+        done = subprocess.run(
+            worker,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "CUDNN_LOGLEVEL_DBG": "0"},
+        )
+        answer = json.loads(done.stdout) if done.returncode == 0 else {}
+        version, found = answer["version"], answer["bytes"]
+        fits = isinstance(version, int) and all(each is None or isinstance(each, int) for each in found)
+        return (version, found) if fits and len(found) == len(questions) else None
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        return None
+
+
+class _QueryCache:
+    """Answers on disk: a file for each library and capability, begun anew when it has grown large."""
+
+    def __init__(self, folder: Path | None, library: CudnnLibrary, capability: tuple[int, int]) -> None:
+        self._path: Path | None = None
+        with contextlib.suppress(OSError):
+            if folder is not None:
+                stat = library.graph.stat()
+                which = f"{library.graph.resolve()} {stat.st_size} {stat.st_mtime_ns} {capability}"
+                self._path = folder / f"{hashlib.sha256(which.encode()).hexdigest()[:24]}.json"
+
+    def read(self) -> tuple[int, dict[str, int | None]]:
+        """(Version, answers); none where nothing can be read, or somebody else wrote it."""
+        try:
+            if self._path is None or self._path.stat().st_uid != os.getuid():
+                return 0, {}
+            held = json.loads(self._path.read_text())
+            return int(held["version"]), dict(held["bytes"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return 0, {}
+
+    def write(self, version: int, found: Mapping[str, int | None], latest: Mapping[str, int | None]) -> None:
+        """All of `found` or, where that is too much, `latest` alone."""
+        texts = (json.dumps({"version": version, "bytes": each}) for each in (found, latest))
+        text = next((each for each in texts if len(each) <= _CACHE_BYTES), None)
+        if self._path is None or text is None:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            number, scratch = tempfile.mkstemp(dir=self._path.parent, prefix=".", suffix=".part")
+            try:
+                with os.fdopen(number, "w") as file:
+                    file.write(text)
+                Path(scratch).replace(self._path)
+            except BaseException:
+                Path(scratch).unlink(missing_ok=True)
+                raise

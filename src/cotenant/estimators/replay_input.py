@@ -1,0 +1,179 @@
+"""A trace on a GPU, under the settings of an allocator: everything that is asked of a trace is asked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
+from cotenant.allocator import settings_text as allocator_text
+from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.estimators.cudnn.query import CudnnWorkspaces
+from cotenant.estimators.cudnn.workspaces import ConvRule
+from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
+from cotenant.estimators.reductions import ReductionRule, threads_of_sm
+from cotenant.gpu_specs import GpuSpec
+
+_ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareStack:
+    """The software that a trace is replayed for.
+
+    Attributes:
+        alloc_conf: settings of the allocator, as text; `options`: as they are understood.
+        cublas_config: CUBLAS_WORKSPACE_CONFIG.
+        answers: of the job's own cuDNN on its convolutions; None: it was not asked, or could not be.
+        warnings: what of this is not known or not modeled, as sentences.
+    """
+
+    torch_version: str
+    alloc_conf: str
+    cublas_config: str
+    options: AllocatorOptions
+    rules: AllocatorRules
+    warnings: tuple[str, ...] = ()
+    answers: CudnnWorkspaces | None = None
+
+
+def software_stack(
+    header: Mapping[str, object], *, env: Mapping[str, str] | None = None, torch_version: str | None = None
+) -> SoftwareStack:
+    """The stack that a trace's header tells of, with the settings of `env` where the script itself set nothing else.
+
+    Raises:
+        UsageError: torch refuses the allocator's settings, so the job would not start.
+    """
+    version = torch_version or str(header["torch"])
+    settings = _settings(header, env)
+    made = make_software_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
+    fraction = header.get("memory_fraction")  # of `torch.cuda.set_per_process_memory_fraction`
+    if not isinstance(fraction, float):
+        return made
+    return replace(made, options=replace(made.options, per_process_memory_fraction=fraction))
+
+
+def make_software_stack(torch_version: str, alloc_conf: str, cublas_config: str = "") -> SoftwareStack:
+    """A stack with these settings; raises as `software_stack` does."""
+    rules = rules_for(torch_version)
+    warnings = []
+    if rules.beyond_table:
+        warnings.append(
+            f"torch {torch_version} is newer than the allocator that was read; its rules are assumed to be the same"
+        )
+    known = _ASYNC.sub("", alloc_conf)
+    if known != alloc_conf:
+        warnings.append(
+            "`backend:cudaMallocAsync` is not modeled: there the driver decides what is reserved; "
+            "this is for the native allocator"
+        )
+    return SoftwareStack(
+        torch_version=torch_version,
+        alloc_conf=alloc_conf,
+        cublas_config=cublas_config,
+        options=parse_options(known, torch_version),
+        rules=rules,
+        warnings=tuple(warnings),
+    )
+
+
+def _settings(header: Mapping[str, object], env: Mapping[str, str] | None) -> dict[str, str]:
+    after = header.get("settings")
+    if not isinstance(after, Mapping):
+        return {_ALLOC: str(header.get("alloc_conf", "")), _CUBLAS: str(header.get("cublas_workspace_config", ""))}
+    before = header.get("settings_before")
+    if env is None or not isinstance(before, Mapping):
+        return {str(name): str(value) for name, value in after.items()}
+    own = {str(name): str(value) for name, value in after.items() if before.get(name) != value}
+    return {**env, **own}
+
+
+def usable_bytes(gpu: GpuSpec) -> int:
+    """What all processes on `gpu` can have together, contexts included: its memory as CUDA counts it.
+
+    Where nobody read that number, the driver is taken to keep 1.5 % and at least 256 MiB: on ten cards it keeps 0.5 to
+    1.5 %, and 250 to 255 MiB of 8, 12 and 15 GiB (their profiles name the sources). A MIG instance's memory is what is
+    left after that.
+    """
+    if gpu.torch_total_bytes is not None:
+        return gpu.torch_total_bytes
+    if ":" in gpu.name:
+        return gpu.memory_total_bytes
+    return gpu.memory_total_bytes - max(256 << 20, int(gpu.memory_total_bytes * 0.015))
+
+
+def blas_of(gpu: GpuSpec, stack: SoftwareStack) -> BlasWorkspaces:
+    """The cuBLAS workspaces on `gpu`."""
+    return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
+
+
+def conv_of(gpu: GpuSpec, stack: SoftwareStack | None = None, *, second_guess: bool = False) -> ConvRule:
+    """The convolution workspaces on `gpu`, by the answers of `stack` where it has some; `second_guess` as of
+    `ConvRule`.
+    """
+    return ConvRule(
+        capability=gpu.compute_capability,
+        sm_count=gpu.sm_count,
+        second_guess=second_guess,
+        answers=None if stack is None else stack.answers,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayInput:
+    """A trace whose library calls are allocations now, on one GPU: what replays start from.
+
+    Attributes:
+        spare: storages that a library does without where there is no memory.
+        descending: order of the driver's addresses, which breaks ties.
+    """
+
+    gpu: GpuSpec
+    stack: SoftwareStack
+    events: tuple[MemoryEvent, ...]
+    optional_storages: frozenset[int] = frozenset()
+    descending: bool = True
+
+    def with_settings(self, alloc_conf: str) -> ReplayInput:
+        """The same with other settings of the allocator; raises as `software_stack` does."""
+        stack = make_software_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config)
+        return replace(self, stack=replace(stack, answers=self.stack.answers))
+
+    def replay(self, capacity_bytes: int | None = None) -> ReplayResult:
+        """Through the allocator; `capacity_bytes`: what it can get at most, None: no end, whatever the settings say."""
+        options = self.stack.options
+        if capacity_bytes is None and options.per_process_memory_fraction < 1:
+            options = replace(options, per_process_memory_fraction=1.0)
+        return replay(
+            self.events,
+            options=options,
+            rules=self.stack.rules,
+            capacity_bytes=capacity_bytes,
+            total_bytes=usable_bytes(self.gpu),
+            optional_storages=self.optional_storages,
+            descending=self.descending,
+        )
+
+
+def make_replay_input(
+    trace: MemoryTrace,
+    gpu: GpuSpec,
+    stack: SoftwareStack,
+    *,
+    blas: BlasWorkspaces | None = None,
+    conv: ConvWorkspace | None = None,
+) -> ReplayInput:
+    """`trace` on `gpu`, with its usual workspaces or with those given."""
+    optional_storages: set[int] = set()
+    events = lower(
+        trace,
+        blas=blas or blas_of(gpu, stack),
+        conv=conv or conv_of(gpu, stack),
+        reduction=ReductionRule(sm_count=gpu.sm_count, sm_threads=threads_of_sm(gpu.compute_capability)),
+        optional_storages=optional_storages,
+    )
+    return ReplayInput(gpu=gpu, stack=stack, events=tuple(events), optional_storages=frozenset(optional_storages))

@@ -1,0 +1,139 @@
+"""How much the answer depends on what cannot be known: replays with small things changed.
+
+The allocator's history decides where blocks lie, so one workspace more or less can move the reserved bytes by far more
+than its own size, at times between two states with nothing between them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.units import MiB
+from cotenant.estimators.lowering import ConvWorkspace
+from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of, make_replay_input
+from cotenant.gpu_specs import GpuSpec
+
+_REPLAYS = 8
+_EVENTS = 120_000
+_NO_WORKSPACE = 0.1
+_LATE = 0.1
+_LATE_EVENTS = 3
+_STRAY_BYTES = (2 * MiB, 8 * MiB)
+_STRAY_ID = -2
+"""A number that no storage of a trace has."""
+_STATE_GAP = 0.04
+_STATE_GAP_BYTES = 64 * MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedRange:
+    """Reserved bytes of replays that differ in small things.
+
+    Attributes:
+        low_bytes, high_bytes: least and most, the unchanged replay included.
+        states: one range (low, high), or two where the values fall into two groups far apart.
+        replays: how many were made, the unchanged one not counted.
+        split_bytes: how far one more replay, of no part in the range, is above the unchanged one: in it every
+            convolution that is suspected of it is split over the elements of its kernel (`ConvRule.split_bytes`).
+    """
+
+    low_bytes: int
+    high_bytes: int
+    states: tuple[tuple[int, int], ...]
+    replays: int
+    split_bytes: int = 0
+
+
+def reserved_range_of(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int) -> ReservedRange:
+    """The interval around `reserved_bytes`, which the unchanged replay gave.
+
+    Changed by a fixed seed: in every other replay one stray block of 2 to 8 MiB appears somewhere, and stays or goes
+    again; in the others a tenth of the storages die up to 3 events later, and the driver's addresses grow. In all of
+    them a tenth of the convolutions take an algorithm without a workspace; in half of them the second
+    guess of `ConvRule` holds; in every fourth, autograd's thread shares the cuBLAS handle of the main one. Up to 8
+    replays, fewer for long traces, at least 2.
+    """
+    count = max(2, min(_REPLAYS, _EVENTS // max(1, len(trace.events))))
+    values = [_changed(trace, gpu, stack, seed).replay().peak_reserved_bytes for seed in range(count)]
+    values.append(reserved_bytes)
+    return ReservedRange(
+        low_bytes=min(values),
+        high_bytes=max(values),
+        states=states_of(values),
+        replays=count,
+        split_bytes=_split_bytes(trace, gpu, stack, reserved_bytes),
+    )
+
+
+def _split_bytes(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int) -> int:
+    """As of `ReservedRange.split_bytes`; no replay where no call is suspected."""
+    rule = conv_of(gpu, stack)
+    told = {id(op): rule.split_bytes(op) for op in trace.ops if op.kind.startswith("conv")}
+    split = {key: nbytes for key, nbytes in told.items() if nbytes is not None}
+    if not split:
+        return 0
+    scene = make_replay_input(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else rule(op))
+    return max(0, scene.replay().peak_reserved_bytes - reserved_bytes)
+
+
+def states_of(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The ranges that `values` fall into: two if the widest gap is 64 MiB, 4 %, and half of the whole range or more."""
+    ordered = sorted(values)
+    if len(ordered) < 2:
+        return ((ordered[0], ordered[-1]),)
+    gap, at = max((after - before, i) for i, (before, after) in enumerate(itertools.pairwise(ordered)))
+    if gap < max(_STATE_GAP_BYTES, _STATE_GAP * ordered[0], (ordered[-1] - ordered[0]) / 2):
+        return ((ordered[0], ordered[-1]),)
+    return ((ordered[0], ordered[at]), (ordered[at + 1], ordered[-1]))
+
+
+def _changed(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, seed: int) -> ReplayInput:
+    chance = random.Random(seed)  # noqa: S311 - nothing is kept secret by it
+    if seed % 4 == 3:
+        trace = replace(trace, ops=tuple(_on_main_thread(op) for op in trace.ops))
+    conv = conv_of(gpu, stack, second_guess=seed % 4 in {1, 2})
+    scene = make_replay_input(trace, gpu, stack, conv=_with_gaps(trace, conv, chance))
+    if seed % 2:
+        return replace(scene, events=_with_late_frees(scene.events, chance), descending=False)
+    return replace(scene, events=_with_stray(scene.events, chance, stays=seed % 4 == 0))
+
+
+def _on_main_thread(op: LibraryCall) -> LibraryCall:
+    return replace(op, thread="main") if op.kind.startswith("gemm") else op
+
+
+def _with_gaps(trace: MemoryTrace, conv: ConvWorkspace, chance: random.Random) -> ConvWorkspace:
+    """`conv`, but nothing for some calls of `trace`."""
+    without = {id(op) for op in trace.ops if chance.random() < _NO_WORKSPACE}
+    return lambda op: 0 if id(op) in without else conv(op)
+
+
+def _with_late_frees(events: tuple[MemoryEvent, ...], chance: random.Random) -> tuple[MemoryEvent, ...]:
+    placed = []
+    for at, event in enumerate(events):
+        late = event.action == "free" and chance.random() < _LATE
+        placed.append((at + chance.randint(1, _LATE_EVENTS) if late else at, at))
+    return tuple(events[at] for _, at in sorted(placed))
+
+
+def _with_stray(events: tuple[MemoryEvent, ...], chance: random.Random, *, stays: bool) -> tuple[MemoryEvent, ...]:
+    if not events:
+        return events
+    born = chance.randrange(len(events))
+    stray = events[born]._replace(
+        action="alloc",
+        storage_id=_STRAY_ID,
+        bytes=chance.randint(*_STRAY_BYTES),
+        category="workspace",
+        stream=0,
+        device=0,
+    )
+    if stays:
+        return (*events[:born], stray, *events[born:])
+    dies = chance.randrange(born, len(events))
+    gone = stray._replace(action="free", bytes=0, phase=events[dies].phase)
+    return (*events[:born], stray, *events[born:dies], gone, *events[dies:])

@@ -1,0 +1,196 @@
+"""What the driver says of a GPU while a job runs: a thread that reads it every 50 ms."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from cotenant import gpus
+from cotenant.core.errors import CotenantError
+from cotenant.core.gpu import Gpu, GpuSample
+from cotenant.core.ports import GpuBackend
+
+SAMPLE_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredUsage:
+    """What was seen of one job; None where the driver does not tell.
+
+    Attributes:
+        peak_process_bytes, end_process_bytes: of the job's processes, at most, and when it had finished and still
+            held everything.
+        peak_device_bytes, end_device_bytes: of the whole GPU, less what was in use before the job started.
+        smact, smocc, drama, power_w, sm_clock_mhz: means (clock: median) over the timed steps; energy_j: over the same
+            time.
+    """
+
+    samples: int = 0
+    peak_process_bytes: int | None = None
+    end_process_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    end_device_bytes: int | None = None
+    smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: float | None = None
+
+
+class GpuSampler:
+    """Reads one GPU from its own thread between `start` and `stop`; a `with` block does both.
+
+    `backend` is read from one thread at a time, as its contract asks. `clock_mhz` reads the clock of the SMs.
+    `visible`: what CUDA_VISIBLE_DEVICES must be for processes to use this GPU; None if there is no other.
+    """
+
+    def __init__(
+        self,
+        backend: GpuBackend,
+        gpu: Gpu,
+        *,
+        every_s: float = SAMPLE_INTERVAL_S,
+        clock_mhz: Callable[[], float | None] = lambda: None,
+        visible: str | None = None,
+    ) -> None:
+        self.gpu = gpu
+        self.visible = visible
+        self._backend = backend
+        self._every_s = every_s
+        self._clock_mhz = clock_mhz
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._samples: list[GpuSample] = []
+        self._clocks: list[tuple[float, float]] = []
+        self.idle_bytes: int | None = None
+
+    def start(self) -> None:
+        """Note what the GPU holds now, and begin to read."""
+        self._stopped.clear()
+        first = self.read()
+        self.idle_bytes = None if first is None else first.used_bytes
+        self._samples, self._clocks = [], []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> GpuSampler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def read(self) -> GpuSample | None:
+        """A reading now; it counts among the others."""
+        with self._lock:
+            try:
+                sample = self._backend.sample(time.time()).get(self.gpu.uuid)
+            except Exception:  # noqa: BLE001 (a reading that fails must not end a campaign; it is a missing sample)
+                sample = None
+            clock_mhz = self._clock_mhz()
+        if sample is not None:
+            self._samples.append(sample)
+            if clock_mhz is not None:
+                self._clocks.append((sample.at_s, clock_mhz))
+        return sample
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            self.read()
+
+    def usage(self, pids: Iterable[int], end: GpuSample | None, window_s: tuple[float, float] | None) -> MeasuredUsage:
+        """What the processes `pids` took; activity and power within `window_s`, seconds since the epoch."""
+        wanted = set(pids)
+        held = [_held(each, wanted) for each in self._samples]
+        device = [each.used_bytes for each in self._samples if each.used_bytes is not None]
+        begin_s, finish_s = window_s or (0.0, 0.0)
+        timed = [each for each in self._samples if begin_s <= each.at_s <= finish_s]
+        energies = [each.energy_j for each in timed if each.energy_j is not None]
+        clocks = [mhz for at_s, mhz in self._clocks if begin_s <= at_s <= finish_s]
+        return MeasuredUsage(
+            samples=len(self._samples),
+            peak_process_bytes=max((each for each in held if each is not None), default=None),
+            end_process_bytes=None if end is None else _held(end, wanted),
+            peak_device_bytes=self._above_idle(max(device, default=None)),
+            end_device_bytes=None if end is None else self._above_idle(end.used_bytes),
+            smact=_mean(each.smact for each in timed),
+            smocc=_mean(each.smocc for each in timed),
+            drama=_mean(each.drama for each in timed),
+            power_w=_mean(each.power_w for each in timed),
+            energy_j=energies[-1] - energies[0] if len(energies) > 1 else None,
+            sm_clock_mhz=statistics.median(clocks) if clocks else None,
+        )
+
+    def _above_idle(self, used_bytes: int | None) -> int | None:
+        return None if used_bytes is None or self.idle_bytes is None else used_bytes - self.idle_bytes
+
+
+def open_sampler(visible: str | None = None) -> tuple[GpuSampler | None, str]:
+    """A watch of one GPU through the driver; without one, None and the reason.
+
+    `visible`: CUDA_VISIBLE_DEVICES, of which the first counts (an index, or a UUID or its beginning); without it, the
+    first GPU of the driver.
+    """
+    try:
+        backend = gpus.create("nvml")
+        known = backend.inventory()
+    except CotenantError as error:
+        return None, error.message
+    wanted = (visible or "").split(",")[0].strip()
+    found = [gpu for gpu in known if not wanted or wanted == str(gpu.index) or gpu.uuid.startswith(wanted)]
+    if not found:
+        return None, f"the driver lists no GPU `{wanted}`" if wanted else "the driver lists no GPU"
+    # Where there is but one, nobody needs to be told which; a job then runs in the environment as it is.
+    names = found[0].uuid if len(known) > 1 else None
+    return GpuSampler(backend, found[0], clock_mhz=_clock_reader(found[0].uuid), visible=names), ""
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver; None if it cannot be told."""
+    with suppress(Exception):
+        import pynvml
+
+        told = pynvml.nvmlSystemGetDriverVersion()
+        return told.decode() if isinstance(told, bytes) else str(told)
+    return None
+
+
+def _clock_reader(uuid: str) -> Callable[[], float | None]:
+    def read() -> float | None:
+        try:
+            import pynvml
+
+            handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        except Exception:  # noqa: BLE001 (a clock that cannot be read is no reason to stop a campaign)
+            return None
+
+    return read
+
+
+def _held(sample: GpuSample, pids: set[int]) -> int | None:
+    """Bytes of `pids` in a reading; None if the driver names none of them (as from inside some containers)."""
+    told = [each.used_bytes for each in sample.processes if each.pid in pids and each.used_bytes is not None]
+    return sum(told) if told else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return statistics.fmean(known) if known else None

@@ -1,0 +1,44 @@
+"""Watts of a GPU, from the part of time in which it has work: power = idle + work x busy (decision 0046).
+
+Standard library's light half only: every simulated job imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+# Of the board power, where nothing of a kind of GPU was measured: the A100's parts of its 400 W.
+IDLE_FRACTION, WORK_FRACTION = 49.5 / 400.0, 225.6 / 400.0
+
+
+class PowerModel(NamedTuple):
+    """Watts of one GPU: idle, more with a process attached, and more while it has work.
+
+    `origin`: `fitted` to measured runs, or `assumed` from the board power.
+    """
+
+    idle_w: float
+    attached_w: float
+    work_w: float
+    origin: Literal["fitted", "assumed"] = "assumed"
+
+    def watts(self, residents: int, busy: float) -> float:
+        """Power with so many attempts on the GPU, which has work for this part of the time."""
+        return self.idle_w + (self.attached_w if residents else 0.0) + self.work_w * busy
+
+
+# A100: 18 runs of the AEGIS study. Others: Zeus (SymbioticLab/Zeus, Apache-2.0) at the highest power limit: idle is the
+# least mean power of any run, idle + work the median over its vision, speech and language workloads at their hungriest.
+MEASURED = {
+    "A100": PowerModel(49.5, 0.0, 225.6, "fitted"),
+    "V100": PowerModel(36.2, 0.0, 189.8, "fitted"),
+    "A40": PowerModel(82.5, 0.0, 166.5, "fitted"),
+    "RTX6000": PowerModel(55.4, 0.0, 180.6, "fitted"),
+    "P100": PowerModel(33.5, 0.0, 131.5, "fitted"),
+}
+
+
+def card_power(gpu_type: str, board_w: float) -> PowerModel:
+    """What a whole GPU of this type, e.g. `A100-40GB`, draws; without measurements, parts of its board power."""
+    known = MEASURED.get(gpu_type.partition("-")[0])
+    return known or PowerModel(IDLE_FRACTION * board_w, 0.0, WORK_FRACTION * board_w)

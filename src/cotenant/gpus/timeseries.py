@@ -1,0 +1,251 @@
+"""What was read of the GPUs: the last minutes as they were read, the last days as means of a minute. Bounded in memory.
+
+With a file, minutes survive a restart: a line is added for each GPU and minute, and the file is written anew when half
+of it is too old. A file that cannot be written or read costs the past, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from cotenant.core.gpu import GpuSample
+
+logger = logging.getLogger(__name__)
+
+FINE_S = 1.0
+MAX_FINE_POINTS = 900
+MINUTE_S = 60.0
+MAX_MINUTE_POINTS = 3 * 24 * 60
+
+MEASURES = ("used_bytes", "smact", "smocc", "drama", "utilization", "power_w")
+
+
+class TimeSeriesPoint(NamedTuple):
+    """A stretch of time of one GPU: when it began, how long it was, means over its readings; None where not read.
+
+    Attributes:
+        max_bytes: most memory in use at any reading.
+        energy_j: what the GPU used in it, by its counter; None without one.
+    """
+
+    at_s: float
+    seconds: float
+    used_bytes: float | None
+    smact: float | None
+    smocc: float | None
+    drama: float | None
+    utilization: float | None
+    power_w: float | None
+    max_bytes: float | None
+    energy_j: float | None
+
+
+WIDTH = len(TimeSeriesPoint._fields)
+
+
+class _RingBuffer:
+    """The newest `kept` points, as numbers; NaN stands for None."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._rows = array("d")
+        self._next = 0
+
+    def add(self, point: TimeSeriesPoint) -> None:
+        row = array("d", [math.nan if each is None else each for each in point])
+        if len(self._rows) < self._kept * WIDTH:
+            self._rows.extend(row)
+        else:
+            self._rows[self._next * WIDTH : (self._next + 1) * WIDTH] = row
+        self._next = (self._next + 1) % self._kept
+
+    def since(self, at_s: float) -> list[TimeSeriesPoint]:
+        """Those that had not ended by `at_s`, oldest first."""
+        count = len(self._rows) // WIDTH
+        begin = self._next if count == self._kept else 0
+        found = []
+        for index in range(count):
+            start = (begin + index) % count * WIDTH
+            row = self._rows[start : start + WIDTH]
+            if row[0] + row[1] > at_s:
+                found.append(TimeSeriesPoint(*[None if math.isnan(each) else each for each in row]))  # type: ignore[arg-type]
+        return found
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    """A stretch of time that is not over."""
+
+    at_s: float
+    sums: dict[str, float]
+    counts: dict[str, int]
+    max_bytes: float | None = None
+    energy_j: float | None = None
+
+    @classmethod
+    def begun(cls, at_s: float) -> _Accumulator:
+        return cls(at_s, dict.fromkeys(MEASURES, 0.0), dict.fromkeys(MEASURES, 0))
+
+    def add(self, values: Mapping[str, float | None], spent_j: float | None) -> None:
+        for name, value in values.items():
+            if value is not None:
+                self.sums[name] += value
+                self.counts[name] += 1
+        used = values["used_bytes"]
+        if used is not None:
+            self.max_bytes = max(used, self.max_bytes or 0.0)
+        if spent_j is not None:
+            self.energy_j = (self.energy_j or 0.0) + spent_j
+
+    def point(self, seconds: float) -> TimeSeriesPoint:
+        means = {name: self.sums[name] / count if count else None for name, count in self.counts.items()}
+        return TimeSeriesPoint(self.at_s, seconds, **means, max_bytes=self.max_bytes, energy_j=self.energy_j)
+
+
+class _GpuTrack:
+    """One GPU."""
+
+    def __init__(self, fine_points: int, minute_points: int) -> None:
+        self.fine = _RingBuffer(fine_points)
+        self.minutes = _RingBuffer(minute_points)
+        self.second: _Accumulator | None = None
+        self.minute: _Accumulator | None = None
+        self.last_s = -math.inf
+        self.energy_j: float | None = None
+
+
+class GpuTimeSeries:
+    """Takes readings from one thread; may be asked from any.
+
+    `file`: where minutes are kept, or None.
+    """
+
+    def __init__(
+        self, file: Path | None = None, *, fine_points: int = MAX_FINE_POINTS, minute_points: int = MAX_MINUTE_POINTS
+    ) -> None:
+        self._file = file
+        self._fine_kept = fine_points
+        self._minutes_kept = minute_points
+        self._tracks: dict[str, _GpuTrack] = {}
+        self._lock = threading.Lock()
+        self._lines = 0
+        self._failing = False
+        if file is not None:
+            self._load(file)
+
+    def add(self, samples: Mapping[str, GpuSample]) -> None:
+        """Take in a reading of some GPUs. One that is older than the last is left out."""
+        ended: list[tuple[str, TimeSeriesPoint]] = []
+        with self._lock:
+            for uuid, sample in samples.items():
+                track = self._tracks.setdefault(uuid, _GpuTrack(self._fine_kept, self._minutes_kept))
+                over = _take(track, sample)
+                if over is not None:
+                    ended.append((uuid, over))
+        if ended and self._file is not None:
+            self._keep(self._file, ended)
+
+    def since(self, at_s: float, now_s: float) -> dict[str, list[TimeSeriesPoint]]:
+        """Points from `at_s` on by GPU, oldest first: as read while these reach back so far, else minutes.
+
+        The minute that is not over is not among the minutes.
+        """
+        fine = now_s - at_s <= self._fine_kept * FINE_S
+        with self._lock:
+            return {uuid: (track.fine if fine else track.minutes).since(at_s) for uuid, track in self._tracks.items()}
+
+    # -- the file
+
+    def _keep(self, file: Path, ended: list[tuple[str, TimeSeriesPoint]]) -> None:
+        try:
+            if self._lines >= 2 * self._minutes_kept * len(self._tracks):
+                self._rewrite(file)  # `ended` among them
+                return
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as out:
+                out.writelines(_line(uuid, point) for uuid, point in ended)
+            self._lines += len(ended)
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                logger.warning("the past of the GPUs is not kept", extra={"fields": {"why": str(error)}})
+            self._failing = True
+
+    def _rewrite(self, file: Path) -> None:
+        draft = file.with_name(f".{file.name}.new")
+        kept = [(uuid, point) for uuid, track in self._tracks.items() for point in track.minutes.since(-math.inf)]
+        kept.sort(key=lambda each: each[1].at_s)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as out:
+            out.writelines(_line(uuid, point) for uuid, point in kept)
+        draft.replace(file)
+        self._lines = len(kept)
+
+    def _load(self, file: Path) -> None:
+        try:
+            with file.open() as lines:
+                for uuid, point in _read(lines):
+                    self._lines += 1
+                    track = self._tracks.setdefault(uuid, _GpuTrack(self._fine_kept, self._minutes_kept))
+                    track.minutes.add(point)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            logger.warning("the past of the GPUs cannot be read", extra={"fields": {"why": str(error)}})
+
+
+def _take(track: _GpuTrack, sample: GpuSample) -> TimeSeriesPoint | None:
+    """Count a reading in; the minute that is over with it, if one is."""
+    if not track.last_s < sample.at_s < math.inf:
+        return None
+    before_s = track.last_s if math.isfinite(track.last_s) else sample.at_s
+    values = {name: _number(getattr(sample, name)) for name in MEASURES}
+    energy_j = _number(sample.energy_j)
+    spent_j = None
+    if energy_j is not None and track.energy_j is not None and energy_j >= track.energy_j:
+        spent_j = energy_j - track.energy_j
+    track.last_s = sample.at_s
+    track.energy_j = energy_j if energy_j is not None else track.energy_j
+    if track.second is None:
+        track.second = _Accumulator.begun(before_s)
+    track.second.add(values, spent_j)
+    if sample.at_s - track.second.at_s >= 0.9 * FINE_S:
+        track.fine.add(track.second.point(sample.at_s - track.second.at_s))
+        track.second = None
+    begins_s = sample.at_s // MINUTE_S * MINUTE_S
+    over = None
+    if track.minute is not None and track.minute.at_s != begins_s:
+        over = track.minute.point(MINUTE_S)
+        track.minutes.add(over)
+        track.minute = None
+    if track.minute is None:
+        track.minute = _Accumulator.begun(begins_s)
+    track.minute.add(values, spent_j)
+    return over
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and 0.0 <= value < math.inf else None
+
+
+def _line(uuid: str, point: TimeSeriesPoint) -> str:
+    return json.dumps([uuid, *point], allow_nan=False) + "\n"
+
+
+def _read(lines: Iterator[str]) -> Iterator[tuple[str, TimeSeriesPoint]]:
+    """The points in a file; a line that is none, the last one torn by a crash for one, is skipped."""
+    for line in lines:
+        try:
+            uuid, *values = json.loads(line)
+            numbers = [None if each is None else float(each) for each in values]
+        except (ValueError, TypeError):
+            continue
+        if isinstance(uuid, str) and len(numbers) == WIDTH and numbers[0] is not None and numbers[1] is not None:
+            yield uuid, TimeSeriesPoint(*numbers)  # type: ignore[arg-type]

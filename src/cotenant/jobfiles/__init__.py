@@ -1,0 +1,1 @@
+"""Readers of job description files."""

@@ -1,0 +1,131 @@
+"""Draws configurations from ranges: seeded, each once, every setting spread evenly by design. Pure but for the file.
+
+Each setting is drawn from as many equal parts of its range as there are configurations, one from each, in an order of
+its own (a Latin hypercube); so its histogram is flat whatever the seed, and no two settings go together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cotenant.core.errors import UsageError
+from cotenant.learn.data_collection.configs import Config, config_id, make_config, parse_id
+from cotenant.learn.data_collection.ranges import Choice, Range, Ranges, Span
+from cotenant.learn.datasets.dataset_row import Extra
+
+_MAX_ROUNDS = 100
+
+
+def generate(ranges: Ranges, count: int, seed: int) -> tuple[Config, ...]:
+    """`count` different configurations.
+
+    A draw that no network can have (16 heads on a width of 24) takes the nearest value that one can; a draw that was
+    had before is replaced.
+
+    Raises:
+        UsageError: the ranges do not hold as many.
+    """
+    rng = random.Random(f"{ranges.family}/{seed}")  # noqa: S311 (a seed, no secret)
+    found: dict[str, Config] = {}
+    for _ in range(_MAX_ROUNDS):
+        missing = count - len(found)
+        if missing <= 0:
+            break
+        for config in _drawn(ranges, missing, rng):
+            found.setdefault(config_id(config), config)
+    if len(found) < count:
+        raise UsageError(
+            f"only {len(found)} different configurations were found in `{ranges.name}`, wanted {count}",
+            hint="ask for fewer, or widen the ranges",
+        )
+    return tuple(found.values())
+
+
+def write_configs(path: Path, configs: Sequence[Config], ranges: Ranges, seed: int) -> None:
+    """One id a line, below a comment that tells how to make the same file again."""
+    head = f"# {len(configs)} configurations from `{ranges.name}`, seed {seed}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([head, *map(config_id, configs)]) + "\n", encoding="utf-8")
+
+
+def read_configs(path: Path) -> tuple[Config, ...]:
+    """The configurations of a file, in its order.
+
+    Raises:
+        UsageError: it cannot be read; a line names none, or one that was there before.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot read `{path}`: {reason.lower()}") from error
+    found: dict[str, Config] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if text in found:
+            raise UsageError(f"{path}:{number}: `{text}` is there twice")
+        try:
+            found[text] = parse_id(text)
+        except UsageError as error:
+            raise UsageError(f"{path}:{number}: {error.message}") from error
+    if not found:
+        raise UsageError(f"`{path}` holds no configuration", hint="make some with `cotenant learn generate`")
+    return tuple(found.values())
+
+
+def _drawn(ranges: Ranges, count: int, rng: random.Random) -> Iterator[Config]:
+    columns = {name: _quantiles(count, rng) for name in ranges.ranges}
+    # What is bound to another setting is drawn after it.
+    ordered = sorted(ranges.ranges.items(), key=lambda item: isinstance(item[1], Span) and item[1].of != "")
+    for i in range(count):
+        settings: dict[str, Extra] = {}
+        for name, each in ordered:
+            settings[name] = _at(columns[name][i], each, settings)
+        _repair(ranges, settings, {name: column[i] for name, column in columns.items()})
+        yield make_config(ranges.family, settings)
+
+
+def _quantiles(count: int, rng: random.Random) -> list[float]:
+    """One number in each of `count` equal parts of 0..1, in random order."""
+    strata = list(range(count))
+    rng.shuffle(strata)
+    return [(stratum + rng.random()) / count for stratum in strata]
+
+
+def _at(quantile: float, each: Range, settings: dict[str, Extra]) -> Extra:
+    """The value at a quantile of a range."""
+    if isinstance(each, Choice):
+        return each.values[min(int(quantile * len(each.values)), len(each.values) - 1)]
+    if quantile < each.none:
+        return 0
+    place = (quantile - each.none) / (1 - each.none) if each.none else quantile
+    high = int(int(settings[each.of]) * each.share) if each.of else each.high
+    high = max(high, each.low)
+    if each.by == "log":
+        value = each.low * ((high + 1) / each.low) ** place
+    else:
+        value = each.low + place * (high + 1 - each.low)
+    return min(int(value), high)
+
+
+def _repair(ranges: Ranges, settings: dict[str, Extra], quantiles: dict[str, float]) -> None:
+    """Make the draw one that a network can have: heads that divide the width, two samples for batch statistics.
+
+    A setting that a shape does not use gets the one value it may have there, so that no two ids are the same network.
+    """
+    heads = ranges.ranges.get("heads")
+    if heads is not None:
+        width = int(settings["width"])
+        values = heads.values if isinstance(heads, Choice) else range(heads.low, heads.high + 1)
+        fitting = [each for each in values if isinstance(each, int) and each > 0 and width % each == 0] or [1]
+        settings["heads"] = fitting[min(int(quantiles["heads"] * len(fitting)), len(fitting) - 1)]
+    if settings["shape"] == "conv1d":
+        settings["heads"] = 1
+    if settings["shape"] == "gpt":
+        settings["classes"] = settings["vocabulary"]
+    if settings.get("norm") == "batchnorm":
+        settings["batch"] = max(int(settings["batch"]), 2)

@@ -1,0 +1,101 @@
+"""Goes through configurations, one at a time, each in a process of its own; resumable at any moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cotenant.core.units import format_duration
+from cotenant.learn.data_collection.configs import Config, config_id
+from cotenant.learn.data_collection.run_log import LabelRecord, RunLog, read_records
+from cotenant.learn.datasets.dataset_row import Status
+
+
+class Labeler(Protocol):
+    """Finds out what a configuration takes: by tracing, or by training it on a GPU."""
+
+    def label(self, config: Config) -> LabelRecord:
+        """The run, whatever became of it; a failure is a run too."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelingProgress:
+    """Where a session is.
+
+    Attributes:
+        done, total: runs of the folder, those from before included.
+        left_s: what is left takes so long at the rate of this session.
+    """
+
+    run: LabelRecord
+    done: int
+    total: int
+    elapsed_s: float
+    left_s: float
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        rate = f"{format_duration(self.elapsed_s)} so far, {format_duration(self.left_s)} left"
+        return f"[{self.done}/{self.total}] {self.run.status:<7} {self.run.config_id}  ({rate})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelingSession:
+    """What a session did: runs by status, and how many configurations are left."""
+
+    counts: dict[Status, int]
+    left: int
+    elapsed_s: float
+
+
+def run_configs(
+    configs: Sequence[Config],
+    folder: Path,
+    labeler: Labeler,
+    *,
+    resume: bool = False,
+    retry: Collection[Status] = (),
+    limit_s: float | None = None,
+    on_run: Callable[[LabelingProgress], None] = lambda _: None,
+    now_s: Callable[[], float] = time.monotonic,
+) -> LabelingSession:
+    """Label every configuration that has no run in `folder`, in order, until all have or `limit_s` is over.
+
+    `retry`: with `resume`, those whose newest run ended so are run again. A run that has begun is not cut short by
+    `limit_s`. `on_run` is called when a run is on the disk.
+
+    Raises:
+        UsageError: the folder has runs and `resume` was not said, or another process writes there.
+    """
+    with RunLog(folder, resume=resume) as log:
+        newest = {run.config_id: run.status for run in read_records(log.path)}
+        waiting = [each for each in configs if newest.get(config_id(each)) in (None, *retry)]
+        done_before = len(configs) - len(waiting)
+        began_s = now_s()
+        counts: dict[Status, int] = {}
+        for number, config in enumerate(waiting, start=1):
+            if limit_s is not None and now_s() - began_s >= limit_s:
+                break
+            run = labeler.label(config)
+            log.add(run)
+            counts[run.status] = counts.get(run.status, 0) + 1
+            elapsed_s = now_s() - began_s
+            on_run(
+                LabelingProgress(
+                    run=run,
+                    done=done_before + number,
+                    total=len(configs),
+                    elapsed_s=elapsed_s,
+                    left_s=elapsed_s / number * (len(waiting) - number),
+                )
+            )
+        return LabelingSession(counts=counts, left=len(waiting) - sum(counts.values()), elapsed_s=now_s() - began_s)

@@ -1,0 +1,117 @@
+"""Labels configurations by training them on this machine's GPU, each alone in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.units import format_duration
+from cotenant.engines.held_process import HeldProcess, HeldProcessResult
+from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage, driver_version
+from cotenant.learn.data_collection.configs import Config, config_id
+from cotenant.learn.data_collection.run_log import LabelRecord, utc_now
+from cotenant.learn.datasets.dataset_row import Status
+
+_TOLD = ("layers", "allocated_bytes", "reserved_bytes", "steps", "step_s", "cpu_s", "host_peak_bytes", "torch")
+
+
+class MeasuringLabeler:
+    """What training a configuration took on the GPU that `watch` reads.
+
+    `steps` optimizer steps, or `seconds` of them; `limit_s`: of wall-clock time, after which a run is a `timeout`.
+    `device`: where it trains; other than `cuda` only to try the runner.
+    """
+
+    def __init__(
+        self,
+        watch: GpuSampler,
+        *,
+        steps: int = 10,
+        seconds: float | None = None,
+        limit_s: float = 180.0,
+        device: str = "cuda",
+    ) -> None:
+        self._watch = watch
+        self._how = ["--steps", str(steps), "--device", device]
+        if seconds is not None:
+            self._how += ["--seconds", str(seconds)]
+        self._limit_s = limit_s
+        self._driver = driver_version() or ""
+
+    def label(self, config: Config) -> LabelRecord:
+        """The run, marked `measured`."""
+        with tempfile.TemporaryDirectory(prefix="cotenant-learn-") as folder, self._watch:
+            process = self._start(config_id(config), Path(folder))
+            try:
+                in_time = process.wait(self._limit_s)
+                end = self._watch.read() if in_time else None
+            finally:
+                ended = process.release()
+        answer = ended.answer or {}
+        window = (answer["timed_from_s"], answer["timed_to_s"]) if "timed_from_s" in answer else None
+        usage = self._watch.usage(ended.pids, end, window)
+        return self._run(config_id(config), ended, usage, in_time=in_time)
+
+    def close(self) -> None:
+        """Nothing is open between two runs."""
+
+    def _start(self, config: str, folder: Path) -> HeldProcess:
+        visible = self._watch.visible
+        env = {**os.environ, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+        answer = folder / "answer.json"
+        command = [
+            sys.executable,
+            "-m",
+            "cotenant.learn.data_collection.train_one",
+            config,
+            "--answer",
+            str(answer),
+            *self._how,
+        ]
+        return HeldProcess(command, workdir=str(folder), env=env, log=folder / "log", answer=answer)
+
+    def _run(self, config: str, ended: HeldProcessResult, usage: MeasuredUsage, *, in_time: bool) -> LabelRecord:
+        answer: dict[str, Any] = ended.answer or {}
+        status, message = _outcome(ended, in_time=in_time, limit_s=self._limit_s)
+        peak = _peak_bytes(usage)
+        held = usage.end_process_bytes if usage.end_process_bytes is not None else usage.end_device_bytes
+        is_known = held is not None and "held_bytes" in answer
+        return LabelRecord(
+            config_id=config,
+            status="crash" if status == "ok" and not peak else status,
+            source="measured",
+            at=utc_now(),
+            gpu=str(answer.get("gpu", self._watch.gpu.name)),
+            message="the driver told no memory of the process" if status == "ok" and not peak else message,
+            peak_bytes=peak or None,
+            context_bytes=held - int(answer["held_bytes"]) if held is not None and is_known else None,
+            capacity_bytes=self._watch.gpu.memory_total_bytes,
+            smact=usage.smact,
+            smocc=usage.smocc,
+            drama=usage.drama,
+            power_w=usage.power_w,
+            elapsed_s=round(ended.elapsed_s, 3),
+            driver=self._driver,
+            **{name: answer[name] for name in _TOLD if name in answer},
+        )
+
+
+def _outcome(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> tuple[Status, str]:
+    """What became of the process, and its words."""
+    if ended.answer is not None:
+        return ended.answer["status"], str(ended.answer.get("message", ""))
+    if not in_time:
+        return "timeout", f"not done {format_duration(limit_s)} after it started"
+    how = "an exit" if ended.code is None else f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+    words = [line.strip() for line in ended.log_tail.splitlines() if line.strip()]
+    return "crash", f"{how}; last words: {words[-1][:200] if words else 'none'}"
+
+
+def _peak_bytes(usage: MeasuredUsage) -> int | None:
+    """Of the process where the driver names it, else of the GPU above what was in use before."""
+    of_process = [each for each in (usage.peak_process_bytes, usage.end_process_bytes) if each is not None]
+    of_device = [each for each in (usage.peak_device_bytes, usage.end_device_bytes) if each is not None]
+    return max(of_process or of_device, default=None)

@@ -1,0 +1,216 @@
+"""Datasets on disk: one table per family (CSV; Parquet too where pyarrow is installed), and a schema beside it.
+
+The schema, `FAMILY.schema.json`, names every column with its type, unit and meaning, and tells where the rows come
+from.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cotenant.core.errors import DatasetError, UsageError
+from cotenant.learn.datasets.dataset_row import DatasetRow, Extra, Family, check
+from cotenant.learn.datasets.layer_text import layers_from_text, layers_to_text
+
+VERSION = 2
+
+COLUMNS: Mapping[str, tuple[str, str, str]] = {
+    "config_id": ("str", "", "names the configuration; of a generated one it rebuilds the network"),
+    "family": ("str", "", "mlp, cnn or transformer"),
+    "group": ("str", "", "shape of the architecture, to split by"),
+    "status": ("str", "", "ok, oom, crash or timeout; only ok has a peak to learn from"),
+    "source": ("str", "", "measured, traced, or published:NAME"),
+    "batch": ("int", "samples", "of a step"),
+    "peak_bytes": ("int", "bytes", "most of the GPU's memory in use, context included; empty where not known"),
+    "context_bytes": ("int", "bytes", "of it beside the allocator; empty where not known"),
+    "capacity_bytes": ("int", "bytes", "memory of the GPU; empty where not known"),
+    "smact": ("float", "ratio", "SM activity, mean over the timed steps; empty where not measured"),
+    "smocc": ("float", "ratio", "SM occupancy, likewise"),
+    "drama": ("float", "ratio", "DRAM activity, likewise"),
+    "parameters": ("int", "elements", "of all layers; derived from `layers`"),
+    "activations": ("int", "elements", "outputs of all layers for one sample; derived from `layers`"),
+    "layers": (
+        "str",
+        "",
+        "KIND:OUTPUT_SHAPE:PARAMETERS:NAME of each layer, `;` between them, shapes without the batch",
+    ),
+}
+"""Type, unit and meaning of every column that is not an extra."""
+
+_DERIVED = ("parameters", "activations")
+_TYPES: Mapping[str, type[Extra]] = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+def write_dataset(
+    folder: Path,
+    family: Family,
+    rows: Sequence[DatasetRow],
+    provenance: Mapping[str, object],
+    meanings: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> tuple[Path, ...]:
+    """Write the rows of one family; the files that were written, the CSV first.
+
+    `meanings`: unit and meaning of extras, by name.
+
+    Raises:
+        DatasetError: a row is impossible, of another family, or its extras have a column's name or another type.
+    """
+    extras = _extra_types(rows)
+    for row in rows:
+        check(row)
+        if row.family != family:
+            raise DatasetError(f"row `{row.config_id}` is of family `{row.family}`, wanted `{family}`")
+    folder.mkdir(parents=True, exist_ok=True)
+    table, schema = folder / f"{family}.csv", folder / f"{family}.schema.json"
+    cells = [_cells(row, extras) for row in rows]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*COLUMNS, *extras])
+    writer.writerows([["" if each is None else each for each in line] for line in cells])
+    _save(table, text.getvalue())
+    _save(schema, json.dumps(_schema(family, rows, extras, provenance, meanings), indent=2) + "\n")
+    if importlib.util.find_spec("pyarrow") is None:
+        return table, schema
+    return table, schema, _write_parquet(folder / f"{family}.parquet", cells, extras)
+
+
+def schema_of(path: Path) -> Path:
+    """Where the schema of a table is."""
+    return path.with_name(f"{path.name.split('.')[0]}.schema.json")
+
+
+def read_dataset(path: Path) -> tuple[DatasetRow, ...]:
+    """The rows of a table (`.csv` or `.parquet`) with its schema beside it.
+
+    Raises:
+        DatasetError: the schema is of another version, a column is missing, a cell is wrong, or a row is impossible.
+        UsageError: there is no such file.
+    """
+    schema_path = schema_of(path)
+    try:
+        schema = json.loads(schema_path.read_text(encoding="utf-8"))
+        lines = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    except OSError as error:
+        raise UsageError(f"cannot read `{error.filename}`: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise DatasetError(f"`{schema_path}` is no schema: {error}") from error
+    if schema.get("version") != VERSION:
+        raise DatasetError(
+            f"`{schema_path}` is of version {schema.get('version')}, wanted {VERSION}",
+            hint="make it again with `cotenant learn clean`",
+        )
+    extras = {each["name"]: each["type"] for each in schema["columns"] if each["name"] not in COLUMNS}
+    return tuple(_row(line, extras, f"{path}:{number}") for number, line in enumerate(lines, start=2))
+
+
+def _extra_types(rows: Sequence[DatasetRow]) -> dict[str, str]:
+    """Names of all extras with their types, in the order of their first row."""
+    found: dict[str, str] = {}
+    for row in rows:
+        for name, value in row.extras.items():
+            kind = type(value).__name__
+            if name in COLUMNS:
+                raise DatasetError(f"row `{row.config_id}`: the extra `{name}` has the name of a column")
+            if found.setdefault(name, kind) != kind:
+                raise DatasetError(f"row `{row.config_id}`: the extra `{name}` is a {kind}, elsewhere a {found[name]}")
+    return found
+
+
+def _cells(row: DatasetRow, extras: Mapping[str, str]) -> list[Extra | None]:
+    told: list[Extra | None] = [
+        layers_to_text(row.layers) if name == "layers" else getattr(row, name) for name in COLUMNS
+    ]
+    return [*told, *(row.extras.get(name) for name in extras)]
+
+
+def _schema(
+    family: Family,
+    rows: Sequence[DatasetRow],
+    extras: Mapping[str, str],
+    provenance: Mapping[str, object],
+    meanings: Mapping[str, tuple[str, str]],
+) -> dict[str, object]:
+    told = {name: (kind, *meanings.get(name, ("", "as the source tells"))) for name, kind in extras.items()}
+    columns = [
+        {"name": name, "type": kind, "unit": unit, "meaning": meaning}
+        for name, (kind, unit, meaning) in {**COLUMNS, **told}.items()
+    ]
+    return {
+        "version": VERSION,
+        "family": family,
+        "rows": len(rows),
+        "statuses": dict(sorted(Counter(row.status for row in rows).items())),
+        "sources": dict(sorted(Counter(row.source for row in rows).items())),
+        "columns": columns,
+        "provenance": dict(provenance),
+    }
+
+
+def _row(line: Mapping[str, Any], extras: Mapping[str, str], where: str) -> DatasetRow:
+    missing = [name for name in (*COLUMNS, *extras) if name not in line]
+    if missing:
+        raise DatasetError(f"{where}: no column `{missing[0]}`")
+    try:
+        told = {name: _value(line[name], kind) for name, (kind, _, _) in COLUMNS.items() if name not in _DERIVED}
+        told["layers"] = layers_from_text(str(line["layers"]))
+        values = {name: _value(line[name], kind) for name, kind in extras.items()}
+        row = DatasetRow(**told, extras={name: value for name, value in values.items() if value not in (None, "")})
+        return _checked(row, line)
+    except (ValueError, TypeError) as error:
+        raise DatasetError(f"{where}: {error}") from error
+    except DatasetError as error:
+        raise DatasetError(f"{where}: {error.message}") from error
+
+
+def _checked(row: DatasetRow, line: Mapping[str, Any]) -> DatasetRow:
+    if row.parameters != int(line["parameters"]) or row.activations != int(line["activations"]):
+        raise DatasetError("`parameters` or `activations` do not follow from `layers`")
+    return check(row)
+
+
+def _value(cell: Any, kind: str) -> Any:
+    if cell is None or cell == "":
+        return None if kind != "str" else ""
+    if kind == "bool" and str(cell) not in ("True", "False"):
+        raise ValueError(f"`{cell}` is neither `True` nor `False`")
+    return str(cell) == "True" if kind == "bool" else _TYPES[kind](cell)
+
+
+def _read_csv(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError("reading Parquet needs pyarrow", hint="read the CSV beside it") from error
+    found: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    return found
+
+
+def _write_parquet(path: Path, cells: Sequence[Sequence[Extra | None]], extras: Mapping[str, str]) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    types = {**{name: kind for name, (kind, _, _) in COLUMNS.items()}, **extras}
+    arrays = [pa.array([line[i] for line in cells], type=kinds[kind]) for i, kind in enumerate(types.values())]
+    parquet.write_table(pa.table(arrays, names=list(types)), path)
+    return path
+
+
+def _save(path: Path, text: str) -> None:
+    """Write all of it or nothing."""
+    scratch = path.with_name(f"{path.name}.part")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

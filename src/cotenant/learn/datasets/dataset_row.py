@@ -1,0 +1,124 @@
+"""One training job of a dataset: what the network is, and what it held on the GPU. Readers and writers meet here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from cotenant.core.errors import DatasetError
+from cotenant.estimators.layer_kinds import LAYER_KINDS, LayerKind
+
+Family: TypeAlias = Literal["mlp", "cnn", "transformer"]
+Status: TypeAlias = Literal["ok", "oom", "crash", "timeout"]
+Extra: TypeAlias = str | int | float | bool
+
+FAMILIES: tuple[Family, ...] = get_args(Family)
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of a network, in the order of the forward pass.
+
+    Attributes:
+        output_shape: of one sample, without the batch; `()` where the source does not tell.
+        parameters: count, trained or not; 0 where they were counted at an earlier use of the same weights.
+        name: what the source calls it (`Conv2d`), for people.
+    """
+
+    kind: LayerKind
+    output_shape: tuple[int, ...]
+    parameters: int
+    name: str = ""
+
+    @property
+    def outputs(self) -> int:
+        """Elements of its output for one sample; 0 where the shape is not known."""
+        return math.prod(self.output_shape) if self.output_shape else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRow:
+    """One training job.
+
+    Attributes:
+        config_id: names the configuration; of a generated one it rebuilds the network. Two runs of it share the id.
+        status: what became of the run. Only `ok` has a peak that a model may learn from.
+        source: `measured` here, `traced` here, or `published:NAME` by others.
+        peak_bytes: most bytes of the GPU in use, context included, as nvidia-smi shows; of a `traced` row the bytes
+            that the estimate says. None where the job did not get so far.
+        context_bytes: of them beside the allocator; capacity_bytes: of the GPU; None where unknown.
+        smact, smocc, drama: means over the run, ratios 0..1.
+        batch: samples of a step.
+        group: shape of the architecture (`pyramid`, `residual`, `encoder`...), to split by.
+        extras: anything else the source tells, by name.
+    """
+
+    family: Family
+    config_id: str
+    status: Status
+    source: str
+    batch: int
+    layers: tuple[Layer, ...]
+    group: str
+    peak_bytes: int | None = None
+    context_bytes: int | None = None
+    capacity_bytes: int | None = None
+    smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
+    extras: Mapping[str, Extra] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> int:
+        """Count over all layers."""
+        return sum(each.parameters for each in self.layers)
+
+    @property
+    def activations(self) -> int:
+        """Elements of all layers' outputs, for one sample."""
+        return sum(each.outputs for each in self.layers)
+
+
+def check(row: DatasetRow) -> DatasetRow:
+    """`row`, if it is possible.
+
+    Raises:
+        DatasetError: names the row and what is wrong with it.
+    """
+    problem = _problem(row)
+    if problem is not None:
+        raise DatasetError(f"row `{row.config_id}`: {problem}")
+    return row
+
+
+def _problem(row: DatasetRow) -> str | None:
+    if not row.config_id:
+        return "has no id"
+    if row.family not in FAMILIES:
+        return f"family is `{row.family}`, wanted one of {', '.join(FAMILIES)}"
+    if row.status not in STATUSES:
+        return f"status is `{row.status}`, wanted one of {', '.join(STATUSES)}"
+    if row.source not in ("measured", "traced") and not row.source.startswith("published:"):
+        return f"source is `{row.source}`, wanted `measured`, `traced` or `published:NAME`"
+    if row.batch < 1:
+        return f"batch is {row.batch}, wanted 1 or more"
+    if row.status == "ok" and (row.peak_bytes is None or row.peak_bytes <= 0):
+        return f"is ok, but its peak is {row.peak_bytes} bytes"
+    if row.status == "ok" and row.source == "measured" and row.capacity_bytes and _above(row, row.capacity_bytes):
+        return f"is ok, but its peak of {row.peak_bytes} bytes is above the GPU's {row.capacity_bytes}"
+    if row.context_bytes is not None and row.context_bytes < 0:
+        return f"context is {row.context_bytes} bytes"
+    for name, value in (("smact", row.smact), ("smocc", row.smocc), ("drama", row.drama)):
+        if value is not None and not 0 <= value <= 1:
+            return f"{name} is {value}, wanted a ratio from 0 to 1"
+    for i, layer in enumerate(row.layers):
+        if layer.kind not in LAYER_KINDS or layer.parameters < 0 or any(size < 0 for size in layer.output_shape):
+            return f"layer {i} is not possible: {layer}"
+    return None
+
+
+def _above(row: DatasetRow, limit_bytes: int) -> bool:
+    return row.peak_bytes is not None and row.peak_bytes > limit_bytes

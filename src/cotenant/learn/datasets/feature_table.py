@@ -1,0 +1,206 @@
+"""A data set as matrices: what models are fitted to, row by row, and what they are to say. Needs numpy."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.core.errors import DatasetError, UsageError
+from cotenant.core.units import MiB
+from cotenant.estimators.learned.network_features import (
+    CONV_FEATURES,
+    Network,
+    NetworkLayer,
+    activation_of,
+    byte_features,
+    layer_sequence,
+    paper_features,
+    positions_of,
+    training_features,
+)
+from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.synthetic_traces.simulation import Simulated, reserved_within, simulate
+
+Matrix: TypeAlias = NDArray[np.float64]
+FeatureSet: TypeAlias = Literal["paper", "bytes", "simulation"]
+CLASS_MIB = {"mlp": 1000, "cnn": 8000, "transformer": 8000}
+"""Widths of the memory classes that the published accuracies are for."""
+_STATE_COPIES = {"sgd": 0.0, "momentum": 1.0, "rmsprop": 1.0, "adam": 2.0, "adamw": 2.0}
+
+
+def network_of_row(row: DatasetRow) -> Network:
+    """The network of a row, as learned estimators know it."""
+    told = row.extras.get("activation")
+    named = next((each.name for each in row.layers if each.kind == "activation"), "relu")
+    layers = tuple(
+        NetworkLayer(
+            kind=each.kind,
+            outputs=each.outputs,
+            parameters=each.parameters,
+            positions=positions_of(each.kind, each.output_shape),
+            name=each.name,
+        )
+        for each in row.layers
+    )
+    return Network(
+        batch=row.batch,
+        layers=layers,
+        activation=activation_of(str(told or named)),
+        state_copies=_STATE_COPIES.get(str(row.extras.get("optimizer", "adam")), 2.0),
+        half=row.extras.get("precision", "fp32") != "fp32",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureTable:
+    """Rows and their features.
+
+    Attributes:
+        features: by set of features, a matrix with a line for each row; `names`: of its columns.
+        simulated: None where the job could not be simulated.
+        peak_mib: NaN where there is none (out of memory).
+    """
+
+    rows: tuple[DatasetRow, ...]
+    features: Mapping[str, Matrix]
+    names: Mapping[str, tuple[str, ...]]
+    sequences: tuple[Sequence[tuple[int, float, float]], ...]
+    simulated: tuple[Simulated | None, ...]
+    peak_mib: Matrix
+    oom: NDArray[np.bool_]
+    family: str = field(default="mlp")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, places: NDArray[np.intp]) -> FeatureTable:
+        """The rows at `places`, in that order."""
+        return FeatureTable(
+            rows=tuple(self.rows[i] for i in places),
+            features={name: matrix[places] for name, matrix in self.features.items()},
+            names=self.names,
+            sequences=tuple(self.sequences[i] for i in places),
+            simulated=tuple(self.simulated[i] for i in places),
+            peak_mib=self.peak_mib[places],
+            oom=self.oom[places],
+            family=self.family,
+        )
+
+    @property
+    def known(self) -> NDArray[np.intp]:
+        """Places of rows whose peak is the job's need: they trained, and the card was not full."""
+        full = np.array([row.extras.get("flag") == "near_capacity" for row in self.rows], dtype=bool)
+        return np.flatnonzero(~np.isnan(self.peak_mib) & ~full & ~self.oom)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether all rows are."""
+        return all(each is not None for each in self.simulated)
+
+    @property
+    def reserved_mib(self) -> Matrix:
+        """Simulated, without what is outside the allocator; NaN where that could not be."""
+        return self.features["simulation"][:, 0]
+
+    def classes(self) -> NDArray[np.intp]:
+        """The memory class of each row; rows out of memory are in the one above the last of the card."""
+        return classes_of(self.peak_mib, self.oom, self.family)
+
+
+def classes_of(mib: Matrix, oom: NDArray[np.bool_], family: str) -> NDArray[np.intp]:
+    """Classes of so many MiB: `CLASS_MIB` wide, from 0; above 40,000 MiB, or out of memory, is one class."""
+    width = CLASS_MIB[family]
+    top = 40000 // width
+    found = np.minimum(np.where(np.isnan(mib), 0, mib) // width, top)
+    return np.where(oom, top, np.maximum(found, 0)).astype(np.intp)
+
+
+def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = True) -> FeatureTable:
+    """The table of rows of one family; `workers`: processes that simulate, which takes most of the time.
+
+    Only rows that trained or ran out of memory, and whose layers are told, are taken.
+
+    Raises:
+        DatasetError: there are none, or they are of several families.
+    """
+    taken = [row for row in rows if row.layers and row.status in ("ok", "oom")]
+    families = {row.family for row in taken}
+    if len(families) != 1:
+        raise DatasetError(
+            f"a table is of one family, here are {', '.join(sorted(families)) or 'no rows that trained'}",
+            hint="train and test on one data set at a time",
+        )
+    networks = [network_of_row(row) for row in taken]
+    found = _simulate_all(taken, workers) if simulated else [None] * len(taken)
+    told = training_of(networks)
+    features = {
+        "paper": [paper_features(each) | more for each, more in zip(networks, told, strict=True)],
+        "bytes": [byte_features(each) | more for each, more in zip(networks, told, strict=True)],
+        "simulation": [_simulation_features(each) for each in found],
+    }
+    names = {name: tuple(lines[0]) for name, lines in features.items()}
+    return FeatureTable(
+        rows=tuple(taken),
+        features={name: np.array([list(line.values()) for line in lines]) for name, lines in features.items()},
+        names=names,
+        sequences=tuple(layer_sequence(each) for each in networks),
+        simulated=tuple(found),
+        peak_mib=np.array([np.nan if row.peak_bytes is None else row.peak_bytes / MiB for row in taken]),
+        oom=np.array([row.status == "oom" for row in taken], dtype=bool),
+        family=families.pop(),
+    )
+
+
+def training_of(networks: Sequence[Network]) -> list[dict[str, float]]:
+    """`training_features` of each, where they are not the same for all; else nothing."""
+    found = [training_features(each) for each in networks]
+    return found if any(each != found[0] for each in found) else [{} for _ in networks]
+
+
+def tight_mib(table: FeatureTable, places: Sequence[int], outside_mib: float) -> Matrix:
+    """Simulated reserved MiB of rows on a card that is full; NaN where they run out of memory."""
+    outside_bytes = round(outside_mib / 2) * 2 * MiB
+    found = [_tight(table.rows[i], outside_bytes) for i in places]
+    return np.array([np.nan if each is None else each / MiB for each in found])
+
+
+_tight_cache: dict[tuple[str, str, int, int], int | None] = {}
+
+
+def _tight(row: DatasetRow, outside_bytes: int) -> int | None:
+    key = (row.source, row.config_id, row.batch, outside_bytes)
+    if key not in _tight_cache:
+        _tight_cache[key] = reserved_within(row, outside_bytes)
+    return _tight_cache[key]
+
+
+def _simulate_all(rows: Sequence[DatasetRow], workers: int) -> list[Simulated | None]:
+    if workers <= 1 or len(rows) < 100:
+        return [_simulate(row) for row in rows]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        return pool.map(_simulate, rows, chunksize=16)
+
+
+def _simulate(row: DatasetRow) -> Simulated | None:
+    try:
+        return simulate(row)
+    except UsageError:
+        return None
+
+
+def _simulation_features(simulated: Simulated | None) -> dict[str, float]:
+    if simulated is None:
+        return dict.fromkeys(("reserved_mib", "allocated_mib", "bare_reserved_mib", *CONV_FEATURES), np.nan)
+    replays = simulated.replays
+    found = {
+        "reserved_mib": replays.reserved_bytes / MiB,
+        "allocated_mib": replays.allocated_bytes / MiB,
+        "bare_reserved_mib": replays.bare_reserved_bytes / MiB,
+    }
+    conv = simulated.conv or dict.fromkeys(CONV_FEATURES, 0.0)
+    return {**found, **conv}

@@ -1,0 +1,135 @@
+"""Model cards: what a file of weights is, what it was trained on, how good it is, and where not to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cotenant.estimators.learned.weights import Weights
+from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable
+from cotenant.learn.models.cross_validation import FoldResult
+
+_LICENSE = (
+    "The measurements are GPUMemNet's (E. Yousefzadeh-Asl-Miandoab et al., arXiv 2602.17817), CC BY 4.0 by the newest "
+    "notice of its repository; nothing of its code or weights is here."
+)
+_PUBLISHED_LIMITS = """\
+- One GPU (A100-SXM4-40GB), fp32 with TF32 convolutions, Adam, one process, software of 2024. Nothing here knows of
+  mixed precision, other optimizers, sharding, checkpointing, compiled models or other GPUs, and nothing was measured to
+  say how it does there.
+- What the environment of the measurements held beside the allocator is taken off; the context of the GPU that is asked
+  about is added by its profile."""
+
+
+_VARIED = ("gpu", "optimizer", "precision")
+_WARNED = "- An input outside the ranges below is answered with a warning."
+
+
+def card_text(
+    weights: Weights,
+    tables: Sequence[FeatureTable],
+    validated: Sequence[FoldResult],
+    versions: Mapping[str, str],
+    *,
+    size_bytes: int,
+) -> str:
+    """The card of weights that were trained on `tables`; `validated` are in the same order, baselines included."""
+    meta = weights.meta
+    software = ", ".join(f"{name} {value}" for name, value in versions.items())
+    size = f"{size_bytes / 1024:.0f} KiB"
+    lines = [
+        f"# {meta['model']}, {meta['family']}",
+        "",
+        f"Trained {meta['date']} with {software}; seed {meta['seed']}; {size}. Written by `cotenant learn train`.",
+        "",
+        "## Data",
+        "",
+        *[_data_line(table) for table in tables],
+        "",
+        _LICENSE if any("published" in source for source in meta["trained_on"]) else "",
+        "",
+        "## Scores",
+        "",
+        "Each row is predicted by a model that has not seen it, nor any row of its configuration.",
+        "",
+        *score_table(validated),
+        "",
+        *_calibration_lines(meta),
+        "## Limits",
+        "",
+        _limits(tables),
+        _WARNED,
+        "",
+        "## Inputs",
+        "",
+        "| feature | least | most |",
+        "| --- | ---: | ---: |",
+        *[
+            f"| {name} | {low:.6g} | {high:.6g} |"
+            for name, low, high in zip(meta["features"], meta["low"], meta["high"], strict=True)
+        ],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def score_table(results: Sequence[FoldResult]) -> list[str]:
+    """A Markdown table of results, the first two of each table of rows being its baselines."""
+    lines = [
+        "| model | rows | accuracy | macro-F1 | class too low | MAE MiB | MAPE | P95 MiB | too low by > 5 % |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in results:
+        found = each.overall
+        numbers: tuple[str, ...] = ("", "", "", "")
+        if found.mae_mib is not None:
+            numbers = (
+                f"{found.mae_mib:.1f}",
+                f"{found.mape or 0:.2%}",
+                f"{found.p95_mib:.0f}",
+                f"{found.under_5 or 0:.1%}",
+            )
+        cells = (each.model, f"{found.rows}", f"{found.accuracy:.2%}", f"{found.macro_f1:.3f}", f"{found.below:.1%}")
+        lines.append("| " + " | ".join((*cells, *numbers)) + " |")
+    return lines
+
+
+def _data_line(table: FeatureTable) -> str:
+    sources = ", ".join(f"`{name}`" for name in sorted({row.source for row in table.rows}))
+    out = int(table.oom.sum())
+    return (
+        f"- {sources}: {len(table)} rows of family {table.family}, {out} out of memory, {len(table.known)} whose peak "
+        f"is known; classes of {CLASS_MIB[table.family]} MiB."
+    )
+
+
+def _limits(tables: Sequence[FeatureTable]) -> str:
+    """Where not to use it, by where its rows come from."""
+    rows = [row for table in tables for row in table.rows]
+    if any(row.source.startswith("published") for row in rows):
+        return _PUBLISHED_LIMITS
+    told = [f"{name}: {', '.join(values)}" for name in _VARIED if (values := _values(rows, name))]
+    known = f"- Nothing but this is known to it. {'; '.join(told) or 'The rows do not tell how they were trained'}."
+    traced = "\n- Its rows were traced, not measured: it has learned to repeat an estimate."
+    return known + (traced if any(row.source == "traced" for row in rows) else "")
+
+
+def _values(rows: Sequence[DatasetRow], name: str) -> list[str]:
+    return sorted({str(row.extras[name]) for row in rows if name in row.extras})
+
+
+def _calibration_lines(meta: Mapping[str, object]) -> list[str]:
+    found = meta.get("calibration")
+    if not isinstance(found, Mapping):
+        return []
+    lines = [
+        "## Margin",
+        "",
+        "One-sided, from errors out of fold, relative to the reserved bytes of the replay and 200 MiB.",
+        "",
+        "| kind of network | rows | coverage | margin | margin for 99 % | median error |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind, each in found.items():
+        shares = f"{each['quantile']:.2%} | {each['quantile_99']:.2%} | {each['median']:+.3%}"
+        lines.append(f"| {kind} | {each['rows']} | {each['coverage']:.4f} | {shares} |")
+    return [*lines, ""]

@@ -1,0 +1,294 @@
+"""Models that are fitted to a table: baselines, trees, and the simulation with and without a learned residual.
+
+Every model starts afresh in `fit`. Those of the paper's neural networks are in `ensembles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.core.errors import UnknownName, UsageError
+from cotenant.core.units import MiB
+from cotenant.estimators.learned.hybrid import FLOOR_BYTES
+from cotenant.estimators.learned.network_features import CONV_FEATURES
+from cotenant.estimators.replay_input import usable_bytes
+from cotenant.gpu_specs import gpu_spec
+from cotenant.learn.datasets.feature_table import FeatureSet, FeatureTable, Matrix, classes_of, tight_mib
+from cotenant.learn.models.metrics import Prediction, by_bytes
+from cotenant.learn.synthetic_traces.simulation import GPU, Simulated
+
+RESIDUAL_FLOOR_MIB = FLOOR_BYTES / MiB
+
+
+class Model(Protocol):
+    """What `kfold` and `train` need of a model."""
+
+    name: str
+
+    def fit(self, table: FeatureTable, seed: int) -> None:
+        """Learn from all rows of `table`; what was learned before is forgotten."""
+        ...
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        """What it says of each row."""
+        ...
+
+
+def import_sklearn() -> Any:
+    """`sklearn.ensemble`.
+
+    Raises:
+        UsageError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn import ensemble
+    except ImportError as error:
+        raise UsageError(
+            "training needs scikit-learn, which is not installed", hint="`pip install cotenant[learn]`"
+        ) from error
+    return ensemble
+
+
+def outside_mib(table: FeatureTable) -> float:
+    """What the rows' environment holds beside the allocator: the median of what the simulation leaves over.
+
+    Raises:
+        UsageError: nothing could be simulated.
+    """
+    known = table.known[~np.isnan(table.reserved_mib[table.known])]
+    if not len(known):
+        raise UsageError(
+            "none of these networks can be simulated, so that nothing tells what lies beside the allocator",
+            hint="take rows of `cotenant learn run`, which tell it, or chains of layers trained with Adam in fp32",
+        )
+    return float(np.median(table.peak_mib[known] - table.reserved_mib[known]))
+
+
+def environment_mib(table: FeatureTable) -> float:
+    """What the environment holds beside the allocator: as the runs told it, or else as `outside_mib` finds it.
+
+    Raises:
+        UsageError: no run told it, and none could be simulated.
+    """
+    told = [table.rows[i].context_bytes for i in table.known]
+    known = [each / MiB for each in told if each is not None]
+    return float(np.median(known)) if known else outside_mib(table)
+
+
+# -- baselines --------------------------------------------------------------------------------------------------------
+
+
+class Majority:
+    """The most frequent class, and the median of peaks."""
+
+    name = "majority"
+
+    def fit(self, table: FeatureTable, seed: int) -> None:  # noqa: ARG002 - nothing is drawn
+        self.kind = int(np.bincount(table.classes()).argmax())
+        self.median = float(np.median(table.peak_mib[table.known]))
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        return Prediction(classes=np.full(len(table), self.kind), mib=np.full(len(table), self.median))
+
+
+class TwoTermLine:
+    """A constant, weights, and outputs of a batch: three numbers, by least squares."""
+
+    name = "line"
+
+    def fit(self, table: FeatureTable, seed: int) -> None:  # noqa: ARG002
+        known = table.known
+        self.factors = np.linalg.lstsq(self._terms(table)[known], table.peak_mib[known], rcond=None)[0]
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        mib = self._terms(table) @ self.factors
+        return by_bytes(table, mib, mib > usable_mib())
+
+    def _terms(self, table: FeatureTable) -> Matrix:
+        columns = [table.names["bytes"].index(name) for name in ("weights_mib", "outputs_mib")]
+        return np.column_stack([np.ones(len(table)), table.features["bytes"][:, columns]])
+
+
+# -- trees ------------------------------------------------------------------------------------------------------------
+
+FOREST_TREES = 100
+
+
+def _extra_trees(seed: int) -> Any:
+    return import_sklearn().ExtraTreesRegressor(FOREST_TREES, random_state=seed, min_samples_leaf=1)
+
+
+def _random_forest(seed: int) -> Any:
+    return import_sklearn().RandomForestRegressor(FOREST_TREES, random_state=seed)
+
+
+def _boosting(seed: int) -> Any:
+    return import_sklearn().HistGradientBoostingRegressor(
+        max_iter=300, learning_rate=0.06, max_leaf_nodes=31, min_samples_leaf=10, random_state=seed
+    )
+
+
+def _extra_trees_classes(seed: int) -> Any:
+    return import_sklearn().ExtraTreesClassifier(FOREST_TREES, random_state=seed)
+
+
+class Trees:
+    """A regressor of trees over one set of features; where jobs ran out of memory, beside it a classifier of that."""
+
+    def __init__(self, name: str, make: Callable[[int], Any], features: FeatureSet) -> None:
+        self.name = name
+        self.make = make
+        self.features = features
+
+    def fit(self, table: FeatureTable, seed: int) -> None:
+        known = table.known
+        matrix = table.features[self.features]
+        self.regressor = self.make(seed).fit(matrix[known], table.peak_mib[known])
+        self.fails = _extra_trees_classes(seed).fit(matrix, table.oom) if table.oom.any() else None
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        matrix = table.features[self.features]
+        oom = None if self.fails is None else self.fails.predict(matrix).astype(bool)
+        return by_bytes(table, self.regressor.predict(matrix), oom)
+
+
+class TreeClasses:
+    """A classifier of trees over one set of features, out of memory being a class."""
+
+    def __init__(self, name: str, features: FeatureSet) -> None:
+        self.name = name
+        self.features = features
+
+    def fit(self, table: FeatureTable, seed: int) -> None:
+        self.classifier = _extra_trees_classes(seed).fit(table.features[self.features], table.classes())
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        return Prediction(classes=self.classifier.predict(table.features[self.features]).astype(np.intp))
+
+
+# -- the simulation ---------------------------------------------------------------------------------------------------
+
+
+class Simulation:
+    """The allocator's simulation and one constant: what is outside the allocator in the environment of the rows."""
+
+    name = "simulation"
+
+    def fit(self, table: FeatureTable, seed: int) -> None:  # noqa: ARG002
+        self.outside = outside_mib(table)
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        return on_card(table, table.reserved_mib, self.outside)
+
+
+class Hybrid:
+    """The simulation, and a learned residual for networks that convolve: there the workspaces are a rule.
+
+    The residual is relative to the reserved bytes, fitted by its absolute size, and 0 for other networks.
+    """
+
+    name = "hybrid"
+
+    def fit(self, table: FeatureTable, seed: int) -> None:
+        self.outside = outside_mib(table)
+        known = np.array([i for i in table.known if _convolves(table.simulated[i])], dtype=np.intp)
+        self.residual = None
+        if len(known) >= 50:
+            left = table.peak_mib[known] - self.outside - table.reserved_mib[known]
+            matrix = conv_matrix(table)[known]
+            self.residual = residual_regressor(seed).fit(
+                matrix, left / (table.reserved_mib[known] + RESIDUAL_FLOOR_MIB)
+            )
+
+    def predict(self, table: FeatureTable) -> Prediction:
+        reserved = table.reserved_mib
+        if self.residual is not None:
+            conv = np.array([_convolves(each) for each in table.simulated])
+            shift = np.where(conv, self.residual.predict(conv_matrix(table)), 0.0)
+            reserved = np.maximum(reserved + shift * (reserved + RESIDUAL_FLOOR_MIB), 2.0)
+        return on_card(table, reserved, self.outside)
+
+
+def residual_regressor(seed: int) -> Any:
+    """Trees for the residual of the replay, fitted by its absolute size: some rows are off by a whole workspace."""
+    return import_sklearn().HistGradientBoostingRegressor(
+        loss="absolute_error",
+        max_iter=300,
+        learning_rate=0.06,
+        max_leaf_nodes=15,
+        min_samples_leaf=10,
+        random_state=seed,
+    )
+
+
+def _convolves(simulated: Simulated | None) -> bool:
+    return simulated is not None and simulated.conv is not None
+
+
+def conv_matrix(table: FeatureTable) -> Matrix:
+    """`CONV_FEATURES` of all rows; zeros where nothing convolves."""
+    columns = [table.names["simulation"].index(name) for name in CONV_FEATURES]
+    return table.features["simulation"][:, columns]
+
+
+def usable_mib() -> float:
+    """What processes can have of the card that the published jobs ran on."""
+    return usable_bytes(gpu_spec(GPU)) / MiB
+
+
+def on_card(table: FeatureTable, reserved: Matrix, outside: float) -> Prediction:
+    """MiB of so many reserved ones; a row that does not fit is replayed on the full card, and may run out of memory."""
+    mib = reserved + outside
+    over = np.flatnonzero(mib > usable_mib())
+    oom: NDArray[np.bool_] = np.zeros(len(table), dtype=bool)
+    if len(over):
+        found = tight_mib(table, list(over), outside)
+        oom[over] = np.isnan(found)
+        # What fits by giving back its cache is just below the whole card, as the class of such rows is.
+        mib[over] = np.where(np.isnan(found), mib[over], np.minimum(found + outside, 39999.0))
+    return Prediction(classes=classes_of(mib, oom, table.family), mib=mib)
+
+
+# -- registry ---------------------------------------------------------------------------------------------------------
+
+MODELS: Mapping[str, Callable[[], Model]] = {
+    "majority": Majority,
+    "line": TwoTermLine,
+    "extra-trees-paper": lambda: Trees("extra-trees-paper", _extra_trees, "paper"),
+    "extra-trees": lambda: Trees("extra-trees", _extra_trees, "bytes"),
+    "random-forest": lambda: Trees("random-forest", _random_forest, "bytes"),
+    "boosting": lambda: Trees("boosting", _boosting, "bytes"),
+    "extra-trees-classes": lambda: TreeClasses("extra-trees-classes", "bytes"),
+    "extra-trees-simulation": lambda: Trees("extra-trees-simulation", _extra_trees, "simulation"),
+    "simulation": Simulation,
+    "hybrid": Hybrid,
+    "gpumemnet-mlp": lambda: _torch_model("mlp"),
+    "gpumemnet-sequence": lambda: _torch_model("sequence"),
+}
+"""All models; the first two are printed beside every result."""
+BASELINES = ("majority", "line")
+SIMULATED = frozenset({"extra-trees-simulation", "simulation", "hybrid"})
+"""Models that need the simulation of every row."""
+
+
+def make_model(name: str) -> Model:
+    """A fresh model.
+
+    Raises:
+        UnknownName: there is none of that name.
+        UsageError: it needs a library that is not installed.
+    """
+    if name not in MODELS:
+        raise UnknownName("model", name, MODELS)
+    return MODELS[name]()
+
+
+def _torch_model(kind: str) -> Model:
+    from cotenant.learn.models import ensembles
+
+    model: Model = ensembles.MlpEnsemble() if kind == "mlp" else ensembles.SequenceEnsemble()
+    return model

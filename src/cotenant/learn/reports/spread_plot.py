@@ -1,0 +1,122 @@
+"""How often each value of each setting was drawn, as a picture. Needs matplotlib (`pip install cotenant[plots]`)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cotenant.estimators.plot import new_figure
+from cotenant.learn.data_collection.configs import Config, family_of, fields_of
+from cotenant.learn.data_collection.ranges import Choice, Range, Ranges, Span
+
+_COLUMNS = 4
+_BINS = 20
+_MAX_BARS = 40
+_COLOR = "#4e79a7"
+
+
+def save_spread(path: Path, configs: Sequence[Config], ranges: Ranges) -> None:
+    """One panel for each setting: a bar for each word or number where they are few, else bars for parts of its range.
+
+    A part has its count by the share of the range that it is, so that even draws are level although parts differ by a
+    whole number; a range drawn by doublings has parts of its logarithm. Draws that another setting bounds are shown by
+    where they are below that bound; zeros of `none`, and classes of `gpt`, which are its vocabulary, are left out.
+
+    Raises:
+        UsageError: no matplotlib, or it does not know the format that `path` ends in.
+    """
+    figure = new_figure(path)
+    names = list(fields_of(family_of(configs[0])))
+    rows = -(-len(names) // _COLUMNS)
+    figure.set_size_inches(3.2 * _COLUMNS, 2.2 * rows)
+    panels: Any = figure.subplots(rows, _COLUMNS, squeeze=False)
+    for name, axes in zip(names, panels.flat, strict=False):
+        drawn_from = ranges.ranges[name]
+        told = _panel(axes, drawn(configs, name, drawn_from), drawn_from)
+        axes.set_title(f"{name}{_left_out(configs, name, drawn_from)}{told}", loc="left", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.set_ylim(bottom=0)
+    for axes in panels.flat[len(names) :]:
+        axes.set_axis_off()
+    figure.suptitle(f"{len(configs)} configurations from `{ranges.name}`", x=0.01, ha="left", fontsize=10)
+    figure.savefig(path, dpi=110)
+
+
+def drawn(configs: Sequence[Config], name: str, drawn_from: Range) -> list[Any]:
+    """The draws of a setting: its values, or of a bound one where they are from its least (0) to its bound (1)."""
+    own = [each for each in configs if not _is_derived(each, name)]
+    values = [getattr(each, name) for each in own]
+    if not isinstance(drawn_from, Span):
+        return values
+    if drawn_from.of:
+        bounds = [max(int(getattr(each, drawn_from.of) * drawn_from.share), drawn_from.low) for each in own]
+        counts = [bound - drawn_from.low + 1 for bound in bounds]
+        return [(value - drawn_from.low + 0.5) / count for value, count in zip(values, counts, strict=True)]
+    return [value for value in values if value or not drawn_from.none]
+
+
+def parts(values: Sequence[int], span: Span) -> list[tuple[float, float, float]]:
+    """From, to, and how many fell there by the share of the range, times the number of parts; for each part."""
+    low, high = span.low, span.high + 1
+    ratio = high / low if span.by == "log" else 0.0
+    places = [low * ratio ** (i / _BINS) if ratio else low + i * (high - low) / _BINS for i in range(_BINS + 1)]
+    edges = sorted({round(each) for each in places})
+    found = []
+    for start, end in itertools.pairwise(edges):
+        share = math.log(end / start) / math.log(ratio) if ratio else (end - start) / (high - low)
+        count = sum(start <= each < end for each in values)
+        found.append((start - 0.5, end - 0.5, count / (share * _BINS)))
+    return found
+
+
+def _panel(axes: Any, values: Sequence[Any], drawn_from: Range) -> str:
+    """Draw it; what the title is to say more."""
+    counted = Counter(values)
+    if isinstance(drawn_from, Span) and drawn_from.of:
+        axes.hist(values, bins=_BINS, range=(0, 1), color=_COLOR)
+        axes.set_xticks([0, 1], [str(drawn_from.low), "bound"])
+        return f", up to {drawn_from.share:g} of {drawn_from.of}"
+    if isinstance(drawn_from, Choice) or drawn_from.high - drawn_from.low < _MAX_BARS:
+        keys = sorted(counted, key=lambda each: (isinstance(each, str), each))
+        places = range(len(keys)) if isinstance(drawn_from, Choice) else keys
+        axes.bar(places, [counted[each] for each in keys], color=_COLOR)
+        if isinstance(drawn_from, Choice):
+            axes.set_xticks(places, [str(each) for each in keys], rotation=90)
+        return ""
+    found = parts(values, drawn_from)
+    starts, ends, heights = zip(*found, strict=True)
+    axes.bar(
+        starts,
+        heights,
+        width=[end - start for start, end in zip(starts, ends, strict=True)],
+        align="edge",
+        color=_COLOR,
+    )
+    if drawn_from.by == "log":
+        from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if drawn_from.high < 100 * drawn_from.low else (1,)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    return ""
+
+
+def _left_out(configs: Sequence[Config], name: str, drawn_from: Range) -> str:
+    derived = sum(_is_derived(each, name) for each in configs)
+    if derived:
+        return f", but for {derived} of `{_DERIVED[name]}`"
+    none = isinstance(drawn_from, Span) and drawn_from.none and sum(not getattr(each, name) for each in configs)
+    return f", but for {none} with none" if none else ""
+
+
+_DERIVED = {"classes": "gpt", "heads": "conv1d"}
+"""Settings that a shape does not draw, by the shape."""
+
+
+def _is_derived(config: Config, name: str) -> bool:
+    return config.shape == _DERIVED.get(name)

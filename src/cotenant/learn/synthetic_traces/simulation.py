@@ -1,0 +1,87 @@
+"""The peak of a described job, by the allocator's simulation: no training data, no script, milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cotenant.core.errors import UsageError
+from cotenant.core.trace import MemoryTrace
+from cotenant.estimators.learned.network_features import Replays, conv_features
+from cotenant.estimators.learned.replays import replays_of
+from cotenant.estimators.replay_input import (
+    ReplayInput,
+    SoftwareStack,
+    make_replay_input,
+    make_software_stack,
+    usable_bytes,
+)
+from cotenant.gpu_specs import gpu_spec
+from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.synthetic_traces.mlp_cnn import chain_job
+from cotenant.learn.synthetic_traces.synthetic_job import SyntheticJob, trace_of
+from cotenant.learn.synthetic_traces.transformer import encoder_job, encoder_of
+
+TORCH = "2.4.1"
+"""Whose rules the published runs are replayed by. Their version is not recorded; they are of 2024."""
+GPU = "A100-40GB"
+_MODELED = {"optimizer": ("adam", "adamw"), "precision": ("fp32",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What replays say of a described job on a GPU without end, all of the allocator and none of the context.
+
+    Attributes:
+        conv: `conv_features`; None for a network that does not convolve.
+    """
+
+    replays: Replays
+    conv: Mapping[str, float] | None
+
+
+def job_of(row: DatasetRow) -> SyntheticJob:
+    """The job that a row describes.
+
+    Raises:
+        UsageError: it describes too little, or a network or a way of training that is not modeled.
+    """
+    for name, modeled in _MODELED.items():
+        told = row.extras.get(name)
+        if told is not None and str(told) not in modeled:
+            raise UsageError(f"row `{row.config_id}` is trained with {name} `{told}`, which is not simulated")
+    if row.family == "transformer":
+        return encoder_job(encoder_of(row), row.batch, int(row.extras.get("last_batch", 0)))
+    return chain_job(row)
+
+
+def described_trace(row: DatasetRow) -> MemoryTrace:
+    """The trace of the job of a row; raises as `job_of` does."""
+    return trace_of(job_of(row), torch=TORCH)
+
+
+def simulate(row: DatasetRow, gpu: str = GPU) -> Simulated:
+    """The peaks of the row's job; raises as `job_of` does."""
+    recorded = described_trace(row)
+    scene = scene_for(recorded, gpu)
+    replays = replays_of(recorded, scene)
+    return Simulated(replays=replays, conv=conv_features(recorded, replays))
+
+
+def reserved_within(row: DatasetRow, outside_bytes: int, gpu: str = GPU) -> int | None:
+    """What the allocator reserves at most on a GPU with its capacity, of which `outside_bytes` are taken; None: OOM."""
+    known = gpu_spec(gpu)
+    scene = scene_for(described_trace(row), gpu)
+    result = scene.replay(max(0, usable_bytes(known) - outside_bytes))
+    return None if result.oom is not None else result.peak_reserved_bytes
+
+
+def scene_for(recorded: MemoryTrace, gpu: str = GPU) -> ReplayInput:
+    """A trace on `gpu`, by the rules of the torch in its header."""
+    return make_replay_input(recorded, gpu_spec(gpu), _stack(str(recorded.header["torch"])))
+
+
+@lru_cache(maxsize=8)
+def _stack(version: str) -> SoftwareStack:
+    return make_software_stack(version, "")

@@ -1,0 +1,99 @@
+"""A `MemoryTrace` of a training job that is only described: no script, no torch, milliseconds.
+
+What is known of the published jobs goes in: fp32, Adam (foreach), cross entropy, a forward pass of a model summary
+before training, two full batches, the smaller last one of the epoch, and a full one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cotenant.core.trace import MemoryTrace
+from cotenant.learn.synthetic_traces import operations as op
+from cotenant.learn.synthetic_traces.tape import Parameter, Tape, Tensor
+
+Forward = Callable[[Tape, Tensor, int], Tensor]
+"""One forward pass: of an input of so many samples; the input stays the caller's, the result too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticJob:
+    """A training job to be written as a trace.
+
+    Attributes:
+        load: parameters and buffers in the order they come to the GPU; buffers as bytes.
+        order: parameters as the optimizer has them.
+        sample_bytes: of one input.
+        last_batch: samples of the last batch of an epoch; 0: as many as any.
+        example, trials: samples of the forward passes before training, and how many there are.
+        holds_example: their input stays for good.
+    """
+
+    forward: Forward
+    load: Sequence[Parameter | int]
+    order: Sequence[Parameter]
+    sample_bytes: int
+    batch: int
+    last_batch: int = 0
+    example: int = 2
+    trials: int = 1
+    holds_example: bool = False
+
+
+def trace_of(job: SyntheticJob, *, torch: str = "2.4.1") -> MemoryTrace:
+    """The trace of `job`; `torch`: version for its header, whose rules a replay takes."""
+    tape = Tape()
+    for each in job.load:
+        if isinstance(each, Parameter):
+            tape.make(each.bytes, "parameter")
+        else:
+            tape.make(each, "buffer")
+    tape.enter("forward")
+    example = tape.make(job.example * job.sample_bytes, "input")
+    for _ in range(job.trials):
+        out = job.forward(tape, example, job.example)
+        tape.forget()
+        if not job.holds_example:
+            tape.drop(example)
+        tape.drop(out)
+    batches = [job.batch, job.batch, job.batch, job.batch]
+    if job.last_batch:
+        batches[2] = job.last_batch
+    _train(tape, job, batches)
+    return tape.trace({"torch": torch, "steps": len(batches), "devices": 1, "capability": [8, 0]})
+
+
+def _train(tape: Tape, job: SyntheticJob, batches: Sequence[int]) -> None:
+    held: list[Tensor] = []
+    out: Tensor | None = None
+    loss: Tensor | None = None
+    for samples in batches:
+        for each in held:
+            tape.drop(each)
+        held = [tape.make(samples * job.sample_bytes, "input"), tape.make(8 * samples, "input")]
+        for parameter in job.order:
+            tape.drop(parameter.grad)
+            parameter.grad = None
+        logits = job.forward(tape, held[0], samples)
+        tape.drop(out)
+        out = logits
+        found = op.cross_entropy(tape, out)
+        tape.drop(loss)
+        loss = found
+        tape.backward(loss)
+        _adam(tape, job.order)
+
+
+def _adam(tape: Tape, parameters: Sequence[Parameter]) -> None:
+    """A foreach step: two states each, made in the first, and one more copy of everything for a moment."""
+    tape.enter("step")
+    for each in parameters:
+        if not each.has_state:
+            each.has_state = True
+            tape.make(each.bytes, "optimizer state")
+            tape.make(each.bytes, "optimizer state")
+    copies = [tape.make(each.bytes) for each in parameters]
+    for copy in reversed(copies):
+        tape.drop(copy)
+    tape.enter("forward")

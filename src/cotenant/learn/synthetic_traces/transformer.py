@@ -1,0 +1,114 @@
+"""Transformer encoders as jobs to be written as a trace.
+
+Shapes: `D` width, `F` width of the feed-forward part, `L` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cotenant.core.errors import UsageError
+from cotenant.learn.datasets.dataset_row import DatasetRow
+from cotenant.learn.synthetic_traces import operations as op
+from cotenant.learn.synthetic_traces.synthetic_job import SyntheticJob
+from cotenant.learn.synthetic_traces.tape import F32, Parameter, Tape, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderShape:
+    """A stack of `nn.TransformerEncoderLayer` (post-norm, ReLU) between an embedding and a linear layer."""
+
+    vocabulary: int
+    width: int
+    length: int
+    layers: int
+    heads: int
+    feedforward: int
+    classes: int
+
+
+def encoder_job(shape: EncoderShape, batch: int, last_batch: int = 0) -> SyntheticJob:
+    """Its training; two forward passes of a whole batch come before it, as in the published runs."""
+    D, F, L = shape.width, shape.feedforward, shape.length  # noqa: N806 - shapes, as in the module's docstring
+    table, positions = Parameter(F32 * shape.vocabulary * D), Parameter(F32 * L * D)
+    stack = [_encoder_weights(D, F) for _ in range(shape.layers)]
+    head = [Parameter(F32 * D * shape.classes), Parameter(F32 * shape.classes)]
+
+    def forward(tape: Tape, tokens: Tensor, samples: int) -> Tensor:
+        rows = samples * L
+        embedded = op.embed(tape, tokens, rows * D, table)
+        source = op.add_positions(tape, embedded, positions)
+        tape.drop(embedded)
+        x = tape.keep(source)
+        for weights in stack:
+            found = _encoder_layer(tape, x, samples, shape, weights)
+            tape.drop(x)
+            x = found
+        tape.drop(source)
+        pooled = op.mean(tape, x, (samples, L, D), (1,))
+        tape.drop(x)
+        logits = op.linear(tape, pooled, samples, head[0], head[1])
+        tape.drop(pooled)
+        return logits
+
+    flat = [each for weights in stack for each in weights]
+    # `Module.to` moves submodules first: the out-projection before the weights of the attention itself.
+    loaded = [each for weights in stack for each in (*weights[2:4], *weights[:2], *weights[4:])]
+    return SyntheticJob(
+        forward=forward,
+        load=[table, *loaded, *head, positions],
+        order=[positions, table, *flat, *head],
+        sample_bytes=8 * L,
+        batch=batch,
+        last_batch=last_batch,
+        example=batch,
+        trials=2,
+        holds_example=True,
+    )
+
+
+def encoder_of(row: DatasetRow) -> EncoderShape:
+    """The encoder that the extras of a row describe.
+
+    Raises:
+        UsageError: they do not.
+    """
+    names = ("vocabulary", "width", "length", "layers", "heads", "feedforward", "classes")
+    missing = [name for name in names if name not in row.extras]
+    if missing:
+        raise UsageError(f"row `{row.config_id}` does not tell {', '.join(missing)} of its encoder")
+    return EncoderShape(**{name: int(row.extras[name]) for name in names})
+
+
+def _encoder_weights(width: int, feedforward: int) -> list[Parameter]:
+    """In the order of `named_parameters`: attention's out-projection is a submodule, so it comes after its own."""
+    counts = [3 * width * width, 3 * width, width * width, width]
+    counts += [width * feedforward, feedforward, feedforward * width, width, width, width, width, width]
+    return [Parameter(F32 * count) for count in counts]
+
+
+def _encoder_layer(tape: Tape, x: Tensor, samples: int, shape: EncoderShape, weights: Sequence[Parameter]) -> Tensor:
+    rows = samples * shape.length
+    attended = op.self_attention(tape, x, samples, shape.length, shape.heads, weights[:4])
+    between = op.norm(tape, added := _dropped_and_added(tape, x, attended), rows, weights[8:10])
+    tape.drop(added)
+    wide = op.linear(tape, between, rows, weights[4], weights[5])
+    active = op.activation(tape, wide, "relu")
+    tape.drop(wide)
+    thinned = op.dropout(tape, active)
+    tape.drop(active)
+    narrow = op.linear(tape, thinned, rows, weights[6], weights[7])
+    tape.drop(thinned)
+    found = op.norm(tape, added := _dropped_and_added(tape, between, narrow), rows, weights[10:12])
+    tape.drop(added)
+    tape.drop(between)
+    return found
+
+
+def _dropped_and_added(tape: Tape, x: Tensor, branch: Tensor) -> Tensor:
+    thinned = op.dropout(tape, branch)
+    tape.drop(branch)
+    added = op.add(tape, x, thinned)
+    tape.drop(thinned)
+    return added

@@ -1,0 +1,164 @@
+"""Measures a GPU into a device profile: what a process takes before and beside the allocator.
+
+Each step is a fresh process that uses more libraries than the one before; what the driver says of it, less what its
+allocator holds, is memory of the context.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.units import MiB
+from cotenant.engines.held_process import HeldProcess
+from cotenant.gpus.gpu_sampler import driver_version
+from cotenant.measurement.campaign import CampaignSetup
+
+CHILD = Path(__file__).with_name("calibrate_child.py")
+STEPS = ("bare", "cublas", "cublaslt", "cudnn", "many")
+LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationReading:
+    """One step's process.
+
+    Attributes:
+        outside_bytes: what the driver counts beyond the allocator's reserved bytes; None if the step failed.
+        by: `process` or `device`: which count of the driver that is.
+        answer: what the process said; `problem`: why it said nothing.
+    """
+
+    step: str
+    outside_bytes: int | None
+    by: str
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+def calibrate(setup: CampaignSetup) -> list[CalibrationReading]:
+    """All steps, in order; one that fails does not stop the others. Logs and answers stay in `setup.out`."""
+    setup.out.mkdir(parents=True, exist_ok=True)
+    return [_read(step, setup) for step in STEPS]
+
+
+def _read(step: str, setup: CampaignSetup) -> CalibrationReading:
+    answer = (setup.out / f"calibrate-{step}.json").resolve()
+    with setup.watch or nullcontext():
+        run = HeldProcess(
+            [setup.python, str(CHILD), step, str(answer)],
+            workdir=str(setup.out),
+            env=setup.plain_env(),
+            log=setup.out / f"calibrate-{step}.log",
+            answer=answer,
+        )
+        try:
+            in_time = run.wait(LIMIT_S)
+            end = setup.watch.read() if setup.watch is not None and in_time else None
+        finally:
+            ended = run.release()
+    if ended.answer is None:
+        words = [line for line in ended.log_tail.splitlines() if line.strip()]
+        problem = (words[-1].strip() if words else "it said nothing") if in_time else f"not done after {LIMIT_S:.0f} s"
+        return CalibrationReading(step=step, outside_bytes=None, by="", problem=problem)
+    usage = None if setup.watch is None else setup.watch.usage(ended.pids, end, None)
+    reserved = int(ended.answer["reserved_bytes"])
+    held, by = (None, "") if usage is None else (usage.end_process_bytes, "process")
+    if usage is not None and held is None:
+        held, by = usage.end_device_bytes, "device"
+    if held is None:
+        # No driver to ask: what CUDA itself counts as taken, other processes and the driver's own included.
+        held, by = int(ended.answer["device_total_bytes"]) - int(ended.answer["device_free_bytes"]), "device"
+    return CalibrationReading(step=step, outside_bytes=held - reserved, by=by, answer=ended.answer)
+
+
+def profile_text(
+    readings: Sequence[CalibrationReading], *, nvml_total_bytes: int | None, now: str | None = None
+) -> str:
+    """The device profile, in the format of `estimators/data/devices`; figures that were not read are left out.
+
+    Raises:
+        CotenantError: not even a bare context could be read.
+    """
+    read = {each.step: each for each in readings if each.outside_bytes is not None}
+    if "bare" not in read:
+        problem = next((each.problem for each in readings if each.step == "bare"), "")
+        raise CotenantError(f"no process could use the GPU: {problem or 'nothing was read'}")
+    facts = read["bare"].answer
+    made = now or datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    stack = (
+        f"torch {facts['torch']}, CUDA {facts['cuda']}, cuDNN {facts['cudnn']}, driver {driver_version() or 'unknown'}"
+    )
+    by_torch = f"torch.cuda.get_device_properties, {made}, {stack}"
+    total = nvml_total_bytes if nvml_total_bytes is not None else facts["torch_total_bytes"]
+    lines = [
+        f"name = {json.dumps(_profile_name(facts['gpu'], total))}",
+        "aliases = []",
+        f"nvml_names = {json.dumps([facts['gpu']])}",
+        *_figure("memory_total_bytes", total, f"NVML, {made}" if nvml_total_bytes is not None else by_torch),
+        *_figure("torch_total_bytes", facts["torch_total_bytes"], by_torch),
+        *_figure("sm_count", facts["sm_count"], by_torch),
+        *_figure("compute_capability", list(facts["capability"]), by_torch),
+    ]
+    handle = read["cublas"].answer.get("handle_bytes") if "cublas" in read else None
+    if handle is None:
+        handle, source = (33_554_432 if facts["capability"][0] == 9 else 8_519_680), "not seen; PyTorch's default"
+    else:
+        source = f"allocation of the first matrix product, by the allocator's history, {made}, {stack}"
+    lines += _figure("cublas_workspace_bytes", handle, source)
+    return "\n".join([*lines, *_context(read, made, stack)]) + "\n"
+
+
+def report(readings: Sequence[CalibrationReading]) -> list[str]:
+    """What was read, a line each."""
+    lines = []
+    for each in readings:
+        if each.outside_bytes is None:
+            lines.append(f"{each.step:<9} failed: {each.problem}")
+            continue
+        extra = [f"{key.removesuffix('_bytes')} {value / MiB:.3f} MiB" for key, value in _sizes(each)]
+        lines.append(f"{each.step:<9} {each.outside_bytes / MiB:8.1f} MiB by {each.by} {'; '.join(extra)}".rstrip())
+    return lines
+
+
+def _sizes(reading: CalibrationReading) -> list[tuple[str, int]]:
+    names = ("handle_bytes", "lt_bytes", "reserved_bytes")
+    return [(name, reading.answer[name]) for name in names if reading.answer.get(name) is not None]
+
+
+def _context(read: Mapping[str, CalibrationReading], made: str, stack: str) -> list[str]:
+    sizes = {step: reading.outside_bytes for step, reading in read.items() if reading.outside_bytes is not None}
+    loaded = max(size for step, size in sizes.items() if step != "many" or len(sizes) == 1)
+    told = ", ".join(f"{size / MiB:.0f} {step}" for step, size in sizes.items())
+    lines = [
+        "",
+        "[context]",
+        f"low_bytes = {sizes['bare']}",
+        f"typical_bytes = {sizes.get('many', loaded)}",
+        f"high_bytes = {max(sizes.values())}",
+        "derived = false",
+        f"bare_bytes = {sizes['bare']}",
+    ]
+    if "cublas" in sizes:
+        lines.append(f"cublas_bytes = {sizes['cublas']}")
+    by = read["bare"].by
+    lines.append(
+        f"source = {json.dumps(f'NVML bytes of the {by} less reserved bytes, in MiB: {told}; {made}, {stack}')}"
+    )
+    return lines
+
+
+def _figure(name: str, value: object, source: str) -> list[str]:
+    return ["", f"[{name}]", f"value = {json.dumps(value)}", f"source = {json.dumps(source)}"]
+
+
+def _profile_name(gpu: str, total_bytes: int) -> str:
+    plain = re.sub(r"^NVIDIA |^GeForce |^Tesla ", "", gpu).replace(" ", "-")
+    return f"{plain}-{round(total_bytes / 1e9)}GB-measured"

@@ -1,0 +1,198 @@
+"""A campaign: every job of a list in a process of its own, one after the other, on one GPU."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import UsageError
+from cotenant.core.units import format_duration
+from cotenant.engines.held_process import HeldProcess, HeldProcessResult
+from cotenant.gpus.gpu_sampler import GpuSampler, MeasuredUsage, driver_version
+from cotenant.measurement.data_card import write_card
+from cotenant.measurement.job_list import JobList, MeasureJob
+from cotenant.measurement.result_table import COLUMNS, ResultTable, row_of
+from cotenant.tracing.process.program import Program, find_program
+
+PROBE = Path(__file__).with_name("probe.py")
+HISTORY_ENTRIES = 200_000
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled", "TQDM_DISABLE": "1"}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSetup:
+    """Where and how jobs run.
+
+    Attributes:
+        out: folder of the results.
+        python: interpreter of the jobs.
+        watch: reads the GPU; None without a driver, and then `no_watch` says why.
+        limit_s: of wall-clock time for all of it; None: no limit.
+    """
+
+    out: Path
+    python: str
+    watch: GpuSampler | None
+    no_watch: str = ""
+    limit_s: float | None = None
+
+    def plain_env(self) -> dict[str, str]:
+        """Environment of a process: ours, offline, on the watched GPU."""
+        visible = None if self.watch is None else self.watch.visible
+        one = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        return {**_OFFLINE, **os.environ, **one}
+
+    def program(self, job: MeasureJob) -> Program:
+        """What the job runs."""
+        workdir = str(Path(job.script).parent)
+        return find_program(job.command, workdir=workdir, env=os.environ, python=self.python)
+
+
+def run_campaign(jobs: JobList, setup: CampaignSetup, *, resume: bool, say: Say) -> Iterator[dict[str, object]]:
+    """Rows of `DIR/rows.csv`, as they are measured; those that are there already are passed over with `resume`.
+
+    The first repeats of all jobs come before the second of any. A job that fails is a row, too.
+
+    Raises:
+        UsageError: the folder holds results, and `resume` was not said.
+    """
+    table = open_table(setup.out / "rows.csv", COLUMNS, resume=resume)
+    done = {(row["job"], int(row["repeat"])) for row in table.rows()}
+    driver = driver_version()
+    wanted = [
+        (job, repeat)
+        for repeat in range(1, max(job.repeats for job in jobs.jobs) + 1)
+        for job in jobs.jobs
+        if repeat <= job.repeats
+    ]
+    waiting = [each for each in wanted if (each[0].name, each[1]) not in done]
+    began_s = time.monotonic()
+    write_card(setup.out, jobs, table.rows(), setup.no_watch)
+    try:
+        for number, (job, repeat) in enumerate(waiting, start=1):
+            left_s = None if setup.limit_s is None else setup.limit_s - (time.monotonic() - began_s)
+            if left_s is not None and left_s <= 0:
+                say(f"{len(waiting) - number + 1} runs left when the limit was reached; go on with `--resume`")
+                return
+            row = _measure(job, repeat, setup, driver, left_s)
+            if row is None:
+                say(f"stopped {job.name} at the limit of the campaign; go on with `--resume`")
+                return
+            table.add(row)
+            yield row
+    finally:
+        write_card(setup.out, jobs, table.rows(), setup.no_watch)
+
+
+def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> ResultTable:
+    """The table at `path`, made with its folder if need be.
+
+    Raises:
+        UsageError: it is there, and `resume` was not said.
+    """
+    if path.exists() and not resume:
+        raise UsageError(
+            f"`{path}` is there already", hint="go on with it by `--resume`, or choose another folder with `--out`"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return ResultTable(path, tuple(columns))
+
+
+def _measure(
+    job: MeasureJob, repeat: int, setup: CampaignSetup, driver: str | None, left_s: float | None
+) -> dict[str, object] | None:
+    """One run; None if the campaign's limit cut it short, which says nothing about the job."""
+    folder = setup.out / job.name
+    folder.mkdir(exist_ok=True)
+    limit_s = job.limit_s if left_s is None else min(job.limit_s, left_s)
+    with setup.watch or nullcontext():
+        run = start_job(job, setup, folder, tag=f"run-{repeat}")
+        try:
+            in_time = run.wait(limit_s)
+            end = setup.watch.read() if setup.watch is not None and in_time else None
+        finally:
+            ended = run.release()
+    if not in_time and limit_s < job.limit_s:
+        return None
+    record = record_of(ended, in_time=in_time, limit_s=limit_s)
+    usage = MeasuredUsage() if setup.watch is None else setup.watch.usage(ended.pids, end, window_of(record))
+    record.update(
+        job=job.name,
+        repeat=repeat,
+        command=shlex.join(job.command),
+        env=dict(job.env),
+        at=_now(),
+        usage=asdict(usage),
+        elapsed_s=round(ended.elapsed_s, 3),
+    )
+    (folder / f"run-{repeat}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return row_of(job, repeat, record, usage, driver=driver)
+
+
+def start_job(
+    job: MeasureJob, setup: CampaignSetup, folder: Path, *, tag: str, env: Mapping[str, str] | None = None
+) -> HeldProcess:
+    """Start a job under the probe; its answer and its log are `tag.answer.json` and `tag.log` in `folder`."""
+    program = setup.program(job)
+    history = job.history and job.seconds is None
+    request = {
+        "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+        "steps": job.steps,
+        "warmup_steps": job.warmup_steps,
+        "seconds": job.seconds,
+        "warm_path": str((folder / f"{tag}.warm").resolve()),
+        "go_path": str((folder / f"{tag}.go").resolve()),
+        "history_entries": HISTORY_ENTRIES if history else 0,
+        "history_path": str((folder / f"{tag}.history.json.gz").resolve()),
+        "snapshot_path": str((folder / f"{tag}.snapshot.pickle.gz").resolve()) if job.snapshot else None,
+    }
+    for name in ("warm_path", "go_path"):
+        Path(str(request[name])).unlink(missing_ok=True)
+    request_path = (folder / f"{tag}.request.json").resolve()
+    request_path.write_text(json.dumps(request))
+    answer = (folder / f"{tag}.answer.json").resolve()
+    return HeldProcess(
+        [program.python, str(PROBE), str(request_path), str(answer)],
+        workdir=str(Path(job.script).parent),
+        env={**setup.plain_env(), **job.env, **(env or {})},
+        log=folder / f"{tag}.log",
+        answer=answer,
+    )
+
+
+def record_of(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> dict[str, Any]:
+    """The answer of a probe; or what is known where it gave none."""
+    if ended.answer is not None:
+        return ended.answer
+    if not in_time:
+        return {"outcome": "timeout", "message": f"not done {format_duration(limit_s)} after it started"}
+    words = [line for line in ended.log_tail.splitlines() if line.strip()]
+    how = "an exit" if ended.code is None else f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+    return {"outcome": "crashed", "message": f"{how}; last words: {words[-1].strip()[:200] if words else 'none'}"}
+
+
+def window_of(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """From the end of the warm-up to the end of the last step, in seconds since the epoch."""
+    ended = record.get("step_ended_s") or []
+    first = max(0, int(record.get("warmup_steps", 1)) - 1)
+    return (ended[first], ended[-1]) if len(ended) > first + 1 else None
+
+
+def default_python() -> str:
+    """The interpreter that runs jobs when none is named: this one."""
+    return sys.executable
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,54 @@
+"""A campaign without a GPU: every job is traced and estimated, which proves that its script runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.core.errors import CotenantError
+from cotenant.core.estimate import Estimate
+from cotenant.core.ports import EstimateRequest
+from cotenant.estimators.traced import TracedEstimator, TracedResult
+from cotenant.measurement.job_list import JobList, MeasureJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """A job's estimate, or in `problem` why there is none."""
+
+    job: MeasureJob
+    estimate: Estimate | None
+    problem: str
+    elapsed_s: float
+
+
+def dry_run(jobs: JobList, *, python: str, timeout_s: float) -> Iterator[DryRun]:
+    """Estimates in the order of the jobs, each as soon as it is made."""
+    for job in jobs.jobs:
+        began_s = time.monotonic()
+        estimate, problem = None, ""
+        try:
+            estimate = explain(job, gpu=job.gpu, python=python, timeout_s=timeout_s).estimate
+        except CotenantError as error:
+            problem = error.message
+        elapsed_s = time.monotonic() - began_s
+        yield DryRun(job=job, estimate=estimate, problem=problem, elapsed_s=elapsed_s)
+
+
+def explain(job: MeasureJob, *, gpu: str, python: str, timeout_s: float) -> TracedResult:
+    """The estimate of a job as it would be measured: the same script, settings, environment and steps.
+
+    Raises:
+        CotenantError: it could not be traced.
+    """
+    request = EstimateRequest(
+        command=job.command,
+        workdir=str(Path(job.script).parent),
+        env={**os.environ, **job.env},
+        gpu=gpu,
+        timeout_s=timeout_s,
+    )
+    return TracedEstimator(steps=job.steps, python=python).explain(request)

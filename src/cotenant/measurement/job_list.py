@@ -1,0 +1,198 @@
+"""Files of jobs to measure: TOML with `[defaults]`, `[[job]]` and, for collocation, `[[pair]]`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SETTINGS_SCRIPT = Path(__file__).with_name("run_with_torch_flags.py")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureJob:
+    """One script to run, and how.
+
+    Attributes:
+        script: absolute path.
+        env: laid over the environment; `settings`: of `torch.backends`, by dotted name, e.g. `cudnn.benchmark`.
+        steps: optimizer steps to see, of which the first `warmup_steps` do not count for times.
+        seconds: of timed training, in place of `steps`; for pairs.
+        history: record every allocation; `snapshot`: keep PyTorch's own snapshot of it, too.
+    """
+
+    name: str
+    script: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    repeats: int = 1
+    steps: int = 5
+    warmup_steps: int = 2
+    seconds: float | None = None
+    limit_s: float = 120.0
+    history: bool = True
+    snapshot: bool = False
+    gpu: str = "H200-141GB"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Script and arguments; with settings, a small script that makes them and then runs this one."""
+        if not self.settings:
+            return (self.script, *self.args)
+        made = [f"{key}={json.dumps(value)}" for key, value in self.settings.items()]
+        return (str(SETTINGS_SCRIPT), *made, self.script, *self.args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobList:
+    """What a file asks for: jobs in order, and pairs of their names."""
+
+    path: str
+    jobs: tuple[MeasureJob, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def only(self, pattern: str | None) -> JobList:
+        """Jobs whose name or one of whose tags matches the glob `pattern`, and the pairs among them.
+
+        Raises:
+            UsageError: none does.
+        """
+        if pattern is None:
+            return self
+        kept = tuple(job for job in self.jobs if any(fnmatch(text, pattern) for text in (job.name, *job.tags)))
+        if not kept:
+            raise UsageError(
+                f"no job of `{self.path}` has a name or a tag like `{pattern}`",
+                hint=f"its first jobs are {', '.join(job.name for job in self.jobs[:5])}",
+            )
+        names = {job.name for job in kept}
+        return JobList(path=self.path, jobs=kept, pairs=tuple(pair for pair in self.pairs if names.issuperset(pair)))
+
+
+def read_jobs(path: Path) -> JobList:
+    """The jobs of a file; scripts are looked for from the file's folder.
+
+    Raises:
+        UsageError: names the file and the key that is wrong.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: no TOML: {error}") from error
+    _refuse_unknown(path, "", data, ("defaults", "job", "pair"))
+    defaults = _table(path, "defaults", data.get("defaults", {}))
+    _refuse_unknown(path, "defaults.", defaults, _DEFAULTABLE)
+    entries = data.get("job")
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path}: no `[[job]]`", hint="each job is a table with `name`, `script` and `args`")
+    jobs = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"job[{number}]"
+        jobs.append(_job(path, where, {**defaults, **_table(path, where, entry)}))
+    names = [job.name for job in jobs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{path}: two jobs are named `{twice[0]}`", hint="results are kept by name")
+    return JobList(path=str(path), jobs=tuple(jobs), pairs=_pairs(path, data.get("pair", []), names))
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "script": (str,),
+    "args": (list,),
+    "env": (dict,),
+    "settings": (dict,),
+    "tags": (list,),
+    "repeats": (int,),
+    "steps": (int,),
+    "warmup_steps": (int,),
+    "seconds": (int, float),
+    "limit_s": (int, float),
+    "history": (bool,),
+    "snapshot": (bool,),
+    "gpu": (str,),
+}
+_DEFAULTABLE = tuple(key for key in _KINDS if key not in {"name", "script", "args"})
+_ABOVE_ZERO = ("repeats", "steps", "seconds", "limit_s")
+_TEXTS = ("args", "tags")
+
+
+def _job(path: Path, where: str, entry: Mapping[str, Any]) -> MeasureJob:
+    _refuse_unknown(path, f"{where}.", entry, tuple(_KINDS))
+    for key in ("name", "script"):
+        if key not in entry:
+            raise UsageError(f"{path}: `{where}.{key}` is missing")
+    for key, value in entry.items():
+        _check(path, f"{where}.{key}", key, value)
+    if not _NAME.fullmatch(entry["name"]):
+        raise UsageError(
+            f"{path}: `{where}.name` is `{entry['name']}`", hint="a name is a folder: letters, digits, `.`, `_`, `-`"
+        )
+    script = (path.parent / entry["script"]).resolve()
+    if not script.is_file():
+        raise UsageError(f"{path}: `{where}.script`: no file `{script}`", hint="paths are relative to the file of jobs")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    job = MeasureJob(**{**values, "script": str(script)})
+    if job.seconds is None and job.warmup_steps >= job.steps:
+        raise UsageError(f"{path}: `{where}.warmup_steps` is {job.warmup_steps} of {job.steps} steps: none is left")
+    return job
+
+
+def _check(path: Path, where: str, key: str, value: object) -> None:
+    kinds = _KINDS[key]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise UsageError(f"{path}: `{where}` is {value!r}, wanted {wanted}")
+    if key in _ABOVE_ZERO and value <= 0:  # type: ignore[operator]  # its kind was checked above
+        raise UsageError(f"{path}: `{where}` is {value}, wanted a number above 0")
+    if key == "warmup_steps" and value < 0:  # type: ignore[operator]
+        raise UsageError(f"{path}: `{where}` is {value}, wanted 0 or more")
+    texts: Sequence[object] = list(value) if key in _TEXTS else list(value.values()) if key == "env" else ()  # type: ignore[call-overload, attr-defined]
+    for each in texts:
+        if not isinstance(each, str):
+            raise UsageError(f"{path}: `{where}` holds {each!r}, wanted only texts", hint=f'write "{each}"')
+
+
+def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
+        where = f"pair[{number}]"
+        table = _table(path, where, entry)
+        _refuse_unknown(path, f"{where}.", table, ("jobs",))
+        jobs = table.get("jobs")
+        if not isinstance(jobs, list) or len(jobs) != 2:
+            raise UsageError(f"{path}: `{where}.jobs` is {jobs!r}, wanted the names of two jobs")
+        for name in jobs:
+            if name not in names:
+                raise UsageError(f"{path}: `{where}.jobs`: no job is named `{name}`")
+        pairs.append((jobs[0], jobs[1]))
+    return tuple(pairs)
+
+
+def _table(path: Path, where: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: `{where}` is {value!r}, wanted a table")
+    return value
+
+
+def _refuse_unknown(path: Path, where: str, table: Mapping[str, object], known: Sequence[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{path}: `{where}{key}` is not known", hint=f"known here: {', '.join(known)}")

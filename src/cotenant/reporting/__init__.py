@@ -1,0 +1,1 @@
+"""HTML report pages and SVG charts."""

@@ -1,0 +1,165 @@
+"""Which queued jobs the policy is asked about: those that nothing but a place keeps from starting.
+
+A job is *ready* when its memory need is known, its dependencies are met and its time has come. Of the ready ones,
+those are left out that would exceed a limit on how many run at once: of their array, or of their user. A limit lets
+jobs through in the order of the queue; the first that would exceed it stops all of that array or that user behind it,
+lest small jobs pass a large one for ever.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from cotenant.core.job import Job, Queued
+from cotenant.core.units import format_duration
+from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.dependencies import dependency_text, open_dependencies
+from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.placement.memory_demand import demand_bytes
+
+
+class AdmissionControl:
+    """Follows the jobs of `table` and says which of them may be placed."""
+
+    def __init__(self, table: JobTable, config: ManagerConfig) -> None:
+        self._table = table
+        self._config = config
+        self._ready: dict[int, Job] = {}
+        self._limited: set[int] = set()  # ready jobs whose array or user has a limit
+        self._begins: list[tuple[float, int]] = []
+        self._over_limit: dict[int, str] = {}
+        self._places: list[int] | None = None
+        self._touched: set[int] = set()
+
+    def follow(self, changed: Iterable[int], at_s: float) -> None:
+        """Look again at jobs that changed; at those, too, whose time to begin has come."""
+        for job_id in changed:
+            self._look(job_id, at_s)
+        while self._begins and self._begins[0][0] <= at_s:
+            self._look(heapq.heappop(self._begins)[1], at_s)
+
+    def _look(self, job_id: int, at_s: float) -> None:
+        job = self._table.jobs.get(job_id)
+        self._ready.pop(job_id, None)
+        self._limited.discard(job_id)
+        self._over_limit.pop(job_id, None)
+        self._places = None
+        self._touched.add(job_id)
+        if job is None or not isinstance(job.state, Queued):
+            return
+        begin_at_s = job.spec.begin_at_s
+        if begin_at_s is not None and begin_at_s > at_s:
+            heapq.heappush(self._begins, (begin_at_s, job_id))
+            return
+        if self._table.is_blocked(job) or not self._knows_need(job):
+            return
+        self._ready[job_id] = job
+        quota = self._config.quota_of(job.spec.user)
+        array = job.spec.array
+        if quota.jobs is not None or quota.gpus is not None or (array is not None and array.limit is not None):
+            self._limited.add(job_id)
+
+    def _knows_need(self, job: Job) -> bool:
+        return not self._table.lacks_estimate(job) or demand_bytes(job) is not None
+
+    def is_ready(self, job_id: int) -> bool:
+        """Whether only a place, or a limit, keeps it from starting."""
+        return job_id in self._ready
+
+    def offered(self) -> list[Job]:
+        """The jobs to ask the policy about, oldest first."""
+        over = self._over_limit = self._exceeding() if self._limited else {}
+        jobs = [job for job_id, job in self._ready.items() if job_id not in over] if over else [*self._ready.values()]
+        jobs.sort(key=lambda job: (job.submitted_at_s, job.id))
+        return jobs
+
+    def take_changes(self) -> tuple[list[Job], list[int]]:
+        """Since the last call: the jobs that are offered anew, or changed, and those that are offered no longer."""
+        before = self._over_limit
+        over = self._over_limit = self._exceeding() if self._limited else {}
+        touched = self._touched
+        touched.update(before.keys() ^ over.keys())
+        self._touched = set()
+        offered = {each for each in touched if each in self._ready and each not in over}
+        return [self._ready[each] for each in sorted(offered)], sorted(touched - offered)
+
+    def _exceeding(self) -> dict[int, str]:
+        """Ready jobs that a limit keeps back, and the sentence for each."""
+        use = _RunningCounts(self._table, self._config)
+        over: dict[int, str] = {}
+        for job in sorted((self._ready[each] for each in self._limited), key=_queue_key):
+            why = use.refuses(job)
+            if why is None:
+                use.count(job)
+            else:
+                over[job.id] = why
+        return over
+
+    def refusal(self, job: Job, at_s: float) -> str | None:
+        """Why the policy is not asked about a queued job, as a sentence; None if it is asked."""
+        if job.id in self._over_limit:
+            return self._over_limit[job.id]
+        if job.id in self._ready:
+            return None
+        older_singletons = self._table.older_singletons(job)
+        if older_singletons or open_dependencies(job, self._table.jobs):
+            return dependency_text(job, self._table.jobs, older_singletons)
+        begin_at_s = job.spec.begin_at_s
+        if begin_at_s is not None and begin_at_s > at_s:
+            return f"begins in {format_duration(begin_at_s - at_s)}"
+        return None
+
+    def pending(self, job_id: int) -> str:
+        """What to say of a queued job that no policy has answered yet."""
+        if job_id not in self._ready:
+            return "waits for its memory estimate"
+        if self._places is None:
+            self._places = sorted(self._table.queued)
+        place = bisect_right(self._places, job_id)
+        return f"number {place} of {len(self._places)} in the queue, looked at with the next reading of the GPUs"
+
+
+class _RunningCounts:
+    """What arrays and users have running, with the jobs let through so far."""
+
+    def __init__(self, table: JobTable, config: ManagerConfig) -> None:
+        self._config = config
+        self._arrays: dict[int, int] = {}
+        self._jobs: dict[str, int] = {}
+        self._gpus: dict[str, int] = {}
+        self._stopped: dict[tuple[str, int | str], str] = {}
+        for job_id in table.live:
+            self.count(table.jobs[job_id])
+
+    def count(self, job: Job) -> None:
+        """Count `job` as running."""
+        user, array = job.spec.user, job.spec.array
+        self._jobs[user] = self._jobs.get(user, 0) + 1
+        self._gpus[user] = self._gpus.get(user, 0) + job.spec.gpus
+        if array is not None:
+            self._arrays[array.array_id] = self._arrays.get(array.array_id, 0) + 1
+
+    def refuses(self, job: Job) -> str | None:
+        """Why `job` has to wait for others of its array or its user to end."""
+        user, array = job.spec.user, job.spec.array
+        if array is not None and array.limit is not None and self._arrays.get(array.array_id, 0) >= array.limit:
+            return f"array {array.array_id} runs at most {array.limit} at once"
+        known = self._stopped.get(("user", user))
+        if known is not None:
+            return known
+        quota = self._config.quota_of(user)
+        why = None
+        if quota.jobs is not None and self._jobs.get(user, 0) >= quota.jobs:
+            why = f"quota: {user} may run {quota.jobs} jobs at once"
+        elif quota.gpus is not None and self._gpus.get(user, 0) + job.spec.gpus > quota.gpus:
+            have = self._gpus.get(user, 0)
+            why = f"quota: {user} may have {quota.gpus} GPUs at once, has {have}, job {job.id} needs {job.spec.gpus}"
+        if why is not None:
+            self._stopped["user", user] = why
+        return why
+
+
+def _queue_key(job: Job) -> tuple[float, ...]:
+    return (-job.spec.priority, job.submitted_at_s, job.id)

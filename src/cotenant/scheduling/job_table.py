@@ -1,0 +1,367 @@
+"""The jobs, and how events change them. Depends on the events alone, so that a replay takes the same path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cotenant.core.events import (
+    AttemptExited,
+    AttemptPlaced,
+    AttemptStarted,
+    Command,
+    EstimateReady,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobRequeued,
+    JobSubmitted,
+    JobUpdated,
+    Journaled,
+    RequestEstimate,
+    Stop,
+)
+from cotenant.core.job import Attempt, Done, Held, Job, JobState, Queued, Running, Starting
+from cotenant.scheduling import recovery
+from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.dependencies import all_dependencies, open_dependencies, unsatisfiable_reason
+
+REQUEUE = "requeue"
+"""Why an attempt is stopped whose job goes back to the queue then."""
+
+
+class JobTable:
+    """All jobs; the only place where one changes its state.
+
+    Attributes:
+        jobs: by id. `queued` and `live` (starting or running) are the ids in these states.
+        last_at_s: time of the newest event.
+    """
+
+    def __init__(self, config: ManagerConfig) -> None:
+        self._config = config
+        self.jobs: dict[int, Job] = {}
+        self.queued: set[int] = set()
+        self.live: set[int] = set()
+        self.unsatisfiable: dict[
+            int, Queued
+        ] = {}  # held for want of a GPU that is large enough; the state to go back to
+        self.last_at_s = 0.0
+        self._dependents: dict[int, list[int]] = {}
+        self._namesakes: dict[tuple[int, str], set[int]] = {}
+        self._singletons: dict[tuple[int, str], set[int]] = {}  # those of the namesakes that wait for the others
+        self._unfinished: dict[str, int] = {}
+        self._changed: dict[int, None] = {}
+        self._ended: list[int] = []
+
+    def apply(self, event: Journaled) -> list[Command]:
+        """Take in `event`; what has to be done because of it."""
+        match event:
+            case JobSubmitted():
+                commands = self._submitted(event)
+            case EstimateReady():
+                commands = self._estimated(event)
+            case AttemptPlaced():
+                commands = self._placed(event)
+            case AttemptStarted():
+                commands = self._started(event)
+            case AttemptExited():
+                commands = self._exited(event)
+            case JobCancelled():
+                commands = self._cancelled(event)
+            case JobHeld():
+                commands = self._held(event)
+            case JobReleased():
+                commands = self._released(event)
+            case JobUpdated():
+                commands = self._updated(event)
+            case JobRequeued():
+                commands = self._requeued(event)
+        self.last_at_s = max(self.last_at_s, event.at_s)
+        return commands
+
+    def load(self, jobs: Iterable[Job]) -> None:
+        """Take over jobs as they were kept, in the order of their ids, before any event."""
+        for job in jobs:
+            self._register(job)
+            self._set(job)
+            self.last_at_s = max(self.last_at_s, job.submitted_at_s)
+
+    def forget(self, job_ids: Iterable[int]) -> None:
+        """Drop jobs that are over and that nobody waits for; they are kept elsewhere."""
+        for each in job_ids:
+            job = self.jobs.pop(each)
+            self._dependents.pop(each, None)
+            self._changed.pop(each, None)
+            for needed in all_dependencies(job.spec):
+                if needed in self._dependents:
+                    self._dependents[needed].remove(each)
+
+    def export(self) -> list[Job]:
+        """All jobs as the events alone have left them, by id; `adopt` takes them over again."""
+        return [
+            replace(job, state=self.unsatisfiable[each]) if each in self.unsatisfiable else job
+            for each, job in sorted(self.jobs.items())
+        ]
+
+    def unfinished(self, user: str) -> int:
+        """Jobs of this user that are not over."""
+        return self._unfinished.get(user, 0)
+
+    def take_changed(self) -> list[int]:
+        """Jobs whose state, or whose readiness to start, may have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def take_ended(self) -> list[int]:
+        """Jobs that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def older_singletons(self, job: Job) -> set[int]:
+        """Older jobs that a `singleton` waits for; none for other jobs."""
+        if not job.spec.singleton:
+            return set()
+        return {each for each in self._namesakes.get(_names(job), ()) if each < job.id}
+
+    def is_blocked(self, job: Job) -> bool:
+        """Whether it waits for other jobs."""
+        return bool(open_dependencies(job, self.jobs)) or bool(self.older_singletons(job))
+
+    def lacks_estimate(self, job: Job) -> bool:
+        """Whether an estimator has yet to answer."""
+        return self._config.estimate and job.estimate is None and job.estimate_error is None
+
+    def request(self, job: Job, at_s: float, cause: str) -> RequestEstimate:
+        """The command to estimate `job`."""
+        return RequestEstimate(at_s=at_s, cause=cause, job_id=job.id, spec=job.spec)
+
+    def stop(self, job: Job, at_s: float, cause: str) -> Stop:
+        """The command to stop the newest attempt of `job`."""
+        attempt = job.attempts[-1].number
+        return Stop(at_s=at_s, cause=cause, job_id=job.id, attempt=attempt, grace_s=self._config.stop_grace_s)
+
+    def hold_unsatisfiable(self, job: Job, why: str, at_s: float) -> None:
+        """Hold a queued job that can never fit; not kept in the journal, for it follows from the GPUs there are."""
+        if isinstance(job.state, Queued):
+            self.unsatisfiable[job.id] = job.state
+            self._set(replace(job, state=Held(since_s=at_s, reason=why)))
+
+    def requeue_satisfiable(self, job: Job) -> None:
+        """Queue a job again that `set_aside` held."""
+        self._set(replace(job, state=self.unsatisfiable.pop(job.id)))
+
+    # -- what each event does
+
+    def _submitted(self, event: JobSubmitted) -> list[Command]:
+        if event.job_id in self.jobs:
+            return []
+        state: JobState = Queued(since_s=event.at_s)
+        if event.spec.hold:
+            state = Held(since_s=event.at_s, reason="submitted on hold")
+        job = Job(id=event.job_id, spec=event.spec, submitted_at_s=event.at_s, state=state)
+        self._register(job)
+        self._set(job)
+        spoiled = unsatisfiable_reason(job.spec, self.jobs, job.id)
+        if spoiled is not None:
+            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=spoiled))
+        return [self.request(job, event.at_s, "submitted")] if self.lacks_estimate(job) else []
+
+    def _estimated(self, event: EstimateReady) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.is_done or (event.estimate is None and job.estimate is not None):
+            return []
+        error = event.error or ("no estimate" if event.estimate is None else None)
+        self._set(replace(job, estimate=event.estimate, estimate_error=error))
+        return []
+
+    def _placed(self, event: AttemptPlaced) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or not isinstance(job.state, Queued) or event.attempt != len(job.attempts) + 1:
+            return []
+        attempt = Attempt(number=event.attempt, placement=event.placement, placed_at_s=event.at_s)
+        self._set(replace(job, state=Starting(attempt=event.attempt), attempts=(*job.attempts, attempt)))
+        return []
+
+    def _started(self, event: AttemptStarted) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.state != Starting(attempt=event.attempt):
+            return []
+        attempt = replace(job.attempts[-1], started_at_s=event.at_s, process=event.process)
+        self._set(_with_last(job, attempt, Running(attempt=event.attempt)))
+        return []
+
+    def _exited(self, event: AttemptExited) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.state not in (Starting(attempt=event.attempt), Running(attempt=event.attempt)):
+            return []
+        attempt = replace(
+            job.attempts[-1],
+            ended_at_s=event.at_s,
+            exit=event.exit,
+            peak_observed_bytes=dict(event.peak_observed_bytes),
+            co_runs=event.co_runs,
+            usage=event.usage,
+        )
+        job = _with_last(job, attempt, job.state)
+        if attempt.stop_reason == REQUEUE:
+            self._back_to_queue(job, event.at_s, "requeued while it ran")
+            return []
+        what = recovery.after_exit(job)
+        if isinstance(what, recovery.Retry):
+            state = Queued(since_s=event.at_s, reason=what.reason)
+            forgiven = len(job.attempts) if what.forgiven else job.uncounted_attempts
+            self._set(
+                replace(
+                    job,
+                    state=state,
+                    min_memory_bytes=what.min_memory_bytes,
+                    exclusive_retry=what.exclusive,
+                    uncounted_attempts=forgiven,
+                )
+            )
+            return []
+        return self._end(job, Done(outcome=what.outcome, at_s=event.at_s, code=what.code, reason=what.reason))
+
+    def _cancelled(self, event: JobCancelled) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.is_done:
+            return []
+        if job.id not in self.live:
+            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason="on request"))
+        return [self._ask_to_stop(job, event.at_s, "cancelled")]
+
+    def _held(self, event: JobHeld) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or not (isinstance(job.state, Queued) or job.id in self.unsatisfiable):
+            return []
+        self.unsatisfiable.pop(job.id, None)
+        self._set(replace(job, state=Held(since_s=event.at_s, reason=event.cause)))
+        return []
+
+    def _released(self, event: JobReleased) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None or not isinstance(job.state, Held) or job.id in self.unsatisfiable:
+            return []
+        self._set(replace(job, state=Queued(since_s=event.at_s)))
+        return []
+
+    def _updated(self, event: JobUpdated) -> list[Command]:
+        old = self.jobs.get(event.job_id)
+        if old is None or not isinstance(old.state, (Queued, Held)):
+            return []
+        self._unregister(old)
+        job = replace(old, spec=event.spec)
+        asked_memory = (old.spec.declared_bytes, old.spec.estimator) == (job.spec.declared_bytes, job.spec.estimator)
+        if not asked_memory:
+            job = replace(job, estimate=None, estimate_error=None)
+        self._register(job)
+        self._set(job)
+        spoiled = unsatisfiable_reason(job.spec, self.jobs, job.id)
+        if spoiled is not None:
+            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=spoiled))
+        if asked_memory or not self.lacks_estimate(job):
+            return []
+        return [self.request(job, event.at_s, "updated")]
+
+    def _requeued(self, event: JobRequeued) -> list[Command]:
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            return []
+        if job.is_done:
+            self._back_to_queue(job, event.at_s, event.cause)
+            self._changed.update(dict.fromkeys(self._dependents.get(job.id, ())))
+            return [self.request(job, event.at_s, "requeued")] if self.lacks_estimate(job) else []
+        if job.id in self.live and job.attempts[-1].stop_reason is None:
+            return [self._ask_to_stop(job, event.at_s, REQUEUE)]
+        return []
+
+    # -- what they have in common
+
+    def _ask_to_stop(self, job: Job, at_s: float, why: str) -> Stop:
+        job = _with_last(job, replace(job.attempts[-1], stop_reason=why), job.state)
+        self._set(job)
+        return self.stop(job, at_s, why)
+
+    def _back_to_queue(self, job: Job, at_s: float, reason: str) -> None:
+        self._set(replace(job, state=Queued(since_s=at_s, reason=reason), uncounted_attempts=len(job.attempts)))
+
+    def _end(self, job: Job, done: Done) -> list[Command]:
+        """Finish `job` and, where its end spoils their dependencies, those that wait for it."""
+        ended = [(job, done)]
+        while ended:
+            each, state = ended.pop()
+            self._set(replace(each, state=state))
+            # By id: who registered first is not part of the state, see `core.folded`.
+            for dependent in [self.jobs[found] for found in sorted(self._dependents.get(each.id, ()))]:
+                if dependent.is_done or dependent.id in self.live:
+                    continue
+                spoiled = unsatisfiable_reason(dependent.spec, self.jobs, dependent.id)
+                if spoiled is not None:
+                    ended.append((dependent, Done(outcome="cancelled", at_s=state.at_s, reason=spoiled)))
+                elif not open_dependencies(dependent, self.jobs):
+                    self._now_waits(dependent, state.at_s)
+        return []
+
+    def _now_waits(self, job: Job, at_s: float) -> None:
+        """Its dependencies are met: it waits for a place from now on."""
+        if job.id in self.unsatisfiable:
+            self.unsatisfiable[job.id] = Queued(since_s=at_s)
+        elif isinstance(job.state, Queued):
+            self._set(replace(job, state=Queued(since_s=at_s)))
+
+    def _register(self, job: Job) -> None:
+        """Note whom it depends on."""
+        for each in all_dependencies(job.spec):
+            self._dependents.setdefault(each, []).append(job.id)
+
+    def _unregister(self, job: Job) -> None:
+        for each in all_dependencies(job.spec):
+            self._dependents[each].remove(job.id)
+        self._leave_namesakes(job)
+
+    def _leave_namesakes(self, job: Job) -> None:
+        mates = self._namesakes.get(_names(job), set())
+        if job.id not in mates:
+            return
+        mates.remove(job.id)
+        singletons = self._singletons.get(_names(job), set())
+        singletons.discard(job.id)
+        self._changed.update(dict.fromkeys(singletons))
+        if not mates:
+            self._namesakes.pop(_names(job), None)
+            self._singletons.pop(_names(job), None)
+
+    def _set(self, job: Job) -> None:
+        old = self.jobs.get(job.id)
+        was_open = old is not None and not old.is_done
+        self._unfinished[job.spec.user] = self._unfinished.get(job.spec.user, 0) + (not job.is_done) - was_open
+        self.jobs[job.id] = job
+        self._changed[job.id] = None
+        self.queued.discard(job.id)
+        self.live.discard(job.id)
+        match job.state:
+            case Queued():
+                self.queued.add(job.id)
+            case Starting() | Running():
+                self.live.add(job.id)
+            case Done():
+                self.unsatisfiable.pop(job.id, None)
+            case Held():
+                pass
+        if job.is_done:
+            if was_open:
+                self._ended.append(job.id)
+            self._leave_namesakes(job)
+        else:
+            self._namesakes.setdefault(_names(job), set()).add(job.id)
+            if job.spec.singleton:
+                self._singletons.setdefault(_names(job), set()).add(job.id)
+
+
+def _names(job: Job) -> tuple[int, str]:
+    return job.spec.uid, job.spec.name
+
+
+def _with_last(job: Job, attempt: Attempt, state: JobState) -> Job:
+    return replace(job, attempts=(*job.attempts[:-1], attempt), state=state)

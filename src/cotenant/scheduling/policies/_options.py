@@ -1,0 +1,36 @@
+"""What the published policies have in common here: which GPU they like best, and memory that nobody told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotenant.core.errors import UsageError
+from cotenant.core.units import GiB
+from cotenant.scheduling.placement import scores
+from cotenant.scheduling.placement.scores import Score
+
+Preference = Literal["most-memory", "best-fit", "first-fit", "least-utilized", "round-robin"]
+
+PREFERENCES: dict[Preference, Score] = {
+    "most-memory": scores.most_available_memory,
+    "best-fit": scores.least_available_memory,
+    "first-fit": scores.first,
+    "least-utilized": scores.least_active,
+    "round-robin": scores.round_robin,
+}
+
+
+def gib_to_bytes(value: float, what: str) -> int:
+    """`value` GiB in bytes.
+
+    Raises:
+        UsageError: it is negative or no number.
+    """
+    if not 0 <= value < 2**20:
+        raise UsageError(f"{what} of {value:g} GiB is no size", hint="write e.g. `2`")
+    return int(value * GiB)
+
+
+def unknown_bytes(unknown_gib: float | None) -> int | None:
+    """What a job of unknown need is promised; None: it runs alone."""
+    return None if unknown_gib is None else max(1, gib_to_bytes(unknown_gib, "an unknown need"))

@@ -1,0 +1,334 @@
+"""What is known of a kind of work from the attempts that did it: memory, activity, duration, interference.
+
+How trace and history are blended into the bytes that a policy must find free (decision 0037):
+
+- What a run was seen to hold is a lower bound for all of them: where that, and a twentieth, is above what was declared
+  or estimated, it counts.
+- Two completed runs that agree within a twentieth are better than any estimate: the larger, and a twentieth, counts,
+  even where that is less than the bound of the estimate.
+- One completed run, and a tenth, counts where there is no estimate.
+- What was declared is never lowered. Without any of these, the estimate counts.
+
+Memory is read once a second, and the caching allocator gives back nothing of its own accord, so a completed run shows
+its peak; a run of less than a minute is not believed to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cotenant.core.job import Attempt, CoRun, Job
+from cotenant.scheduling.placement.memory_demand import PROMISE_STEP_BYTES, demand_bytes
+from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
+from cotenant.scheduling.prediction.workloads import workload_key
+from cotenant.scheduling.recovery import ran_out_of_memory
+
+MIN_RUN_S = 60.0
+AGREEMENT_RATIO = 1.05
+HEADROOM = 1.05
+HEADROOM_ONCE = 1.10
+MAX_RUNS = 8
+MIN_LEARNED_CO_RUN_S = 30.0
+SMACT_SLOWDOWN_STD = 3 * MEASUREMENT_STD
+"""How far a slowdown told from SM activity may be off: it says how fast all are together, not how fast each is."""
+
+
+MAX_CO_RUN_RECORDS = 16
+WORKLOAD_SEPARATOR = "\n"
+
+PLAUSIBLE_SLOWDOWNS = (0.5, 20.0)
+"""A slowdown outside of this compares two things: steps counted by other means, say. It teaches nothing."""
+
+
+@dataclass(slots=True)
+class WorkloadRecord:
+    """One kind of work.
+
+    Attributes:
+        peaks_bytes, durations_s: of the newest completed runs; durations as if alone.
+        least_bytes: more than any run was seen to hold, completed or not.
+        solo_s: how long it was seen alone, with the means of that time.
+        beside: by the keys of its mates, `WORKLOAD_SEPARATOR` between them: seconds, steps a second, slowdown, or None for each.
+    """
+
+    peaks_bytes: list[int] = field(default_factory=list)
+    durations_s: list[float] = field(default_factory=list)
+    least_bytes: int = 0
+    solo_s: float = 0.0
+    smact: float | None = None
+    smocc: float | None = None
+    drama: float | None = None
+    steps_hz: float | None = None
+    beside: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def known_bytes(self) -> int | None:
+        """What the next run will need, if runs that completed tell."""
+        return self._known()[0]
+
+    def _known(self) -> tuple[int | None, bool]:
+        """The same, and whether two runs agree."""
+        if not self.peaks_bytes:
+            return None, False
+        most = max(self.peaks_bytes)
+        sure = len(self.peaks_bytes) > 1 and most <= AGREEMENT_RATIO * min(self.peaks_bytes)
+        return int(most * (HEADROOM if sure else HEADROOM_ONCE)), sure
+
+    def summary_key(self) -> tuple[object, ...]:
+        """What a policy may see of it; so that ten thousand jobs are not looked at again for a byte."""
+        known, sure = self._known()
+        return (
+            None if known is None else known // PROMISE_STEP_BYTES,
+            sure,
+            self.least_bytes // PROMISE_STEP_BYTES,
+            None if self.smact is None else round(self.smact, 2),
+            None if not self.durations_s else round(math.log2(max(1.0, self.durations_s[-1]))),
+        )
+
+    def activity(self, key: str) -> GpuActivity:
+        """What it does to a GPU, as far as that was seen."""
+        return GpuActivity(key, self.smact, self.smocc, self.drama, self.least_bytes or None)
+
+    def is_sure(self) -> bool:
+        """Whether at least two completed runs agree."""
+        return self._known()[1]
+
+
+class WorkloadHistory:
+    """Learns from attempts as they end; what a policy knows of jobs to come (`policy.Facts`).
+
+    Depends on the attempts and their order alone, so that a replayed journal knows the same.
+    `pace`: seconds of the GPUs' time in one of ours; above 1 on a simulated server.
+    """
+
+    def __init__(self, *, pace: float = 1.0) -> None:
+        self.interference = LearnedInterference()
+        self._least_spell_s = MIN_LEARNED_CO_RUN_S / pace
+        self._least_run_s = MIN_RUN_S / pace
+        self._records: dict[str, WorkloadRecord] = {}
+        self._activities: dict[str, GpuActivity] = {}  # of `_records`, made once
+        self._gists: dict[str, tuple[object, ...]] = {}
+        self._learned: dict[int, int] = {}
+
+    def record(self, job: Job) -> WorkloadRecord | None:
+        """What is known of the work of `job`, or None."""
+        return self._records.get(workload_key(job.spec))
+
+    def activity(self, job: Job) -> GpuActivity:
+        """What it will do to a GPU that it has alone."""
+        key = workload_key(job.spec)
+        found = self._activities.get(key)
+        if found is None:
+            record = self._records.get(key)
+            found = GpuActivity(key) if record is None else record.activity(key)
+            self._activities[key] = found
+        return found
+
+    def duration_s(self, job: Job) -> float | None:
+        """How long it will run alone: the median of what completed runs took."""
+        record = self.record(job)
+        if record is None or not record.durations_s:
+            return None
+        return sorted(record.durations_s)[len(record.durations_s) // 2]
+
+    def need_bytes(self, job: Job) -> int | None:
+        """What counts in place of what was declared or estimated; None where that stands."""
+        record = self.record(job)
+        if record is None:
+            return None
+        known = record.known_bytes()
+        stated = demand_bytes(job)
+        if stated is None:
+            return known
+        least = int(record.least_bytes * HEADROOM)
+        if least > stated:
+            return max(least, known or 0)
+        if job.spec.declared_bytes is None and known is not None and record.is_sure() and known < stated:
+            return known
+        return None
+
+    def learn(self, job: Job, jobs: Mapping[int, Job]) -> str | None:
+        """Take in the attempts of `job` that have ended since the last call; `jobs` are all, its mates among them.
+
+        Gives the key of the work of which something else is known now, or None where nothing that matters is new.
+        """
+        ended = [each for each in job.attempts[self._learned.get(job.id, 0) :] if each.exit is not None]
+        if not ended:
+            return None
+        self._learned[job.id] = ended[-1].number
+        return self.take_in(job, ended, jobs)
+
+    def take_in(self, job: Job, ended: Sequence[Attempt], jobs: Mapping[int, Job]) -> str | None:
+        """As `learn`, for attempts of `job` that the caller knows to be new."""
+        key = workload_key(job.spec)
+        before = self._gists.get(key)
+        if before is None and key in self._records:
+            before = self._records[key].summary_key()
+        for attempt in ended:
+            self._learn_attempt(job, attempt, key, jobs)
+        after = self._gists[key] = self._records[key].summary_key()
+        return key if after != before else None
+
+    def _learn_attempt(self, job: Job, attempt: Attempt, key: str, jobs: Mapping[int, Job]) -> None:
+        record = self._records.get(key)
+        if record is None:
+            record = self._records[key] = WorkloadRecord()
+        record.least_bytes = max(record.least_bytes, _least_bytes(attempt))
+        self._activities.pop(key, None)
+        if attempt.co_runs:
+            self._learn_spells(job, attempt, record, jobs)
+        end = attempt.exit
+        if end is not None and end.reason == "exited" and end.exit_code == 0:
+            self._learn_completed(job, attempt, record, jobs)
+
+    def _learn_spells(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
+        long = [each for each in attempt.co_runs if each.seconds >= self._least_spell_s]
+        for each in long:
+            if not each.neighbor_ids:
+                _learn_solo(record, each)
+        alone_hz = _solo_hz(record, attempt.co_runs)
+        for each in long:
+            if each.neighbor_ids:
+                self._learn_shared(job, each, jobs, alone_hz)
+
+    def _learn_completed(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
+        if attempt.started_at_s is None or attempt.ended_at_s is None:
+            return
+        ran_s = attempt.ended_at_s - attempt.started_at_s
+        if ran_s < self._least_run_s:
+            return
+        peak = max(attempt.peak_observed_bytes.values(), default=0)
+        if peak:
+            record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
+        lost_s = sum(
+            [
+                each.seconds * (1.0 - 1.0 / self._slowdown(job, each, jobs))
+                for each in attempt.co_runs
+                if each.neighbor_ids
+            ]
+        )
+        record.durations_s = [*record.durations_s, max(0.0, ran_s - lost_s)][-MAX_RUNS:]
+
+    def _slowdown(self, job: Job, spell: CoRun, jobs: Mapping[int, Job]) -> float:
+        company = self._company(job, spell, jobs)
+        return 1.0 if company is None else self.interference.slowdowns(company)[0]
+
+    def _company(self, job: Job, spell: CoRun, jobs: Mapping[int, Job]) -> list[GpuActivity] | None:
+        """`job` and its mates, or None where one of them is not known any more."""
+        company = [self.activity(job)._replace(gpu_memory_bytes=spell.gpu_memory_bytes)]
+        for each in spell.neighbor_ids:
+            mate = jobs.get(each)
+            if mate is None:
+                return None
+            company.append(self.activity(mate))
+        return company
+
+    def _learn_shared(self, job: Job, spell: CoRun, jobs: Mapping[int, Job], alone_hz: float | None) -> None:
+        """What its mates cost it."""
+        company = self._company(job, spell, jobs)
+        if company is None:
+            return
+        predicted = self.interference.slowdowns(company)
+        slowdown, spread = _by_steps(spell, alone_hz), MEASUREMENT_STD
+        if slowdown is None and not (spell.steps_hz and alone_hz):
+            slowdown, spread = _by_activity(company, predicted, spell), SMACT_SLOWDOWN_STD
+        if slowdown is None:
+            return
+        _record_co_run(self._records[workload_key(job.spec)], company[1:], spell, slowdown)
+        nobody_else: Sequence[float | None] = [None] * len(spell.neighbor_ids)
+        self.interference.learn(company, [slowdown, *nobody_else], spread=spread, predicted=predicted)
+
+    def measured(self, job: Job, co_runs: Sequence[CoRun]) -> tuple[CoRun, ...]:
+        """`spells` of an attempt of `job` with the slowdowns that its step rates show."""
+        alone_hz = _solo_hz(self.record(job), co_runs)
+        return tuple(
+            replace(each, slowdown=_by_steps(each, alone_hz)) if each.neighbor_ids and each.slowdown is None else each
+            for each in co_runs
+        )
+
+    def predicted(self, job: Job, neighbor_ids: Sequence[int], jobs: Mapping[int, Job]) -> float | None:
+        """The slowdown of `job` beside these, as a policy that asks would hear now; None where one is not known."""
+        company = self._company(job, CoRun(neighbor_ids=tuple(neighbor_ids), seconds=0.0), jobs)
+        return None if company is None else self.interference.slowdowns(company)[0]
+
+    def records(self) -> Mapping[str, WorkloadRecord]:
+        """What is known of each kind of work, by its key."""
+        return self._records
+
+    def state(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        records = {
+            key: {name: getattr(record, name) for name in WorkloadRecord.__slots__}
+            for key, record in self._records.items()
+        }
+        learned = {str(job_id): number for job_id, number in self._learned.items()}
+        return {"records": records, "interference": self.interference.state(), "learned": learned}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], *, pace: float = 1.0) -> WorkloadHistory:
+        """As it was when `state` was asked for."""
+        found = cls(pace=pace)
+        found._records = {key: WorkloadRecord(**record) for key, record in state["records"].items()}
+        found.interference = LearnedInterference.restored(state["interference"])
+        found._learned = {int(job_id): number for job_id, number in state["learned"].items()}
+        return found
+
+
+def _least_bytes(attempt: Attempt) -> int:
+    """What the attempt needed at least: what it was seen to hold, or what it asked for when it ran out."""
+    seen = max(attempt.peak_observed_bytes.values(), default=0)
+    end = attempt.exit
+    if end is None or not ran_out_of_memory(end) or end.oom.tried_bytes is None or end.oom.in_use_bytes is None:
+        return seen
+    return max(seen, end.oom.tried_bytes + end.oom.in_use_bytes)
+
+
+def _solo_hz(record: WorkloadRecord | None, co_runs: Sequence[CoRun]) -> float | None:
+    """Steps a second alone: of this very attempt if it was, for it counts in the same way; else of earlier ones."""
+    own = next((each.steps_hz for each in co_runs if not each.neighbor_ids and each.steps_hz), None)
+    return own if own is not None or record is None else record.steps_hz
+
+
+def _by_steps(spell: CoRun, alone_hz: float | None) -> float | None:
+    """The slowdown that the step rates show; None where they do not, or count different things."""
+    if not spell.steps_hz or not alone_hz:
+        return None
+    slowdown = alone_hz / spell.steps_hz
+    return slowdown if PLAUSIBLE_SLOWDOWNS[0] <= slowdown <= PLAUSIBLE_SLOWDOWNS[1] else None
+
+
+def _by_activity(company: Sequence[GpuActivity], predicted: Sequence[float], spell: CoRun) -> float | None:
+    """The slowdown of the first of `company` if all are off by what the SM activity of all together is off by."""
+    alone = [each.smact for each in company if each.smact is not None]
+    if not spell.smact or len(alone) < len(company):
+        return None
+    expected = sum([smact / slowdown for smact, slowdown in zip(alone, predicted, strict=True)])
+    return predicted[0] * expected / spell.smact
+
+
+def _record_co_run(record: WorkloadRecord, neighbor_ids: Sequence[GpuActivity], spell: CoRun, slowdown: float) -> None:
+    """Means by company; those of the least time are forgotten first."""
+    key = WORKLOAD_SEPARATOR.join(sorted([each.workload or "" for each in neighbor_ids]))
+    seconds, hz, slower = record.beside.get(key, [0.0, None, None])
+    total_s = (seconds or 0.0) + spell.seconds
+    weight = spell.seconds / total_s
+    record.beside[key] = [total_s, _updated_mean(hz, spell.steps_hz, weight), _updated_mean(slower, slowdown, weight)]
+    if len(record.beside) > MAX_CO_RUN_RECORDS:
+        del record.beside[min(record.beside, key=lambda each: record.beside[each][0] or 0.0)]
+
+
+def _updated_mean(old: float | None, new: float | None, weight: float) -> float | None:
+    """A mean that takes in another value."""
+    if new is None or old is None:
+        return old if new is None else new
+    return old + weight * (new - old)
+
+
+def _learn_solo(record: WorkloadRecord, spell: CoRun) -> None:
+    """Means over all time seen alone."""
+    weight = spell.seconds / (record.solo_s + spell.seconds)
+    for name in ("smact", "smocc", "drama", "steps_hz"):
+        setattr(record, name, _updated_mean(getattr(record, name), getattr(spell, name), weight))
+    record.solo_s += spell.seconds

@@ -1,0 +1,1 @@
+"""GPU samples, and what running attempts are measured to use."""

@@ -1,0 +1,190 @@
+"""What each attempt takes of its GPUs: time, memory, SM activity and energy, added up from reading to reading.
+
+Between two readings of a GPU (decision 0041):
+
+- Its energy is what its counter has advanced by. Without a counter, or where that went back (the driver was loaded
+  anew), it is the mean of the two powers times the time, if the readings are fresh; else it is not known.
+- Of that, what the GPU draws without any work, the least power seen while nobody was there, goes to those on it in
+  equal parts; until that was seen it counts as none. The rest goes by SM share.
+- SM shares are those that the driver tells of each process; where it does not tell them of all, or of nothing, what is
+  known of each kind of work alone; where that is not known of all, parts are equal, and nobody's SM activity is known.
+- Processes that are not ours take their part like one more job; it is charged to nobody.
+- After a gap longer than fresh readings have, time counts for those who were there before and after it, energy only if
+  nobody came or went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.core.events import AttemptSample
+from cotenant.core.gpu import GpuSample
+from cotenant.core.job import USAGE_FIELDS, Job, ResourceUsage
+
+Key = tuple[int, int]
+"""Job id and attempt number."""
+
+MAX_POWER_W = 5000.0
+"""No GPU draws more: a counter that says so is wrong."""
+
+NO_USAGE = ResourceUsage()
+
+FOREIGN: Key = (0, 0)
+"""Stands for all processes that are not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The last reading of a GPU: when, energy and power as far as they are numbers, and who was there."""
+
+    at_s: float
+    energy_j: float | None
+    power_w: float | None
+    who: frozenset[Key]
+
+
+class UsageMeter:
+    """Adds up what every watched attempt takes.
+
+    `pace`: seconds of the GPUs' time in one of ours; above 1 on a simulated server, whose time and energy are told.
+    `smact_of`: what a job does to a GPU alone, if that is known.
+    """
+
+    def __init__(
+        self, *, stale_after_s: float, pace: float = 1.0, smact_of: Callable[[Job], float | None] = lambda _: None
+    ) -> None:
+        self._stale_after_s = stale_after_s
+        self._pace = pace
+        self._smact_of = smact_of
+        self._usage: dict[Key, ResourceUsage] = {}
+        self._last: dict[str, _Reading] = {}
+        self._idle_w: dict[str, float] = {}
+
+    def watch(self, key: Key) -> None:
+        """Count for this attempt until it is forgotten; what is known of it already stays."""
+        self._usage.setdefault(key, NO_USAGE)
+
+    def forget(self, key: Key) -> None:
+        """The attempt is over."""
+        self._usage.pop(key, None)
+
+    def usage(self, key: Key) -> ResourceUsage | None:
+        """What a watched attempt has taken; None if it was never seen on a GPU."""
+        found = self._usage.get(key)
+        return found if found is not None and found.gpu_s else None
+
+    def note(
+        self, uuid: str, sample: GpuSample, present: Sequence[AttemptSample], jobs: Mapping[int, Job], *, others: bool
+    ) -> None:
+        """A reading of a GPU, with our attempts on it; `others`: somebody else has memory there too."""
+        seen = {(each.job_id, each.attempt): each for each in present}
+        who = frozenset((*seen, FOREIGN) if others else seen)
+        now = _Reading(sample.at_s, _number(sample.energy_j), _number(sample.power_w), who)
+        before = self._last.get(uuid)
+        self._last[uuid] = now
+        if not who and now.power_w is not None:
+            self._idle_w[uuid] = min(now.power_w, self._idle_w.get(uuid, math.inf))
+        if before is None or not who or not now.at_s > before.at_s:
+            return
+        fresh = now.at_s - before.at_s <= self._stale_after_s
+        counted = who if fresh else who & before.who
+        seconds = (now.at_s - before.at_s) * self._pace
+        energy_j = _energy_j(before, now, seconds, fresh=fresh) if fresh or who == before.who else None
+        shares, known = self._shares(who, seen, sample, jobs)
+        idle_j = 0.0 if energy_j is None else min(energy_j, self._idle_w.get(uuid, 0.0) * seconds)
+        smact = _number(sample.smact) if known else None
+        for key in counted - {FOREIGN}:
+            if key not in self._usage:
+                continue
+            metered = energy_j is not None
+            self._usage[key] += ResourceUsage(
+                gpu_s=seconds,
+                gpu_share_s=seconds / len(who),
+                byte_s=seen[key].used_bytes * seconds,
+                sm_s=0.0 if smact is None else min(1.0, smact) * shares[key] * seconds,
+                sm_known_s=0.0 if smact is None else seconds,
+                energy_j=idle_j / len(who) + ((energy_j or 0.0) - idle_j) * shares[key],
+                idle_energy_j=idle_j / len(who),
+                metered_s=seconds if metered else 0.0,
+            )
+
+    def _shares(
+        self, who: frozenset[Key], seen: Mapping[Key, AttemptSample], sample: GpuSample, jobs: Mapping[int, Job]
+    ) -> tuple[dict[Key, float], bool]:
+        """The part of the GPU's work that each does, 1 in all; and whether that is known."""
+        if len(who) == 1:
+            return dict.fromkeys(who, 1.0), True
+        for weights in (_driver_weights(seen, sample, others=FOREIGN in who), self._known(who, jobs)):
+            total = sum(weights.values())
+            if total > 0:
+                return {key: weight / total for key, weight in weights.items()}, True
+        return dict.fromkeys(who, 1.0 / len(who)), False
+
+    def _known(self, who: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
+        """SM activity alone of all of them; empty where that of one is not known."""
+        alone = {key: None if key == FOREIGN else _number(self._smact_of(jobs[key[0]])) for key in who}
+        known = {key: smact for key, smact in alone.items() if smact is not None}
+        return known if len(known) == len(alone) else {}
+
+    def state(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "usage": [[*key, [getattr(each, name) for name in USAGE_FIELDS]] for key, each in self._usage.items()],
+            "last": {
+                uuid: [each.at_s, each.energy_j, each.power_w, sorted(each.who)] for uuid, each in self._last.items()
+            },
+            "idle_w": dict(self._idle_w),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; of attempts that are not watched, nothing is taken over.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is no such state; nothing was taken over.
+        """
+        usage = {
+            (int(job_id), int(number)): ResourceUsage(**dict(zip(USAGE_FIELDS, map(float, values), strict=True)))
+            for job_id, number, values in state["usage"]
+        }
+        last = {
+            uuid: _Reading(float(at_s), energy_j, power_w, frozenset((int(job), int(number)) for job, number in who))
+            for uuid, (at_s, energy_j, power_w, who) in state["last"].items()
+        }
+        idle_w = {uuid: float(watts) for uuid, watts in state["idle_w"].items()}
+        self._usage |= {key: each for key, each in usage.items() if key in self._usage}
+        self._last |= last
+        self._idle_w |= idle_w
+
+
+def _energy_j(before: _Reading, now: _Reading, seconds: float, *, fresh: bool) -> float | None:
+    """What the GPU has used in the `seconds` between; None where that cannot be told."""
+    if before.energy_j is not None and now.energy_j is not None:
+        spent_j = now.energy_j - before.energy_j
+        if 0.0 <= spent_j <= MAX_POWER_W * seconds:
+            return spent_j
+    powers = [each.power_w for each in (before, now) if each.power_w is not None]
+    return sum(powers) / len(powers) * seconds if fresh and powers else None
+
+
+def _driver_weights(seen: Mapping[Key, AttemptSample], sample: GpuSample, *, others: bool) -> dict[Key, float]:
+    """SM times of all on the GPU as the driver tells them; empty where one is missing."""
+    weights: dict[Key, float] = {}
+    for key, each in seen.items():
+        told = _number(each.sm)
+        if told is None:
+            return {}
+        weights[key] = told
+    if others:
+        all_of_them = [_number(each.sm) for each in sample.processes]
+        if None in all_of_them:
+            return {}
+        weights[FOREIGN] = max(0.0, sum(each for each in all_of_them if each is not None) - sum(weights.values()))
+    return weights
+
+
+def _number(value: float | None) -> float | None:
+    """`value` if it is a number from 0; NaN and what cannot be are not known."""
+    return value if value is not None and 0.0 <= value < math.inf else None

@@ -1,0 +1,173 @@
+"""When the jobs of a live server would start: its queue and its GPUs as they are now, played forward.
+
+Jobs that run stay where they are; the rest is what the policy makes of it. How long jobs run nobody knows: what
+completed runs of the same work took is believed first, then the time limit, and else what the caller assumes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cotenant.core.gpu import Gpu
+from cotenant.core.job import Done, Job, Queued, Running, Starting
+from cotenant.core.units import MiB
+from cotenant.scheduling.placement.memory_demand import demand_bytes
+from cotenant.scheduling.placement.policy import Policy
+from cotenant.scheduling.placement.snapshot_adapter import make_placer
+from cotenant.scheduling.prediction.history import WorkloadHistory
+from cotenant.scheduling.prediction.interference import ASSUMED_SMACT, expected_smact
+from cotenant.sim.cluster import Cluster, Slot
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.engine.simulation import Simulation
+from cotenant.sim.interference import Interference, standard
+from cotenant.sim.interference.model import DEFAULT_GPU
+from cotenant.sim.power import power_model
+from cotenant.sim.trace import JobProfile, Trace, TraceJob
+
+MIN_REMAINING_S = 60.0
+"""A job that has outrun what was expected of it is taken to end in a minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedJob:
+    """A job that waits: what is assumed of it, and where that comes from (`history`, `time limit`, `assumed`)."""
+
+    job: Job
+    duration_s: float
+    known_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastInput:
+    """A server at a moment. `placed` are the jobs that run, with the time they have left."""
+
+    at_s: float
+    cluster: Cluster
+    waiting: tuple[ExpectedJob, ...]
+    placed: tuple[ExpectedJob, ...]
+    history: WorkloadHistory
+
+
+def forecast_input(jobs: Sequence[Job], gpus: Sequence[Gpu], *, at_s: float, assumed_s: float) -> ForecastInput:
+    """The jobs and GPUs of a daemon at `at_s`; `assumed_s` is the run time of jobs of which nobody knows."""
+    by_id = {job.id: job for job in jobs}
+    history = WorkloadHistory()
+    for job in sorted((each for each in jobs if isinstance(each.state, Done)), key=_ended_s):
+        history.learn(job, by_id)
+    waiting = [_expected(job, history, assumed_s) for job in jobs if isinstance(job.state, Queued)]
+    placed = []
+    for job in jobs:
+        if isinstance(job.state, (Running, Starting)):
+            expected = _expected(job, history, assumed_s)
+            began_s = job.attempts[-1].started_at_s or job.attempts[-1].placed_at_s
+            left_s = max(MIN_REMAINING_S, expected.duration_s - (at_s - began_s))
+            placed.append(replace(expected, duration_s=left_s))
+    text = f"{len(gpus)} GPUs of the daemon"
+    slots = tuple(Slot(gpu=each, gpu_type=_type_of(each), server=0) for each in gpus)
+    return ForecastInput(
+        at_s=at_s,
+        cluster=Cluster(text, slots),
+        waiting=tuple(sorted(waiting, key=lambda each: (each.job.submitted_at_s, each.job.id))),
+        placed=tuple(sorted(placed, key=lambda each: each.job.id)),
+        history=history,
+    )
+
+
+def with_extra_gpu(found: ForecastInput) -> ForecastInput:
+    """The same with another GPU like the first."""
+    first = found.cluster.slots[0]
+    index = 1 + max(each.gpu.index for each in found.cluster.slots)
+    extra = first._replace(gpu=replace(first.gpu, uuid="ONE-MORE", index=index))
+    cluster = Cluster(f"{found.cluster.text} and one more", (*found.cluster.slots, extra))
+    return replace(found, cluster=cluster)
+
+
+def profile_of(job: Job, history: WorkloadHistory) -> JobProfile:
+    """What `job` probably does to a GPU."""
+    record = history.record(job)
+    size = max((record.peaks_bytes if record is not None else ()), default=0) or demand_bytes(job) or 0
+    smact = record.smact if record is not None else None
+    if smact is None:
+        smact = expected_smact(size) if size else ASSUMED_SMACT
+    size = size or MiB
+    return JobProfile(
+        workload=f"{job.spec.name} (job {job.id})",
+        first_peak_bytes=size,
+        peak_bytes=size,
+        smact=smact,
+        measured=False,
+    )
+
+
+def _expected(job: Job, history: WorkloadHistory, assumed_s: float) -> ExpectedJob:
+    known_s = history.duration_s(job)
+    if known_s is not None:
+        return ExpectedJob(job=job, duration_s=max(1.0, known_s), known_from="history")
+    if job.spec.time_limit_s is not None:
+        return ExpectedJob(job=job, duration_s=job.spec.time_limit_s, known_from="time limit")
+    return ExpectedJob(job=job, duration_s=assumed_s, known_from="assumed")
+
+
+def _ended_s(job: Job) -> float:
+    return job.state.at_s if isinstance(job.state, Done) else 0.0
+
+
+def _type_of(gpu: Gpu) -> str:
+    """The name that tables of interference know it by, or the nearest one's."""
+    from cotenant.gpu_specs import gpu_spec_for_nvml
+
+    known = gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes)
+    name = known.name if known is not None else DEFAULT_GPU
+    return f"{name.partition(':')[0]}/{gpu.mig_profile}" if gpu.mig_profile is not None else name
+
+
+def forecast_starts(
+    found: ForecastInput,
+    policy: Policy,
+    *,
+    config: SimulationConfig | None = None,
+    interference: Interference | None = None,
+) -> dict[int, float | None]:
+    """Seconds from now until each waiting job starts, by its id; None for one that never does.
+
+    Dependencies, quotas and other daemons' jobs are not looked at; memory of strangers is taken to be free.
+    """
+    everybody = [*found.placed, *found.waiting]
+    trace = Trace("queue", (_as_trace_job(each, found.history) for each in everybody))
+    jobs = [_as_seen_from(each.job, number + 1, found.at_s) for number, each in enumerate(everybody)]
+    world = Simulation(
+        trace,
+        found.cluster,
+        make_placer(policy, found.history),
+        jobs.__getitem__,
+        interference or standard(),
+        config=config or SimulationConfig(),
+        power_of=power_model,
+    )
+    for number, each in enumerate(found.placed):
+        world.seat(number, replace(each.job.attempts[-1].placement, job_id=number + 1))
+    world.run()
+    first = len(found.placed)
+    return {
+        each.job.id: None if math.isnan(world.start_s[first + place]) else world.start_s[first + place]
+        for place, each in enumerate(found.waiting)
+    }
+
+
+def _as_trace_job(expected: ExpectedJob, history: WorkloadHistory) -> TraceJob:
+    job = expected.job
+    return TraceJob(submit_s=0.0, duration_s=expected.duration_s, gpus=job.spec.gpus, profile=profile_of(job, history))
+
+
+def _as_seen_from(job: Job, number: int, at_s: float) -> Job:
+    """The job under another number, with its times counted from `at_s`."""
+    since_s = job.state.since_s if isinstance(job.state, Queued) else at_s
+    return replace(
+        job,
+        id=number,
+        submitted_at_s=job.submitted_at_s - at_s,
+        state=Queued(since_s=since_s - at_s),
+        attempts=job.attempts if isinstance(job.state, Queued) else (),
+    )

@@ -1,0 +1,1 @@
+"""Bounds and searches: how far a policy is from the best schedule."""

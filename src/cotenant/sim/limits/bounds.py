@@ -1,0 +1,185 @@
+"""How short a makespan could be at best: bounds that no schedule beats, whatever it knew. Needs scipy (`[sim]`).
+
+Two bounds, and the larger holds: a job takes its time alone after it was submitted; and from any release r on, all
+jobs submitted at or after r need at least so much GPU time, however they share GPUs. That GPU time is the optimum
+of a linear program: its columns are sets of jobs that fit a GPU together, each set gives its members the speeds of
+the interference model, and every job's work must be covered at the least GPU time. Columns are generated as they
+are priced in; what is used is the dual, scaled until no set at all violates it, so it is valid even where the
+program was not solved to the end.
+
+Relaxed, so that it stays a bound: jobs may be cut and stopped at will, a job of several GPUs counts as work on each,
+memory as held in the first 200 s, nothing waits or fails, and launch delays, in which a job slows nobody, are free.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.core.errors import CotenantError, UsageError
+from cotenant.sim.cluster import Cluster
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.engine.speeds import activity_of
+from cotenant.sim.interference import Interference, standard
+from cotenant.sim.interference.model import MAX_TOTAL_SPEED
+from cotenant.sim.optional_deps import optional_module
+from cotenant.sim.trace import JobProfile, Trace
+
+MAX_SET_SIZE = 4  # larger ones are bounded, not listed
+RELEASES = 8
+ADDED_AT_ONCE = 200
+MAX_ROUNDS = 60
+TOLERANCE = 1e-6
+NEEDS = "bounds on schedules need"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakespanBound:
+    """What no schedule can beat.
+
+    Attributes:
+        makespan_s: first submission to last end; the larger of the two below.
+        critical_path_s: of the job that would end last if all started when submitted.
+        work_s: release plus GPU time of what is submitted from then on, over the GPUs; the best release.
+        release_s: that release. scale: by what the dual was scaled; 1 is a program solved exactly.
+    """
+
+    makespan_s: float
+    critical_path_s: float
+    work_s: float
+    release_s: float
+    scale: float
+
+
+def makespan_bound(
+    trace: Trace, cluster: Cluster, *, interference: Interference | None = None, config: SimulationConfig | None = None
+) -> MakespanBound:
+    """A bound on the makespan of `trace` on `cluster`, for worlds with time slicing and this interference.
+
+    Raises:
+        UsageError: the GPUs are of several types, MIG instances or not of the type that run times are of; jobs have no
+            profile; or sensitivities are drawn.
+    """
+    config = config or SimulationConfig()
+    if not len(trace):
+        raise UsageError(f"trace `{trace.name}` has no jobs, so no makespan")
+    types = {slot.gpu_type for slot in cluster.slots}
+    if len(types) != 1 or any(slot.is_mig for slot in cluster.slots):
+        raise UsageError(f"no bound for `{cluster.text}`", hint="bounds are for whole GPUs of one type")
+    if config.reference_gpu not in (None, *types):
+        raise UsageError(f"no bound for `{cluster.text}` with run times of `{config.reference_gpu}`")
+    if not trace.has_profiles:
+        raise UsageError(f"trace `{trace.name}` does not say what its jobs do to a GPU")
+    if config.sensitivity_sd > 0:
+        raise UsageError("no bound with hidden sensitivities: some jobs suffer less than the model says")
+    first_s = trace.submit_s[0]
+    critical_s = max(submit + run for submit, run in zip(trace.submit_s, trace.duration_s, strict=True)) - first_s
+    sets = _Sets(trace.profiles, cluster, interference or standard())
+    delays_s = config.first_delays(len(trace))
+    work_s = [
+        (duration_s - min(delay_s, config.delay_share * duration_s)) * gpus
+        for duration_s, delay_s, gpus in zip(trace.duration_s, delays_s, trace.gpus, strict=True)
+    ]
+    best = (-math.inf, 0.0, 1.0)
+    for release_s in _releases(trace):
+        needed_s = [0.0] * len(trace.profiles)
+        for number, submit_s in enumerate(trace.submit_s):
+            if submit_s >= release_s:
+                needed_s[trace.profile_of[number]] += work_s[number]
+        gpu_s, scale = sets.least_gpu_time(needed_s)
+        best = max(best, (release_s - first_s + gpu_s / len(cluster), release_s, scale))
+    return MakespanBound(
+        makespan_s=max(critical_s, best[0]),
+        critical_path_s=critical_s,
+        work_s=best[0],
+        release_s=best[1],
+        scale=best[2],
+    )
+
+
+def _releases(trace: Trace) -> list[float]:
+    times = sorted(set(trace.submit_s))
+    step = max(1, len(times) // RELEASES)
+    return times[::step][:RELEASES]
+
+
+class _Sets:
+    """All sets of up to `MAX_SET_SIZE` jobs that fit one GPU together, and their speeds."""
+
+    def __init__(self, profiles: Sequence[JobProfile], cluster: Cluster, interference: Interference) -> None:
+        self._np = optional_module("numpy", NEEDS)
+        self._kinds = [activity_of(each) for each in profiles]
+        self._bytes = [min(each.first_peak_bytes, each.peak_bytes) for each in profiles]
+        self._total_bytes = max(slot.gpu.memory_total_bytes for slot in cluster.slots)
+        self._gpu_type = cluster.slots[0].gpu_type
+        self._model = interference
+        rows: list[list[tuple[int, float]]] = []
+        for size in range(1, MAX_SET_SIZE + 1):
+            for members in itertools.combinations_with_replacement(range(len(profiles)), size):
+                if self._fits(members):
+                    speeds = interference.speeds([self._kinds[i] for i in members], self._gpu_type, "time-sliced")
+                    rows.append(list(zip(members, speeds, strict=True)))
+        np = self._np
+        self._speeds = np.zeros((len(rows), len(profiles)))  # of each kind in each set, summed over its copies
+        for row, members_of in enumerate(rows):
+            for kind, speed in members_of:
+                self._speeds[row, kind] += speed
+        self._pool = [row for row, members_of in enumerate(rows) if len(members_of) <= 2]
+
+    def _fits(self, members: Sequence[int]) -> bool:
+        """Whether its memory fits."""
+        return sum(self._bytes[i] for i in members) <= self._total_bytes or len(members) == 1
+
+    def least_gpu_time(self, needed_s: Sequence[float]) -> tuple[float, float]:
+        """A lower bound on GPU seconds for this much work of each kind, and by what its dual was scaled."""
+        np = self._np
+        needed = np.array(needed_s)
+        wanted = needed > 0
+        if not wanted.any():
+            return 0.0, 1.0
+        unit = needed.sum()
+        prices = np.zeros(len(needed))
+        for _ in range(MAX_ROUNDS):
+            prices[wanted] = self._duals(needed[wanted] / unit, wanted)
+            worth = self._speeds @ prices
+            violated = np.flatnonzero(worth > 1.0 + TOLERANCE)
+            fresh = [
+                row for row in violated[np.argsort(-worth[violated])][:ADDED_AT_ONCE] if row not in set(self._pool)
+            ]
+            if not fresh:
+                break
+            self._pool += fresh
+        scale = max(1.0, float((self._speeds @ prices).max()), self._worth_of_larger(prices.tolist()))
+        return float(needed @ prices) / scale, scale
+
+    def _duals(self, needed: Any, wanted: Any) -> Any:
+        """What a second of work of each wanted kind is worth, with the columns in the pool."""
+        linprog = optional_module("scipy.optimize", NEEDS).linprog
+        np = self._np
+        columns = self._speeds[self._pool][:, wanted]
+        columns = columns[columns.any(axis=1)]
+        found = linprog(np.ones(len(columns)), A_ub=-columns.T, b_ub=-needed, method="highs")
+        if not found.success:
+            raise CotenantError(f"the linear program of the bound failed: {found.message}")
+        return np.maximum(0.0, -found.ineqlin.marginals)
+
+    def _worth_of_larger(self, prices: Sequence[float]) -> float:
+        """At least what any set of more than `MAX_SET_SIZE` jobs is worth.
+
+        Only what fits beside `MAX_SET_SIZE` of the smallest can be in it; its speeds sum to at most `MAX_TOTAL_SPEED`, and
+        its SM activity to at most 1. The worth under these two is a linear program, and each value of its second
+        dual gives a bound: the least of them is taken. Who is worth nothing only slows the others down.
+        """
+        worthy = [i for i, price in enumerate(prices) if price > 0]
+        others_bytes = MAX_SET_SIZE * min(self._bytes[i] for i in worthy)
+        fitting = [i for i in worthy if self._bytes[i] + others_bytes <= self._total_bytes]
+        priced = [(prices[i], self._kinds[i].smact) for i in fitting]
+        if not priced:
+            return 0.0
+        duals = [step / 50 for step in range(101)]
+        return min(
+            MAX_TOTAL_SPEED * max(0.0, *(price - dual * smact for price, smact in priced)) + dual for dual in duals
+        )

@@ -1,0 +1,132 @@
+"""What a simulated scheduler is told of a job: nothing, the truth, or what users or estimators said.
+
+All tell its memory; our own estimate tells its SM activity too, where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cotenant.core.errors import UnknownName
+from cotenant.core.estimate import Estimate
+from cotenant.core.fast_constructor import fast_constructor
+from cotenant.core.job import Job, JobSpec, Queued
+from cotenant.sim.trace import JobProfile, Trace
+
+_job: Callable[..., Job] = fast_constructor(Job)
+_queued: Callable[..., Queued] = fast_constructor(Queued)
+
+OURS = "cotenant"
+
+MemorySource = Callable[[JobProfile], int | None]
+
+
+def _reported(name: str) -> MemorySource:
+    return lambda profile: profile.reported_bytes.get(name)
+
+
+_SOURCES: Mapping[str, MemorySource] = {
+    "none": lambda _profile: None,
+    "oracle": lambda profile: profile.peak_bytes,
+    "declared": _reported("declared"),
+    "horus": _reported("horus"),
+    "faketensor": _reported("faketensor"),
+    "gpumemnet": _reported("gpumemnet"),
+    OURS: _reported(OURS),
+}
+
+
+def estimators() -> tuple[str, ...]:
+    """Names of all that can be told, sorted."""
+    return tuple(sorted(_SOURCES))
+
+
+def reported_bytes(profile: JobProfile, estimator: str) -> int | None:
+    """Bytes that a job of this profile is said to need; None where that cannot be said.
+
+    Raises:
+        UnknownName: there is no such estimator.
+    """
+    check_estimator(estimator)
+    return _SOURCES[estimator](profile)
+
+
+def check_estimator(estimator: str) -> None:
+    """Whether there is such an estimator.
+
+    Raises:
+        UnknownName: there is not.
+    """
+    if estimator not in _SOURCES:
+        raise UnknownName("estimator", estimator, _SOURCES)
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedParts:
+    """What all jobs of one kind have in common, made once."""
+
+    spec: JobSpec
+    estimate: Estimate | None
+    error: str | None
+
+
+class JobFactory:
+    """Jobs as a daemon would have them once their estimates are there; jobs of one kind share all that can be.
+
+    Attributes:
+        estimator: which of `estimators()` tells the memory.
+    """
+
+    def __init__(self, trace: Trace, estimator: str, *, max_slowdown: float | None = None) -> None:
+        check_estimator(estimator)
+        self.estimator = estimator
+        self._trace = trace
+        self._bound = max_slowdown
+        self._shared: dict[tuple[int, int, int, int], _SharedParts] = {}
+
+    def __call__(self, number: int) -> Job:
+        """The job of that number in the trace, submitted when the trace says; ids count from 1."""
+        trace = self._trace
+        key = (trace.profile_of[number], trace.gpus[number], trace.user_of[number], trace.workload_of[number])
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = self._make(*key)
+        at_s = trace.submit_s[number]
+        return _job(number + 1, shared.spec, at_s, _queued(at_s), shared.estimate, shared.error)
+
+    def _make(self, profile_index: int, gpus: int, user_index: int, workload_index: int) -> _SharedParts:
+        trace = self._trace
+        name = trace.workloads[workload_index] if workload_index >= 0 else "job"
+        spec = JobSpec(
+            command=("python", f"{name}.py"),
+            workdir="/",
+            env={},
+            user=trace.users[user_index] if user_index >= 0 else "user",
+            uid=1000 + max(0, user_index),
+            name=name,
+            gpus=gpus,
+            max_slowdown=self._bound,
+        )
+        profile = trace.profiles[profile_index] if profile_index >= 0 else None
+        told = reported_bytes(profile, self.estimator) if profile is not None else None
+        if profile is None or told is None:
+            return _SharedParts(spec, None, f"`{self.estimator}` cannot tell")
+        if self.estimator == "declared":
+            return _SharedParts(replace(spec, declared_bytes=told), None, "declared")
+        smact = profile.reported_smact if self.estimator == OURS else None
+        return _SharedParts(spec, _estimate(told, self.estimator, smact), None)
+
+
+def _estimate(told: int, estimator: str, smact: float | None) -> Estimate:
+    return Estimate(
+        peak_allocated_bytes=None,
+        peak_reserved_bytes=told,
+        context_bytes=0,
+        margin_bytes=0,
+        coverage=0.99,
+        estimator=estimator,
+        version="published",
+        gpu="A100-40GB",
+        smact=smact,
+    )

@@ -1,0 +1,202 @@
+"""From one trace to another: give its jobs workloads, cut a window that resembles it, repeat, resample, move it.
+
+All that is drawn comes from a seed, and `manifest` says what was done to what, so that anybody can do it again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cotenant.core.errors import UsageError
+from cotenant.sim.trace import Trace, TraceJob
+from cotenant.sim.traces.carma import MeasuredWorkload, measured_a100
+
+NEAREST = 8
+SAME_WORK_WITHIN_S = 3600.0
+SAME_WORK_FACTOR = 2.0
+
+
+def assign(trace: Trace, *, seed: int = 0, workloads: Mapping[str, MeasuredWorkload] | None = None) -> Trace:
+    """`trace` with a measured workload for every job that has none; its times and GPUs stay.
+
+    Drawn from the `NEAREST` workloads in run time (ratio) among those of one GPU for jobs of one, of several for
+    others. A user's jobs within an hour, of equal GPUs and within a factor of two in time, share theirs.
+    """
+    known = workloads or measured_a100()
+    single = _by_time([each for each in known.values() if each.gpus == 1])
+    several = _by_time([each for each in known.values() if each.gpus > 1]) or single
+    drawn = random.Random(seed)  # noqa: S311 - no secret
+    latest: dict[tuple[str, int], tuple[float, float, MeasuredWorkload]] = {}
+
+    def jobs() -> Iterator[TraceJob]:
+        for job in trace:
+            if job.profile is not None:
+                yield job
+                continue
+            key = (job.user, job.gpus)
+            last = latest.get(key) if job.user else None
+            if last is not None and _same_work(job, last):
+                chosen = last[2]
+            else:
+                chosen = drawn.choice(_nearest(single if job.gpus == 1 else several, job.duration_s))
+            latest[key] = (job.submit_s, job.duration_s, chosen)
+            yield replace(job, profile=chosen.profile, workload="")
+
+    return trace.changed(jobs(), note=f"workloads drawn from {len(known)} measured ones by run time (seed {seed})")
+
+
+def _by_time(workloads: Sequence[MeasuredWorkload]) -> list[tuple[float, MeasuredWorkload]]:
+    return sorted(((math.log(each.solo_s), each) for each in workloads), key=lambda pair: (pair[0], _name(pair[1])))
+
+
+def _name(measured: MeasuredWorkload) -> str:
+    return measured.profile.workload
+
+
+def _nearest(ordered: Sequence[tuple[float, MeasuredWorkload]], duration_s: float) -> list[MeasuredWorkload]:
+    log_s = math.log(duration_s)
+    place = bisect.bisect_left(ordered, log_s, key=lambda pair: pair[0])
+    around = ordered[max(0, place - NEAREST) : place + NEAREST]
+    close = sorted(around, key=lambda pair: abs(pair[0] - log_s))[:NEAREST]
+    return [measured for _, measured in close]
+
+
+def _same_work(job: TraceJob, last: tuple[float, float, MeasuredWorkload]) -> bool:
+    at_s, duration_s, _ = last
+    ratio = job.duration_s / duration_s
+    return job.submit_s - at_s <= SAME_WORK_WITHIN_S and 1 / SAME_WORK_FACTOR <= ratio <= SAME_WORK_FACTOR
+
+
+def window(trace: Trace, count: int) -> Trace:
+    """The `count` jobs in a row that resemble the whole trace most; see `distance`.
+
+    Raises:
+        UsageError: it has fewer jobs.
+    """
+    if not 0 < count <= len(trace):
+        raise UsageError(f"trace `{trace.name}` has {len(trace)} jobs, no window of {count}")
+    step = max(1, count // 4)
+    starts = range(0, len(trace) - count + 1, step)
+    measures = _measures(trace, 0, len(trace))
+    best = min(starts, key=lambda start: (_distance(measures, _measures(trace, start, start + count)), start))
+    first_s = trace.submit_s[best]
+    jobs = [replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in range(best, best + count)]
+    return trace.changed(jobs, note=f"jobs {best} to {best + count - 1} of {len(trace)}, the window most like all")
+
+
+Measures = tuple[tuple[list[float], float], ...]
+
+
+def _measures(trace: Trace, first: int, end: int) -> Measures:
+    """What two windows are compared by, sorted, each with its weight.
+
+    Run time .35, GPUs .25, gaps between arrivals .20, GPU time .15, gaps over their mean (bursts) .05: the weights of
+    the trace mapper of AEGIS.
+    """
+    duration_s = sorted(trace.duration_s[first:end])
+    gpus = sorted(float(each) for each in trace.gpus[first:end])
+    gaps = sorted(trace.submit_s[number + 1] - trace.submit_s[number] for number in range(first, end - 1)) or [0.0]
+    service = sorted(trace.duration_s[number] * trace.gpus[number] for number in range(first, end))
+    mean = sum(gaps) / len(gaps) or 1.0
+    bursts = [each / mean for each in gaps]
+    return ((duration_s, 0.35), (gpus, 0.25), (gaps, 0.20), (service, 0.15), (bursts, 0.05))
+
+
+def _distance(whole: Measures, part: Measures) -> float:
+    return sum(weight * ks_distance(mine, theirs) for (mine, weight), (theirs, _) in zip(whole, part, strict=True))
+
+
+def ks_distance(first: Sequence[float], second: Sequence[float]) -> float:
+    """Largest gap between two distributions (Kolmogorov-Smirnov), both sorted: 0 for equal ones, 1 for apart."""
+    worst, count = 0.0, len(second)
+    for place, value in enumerate(second):
+        below = bisect.bisect_left(first, value) / len(first)
+        up_to = bisect.bisect_right(first, value) / len(first)
+        worst = max(worst, below - bisect.bisect_left(second, value) / count, (place + 1) / count - up_to)
+    return worst
+
+
+def first_jobs(trace: Trace, count: int) -> Trace:
+    """The first `count` jobs."""
+    return trace.changed((trace[number] for number in range(min(count, len(trace)))), note=f"the first {count} jobs")
+
+
+def of_user(trace: Trace, user: str) -> Trace:
+    """The jobs of one user or group, from its first submission on.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if user not in trace.users:
+        users = ", ".join(sorted(trace.users)[:12])
+        hint = f"it has {users}" if users else "it does not say whose its jobs are"
+        raise UsageError(f"trace `{trace.name}` has no jobs of `{user}`", hint=hint)
+    index = trace.users.index(user)
+    numbers = [number for number in range(len(trace)) if trace.user_of[number] == index]
+    first_s = trace.submit_s[numbers[0]]
+    jobs = (replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in numbers)
+    return trace.changed(jobs, name=f"{trace.name}:{user}")
+
+
+def repeated(trace: Trace, times: int, *, spread_s: float = 60.0, seed: int = 0) -> Trace:
+    """Every job `times` times, the copies up to `spread_s` later: the same load on a cluster `times` as large."""
+    if times < 1:
+        raise UsageError(f"a trace cannot be repeated {times} times")
+    drawn = random.Random(seed)  # noqa: S311 - no secret
+    moments = [
+        (at_s + (spread_s * drawn.random() if copy else 0.0), number)
+        for number, at_s in enumerate(trace.submit_s)
+        for copy in range(times)
+    ]
+    moments.sort()
+    jobs = (replace(trace[number], submit_s=at_s) for at_s, number in moments)
+    return trace.changed(jobs, note=f"every job {times} times within {spread_s:g} s (seed {seed})")
+
+
+def resampled(trace: Trace, *, seed: int, count: int | None = None) -> Trace:
+    """As many arrivals as `trace` has, with jobs drawn from it with replacement: one bootstrap."""
+    drawn = random.Random(seed)  # noqa: S311 - no secret
+    number_of_jobs = count or len(trace)
+    if number_of_jobs > len(trace):
+        raise UsageError(f"trace `{trace.name}` has {len(trace)} arrivals, {number_of_jobs} were asked for")
+    picks = [drawn.randrange(len(trace)) for _ in range(number_of_jobs)]
+    jobs = (replace(trace[pick], submit_s=trace.submit_s[number]) for number, pick in enumerate(picks))
+    return trace.changed(jobs, note=f"jobs drawn with replacement (seed {seed})")
+
+
+def onto_arrivals(trace: Trace, arrivals_s: Sequence[float], *, seed: int = 0) -> Trace:
+    """The jobs of `trace`, in order and over again, at these moments (ascending, the first 0)."""
+    count = len(trace)
+    offset = random.Random(seed).randrange(count)  # noqa: S311 - no secret
+    jobs = (replace(trace[(offset + place) % count], submit_s=at_s) for place, at_s in enumerate(arrivals_s))
+    return trace.changed(jobs, note=f"laid on {len(arrivals_s)} other arrivals (from job {offset}, seed {seed})")
+
+
+def in_time(trace: Trace, factor: float) -> Trace:
+    """`trace` with all arrivals `factor` times as late: more than 1 is less load."""
+    if not 0 < factor < math.inf:
+        raise UsageError(f"arrivals cannot be {factor:g} times as late", hint="write e.g. `0.5` for twice the load")
+    jobs = (replace(job, submit_s=job.submit_s * factor) for job in trace)
+    return trace.changed(jobs, note=f"arrivals {factor:g} times as late")
+
+
+def manifest(trace: Trace) -> dict[str, Any]:
+    """What a trace is and how it came to be, for a report or a file beside it."""
+    count = len(trace)
+    return {
+        "trace": trace.name,
+        "source": trace.source,
+        "steps": list(trace.notes),
+        "digest": trace.digest(),
+        "jobs": count,
+        "gpus_mean": sum(trace.gpus) / count if count else None,
+        "duration_mean_s": sum(trace.duration_s) / count if count else None,
+        "span_s": trace.span_s,
+        "work_gpu_s": trace.work_gpu_s,
+        "workloads": len(trace.profiles),
+    }

@@ -1,0 +1,1 @@
+"""A simulated GPU server: cards, power, jobs and an NVML-like backend."""

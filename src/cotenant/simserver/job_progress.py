@@ -1,0 +1,42 @@
+"""How far a simulated job has come: exact, however late it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotenant.sim.interference import Interference, TrueActivity
+from cotenant.simserver.card import CardChange
+
+
+class JobProgress:
+    """Work done, in seconds of the job alone, from the activity that its cards have recorded.
+
+    A job on several cards runs at the speed of the slowest.
+    """
+
+    def __init__(self, interference: Interference, keys: Sequence[str], *, since_s: float) -> None:
+        self._interference = interference
+        self._keys = tuple(keys)  # its own, one for each card
+        self.at_s = since_s
+        self.done_s = 0.0
+        self.speed = 1.0
+
+    def advance(self, histories: Sequence[Sequence[CardChange]], until_s: float) -> None:
+        """Add the work from the last call up to `until_s`; `histories` has the changes of each of its cards."""
+        moments = {each.at_s for history in histories for each in history if self.at_s < each.at_s < until_s}
+        for moment_s in [*sorted(moments), until_s]:
+            self.speed = self._speed_at(histories, self.at_s)
+            self.done_s += self.speed * max(0.0, moment_s - self.at_s)
+            self.at_s = max(self.at_s, moment_s)
+        self.speed = self._speed_at(histories, until_s)
+
+    def _speed_at(self, histories: Sequence[Sequence[CardChange]], at_s: float) -> float:
+        return min(self._card_speed(history, key, at_s) for history, key in zip(histories, self._keys, strict=True))
+
+    def _card_speed(self, history: Sequence[CardChange], own_key: str, at_s: float) -> float:
+        now = next((each for each in reversed(history) if each.at_s <= at_s), history[0])
+        keys = [key for key, _, _ in now.active]
+        if own_key not in keys:
+            return 1.0
+        speeds = self._interference.speeds([TrueActivity(label or None, smact) for _, label, smact in now.active])
+        return speeds[keys.index(own_key)]

@@ -1,0 +1,290 @@
+"""A simulated server as files: cards that real processes attach to, fill and compute on.
+
+No process serves it. Each card is one JSON file, changed under a lock and replaced whole, so anybody may be
+killed at any moment: whoever looks next finds a sound file and removes processes that are gone, told by pid,
+start time and boot. Until then they count, as work and as memory. Readers take no lock. Energy is integrated
+whenever a card changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cotenant.simserver.card import (
+    MODELS,
+    CardChange,
+    CardProcess,
+    CardState,
+    SimulatedOutOfMemory,
+    boot_id,
+    card_json,
+    is_alive,
+    read_card,
+    start_ticks,
+)
+
+SERVER_FILE = "server.json"
+SCHEMA = 1
+
+# Changes of activity that a card remembers, so that a job that wakes late can still work out its progress.
+MAX_CHANGES = 256
+
+
+class SimulatedServer:
+    """The cards of one simulated server, and its virtual clock."""
+
+    def __init__(self, folder: Path, description: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.seed = int(description["seed"])
+        self.time_scale = float(description["time_scale"])
+        self._clock_start_s = float(description["clock_start_s"])
+        self._virtual_start_s = float(description["virtual_start_s"])
+        self.uuids: tuple[str, ...] = tuple(description["uuids"])
+
+    @classmethod
+    def create(cls, folder: Path, cards: str, *, time_scale: float = 1.0, seed: int = 0) -> SimulatedServer:
+        """A server with e.g. `4xA100-40GB` or `2xA100-40GB,1xL4-24GB`, whose time runs `time_scale` times as fast.
+
+        Raises:
+            UsageError: `cards` is not understood, or a server is there already.
+            UnknownName: there is no such card.
+        """
+        from cotenant.core.errors import UsageError
+
+        folder = Path(folder)
+        models = _parse_cards(cards)
+        if time_scale <= 0:
+            raise UsageError(f"time scale {time_scale:g} is not above zero")
+        if (folder / SERVER_FILE).exists():
+            raise UsageError(f"`{folder}` holds a simulated server already", hint="open it, or remove the folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            folder.chmod(0o777)  # jobs of all users change the cards, as they would those of a real server
+        uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'cotenant {seed} {i}')}" for i in range(len(models))]
+        for index, (model, name) in enumerate(zip(models, uuids, strict=True)):
+            state = CardState(uuid=name, number=index, model=model, total_bytes=MODELS[model].memory_bytes)
+            _replace(folder / f"card-{index}.json", card_json(state))
+            lock = folder / f"card-{index}.lock"
+            lock.touch()
+            if os.geteuid() == 0:
+                lock.chmod(0o666)
+        description = {
+            "schema": SCHEMA,
+            "uuids": uuids,
+            "time_scale": time_scale,
+            "seed": seed,
+            "boot_id": boot_id(),
+            "clock_start_s": _clock_s(),
+            "virtual_start_s": 0.0,
+        }
+        _replace(folder / SERVER_FILE, description)
+        return cls(folder, description)
+
+    @classmethod
+    def open(cls, folder: Path) -> SimulatedServer:
+        """The server in `folder`. After a reboot its virtual time goes on where a card last changed.
+
+        Raises:
+            BackendError: there is none, or its files cannot be read.
+        """
+        folder = Path(folder)
+        try:
+            description = _described(folder)
+            if description["boot_id"] != boot_id():
+                cards = [read_card(folder / f"card-{i}.json") for i in range(len(description["uuids"]))]
+                now = {"virtual_start_s": max(each.at_s for each in cards), "clock_start_s": _clock_s()}
+                description |= {**now, "boot_id": boot_id()}
+                _replace(folder / SERVER_FILE, description)
+            return cls(folder, description)
+        except (OSError, ValueError, KeyError) as error:
+            from cotenant.core.errors import BackendError
+
+            hint = "create it first"
+            raise BackendError(f"no simulated server in `{folder}`: {error}", hint=hint) from error
+
+    def now_s(self) -> float:
+        """Virtual seconds since the server was created."""
+        return self._virtual_start_s + (_clock_s() - self._clock_start_s) * self.time_scale
+
+    def index_of(self, gpu: str) -> int:
+        """The card that `gpu` names, by UUID or by index.
+
+        Raises:
+            UnknownName: there is no such card.
+        """
+        if gpu in self.uuids:
+            return self.uuids.index(gpu)
+        if gpu.isdigit() and int(gpu) < len(self.uuids):
+            return int(gpu)
+        from cotenant.core.errors import UnknownName
+
+        raise UnknownName("GPU", gpu, self.uuids)
+
+    def card(self, index: int) -> CardState:
+        """A card as it is now. Processes that are gone are left out, and removed for good."""
+        state = read_card(self._card_path(index))
+        return state if all(map(is_alive, state.processes)) else self._change(index, lambda card: card)
+
+    def stamp(self, index: int) -> tuple[int, int]:
+        """Changes whenever the card changes; cheap to look at."""
+        found = self._card_path(index).stat()
+        return found.st_ino, found.st_mtime_ns
+
+    def energy_j(self, card: CardState) -> float:
+        """Joules up to now, of virtual time."""
+        return card.energy_j + card.power_w * max(0.0, self.now_s() - card.at_s)
+
+    def set_failed(self, gpu: str, *, failed: bool) -> None:
+        """Let a card fall off the bus, or return; a failed card is not in any sample."""
+        self._change(self.index_of(gpu), lambda card: card._replace(failed=failed))
+
+    def attach(self, gpu: str, *, context_bytes: int, label: str = "") -> Attachment:
+        """Create this process's context on a card.
+
+        Raises:
+            SimulatedOutOfMemory: the context does not fit.
+            UnknownName: there is no such card.
+        """
+        index = self.index_of(gpu)
+        pid = os.getpid()
+        process = CardProcess(uuid.uuid4().hex, pid, start_ticks(pid) or 0, boot_id(), label, context_bytes)
+
+        def add(card: CardState) -> CardState:
+            if card.free_bytes < context_bytes:
+                raise SimulatedOutOfMemory(context_bytes, card, process)
+            return card._replace(processes=(*card.processes, process))
+
+        self._change(index, add)
+        return Attachment(self, index, process.key)
+
+    def _card_path(self, index: int) -> Path:
+        return self.folder / f"card-{index}.json"
+
+    def _change(self, index: int, edit: Callable[[CardState], CardState]) -> CardState:
+        """Apply `edit` to a card, alone; what it raises leaves the card as it was."""
+        with _locked(self.folder / f"card-{index}.lock"):
+            before = read_card(self._card_path(index))
+            now_s = max(before.at_s, self.now_s())
+            # Time passes for the card as it was; only then do the dead leave and the edit happen.
+            energy_j = before.energy_j + before.power_w * (now_s - before.at_s)
+            alive = tuple(each for each in before.processes if is_alive(each))
+            after = edit(before._replace(at_s=now_s, energy_j=energy_j, processes=alive))
+            active = tuple((each.key, each.label, each.smact) for each in after.processes if each.smact > 0)
+            if active != after.changes[-1].active:
+                after = after._replace(changes=(*after.changes, CardChange(now_s, active))[-MAX_CHANGES:])
+            if after.processes != before.processes or after.failed != before.failed:
+                _replace(self._card_path(index), card_json(after))
+            return after
+
+
+class Attachment:
+    """One card as the process that attached to it sees it."""
+
+    def __init__(self, server: SimulatedServer, index: int, key: str) -> None:
+        self.server = server
+        self.index = index
+        self.key = key
+
+    def allocate(self, size_bytes: int) -> None:
+        """Take memory.
+
+        Raises:
+            SimulatedOutOfMemory: the card has less than `size_bytes` free.
+        """
+        self._edit(lambda own: own._replace(allocated_bytes=own.allocated_bytes + size_bytes), grows_bytes=size_bytes)
+
+    def free(self, size_bytes: int) -> None:
+        """Give memory back."""
+        self._edit(lambda own: own._replace(allocated_bytes=max(0, own.allocated_bytes - size_bytes)))
+
+    def set_activity(
+        self, *, smact: float, smocc: float = 0.0, drama: float = 0.0, utilization: float = 0.0, speed: float = 1.0
+    ) -> None:
+        """Say what this process would show alone, and which part of that speed it runs at."""
+        self._edit(
+            lambda own: own._replace(smact=smact, smocc=smocc, drama=drama, utilization=utilization, speed=speed)
+        )
+
+    def partners(self) -> tuple[CardProcess, ...]:
+        """The other processes on the card."""
+        return tuple(each for each in self.server.card(self.index).processes if each.key != self.key)
+
+    def changes(self) -> tuple[CardChange, ...]:
+        """Who was active on the card, and since when, oldest first; the last one holds until now."""
+        return self.server.card(self.index).changes
+
+    def detach(self) -> None:
+        """Leave the card; all memory is free again."""
+        self.server._change(
+            self.index, lambda card: card._replace(processes=tuple(p for p in card.processes if p.key != self.key))
+        )
+
+    def _edit(self, edit: Callable[[CardProcess], CardProcess], *, grows_bytes: int = 0) -> None:
+        def change(card: CardState) -> CardState:
+            own = next((each for each in card.processes if each.key == self.key), None)
+            if own is None:
+                raise ValueError(f"process {os.getpid()} is not attached to GPU {self.index}")
+            if grows_bytes > card.free_bytes:
+                raise SimulatedOutOfMemory(grows_bytes, card, own)
+            return card._replace(processes=tuple(edit(p) if p.key == self.key else p for p in card.processes))
+
+        self.server._change(self.index, change)
+
+
+def _clock_s() -> float:
+    """Seconds since boot, sleep included; not moved by setting the time."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(path: Path, value: Mapping[str, Any]) -> None:
+    # One writer at a time (the lock, or creation), so one draft name does; a killed writer's draft is overwritten.
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)  # of another user, perhaps
+    draft.write_text(json.dumps(value))
+    draft.chmod(0o644)
+    draft.replace(path)
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / SERVER_FILE).read_text())
+    if told["schema"] != SCHEMA:
+        raise ValueError(f"schema {told['schema']}, wanted {SCHEMA}")
+    return told
+
+
+def check_cards(text: str) -> None:
+    """See that `text` describes cards, e.g. `4xA100-40GB`.
+
+    Raises:
+        UsageError: it does not.
+    """
+    _parse_cards(text)
+
+
+def _parse_cards(text: str) -> list[str]:
+    from cotenant.core.errors import UnknownName, UsageError
+
+    models: list[str] = []
+    for part in text.split(","):
+        count, cross, name = part.strip().partition("x")
+        if not cross or not count.isdigit() or not 1 <= int(count) <= 64:
+            raise UsageError(f"`{part}` is not a number of cards", hint="write e.g. `4xA100-40GB`")
+        if name not in MODELS:
+            raise UnknownName("simulated card", name, MODELS)
+        models += [name] * int(count)
+    return models

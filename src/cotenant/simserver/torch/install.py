@@ -1,0 +1,164 @@
+"""Gives torch the simulated GPUs that this process was told to use. Called once, right after torch was imported."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from cotenant.allocator import parse_options, rules_for, settings_text
+from cotenant.core.errors import CotenantError
+from cotenant.estimators.replay_input import blas_of, conv_of, make_software_stack, usable_bytes
+from cotenant.gpu_specs import GpuSpec, gpu_spec
+from cotenant.simserver.server import Attachment, SimulatedServer
+from cotenant.simserver.torch.process_gpus import ProcessGpu, ProcessGpus
+from cotenant.simserver.torch.step_throttle import StepThrottle
+
+ENDLESS = sys.maxsize
+CUDNN_VERSION = 91900
+MAX_REST_S = 2.0
+
+
+def install() -> None:
+    """Patch this process. A job that cannot have its GPUs ends here, with the reason.
+
+    Not modeled: the values of what is computed on the GPU, and the time it takes (see `pace`).
+    """
+    try:
+        _install()
+    except CotenantError as error:
+        sys.stderr.write(f"error: no simulated GPU for this job: {error}\n")
+        sys.exit(2)
+
+
+def _install() -> None:
+    server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
+    uuids = [server.uuids[server.index_of(each)] for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    model = gpu_spec(server.card(server.index_of(uuids[0])).model)
+    pace = StepThrottle.of(os.environ)
+
+    import torch
+
+    from cotenant.simserver.torch.recorder import AllocatingRecorder
+    from cotenant.tracing.process.session import TracingSession
+
+    version = torch.__version__.split("+")[0]
+    conf = settings_text(os.environ, version)
+    stack = make_software_stack(version, conf, os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+
+    def make(device: int, card: Attachment) -> ProcessGpu:
+        return ProcessGpu(device, card, parse_options(conf, version), rules_for(version), usable_bytes(model))
+
+    label = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    gpus = ProcessGpus(server, uuids, make, context_bytes=model.context.typical_bytes, label=label)
+    session = TracingSession(
+        {
+            "card": _card(model, len(uuids)),
+            "steps": ENDLESS,
+            "cudnn_version": CUDNN_VERSION,
+            # A job is a job: it writes its files and has its network; only checkpoints of fake tensors are kept apart.
+            "no_sandbox": True,
+            "online": True,
+            "scratch": str(Path(tempfile.gettempdir(), f"cotenant-live-{os.getpid()}")),
+        },
+        Path(os.devnull),
+        recorder=lambda: AllocatingRecorder(gpus, blas=blas_of(model, stack), conv=conv_of(model), pace=pace),
+    )
+    _tell_the_truth(torch, gpus)
+    _leave_quietly()
+    session.mode.__enter__()
+    _learn_at_first_backward(torch, session)
+
+
+def _learn_at_first_backward(torch: Any, session: Any) -> None:
+    """Not at once: torch is still being imported, and autograd's own thread would wait for the end of that."""
+    backward = torch.autograd.backward
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        torch.autograd.backward = backward
+        with session.recorder.paused():
+            session.mode.sums.learn()
+        return backward(*args, **kwargs)
+
+    torch.autograd.backward = first
+
+
+def _leave_quietly() -> None:
+    """End without the destructors of torch's libraries: autograd's thread cannot be joined, which would abort.
+
+    `_exit` itself is what is called with the exit status, after Python has cleaned up. Before that, autograd's threads
+    come to rest: one that asked for the interpreter while it ends would abort the process, too.
+    """
+    atexit.register(_let_autograd_rest)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # of glibc
+        libc.on_exit(libc._exit, None)
+
+
+def _let_autograd_rest() -> None:
+    """Wait until no thread of autograd has run for a moment; two seconds at most."""
+    end_s = time.monotonic() + MAX_REST_S
+    quiet = 0
+    before = _autograd_activity()
+    while before and quiet < 2 and time.monotonic() < end_s:
+        time.sleep(0.01)  # gives the interpreter to whoever waits for it
+        now = _autograd_activity()
+        quiet = quiet + 1 if now == before and all("S (sleeping)" in each for each in now) else 0
+        before = now
+
+
+def _autograd_activity() -> list[str]:
+    """State and context switches of each thread of autograd."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text().startswith("pt_autograd"):
+                lines = (task / "status").read_text().splitlines()
+                found.append(
+                    " ".join(each for each in lines if each.startswith(("State", "voluntary", "nonvoluntary")))
+                )
+    return found
+
+
+def _card(model: GpuSpec, count: int) -> dict[str, Any]:
+    return {
+        "name": model.nvml_names[0] if model.nvml_names else model.name,
+        "total_bytes": usable_bytes(model),
+        "capability": model.compute_capability,
+        "sm_count": model.sm_count,
+        "count": count,
+    }
+
+
+def _tell_the_truth(torch: Any, gpus: ProcessGpus) -> None:
+    """What a script asks about memory is what is so on the simulated card."""
+    current = torch.cuda.current_device
+
+    def of(device: Any) -> ProcessGpu:
+        if device is None:
+            return gpus[current()]
+        return gpus[device if isinstance(device, int) else torch.device(device).index or 0]
+
+    def reserved(device: Any = None) -> int:
+        return of(device).driver.reserved_bytes
+
+    def most_reserved(device: Any = None) -> int:
+        return of(device).driver.peak_reserved_bytes
+
+    def info(device: Any = None) -> tuple[int, int]:
+        gpu = of(device)
+        return gpu.free_bytes, gpu.allocator.total_bytes or 0
+
+    for name, value in {
+        "memory_reserved": reserved,
+        "max_memory_reserved": most_reserved,
+        "mem_get_info": info,
+    }.items():
+        setattr(torch.cuda, name, value)
+        setattr(torch.cuda.memory, name, value)

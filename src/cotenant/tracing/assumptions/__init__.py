@@ -1,0 +1,1 @@
+"""Values that a trace assumes because nobody computed them."""

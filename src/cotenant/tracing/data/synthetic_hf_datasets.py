@@ -1,0 +1,134 @@
+"""Data sets of Hugging Face's hub that are not on this machine, with the columns that examples for them ask for.
+
+The columns and classes of well-known ones are as their cards on the hub give them; any other has the usual names. Texts
+are words, of which a sample has as many as the stand-in has numbers: a pair of sentences shares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.data.synthetic_torchvision import blank_image
+
+ROWS = 1000
+_SENTENCE_PAIR = ("sentence1", "sentence2")
+_CLASSIFICATION: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "cola": (("sentence",), 2),
+    "sst2": (("sentence",), 2),
+    "mrpc": (_SENTENCE_PAIR, 2),
+    "stsb": (_SENTENCE_PAIR, 0),
+    "rte": (_SENTENCE_PAIR, 2),
+    "wnli": (_SENTENCE_PAIR, 2),
+    "qqp": (("question1", "question2"), 2),
+    "qnli": (("question", "sentence"), 2),
+    "mnli": (("premise", "hypothesis"), 3),
+    "snli": (("premise", "hypothesis"), 3),
+    "xnli": (("premise", "hypothesis"), 3),
+    "imdb": (("text",), 2),
+    "rotten_tomatoes": (("text",), 2),
+    "ag_news": (("text",), 4),
+    "yelp_review_full": (("text",), 5),
+    "emotion": (("text",), 6),
+    "dbpedia_14": (("title", "content"), 14),
+}
+"""Columns of text and classes, 0 for a number; by the name of the data set or, of a collection, that of its part."""
+_SUMMARIES = {
+    "cnn_dailymail": ("article", "highlights"),
+    "xsum": ("document", "summary"),
+    "samsum": ("dialogue", "summary"),
+    "billsum": ("text", "summary"),
+    "multi_news": ("document", "summary"),
+    "gsm8k": ("question", "answer"),
+}
+_TRANSLATIONS = ("wmt14", "wmt16", "wmt17", "wmt19", "opus_books", "opus100", "kde4", "iwslt2017")
+_QUESTIONS = ("squad", "squad_v2", "adversarial_qa")
+_SPLITS = ("train", "validation", "test")
+
+
+def image_sample(known: Sequence[SyntheticSample]) -> SyntheticSample:
+    """The one for images."""
+    return next((each for each in known if len(each.shape) == 3), known[0])
+
+
+def text_sample(known: Sequence[SyntheticSample]) -> SyntheticSample | None:
+    """The one for tokens."""
+    whole = (each for each in known if len(each.shape) == 1 and not getattr(torch, each.dtype).is_floating_point)
+    return next(whole, None)
+
+
+def synthesizing_load(load: Any, module: Any, known: Sequence[SyntheticSample], told: Callable[[str], None]) -> Any:
+    """The function `load` of the library `module`, which makes up what it cannot find."""
+
+    def load_(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(*args, **kwargs)
+        except Exception as error:  # each version of the library has errors of its own for absent data
+            if type(error) in (TypeError, AttributeError):
+                raise
+            name, part = [*(str(each) for each in args[:2]), "", ""][:2]
+            name, part = name or str(kwargs.get("path", "")), part or str(kwargs.get("name", ""))
+            told(f"the data set `{name}`")
+            return _splits(module, _dataset(module, known, name, part), part, kwargs)
+
+    return load_
+
+
+def _splits(module: Any, table: Any, part: str, kwargs: Mapping[str, Any]) -> Any:
+    made = table.to_iterable_dataset() if kwargs.get("streaming") else table
+    split = kwargs.get("split")
+    if isinstance(split, (list, tuple)):
+        return [made] * len(split)
+    if split is not None:
+        return made
+    more = [f"{each}_{kind}" for each in _SPLITS[1:] for kind in ("matched", "mismatched")] if part == "mnli" else []
+    kind = module.IterableDatasetDict if kwargs.get("streaming") else module.DatasetDict
+    return kind(dict.fromkeys((*_SPLITS, *more), made))
+
+
+def _dataset(module: Any, known: Sequence[SyntheticSample], name: str, part: str) -> Any:
+    columns, classes = synthetic_columns(known, name.rpartition("/")[2], part)
+    table = module.Dataset.from_dict(columns)
+    if classes:
+        names = [str(each) for each in range(classes)]
+        table = table.cast_column("label", module.ClassLabel(names=names))
+    return table
+
+
+def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
+    """The columns of the data set `name`, or of the part of it that has columns of its own, and the classes if any."""
+    if len(image_sample(known).shape) == 3:
+        image, classes = blank_image(image_sample(known)), image_sample(known).classes
+        return {"image": [image] * ROWS, "img": [image] * ROWS, "label": _label_column(classes)}, classes
+    tokens = text_sample(known)
+    length = (tokens or known[0]).shape[0]
+    named = next((each for each in (part, name) if each in _CLASSIFICATION), None)
+    if named is not None:
+        texts, classes = _CLASSIFICATION[named]
+        words = {each: _text_column(length // len(texts)) for each in texts}
+        return {**words, "label": _label_column(classes), "idx": list(range(ROWS))}, classes
+    if name in _SUMMARIES:
+        return {**{each: _text_column(length) for each in _SUMMARIES[name]}, "id": _id_column()}, 0
+    if name in _TRANSLATIONS:
+        pair = {each: _text_column(length)[0] for each in (part.split("-") if "-" in part else ("en", "de"))}
+        return {"id": _id_column(), "translation": [pair] * ROWS}, 0
+    if name in _QUESTIONS:
+        answers = [{"text": ["word"], "answer_start": [0]}] * ROWS
+        asked: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
+        return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **asked}, 0
+    return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2
+
+
+def _text_column(count: int) -> list[str]:
+    return [" ".join(["word"] * count)] * ROWS
+
+
+def _label_column(classes: int) -> list[Any]:
+    return [index % classes for index in range(ROWS)] if classes else [1.0] * ROWS
+
+
+def _id_column() -> list[str]:
+    return [str(each) for each in range(ROWS)]

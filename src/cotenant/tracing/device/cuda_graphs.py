@@ -1,0 +1,98 @@
+"""CUDA graphs: a capture is an ordinary run whose memory stays in a pool of its own, and a replay takes none.
+
+The pool is a stream with a negative number, whose cached blocks the allocator neither gives back nor lends to others.
+Not modeled: the memory of the graph itself, and the end of a pool with the last of its graphs.
+Source: torch/cuda/graphs.py, which makes graphed callables here, too; c10/cuda/CUDACachingAllocator.cpp, `PrivatePool`.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cotenant.tracing.recorder import TraceRecorder
+
+_PoolId = tuple[int, int]
+_CAPTURE_WARNING = "a CUDA graph was captured: its private pool is modeled, what the driver takes for the graph is not"
+
+
+def install(recorder: TraceRecorder, make_stream: Any) -> None:
+    """Replace what captures and replays; `stream_of`: a stream by its number."""
+    numbers = itertools.count(1)
+
+    def new_pool() -> _PoolId:
+        return (0, next(numbers))
+
+    replaced = {
+        "CUDAGraph": _graph_class(recorder, make_stream, new_pool),
+        "graph": _capture_class(recorder),
+        "graph_pool_handle": new_pool,
+    }
+    for name, value in replaced.items():
+        setattr(torch.cuda, name, value)
+        setattr(torch.cuda.graphs, name, value)
+
+
+def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[], _PoolId]) -> type:
+    class Graph:
+        """A CUDA graph whose replay does nothing."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self._pool: _PoolId | None = None
+            self._before: Any = None
+
+        def capture_begin(self, pool: Any = None, *_: object, **__: object) -> None:
+            """Begin: what is allocated from now on belongs to the pool."""
+            recorder.warn(_CAPTURE_WARNING)
+            self._pool = pool if isinstance(pool, tuple) else pool.pool() if pool is not None else new_pool()
+            self._before = torch.cuda.current_stream()
+            torch.cuda.set_stream(make_stream(-self._pool[1]))
+
+        def capture_end(self) -> None:
+            """End."""
+            torch.cuda.set_stream(self._before)
+
+        def instantiate(self) -> None:
+            """Nothing to make."""
+
+        def replay(self) -> None:
+            """Memory stays as the capture left it."""
+
+        def reset(self) -> None:
+            """Nothing to forget."""
+
+        def enable_debug_mode(self) -> None:
+            """Nothing to show."""
+
+        def debug_dump(self, path: str) -> None:
+            """Nothing to show."""
+
+        def pool(self) -> _PoolId:
+            """The identity of its pool."""
+            self._pool = self._pool or new_pool()
+            return self._pool
+
+    return Graph
+
+
+def _capture_class(recorder: TraceRecorder) -> type:
+    class Capture:
+        """`torch.cuda.graph(...)`."""
+
+        def __init__(self, cuda_graph: Any, pool: Any = None, *_: object, **__: object) -> None:
+            self.cuda_graph, self._given = cuda_graph, pool
+
+        def __enter__(self) -> None:
+            if getattr(getattr(torch.compiler, "config", None), "force_cudagraph_gc", True):
+                gc.collect()
+            recorder.empty_cache()
+            self.cuda_graph.capture_begin(self._given)
+
+        def __exit__(self, *_: object) -> None:
+            self.cuda_graph.capture_end()
+
+    return Capture

@@ -1,0 +1,256 @@
+"""Teaches libtorch that a CUDA device exists, without one: the smallest patch that lets autograd run.
+
+Backward of a fake CUDA tensor asks two C++ objects about devices: c10's guard for CUDA and ATen's CUDA hooks.
+A CPU build has neither; a CUDA build without a driver has both, and they fail. Both are replaced in place, by
+vtables whose entries return "1" (the device `cuda:0`, true), "0", the number of GPUs or their argument, and two that
+keep which GPU is the current one of a thread, as CUDA does. No compiler, no callback into Python, nothing of CUDA is
+ever called: a GPU that is present is not touched.
+
+Which entries must say "no" or be replaced follows from the headers that ship with torch, read at run time.
+Source: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/{Accelerator,CUDA}HooksInterface.h; PyTorch 2.4 to 2.15.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotenant.core.errors import TraceError
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_GUARD_SLOTS = 64
+_CUDA = 1  # c10::DeviceType::CUDA
+
+_FUNCTION_BYTES = 64  # bytes for each function
+_LITERAL_OFFSET = 32  # of them, where those for arm find the address that they call
+
+_RETURNS_ARGUMENT = frozenset(
+    (
+        *("exchangeDevice", "getStream", "getDefaultStream", "getStreamFromGlobalPool", "getNewStream"),
+        "exchangeStream",
+    )
+)
+"""Functions that answer with the device they are asked about, or with its stream number 0."""
+
+_tls_keys: list[int] = []  # the one under which a thread keeps its current device; without a value it is `cuda:0`
+_pthread = ctypes.PyDLL(None)
+_pthread.pthread_getspecific.argtypes = [ctypes.c_uint]
+_pthread.pthread_getspecific.restype = ctypes.c_void_p
+_pthread.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
+_kept_alive: list[object] = []  # what C++ points to must live as long as the process
+
+
+def install(count: int = 1) -> None:
+    """Patch this process for `count` GPUs, 127 at most; a second call does nothing.
+
+    Raises:
+        TraceError: kind `unsupported`: this processor, host policy or torch cannot be patched.
+    """
+    if _kept_alive:
+        return
+    functions = _functions(count)
+    include = Path(torch.__file__).parent / "include"
+    _patch_guard(include, functions)
+    _patch_hooks(include, functions["one"])
+
+
+def current_device() -> int:
+    """The GPU that this thread means by `cuda`, without a number."""
+    return ((_pthread.pthread_getspecific(_tls_keys[0]) or 0) >> 8) & 0x7F if _tls_keys else 0
+
+
+def set_current_device(index: int) -> None:
+    """Let this thread mean GPU `index` by `cuda`, without a number."""
+    for key in _tls_keys:
+        _pthread.pthread_setspecific(key, _CUDA | index << 8)
+
+
+def start_autograd_threads() -> None:
+    """Give autograd its threads for the GPUs, if it ran in this process before they were there. Call inside the mode.
+
+    It counts GPUs once, at its first backward pass. Source: torch/csrc/autograd/engine.cpp, `start_device_threads`.
+    """
+    x = torch.zeros((), device="cuda", requires_grad=True)
+    try:
+        (x * 1).backward()
+    except RuntimeError as error:
+        library = _library("libtorch_cpu.so")
+        engine = getattr(library, "_ZN5torch8autograd6Engine18get_default_engineEv", None)
+        start = getattr(library, "_ZN5torch8autograd6Engine20start_device_threadsEv", None)
+        if "device_ready_queues_" not in str(error) or engine is None or start is None:
+            raise
+        engine.restype = ctypes.c_void_p
+        start.argtypes = [ctypes.c_void_p]
+        start(engine())
+
+
+def _machine_code(count: int, key: int, get: int, put: int) -> dict[str, bytes]:
+    """By name: `one`, `zero` and `count` return that; `same` the first argument's low 16 bits, a c10::Device; `current_device`
+    what the thread has under `key`, or else `cuda:0`; `choose` puts such an argument there.
+
+    `get`, `put`: addresses of pthread_getspecific and pthread_setspecific. All that return something clear the second
+    result register, the number of a returned c10::Stream.
+    """
+    machine = platform.machine()
+    if machine == "x86_64":
+        number = struct.Struct("<Bi").pack
+        back = bytes.fromhex("31d2c3")  # xor edx, edx; ret
+        return {
+            "one": number(0xB8, 1) + back,  # mov eax, 1
+            "zero": number(0xB8, 0) + back,
+            "count": number(0xB8, count) + back,
+            "same": bytes.fromhex("0fb7c6") + back,  # movzx eax, si
+            "current": _x86_call(key, get) + bytes.fromhex("83c8014883c408") + back,  # or eax, 1; add rsp, 8
+            "choose": bytes.fromhex("0fb7f6") + _x86_call(key, put) + bytes.fromhex("4883c408c3"),  # movzx esi, si
+        }
+    if machine == "aarch64":
+        word = struct.Struct("<I").pack
+        back = bytes.fromhex("010080d2c0035fd6")  # mov x1, #0; ret
+        return {
+            "one": word(0x52800000 | 1 << 5) + back,  # mov w0, #1
+            "zero": word(0x52800000) + back,
+            "count": word(0x52800000 | count << 5) + back,
+            "same": word(0x12003C20) + back,  # and w0, w1, #0xffff
+            "current": _arm_call(key, get, after=[0x32000000], back=back),  # orr w0, w0, #1
+            "choose": _arm_call(key, put, before=[0x12003C21], back=back),  # and w1, w1, #0xffff
+        }
+    raise TraceError("unsupported", f"tracing is not possible on a `{machine}` processor (known: aarch64, x86_64)")
+
+
+def _x86_call(key: int, function: int) -> bytes:
+    """A call: `sub rsp, 8; mov edi, key; mov rax, function; call rax`."""
+    return (
+        bytes.fromhex("4883ec08bf") + struct.pack("<I", key) + b"\x48\xb8" + struct.pack("<Q", function) + b"\xff\xd0"
+    )
+
+
+def _arm_call(key: int, function: int, *, before: Sequence[int] = (), after: Sequence[int] = (), back: bytes) -> bytes:
+    """A frame, w0 = `key`, `before`, a call of `function`, `after`, and the end of it all."""
+    words = [0xA9BF7BFD, 0x52800000 | key << 5, *before]  # stp x29, x30, [sp, #-16]!; mov w0, #key
+    words.append(0x58000010 | (_LITERAL_OFFSET // 4 - len(words)) << 5)  # ldr x16, [pc + ...]
+    words += [0xD63F0200, *after, 0xA8C17BFD]  # blr x16; ldp x29, x30, [sp], #16
+    code = struct.pack(f"<{len(words)}I", *words) + back
+    return code.ljust(_LITERAL_OFFSET, b"\0") + struct.pack("<Q", function)
+
+
+def _create_tls_key() -> int:
+    """A new place of each thread's own, empty for all of them."""
+    made = ctypes.c_uint()
+    if _pthread.pthread_key_create(ctypes.byref(made), None):
+        raise TraceError(
+            "unsupported", "this process has no room for one more value of its threads, which tracing needs"
+        )
+    _tls_keys.append(made.value)
+    return made.value
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _functions(count: int) -> dict[str, int]:
+    """Addresses of the functions, by name."""
+    get, put = _address(_pthread.pthread_getspecific), _address(_pthread.pthread_setspecific)
+    codes = _machine_code(count, _create_tls_key(), get, put)
+    try:
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    except OSError as error:
+        raise TraceError(
+            "unsupported",
+            f"this host forbids executable memory ({error.strerror}), which tracing needs",
+            hint="a hardened kernel or SELinux policy does this; allow `execmem` for this Python",
+        ) from error
+    page.write(b"".join(code.ljust(_FUNCTION_BYTES, b"\0") for code in codes.values()))
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    _kept_alive.append(page)
+    return {name: start + _FUNCTION_BYTES * index for index, name in enumerate(codes)}
+
+
+def _virtual_names(header: Path, known: list[str]) -> list[str]:
+    """Virtual functions in the order of the vtable: those of the base (`known`), then the new ones of `header`.
+
+    A destructor takes two entries. An override keeps the entry of its base.
+    """
+    try:
+        text = header.read_text()
+    except OSError as error:
+        raise TraceError(
+            "unsupported", f"torch {torch.__version__} ships without `{header.name}`, which tracing reads"
+        ) from error
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r"\[\[[^\]]*\]\]", "", text)
+    start = text.index("{", text.index("Interface", text.index("struct "))) + 1
+    names = list(known)
+    for statement in re.split(r"[;{}]", text[start:]):
+        flat = " ".join(statement.split())
+        if "~" in flat and "Interface()" in flat:
+            if not known:
+                names += ["~", "~"]
+            continue
+        match = re.match(r"(?:virtual )(.*?)\b(\w+)\(", flat)
+        if match and match.group(2) not in names:
+            names.append(match.group(2))
+    return names
+
+
+def _patch_guard(include: Path, functions: dict[str, int]) -> None:
+    names = _virtual_names(include / "c10/core/impl/DeviceGuardImplInterface.h", [])
+    if not (8 <= len(names) <= _GUARD_SLOTS and "deviceCount" in names and "exchangeDevice" in names):
+        raise TraceError("unsupported", f"torch {torch.__version__} has a device guard of unknown layout")
+    slots = [functions[_stub_for(name)] for name in names]
+    slots += [functions["one"]] * (_GUARD_SLOTS - len(slots))
+    vtable = (ctypes.c_void_p * _GUARD_SLOTS)(*slots)
+    instance = ctypes.c_void_p(ctypes.addressof(vtable))
+    library = _library("libc10.so")
+    try:
+        registry = (ctypes.c_void_p * 2).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    except ValueError as error:
+        raise TraceError("unsupported", f"torch {torch.__version__} has no device guard registry to patch") from error
+    _kept_alive.extend((vtable, instance))
+    registry[_CUDA] = ctypes.addressof(instance)
+
+
+def _stub_for(name: str) -> str:
+    """Which function stands in for a virtual one."""
+    if "aptur" in name:  # a stream that is being captured would make optimizers believe in a CUDA graph
+        return "zero"
+    if name == "deviceCount":
+        return "count"
+    if name == "getDevice":
+        return "current"
+    if name == "setDevice":  # autograd has its thread for a GPU begin with it
+        return "choose"
+    return "same" if name in _RETURNS_ARGUMENT else "one"
+
+
+def _patch_hooks(include: Path, one: int) -> None:
+    base = _virtual_names(include / "ATen/detail/AcceleratorHooksInterface.h", [])
+    names = _virtual_names(include / "ATen/detail/CUDAHooksInterface.h", base)
+    wanted = {"hasPrimaryContext"} | ({"isBuilt"} if "isBuilt" in names else {"hasCUDA"})
+    if not wanted <= set(names):
+        raise TraceError("unsupported", f"torch {torch.__version__} has CUDA hooks of unknown layout")
+    get_hooks = getattr(_library("libtorch_cpu.so"), "_ZN2at6detail12getCUDAHooksEv", None)
+    if get_hooks is None:
+        raise TraceError("unsupported", f"torch {torch.__version__} has no CUDA hooks to patch")
+    get_hooks.restype = ctypes.c_void_p
+    address = get_hooks()
+    pointer = ctypes.c_void_p.from_address(address)
+    length = len(names) + 2  # two words before the first entry: offset to top, type information
+    table = (ctypes.c_void_p * length).from_address((pointer.value or 0) - 2 * _WORD)
+    copy = (ctypes.c_void_p * length)(*table)
+    for name in wanted:
+        copy[names.index(name) + 2] = one
+    _kept_alive.append(copy)
+    pointer.value = ctypes.addressof(copy) + 2 * _WORD
+
+
+def _library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))

@@ -1,0 +1,104 @@
+"""Library calls that take a workspace from the caching allocator on a real GPU.
+
+cuBLAS keeps a workspace for each handle, that is for each thread; cuDNN takes one for the time of a convolution,
+after its result was allocated. What size is a question of the GPU, so the trace keeps the call, not the bytes.
+Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, ATen/cuda/CublasHandlePool.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cotenant.tracing.operators import kernel_scratch, reductions
+from cotenant.tracing.operators.strides import is_channels_last
+
+_aten = torch.ops.aten
+
+
+def _gemm(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    kernel_scratch.blas_copies(mode, *args[-2:])
+    mode.note(out)
+    mode.call("gemm", out.fake_device, dtype=_dtype(out))
+
+
+def _gemm_bias(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    # A bias vector is fused by cuBLASLt; anything else is copied and goes to cuBLAS.
+    kernel_scratch.blas_copies(mode, *args[1:3])
+    mode.note(out)
+    bias = args[0]
+    fused = bias.dim() == 1 and bias.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    fused = fused and out.dim() == 2 and bias.shape[0] == out.shape[1] and out.shape[0] > 1 and out.shape[1] > 1
+    mode.call("gemm_lt" if fused else "gemm", out.fake_device, dtype=_dtype(out))
+
+
+def _conv(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    x, w, _bias, stride, padding, dilation, transposed, _output_padding, groups = args[:9]
+    mode.note(out)
+    if x.numel():
+        _conv_call(mode, "conv_forward", x, w, out, stride, padding, dilation, transposed, groups)
+
+
+def _conv_backward(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    grad, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask = args[:11]
+    grad_x, grad_w, grad_b = out
+    shape = (stride, padding, dilation, transposed, groups)
+    if mask[0]:
+        mode.note(grad_x)
+        _conv_call(mode, "conv_dgrad", x, w, grad, *shape)
+    if mask[1]:
+        mode.note(grad_w)
+        _conv_call(mode, "conv_wgrad", x, w, grad, *shape)
+    if mask[2]:
+        mode.note(grad_b)
+        pixels = tuple(each for each in range(grad.dim()) if each != 1)
+        reductions.split_reduction(mode, grad, pixels, reductions.accumulator_bytes(grad.dtype))
+
+
+def _conv_call(
+    mode: Any, kind: str, x: Any, w: Any, y: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, groups: Any
+) -> None:
+    cudnn = torch.backends.cudnn
+    mode.call(
+        kind,
+        x.fake_device,
+        x=tuple(x.shape),
+        w=tuple(w.shape),
+        y=tuple(y.shape),
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+        transposed=bool(transposed),
+        groups=int(groups),
+        dtype=_dtype(x),
+        channels_last=is_channels_last(x) or is_channels_last(w),
+        enabled=bool(cudnn.enabled),
+        benchmark=bool(cudnn.benchmark),
+        deterministic=bool(cudnn.deterministic),
+        allow_tf32=bool(cudnn.allow_tf32),
+    )
+
+
+def _resize(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    mode.recorder.record_resize(args[0].untyped_storage())
+    mode.note(out)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+RECORDERS = {
+    _aten.resize_.default: _resize,
+    _aten.mm.default: _gemm,
+    _aten.bmm.default: _gemm,
+    _aten.mv.default: _gemm,
+    _aten.dot.default: _gemm,
+    _aten.addmv.default: _gemm,
+    _aten.baddbmm.default: _gemm,
+    _aten.addbmm.default: _gemm,
+    _aten.addmm.default: _gemm_bias,
+    _aten.convolution.default: _conv,
+    _aten.convolution_backward.default: _conv_backward,
+}

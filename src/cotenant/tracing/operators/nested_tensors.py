@@ -1,0 +1,70 @@
+"""Nested tensors of the jagged layout: parts of fake tensors whose uneven length is a symbol, one for each offsets.
+
+PyTorch gives fake offsets such a symbol for its compiler's sake, from an environment of shapes that a trace does not
+have; and a copy from the CPU looks for it at the real offsets. Here both keep it where real tensors do. Their
+attention asks the CUDA build what the GPU can do; the simulated one answers.
+Source: torch/nested/_internal/nested_tensor.py, `get_tensor_symint`; ops.py, `to_copy_default`; sdpa.py,
+`_select_sdp_backend`. Not modeled: cuDNN's attention, which comes after all others; nested tensors that are strided.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators import attention
+from cotenant.tracing.patches.import_hooks import when_imported
+
+
+def install(capability: tuple[int, int]) -> None:
+    """Replace how tensors remember their symbol, and answer for a GPU of this compute capability."""
+    remembered = property(_nested_int, _set_nested_int)
+    torch.Tensor.nested_int_memo = remembered
+    FakeTensor.nested_int_memo = remembered
+    FakeTensor.get_nested_int = _get_or_make_nested_int
+
+    def answer(sdpa: Any) -> None:
+        sdpa.can_use_flash_attention = _can_use("flash", capability)
+        sdpa.can_use_efficient_attention = _can_use("efficient", capability)
+        sdpa.can_use_cudnn_attention = lambda *_, **__: False
+
+    when_imported("torch.nested._internal.sdpa", answer)
+
+
+def _can_use(kernel: str, capability: tuple[int, int]) -> Callable[..., bool]:
+    def can_use(params: Any, debug: bool = False) -> bool:
+        fits = attention.usable_kernels(
+            params.query, params.key, params.value, params.attn_mask, params.dropout, params.enable_gqa, capability
+        )
+        return fits[kernel]
+
+    return can_use
+
+
+def _nested_module() -> Any:
+    """Torch's module, if it is loaded: nothing is jagged without it."""
+    return sys.modules.get("torch.nested._internal.nested_tensor")
+
+
+def _nested_int(tensor: torch.Tensor) -> Any:
+    nested = _nested_module()
+    return None if nested is None else nested._tensor_symint_registry.get(tensor)
+
+
+def _set_nested_int(tensor: torch.Tensor, symbol: Any) -> None:
+    if symbol is not None:
+        _nested_module()._tensor_symint_registry[tensor] = symbol
+
+
+def _get_or_make_nested_int(tensor: FakeTensor, *, coeff: Any = 1) -> Any:
+    symbol = _nested_int(tensor)
+    if symbol is None:
+        nested = _nested_module()
+        symbol = torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter, 1))
+        nested._tensor_id_counter += 1
+        _set_nested_int(tensor, symbol)
+    return symbol if coeff == 1 else symbol * coeff

@@ -1,0 +1,95 @@
+"""Strides: which layouts new CUDA tensors get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a row-major tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def is_non_overlapping_and_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without holes or overlaps, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def preserved_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides of an elementwise result: those of the tensor if it is dense, else row-major.
+
+    Source: `torch.preserve_format`; TensorIterator also keeps the order of dimensions of sparse layouts, which
+    changes no size.
+    """
+    return tuple(tensor.stride()) if is_non_overlapping_and_dense(tensor) else contiguous_strides(tensor.shape)
+
+
+def copy_strides(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> tuple[int, ...]:
+    """Strides of a copy of `tensor` in a memory format; None preserves."""
+    if memory_format in (None, torch.preserve_format):
+        return preserved_strides(tensor)
+    if memory_format is torch.contiguous_format:
+        return contiguous_strides(tensor.shape)
+    return memory_format_strides(tensor.shape, memory_format)
+
+
+def memory_format_strides(shape: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
+    """Strides of a dense tensor in a memory format that does not depend on another tensor."""
+    if memory_format is torch.contiguous_format:
+        return contiguous_strides(shape)
+    order = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}[memory_format]
+    if len(shape) != len(order):
+        raise RuntimeError(
+            f"required rank {len(order)} tensor to use {str(memory_format).removeprefix('torch.')} format"
+        )
+    inner = contiguous_strides([shape[each] for each in order])
+    return tuple(inner[order.index(each)] for each in range(len(shape)))
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether an image or volume is laid out with its channels last, and could not pass for row-major."""
+    if tensor.dim() == 4:
+        return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    if tensor.dim() == 5:
+        return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
+    return False
+
+
+def view_strides(tensor: torch.Tensor, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides of a view of so many elements, or None where the tensor cannot be viewed so.
+
+    Dimensions that lie in memory as one are a run; the view divides each run by itself.
+    Source: aten/src/ATen/TensorUtils.cpp, `computeStride_impl`.
+    """
+    if not tensor.numel():
+        return None
+    sizes, strides = (tensor.shape, tensor.stride()) if tensor.dim() else ((1,), (1,))
+    made: list[int] = []  # from the last dimension on
+    left = list(shape)
+    base, run, taken = strides[-1], 1, 1
+    for dim in reversed(range(len(sizes))):
+        run *= sizes[dim]
+        if dim and (sizes[dim - 1] == 1 or strides[dim - 1] == run * base):
+            continue
+        while left and (taken < run or left[-1] == 1):
+            made.append(taken * base)
+            taken *= left.pop()
+        if taken != run:
+            return None
+        base, run, taken = strides[dim - 1], 1, 1
+    return None if left else tuple(reversed(made))

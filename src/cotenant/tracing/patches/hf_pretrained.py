@@ -1,0 +1,120 @@
+"""Models of Hugging Face whose weights are not on this machine: made from their configuration, which decides all sizes.
+
+Only where `from_pretrained` finds a configuration and no weights. Layers that are quantized while weights are read are
+quantized by the library itself, from weights that nobody looks at; of a checkpoint that is stored in 4 or 8 bits, too.
+Not modeled: `device_map="auto"` over several GPUs, which puts all of the model on the first.
+Source: transformers/modeling_utils.py, `PreTrainedModel.from_pretrained` (4.56 to 5).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_CONFIG_SOURCE_OPTIONS = ("cache_dir", "revision", "token", "subfolder", "trust_remote_code")
+_QUANTIZATION_OPTIONS = ("quantization_config", "load_in_4bit", "load_in_8bit")
+
+
+def install(recorder: Any) -> Callable[[Any], None]:
+    """Gives what is to be done to `transformers.modeling_utils` once it is imported."""
+
+    def patch(module: Any) -> None:
+        kind = module.PreTrainedModel
+        original = kind.from_pretrained.__func__
+
+        def from_pretrained(cls: Any, /, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+            try:
+                return original(cls, name, *args, config=config, **kwargs)
+            except OSError:
+                if name is None:
+                    raise
+                made = _from_config(functools.partial(original, cls), cls, name, args, config, kwargs)
+                if made is None:
+                    raise
+            recorder.warn(f"the weights of `{name}` are not here: the model was made from its configuration")
+            return (made, {}) if kwargs.get("output_loading_info") else made
+
+        kind.from_pretrained = classmethod(from_pretrained)
+
+    return patch
+
+
+def _from_config(load: Callable[..., Any], cls: Any, name: Any, args: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+    """The model in evaluation mode, as a loaded one would be; None if there is no configuration either."""
+    own = dict(kwargs)
+    if config is None or isinstance(config, str):
+        where = {key: kwargs[key] for key in _CONFIG_SOURCE_OPTIONS if key in kwargs}
+        try:
+            config, own = cls.config_class.from_pretrained(
+                config or name, return_unused_kwargs=True, **{**own, **where}
+            )
+        except OSError:
+            return None
+    quantized = any(kwargs.get(key) for key in _QUANTIZATION_OPTIONS)
+    stored = getattr(config, "quantization_config", None)
+    if stored is not None:
+        if not _can_be_made(stored):
+            return None
+        config = copy.deepcopy(config)
+        del config.quantization_config
+    options = {"torch_dtype": torch.float16 if quantized and _no_dtype(kwargs) else _dtype(config, kwargs)}
+    if "attn_implementation" in kwargs:
+        options["attn_implementation"] = kwargs["attn_implementation"]
+    known = inspect.signature(cls.__init__).parameters
+    own = {key: value for key, value in own.items() if key in known and key != "config"}
+    config.name_or_path = str(name)
+    made = cls._from_config(config, *args, **options, **own).eval()
+    if stored is not None and not quantized:
+        kwargs = {**kwargs, "quantization_config": stored}
+    if stored is not None or quantized:
+        return _loaded(load, made, name, args, config, kwargs)
+    device = _device(kwargs.get("device_map"))
+    return made if device is None else made.to(device)
+
+
+def _can_be_made(stored: Any) -> bool:
+    """Whether the library makes such weights of plain ones while it loads them."""
+    get = stored.get if isinstance(stored, dict) else functools.partial(getattr, stored)
+    return "bitsandbytes" in str(get("quant_method", ""))
+
+
+def _loaded(load: Callable[..., Any], made: Any, name: Any, args: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+    """A model read from the weights of another, as from a checkpoint."""
+    skipped = {*_CONFIG_SOURCE_OPTIONS, "output_loading_info"}
+    if isinstance(kwargs.get("quantization_config"), dict):
+        from transformers.quantizers.auto import AutoQuantizationConfig
+
+        parsed = AutoQuantizationConfig.from_dict(dict(kwargs["quantization_config"]))
+        kwargs = {**kwargs, "quantization_config": parsed}
+    options = {key: value for key, value in kwargs.items() if key not in skipped}
+    model = load(None, *args, config=config, state_dict=made.state_dict(), **options)
+    model.name_or_path = model.config.name_or_path = str(name)
+    return model
+
+
+def _no_dtype(kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("dtype") is None and kwargs.get("torch_dtype") is None
+
+
+def _dtype(config: Any, kwargs: dict[str, Any]) -> torch.dtype:
+    """Weights are of the type asked for, else of the default: the checkpoint's own from transformers 5 on."""
+    import transformers
+
+    of_checkpoint = "auto" if int(transformers.__version__.split(".")[0]) >= 5 else torch.get_default_dtype()
+    wanted = kwargs.get("dtype") or kwargs.get("torch_dtype") or of_checkpoint
+    if wanted == "auto":
+        wanted = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.get_default_dtype()
+    return getattr(torch, wanted) if isinstance(wanted, str) else wanted
+
+
+def _device(device_map: Any) -> Any:
+    if isinstance(device_map, dict):
+        device_map = next(iter(device_map.values()), None)
+    if device_map in ("auto", "balanced", "balanced_low_0", "sequential"):
+        return "cuda"
+    return device_map

@@ -1,0 +1,62 @@
+"""What a launcher does before the script: variables, and for `accelerate` its own file of defaults."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cotenant.tracing.process.launchers import LaunchPlan, plan_launch
+
+
+def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: int) -> LaunchPlan:
+    """Give this process the variables that rank 0 would get; a process without a launcher is left as it is."""
+    if not launcher:
+        return LaunchPlan(local=gpus)
+    name, *options = launcher
+    made = plan_launch(name, options, gpus)
+    if name == "accelerate":
+        made = _by_accelerate(made, options, program, gpus)
+    os.environ.update(made.env)
+    return made
+
+
+def _by_accelerate(made: LaunchPlan, options: Sequence[str], program: Mapping[str, Any], gpus: int) -> LaunchPlan:
+    """The same with what accelerate itself adds, if it is installed and as expected."""
+    try:
+        module: Any = importlib.import_module("accelerate.commands.launch")
+        args = module.launch_command_parser().parse_args([*options, program["target"]])
+        if made.total > 1 and not _has_defaults(module, args) and not _names_a_backend(args):
+            args.multi_gpu = True  # as it does itself where it counts several GPUs: here they follow the processes
+        args, _, _ = module._validate_launch_command(args)
+        several = args.multi_gpu or args.use_fsdp or args.use_deepspeed or args.use_megatron_lm
+        if args.use_deepspeed:
+            own = module.prepare_deepspeed_cmd_env(args)[1]
+        elif several:
+            own = module.prepare_multi_gpu_env(args)
+        else:
+            own = module.prepare_simple_launcher_cmd_env(args)[1]
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OSError):
+        return made
+    total = int(args.num_processes or 1) if several else 1
+    wanted = [f"--num_processes={total}", f"--num_machines={args.num_machines or 1}"]
+    made = plan_launch("accelerate", wanted, gpus)
+    changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+    return replace(made, env={**changed, **(made.env if total > 1 else {})} | _accelerate_settings(changed))
+
+
+def _has_defaults(module: Any, args: Any) -> bool:
+    return args.config_file is not None or Path(module.default_config_file).is_file()
+
+
+def _names_a_backend(args: Any) -> bool:
+    ways = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
+    return any(getattr(args, each) for each in ways)
+
+
+def _accelerate_settings(changed: Mapping[str, str]) -> dict[str, str]:
+    """What accelerate says of itself stands above our reading of its options."""
+    return {name: value for name, value in changed.items() if name.startswith(("ACCELERATE_", "FSDP_"))}

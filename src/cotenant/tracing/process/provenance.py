@@ -1,0 +1,62 @@
+"""What a trace came from, told at its end: the source files that were imported, and the settings then in force."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
+"""Environment variables that decide how a trace is replayed, not what is in it. A script may set them itself."""
+
+_SITE_NAMES = ("site-packages", "dist-packages")
+
+
+def provenance() -> dict[str, object]:
+    """For a trace's header.
+
+    `sources`: [path, digest] of every imported file that is neither of Python, nor of an installed package, nor ours.
+    `site_folders`: where the installed packages are. `settings`: those of `SETTINGS` that are set.
+    """
+    sites = site_folders(sys.path)
+    return {
+        "sources": [[path, file_digest(Path(path))] for path in _imported(sites)],
+        "site_folders": sites,
+        "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
+    }
+
+
+def site_folders(path: Iterable[str]) -> list[str]:
+    """The folders of installed packages among the entries of `sys.path`."""
+    return sorted({each for each in path if Path(each).name in _SITE_NAMES and Path(each).is_dir()})
+
+
+def file_digest(path: Path) -> str | None:
+    """What tells one content of a file from another; None if it cannot be read.
+
+    Python files are read; others (extension modules may be large) go by size and time.
+    """
+    try:
+        if path.suffix == ".py":
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        stat = path.stat()
+    except OSError:
+        return None
+    return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def _imported(sites: list[str]) -> list[str]:
+    installed = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *sites]
+    installed.append(str(Path(__file__).resolve().parents[2]))
+    roots = tuple(each.rstrip(os.sep) + os.sep for each in installed)
+    found = set()
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if isinstance(name, str) and name:
+            path = os.path.abspath(name)  # noqa: PTH100 - `resolve` would follow links out of an installed package
+            if not path.startswith(roots) and Path(path).is_file():
+                found.add(path)
+    return sorted(found)

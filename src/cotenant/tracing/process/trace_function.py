@@ -1,0 +1,83 @@
+"""Traces a function of this process in a forked copy of it, so that nothing of the patching stays behind."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.trace import MemoryTrace
+from cotenant.core.units import format_duration
+from cotenant.tracing.process import serialization
+
+_CALLS_PER_STEP = 1024
+_HINTS = {
+    "no-cuda": "move the model and what it is given to `cuda` inside the function",
+    "no-step": "only training is estimated: does the function call `optimizer.step()`?",
+}
+"""In place of those for scripts, which name options."""
+
+
+def trace_function(
+    step: Callable[[], object],
+    *,
+    card: Mapping[str, Any],
+    steps: int = 3,
+    timeout_s: float = 120.0,
+    cudnn_version: int = 91900,
+) -> MemoryTrace:
+    """Call `step` until `steps` optimizer steps were seen, on a GPU that is not there.
+
+    Raises:
+        TraceError: see its kinds.
+    """
+    with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
+        answer = Path(folder, "answer")
+        request = {"card": dict(card), "steps": steps, "cudnn_version": cudnn_version}
+        process = multiprocessing.get_context("fork").Process(target=_child, args=(step, request, answer))
+        process.start()
+        try:
+            process.join(timeout_s)
+            if process.is_alive():
+                raise TraceError(
+                    "timeout",
+                    f"the function had not made {steps} optimizer steps after {format_duration(timeout_s)}",
+                    hint="does it call `optimizer.step()`? if it is only slow, raise `timeout_s`",
+                )
+        finally:
+            process.kill()
+            process.join()
+        if not answer.exists():
+            raise TraceError("crashed", f"the tracing process ended with code {process.exitcode} without an answer")
+        told = json.loads(answer.read_text())
+    if "error" in told:
+        error = told["error"]
+        kind, message = error["kind"], error["message"].replace("the script", "the function", 1)
+        raise TraceError(kind, message, hint=_HINTS.get(kind, error["hint"]))
+    return serialization.trace_from_dict(told["trace"])
+
+
+def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) -> NoReturn:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from cotenant.tracing.process import session as tracing_session
+
+    try:
+        import torch
+
+        torch.set_num_threads(1)  # a thread pool does not survive a fork
+        session = tracing_session.TracingSession(request, answer)
+    except TraceError as error:
+        tracing_session.answer_error(answer, error)
+    except UsageError as error:
+        tracing_session.answer_error(answer, tracing_session.as_trace_error(error))
+
+    def body() -> None:
+        for _ in range(request["steps"] * _CALLS_PER_STEP):
+            step()
+
+    session.run(body)

@@ -1,0 +1,177 @@
+"""Starts the tracing process and waits for its answer. Needs no torch: the process has its own Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.trace import MemoryTrace
+from cotenant.core.units import format_duration
+from cotenant.tracing.process import serialization
+from cotenant.tracing.process.forkserver_client import ForkServerClient, ScriptTimeout
+from cotenant.tracing.process.program import Program
+
+_BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+_LOG_TAIL_BYTES = 4000
+
+# Tracing must not reach out: no hub, no experiment tracker, no GPU. What the caller sets himself, stays.
+_OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+_QUIET = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "WANDB_MODE": "disabled",
+    "WANDB_DISABLED": "true",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "TQDM_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def trace_script(
+    program: Program,
+    *,
+    card: Mapping[str, Any],
+    workdir: str,
+    env: Mapping[str, str],
+    steps: int = 3,
+    timeout_s: float = 120.0,
+    cudnn_version: int = 91900,
+    show_output: bool = False,
+    options: Mapping[str, Any] | None = None,
+    warm: ForkServerClient | None = None,
+) -> MemoryTrace:
+    """Run `program` on a GPU that is not there.
+
+    `card`: name, total_bytes, capability (major, minor), sm_count, count. `steps`: optimizer steps to see. `options`:
+    `synthetic_data`, `lengths` and `online`, as of `core.ports.EstimateRequest`. `warm`: runs the script if it can, unless
+    its output is to be shown.
+
+    Raises:
+        TraceError: see its kinds; the script's own last words are in `log_tail`.
+        UsageError: one of `options` cannot be understood.
+    """
+    request = {
+        "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+        "launcher": list(program.launcher),
+        "card": dict(card),
+        "steps": steps,
+        "cudnn_version": cudnn_version,
+        "deadline": {"at_s": time.monotonic() + timeout_s, "timeout_s": timeout_s},
+        **(options or {}),
+    }
+    with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
+        paths = {name: Path(folder, name) for name in ("request", "answer", "log")}
+        paths["request"].write_text(json.dumps(request))
+        offline = {} if request.get("online") else _OFFLINE
+        child_env = {**_QUIET, **offline, **env, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+        command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
+        code = None
+        if warm is not None and not show_output:
+            code = _run_in_forkserver(warm, command, paths, workdir, child_env, timeout_s)
+        if code is None:
+            paths["answer"].unlink(missing_ok=True)
+            code = _run_in_new_process(command, workdir, child_env, paths["log"], timeout_s, show_output=show_output)
+        log = _tail(paths["log"])
+        if not paths["answer"].exists():
+            raise _crash_error(code, log)
+        answer = json.loads(paths["answer"].read_text())
+    if "error" in answer:
+        error = answer["error"]
+        if error["kind"] == serialization.USAGE:
+            raise UsageError(error["message"], hint=error["hint"])
+        raise TraceError(error["kind"], error["message"], hint=error["hint"], log_tail=log)
+    return serialization.trace_from_dict(answer["trace"])
+
+
+def _run_in_new_process(
+    command: list[str], workdir: str, env: dict[str, str], log: Path, timeout_s: float, *, show_output: bool
+) -> int:
+    with log.open("wb") as sink:
+        output = None if show_output else sink
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=workdir,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=2 if show_output else output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TraceError(
+                "crashed", f"cannot start `{command[0]}`: {(error.strerror or str(error)).lower()}"
+            ) from error
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise _timeout_error(timeout_s, log) from None
+        finally:
+            _kill_group(process)
+
+
+def _run_in_forkserver(
+    warm: ForkServerClient,
+    command: list[str],
+    paths: Mapping[str, Path],
+    workdir: str,
+    env: dict[str, str],
+    timeout_s: float,
+) -> int | None:
+    """The exit code of the script in a process that was loaded before; None if it must be run in a new one."""
+    told = {name: str(path) for name, path in paths.items()}
+    errand = paths["request"].with_name("errand")
+    errand.write_text(json.dumps({**told, "workdir": workdir, "env": env}))
+    try:
+        return warm.run(command[:2], errand, workdir=workdir, env=env, timeout_s=timeout_s)
+    except ScriptTimeout:
+        raise _timeout_error(timeout_s, paths["log"]) from None
+
+
+def _timeout_error(timeout_s: float, log: Path) -> TraceError:
+    return TraceError(
+        "timeout",
+        f"the script had not finished {format_duration(timeout_s)} after it started",
+        hint="raise the limit with `--timeout`, or shorten what the script does before it trains",
+        log_tail=_tail(log),
+    )
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all it started, whether it ended by itself or not."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _crash_error(code: int, log: str) -> TraceError:
+    if code == 3 and "Python 3.10" in log:
+        return TraceError("unsupported", log.strip().splitlines()[-1], log_tail=log)
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return TraceError(
+        "crashed", f"the tracing process ended by {how} without an answer", hint=_last_line(log), log_tail=log
+    )
+
+
+def _last_line(log: str) -> str | None:
+    lines = [line for line in log.splitlines() if line.strip()]
+    return f"its last words were: {lines[-1].strip()[:300]}" if lines else None
+
+
+def _tail(path: Path) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace")

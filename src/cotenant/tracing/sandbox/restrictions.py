@@ -1,0 +1,102 @@
+"""What a traced script must not do, whatever it does it with: write outside its scratch folder, reach a network.
+
+Files are guarded by Landlock, a part of Linux since 5.13 that any process may put on itself, for ever and for all that
+it starts; compiled code and other programs included. Where there is none, programs are not started. The network is
+guarded by an audit hook of Python, and for compiled code by the environment (`run`).
+Source: Linux, Documentation/userspace-api/landlock.rst; include/uapi/linux/landlock.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_WRITES = 1 << 1 | 0x1FF0  # write a file; remove, make and so on, bits 4 to 12
+_REFER, _TRUNCATE = 1 << 13, 1 << 14  # since versions 2 and 3
+_FOR_FILES = 1 << 1 | _TRUNCATE
+_PR_SET_NO_NEW_PRIVS = 38
+_PROGRAMS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"})
+_CONNECTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+
+
+class _Below(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def restrict_writes(writable: Iterable[str]) -> bool:
+    """Refuse this process all writes but below the folders `writable`; whether the kernel can do so."""
+    kernel: Any = ctypes.CDLL(None, use_errno=True)
+    version = kernel.syscall(_CREATE_RULESET, None, 0, 1)
+    if version < 1:
+        return False
+    rights = _WRITES | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    wanted = ctypes.c_uint64(rights)
+    rules = kernel.syscall(_CREATE_RULESET, ctypes.byref(wanted), ctypes.sizeof(wanted), 0)
+    if rules < 0:
+        return False
+    try:
+        for folder in writable:
+            with contextlib.suppress(OSError):
+                _allow(kernel, rules, folder, rights)
+        return not kernel.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) and not kernel.syscall(_RESTRICT_SELF, rules, 0)
+    finally:
+        os.close(rules)
+
+
+def _allow(kernel: Any, rules: int, path: str, rights: int) -> None:
+    folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        below = _Below(rights if Path(path).is_dir() else rights & _FOR_FILES, folder)
+        kernel.syscall(_ADD_RULE, rules, 1, ctypes.byref(below), 0)
+    finally:
+        os.close(folder)
+
+
+def restrict_calls(*, programs: bool, network: bool) -> None:
+    """Refuse what is named here, with a message that says how to allow it; for the rest of the process."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if programs and event in _PROGRAMS:
+            raise PermissionError(
+                f"`{_command_text(args)}` is not started: this kernel cannot keep it from writing while the script is traced; "
+                "estimate with `--real-writes` to allow it"
+            )
+        if network and event in _CONNECTS and _is_remote(args):
+            raise ConnectionError(_no_network(str(args[-1])))
+        if network and event == "socket.getaddrinfo" and not _is_local(args[0]):
+            raise ConnectionError(_no_network(str(args[0])))
+
+    sys.addaudithook(hook)
+
+
+def _no_network(where: str) -> str:
+    return (
+        f"`{where}` is out of reach: a script has no network while it is traced; allow it with `--online`, or make up "
+        "the data with `--stand-in SHAPE`"
+    )
+
+
+def _command_text(args: tuple[Any, ...]) -> str:
+    first = args[0] if args else ""
+    text = os.fsdecode(first) if isinstance(first, (str, bytes, os.PathLike)) else str(first)
+    return text[:80]
+
+
+def _is_remote(args: tuple[Any, ...]) -> bool:
+    address = args[-1]
+    return isinstance(address, tuple) and bool(address) and not _is_local(address[0])
+
+
+def _is_local(host: Any) -> bool:
+    """Whether a host is this machine."""
+    if host is None:
+        return True
+    text = os.fsdecode(host) if isinstance(host, (str, bytes)) else str(host)
+    return text in {"", "localhost", "::1", "0.0.0.0", "::"} or text.startswith("127.")  # noqa: S104 - compared only

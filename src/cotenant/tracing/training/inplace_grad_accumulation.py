@@ -1,0 +1,57 @@
+"""Gradients that meet: where autograd's engine adds one to the other in place, which a dispatch mode prevents."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
+
+_OUR_FRAMES = 3  # frames: the two functions below, and the mode
+
+
+class InplaceGradAccumulation:
+    """Tells sums of the engine from others by who else holds the first gradient."""
+
+    def __init__(self) -> None:
+        self._learning: list[tuple[int, int, int]] | None = None
+        self._sole_owner = (4, 2, 0)
+
+    def learn(self) -> None:
+        """See how a sum of gradients that autograd would take in place looks from here. Call inside the mode."""
+        self._learning = []
+        x = torch.empty(4, 4, device="cuda", requires_grad=True)
+        hidden = x.mm(x)
+        (hidden.relu() * 2 + hidden).mm(x).sum().backward()
+        if self._learning:
+            self._sole_owner = min(self._learning)
+        self._learning = None
+
+    def is_in_place(self, args: Any) -> bool:
+        """Whether autograd's engine, adding two gradients of one tensor, would write into the first.
+
+        The engine reuses a gradient that nobody else holds; under a dispatch mode it never does, since a mode
+        makes every tensor look like a subclass. Source: torch/csrc/autograd/input_buffer.cpp, `accumulate`.
+        """
+        first = args[0]
+        if not isinstance(first, FakeTensor) or torch.is_grad_enabled() or not isinstance(args[1], FakeTensor):
+            return False
+        if _called_from_python():
+            return False
+        shares = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+        owners = (first._use_count(), shares, sys.getrefcount(first))
+        if self._learning is not None:
+            self._learning.append(owners)
+        return owners == self._sole_owner and is_non_overlapping_and_dense(first)
+
+
+def _called_from_python() -> bool:
+    """Whether the operator was called by Python code, not by C++ at the bottom of autograd's thread."""
+    try:
+        sys._getframe(_OUR_FRAMES)
+    except ValueError:
+        return False
+    return True

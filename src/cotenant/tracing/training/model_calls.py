@@ -1,0 +1,81 @@
+"""Whether statements run a model: by the names of what they call, and what the names stand for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from cotenant.tracing import script_location
+from cotenant.tracing.training import later_training
+from cotenant.tracing.training.loop_counters import value_of
+
+_DEEP = 3  # functions of the script that call each other
+_ITSELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module that give it back
+
+
+def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether they call a module, copy one, or run a backward pass, themselves or by the script's own functions."""
+    return any(_runs(each, names, depth) for statement in statements for each in _calls(statement))
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, ast.Call):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child)
+
+
+def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
+    word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if word == "backward" and isinstance(call.func, ast.Attribute):
+        return True
+    if word == "deepcopy":
+        return any(isinstance(value_of(each, names), torch.nn.Module) for each in call.args)
+    called = value_of(_without_itself(call.func), names)
+    if isinstance(called, torch.nn.Module):
+        return True
+    if called is None and isinstance(call.func, ast.Attribute):
+        called = _method(value_of(call.func.value, names), word)
+    return depth < _DEEP and called is not None and _function_runs(called, call, names, depth)
+
+
+def _without_itself(called: ast.expr) -> ast.expr:
+    """`model` of `model.eval()`."""
+    while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in _ITSELF:
+        called = called.func.value
+    return called
+
+
+def _method(owner: Any, name: str) -> Any:
+    """A method by the class, which runs nothing; modules' own methods are no passes."""
+    found = inspect.getattr_static(type(owner), name, None) if owner is not None else None
+    return MethodType(found, owner) if isinstance(found, FunctionType) else None
+
+
+def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
+    given = [value_of(each, names) for each in call.args]
+    if isinstance(called, MethodType):
+        given.insert(0, called.__self__)
+        called = called.__func__
+    if not isinstance(called, FunctionType):
+        return False
+    function = inspect.unwrap(called)
+    if not isinstance(function, FunctionType) or not script_location.is_user_file(function.__code__.co_filename):
+        return False
+    code = function.__code__
+    known = dict(function.__globals__)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            known[name] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    known.update(zip(code.co_varnames[: code.co_argcount], given, strict=False))
+    known.update({each.arg: value_of(each.value, names) for each in call.keywords if each.arg})
+    return runs_model(later_training.code_body(code), known, depth + 1)
