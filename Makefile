@@ -30,7 +30,8 @@ format: setup ## rewrite the code in the house style
 	$(BIN)/ruff format
 
 bench: setup ## every benchmark in its quick form
-	@set -e; for each in $$(grep -l -- --quick benchmarks/*.py); do echo "== $$each"; $(BIN)/python $$each --quick; done
+	@set -e; for name in $$(grep -rl --include=*.py -- --quick benchmarks | grep -v /_lib/ | sort | sed 's,/,.,g; s,\.py$$,,'); do \
+		echo "== $$name"; $(BIN)/python -m $$name --quick; done
 
 docs: setup ## check the documentation: links, commands, code
 	@$(BIN)/python -m pytest tests/unit/test_docs.py

@@ -1,4 +1,4 @@
-"""`benchmarks/compare_measured.py` over a campaign whose figures are the estimate's own, and then are not."""
+"""`benchmarks/estimator/compare_measured.py` over a campaign whose figures are the estimate's own, and then are not."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ for _ in range(9):
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("compare_measured")
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("benchmarks.estimator.compare_measured")
 
 
 def entries(events, *, skip=(), extra=None):

@@ -4,7 +4,7 @@ Split conformal prediction on our own errors: `data/margins.json` holds, for eac
 were above the estimate or its interval, on a scale that follows what is uncertain. A quantile of them covers a further
 job of that family with the probability asked for, whatever the distribution, if it is drawn like those measured.
 Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; decision 0011. The file is made by
-`benchmarks/margins.py`.
+`benchmarks/estimator/margins.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 On 18 runs of the AEGIS study (three traces, six policies, A100-40GB) this explains the mean power within 2.5 W (rms;
 worst 5.2 W), where a line in SM activity misses by 12.7 W: an A100 that has any kernel to run clocks up and draws most
-of what it ever will, however few SMs are busy. `benchmarks/energy.py` fits it again and shows what energies come out.
+of what it ever will, however few SMs are busy. `benchmarks/simulator/energy.py` fits it again and shows what energies come out.
 """
 
 from __future__ import annotations

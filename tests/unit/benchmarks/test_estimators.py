@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("estimators")
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("benchmarks.estimator.ranking")
 
 
 def a_job(script="resnet50.py", measured=100, fake=None):

@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+ROOT = Path(__file__).parents[3]
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
 def modules():
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(ROOT))
     try:
-        yield importlib.import_module("ground_truth_scores"), importlib.import_module("ground_truth_rows")
+        yield (
+            importlib.import_module("benchmarks.estimator.ground_truth_scores"),
+            importlib.import_module("benchmarks.estimator.ground_truth_rows"),
+        )
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(ROOT))
 
 
 @pytest.fixture
 def truth(modules):
-    return importlib.import_module("ground_truth")
+    return importlib.import_module("benchmarks.estimator.ground_truth")
 
 
 @pytest.fixture
@@ -122,7 +125,7 @@ def test_every_job_script_exists(tables):
         "xmem_lm.py",
         "peft_row.py",
     }
-    assert scripts == {each.name for each in (BENCHMARKS / "jobs").glob("*.py")} - {"architecture.py"}
+    assert scripts == {each.name for each in (ROOT / "jobs").glob("*.py")} - {"architecture.py"}
 
 
 def test_read_counts_what_it_leaves_out(tables, tmp_path):

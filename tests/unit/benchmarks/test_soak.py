@@ -26,6 +26,6 @@ def placed(at_s, *, gpus=1, promised=8, sharing="time-sliced"):
     ],
 )
 def test_wait_for_room(monkeypatch, later, rooms, wait_s):
-    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
-    soak = importlib.import_module("soak")
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])
+    soak = importlib.import_module("benchmarks.daemon.soak")
     assert soak.wait_for_room_s(ENDED, later, rooms) == wait_s

@@ -81,7 +81,9 @@ def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
         notifier.tell(each, os.getuid(), MESSAGE)
     assert over.wait(60)
     notifier.close()
-    assert sorted(each.fields["why"] for each in caplog.records) == [str(each) for each in range(2 * notifier_module.THREADS)]
+    assert sorted(each.fields["why"] for each in caplog.records) == [
+        str(each) for each in range(2 * notifier_module.THREADS)
+    ]
 
 
 def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):

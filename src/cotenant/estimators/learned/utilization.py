@@ -43,7 +43,7 @@ def with_utilization(estimate: Estimate, recorded: MemoryTrace, features: Featur
     """`estimate` with SMACT and SMOCC, where they can be told: on GPUs like that of the data, for what does not attend.
 
     Policies then expect them of a job that nobody has seen yet. Networks beyond the ranges of the data are told too:
-    nearly all real ones are, and memory alone says less of them (`benchmarks/gpumemnet.py --part busy`).
+    nearly all real ones are, and memory alone says less of them (`benchmarks/estimator/gpumemnet.py --part busy`).
     """
     if not gpu.name.startswith(_LIKE_IT) or ":" in gpu.name:
         return estimate

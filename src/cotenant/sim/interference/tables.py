@@ -79,7 +79,7 @@ def measured(family: str) -> Mapping[tuple[str, str], float]:
 
 @functools.cache
 def fits() -> Mapping[str, KernelFit]:
-    """The fits of `benchmarks/interference.py --write`, by kind of GPU."""
+    """The fits of `benchmarks/simulator/interference.py --write`, by kind of GPU."""
     told = json.loads(FITS_PATH.read_text())
     return {family: KernelFit.from_json(each) for family, each in told["fits"].items()}
 

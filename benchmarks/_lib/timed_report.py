@@ -1,0 +1,28 @@
+"""What benchmarks of time have in common: `--quick`, `--write`, and what their result says of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from collections.abc import Callable
+
+from benchmarks._lib.results import commit, keep, today, version
+
+
+def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[str]]) -> int:
+    """Print the lines of `measure`, which is told whether to be quick; with `--write`, keep them. The exit code."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small job, once")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    lines = measure(args.quick)
+    machine = f"{os.cpu_count()} cores, load {load:.1f} before; torch {version('torch')}"
+    report = "\n".join([f"{machine}, Python {platform.python_version()}.", "", *lines])
+    print(report)
+    if args.write:
+        repeat = f"python benchmarks/{name}.py{' --quick' if args.quick else ''} --write"
+        head = f"# {title}, {today()}\n\nCommit {commit()}. Repeat with `{repeat}`."
+        keep(name, f"{head}\n{report}")
+    return 0

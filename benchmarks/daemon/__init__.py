@@ -1,0 +1,1 @@
+"""Throughput, recovery and endurance of the daemon."""

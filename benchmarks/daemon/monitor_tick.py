@@ -1,0 +1,219 @@
+"""Processor time of one look at the GPUs: reading them, telling whose processes are there, and adding up.
+
+    python -m benchmarks.daemon.monitor_tick [--gpus 8] [--jobs 4] [--ticks 300] [--quick] [--write]
+
+Two backends: NVML over a driver that does not exist (what Python does; a driver's own time is not in it), and the
+simulated server, whose cards are files. On each GPU are so many jobs, each with a file that tells its steps; under NVML
+all are processes of their own. What counts is the processor time of the thread, so other work on the machine hardly
+matters. A tick a second that takes 10 ms is 1 % of a core; the goal is 5 ms for 8 GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks._lib.results import keep, today
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from cotenant import gpus
+from cotenant.core.events import AttemptPlaced, JobSubmitted, ServerSampled
+from cotenant.core.job import JobSpec
+from cotenant.core.placement import Placement
+from cotenant.core.ports import AttemptRef, GpuBackend
+from cotenant.core.units import GiB
+from cotenant.daemon.monitoring.monitor import Monitor
+from cotenant.daemon.monitoring.progress_files import ProgressFiles
+from cotenant.engines.attempt_dir import AttemptDir
+from cotenant.engines.local import LocalEngine, _WatchedAttempt
+from cotenant.gpus.timeseries import GpuTimeSeries
+from cotenant.scheduling import policies
+from cotenant.scheduling.manager import Manager
+from cotenant.simserver.backend import SimulatedServer
+from fake_pynvml import MIB, FakeDriver, FakeGpu
+
+PARTS = ("read the GPUs", "whose processes, and their steps", "keep the past", "add up, in the manager", "all")
+
+
+class TimedBackend:
+    """A backend, and how long its thread worked for the last sample."""
+
+    def __init__(self, backend: GpuBackend) -> None:
+        self._backend = backend
+        self.name = backend.name
+        self.spent_s = 0.0
+        self.inventory = backend.inventory
+        self.close = backend.close
+
+    def sample(self, at_s: float) -> Mapping[str, object]:
+        """As the backend's."""
+        before_s = time.thread_time()
+        found = self._backend.sample(at_s)
+        self.spent_s = time.thread_time() - before_s
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=4, help="on each GPU")
+    parser.add_argument("--ticks", type=int, default=300)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    args = parser.parse_args()
+    ticks = 30 if args.quick else args.ticks
+    rows = []
+    for name, make in (("nvml, no driver", nvml), ("simulated", simulated)):
+        with tempfile.TemporaryDirectory(prefix="cotenant-tick-") as folder, processes(args.gpus * args.jobs) as pids:
+            rows += measured(name, make, Path(folder), pids, args.gpus, args.jobs, ticks)
+    text = "\n".join(
+        [
+            f"# One look at {args.gpus} GPUs with {args.jobs} jobs each, {today()}",
+            "",
+            f"Python {platform.python_version()}; no GPU. Milliseconds of processor time, over {ticks} ticks.",
+            "The goal is 5 ms for all of it. Repeat with `python -m benchmarks.daemon.monitor_tick --write`.",
+            "",
+            "| backend | part | median | 95 % | most |",
+            "| --- | --- | ---: | ---: | ---: |",
+            *rows,
+            "",
+        ]
+    )
+    print(text)
+    if args.write:
+        keep("monitor_tick", text)
+    return 0
+
+
+@contextmanager
+def processes(count: int) -> Iterator[list[int]]:
+    """So many processes that do nothing."""
+    started = [
+        subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL) for _ in range(count)
+    ]
+    try:
+        yield [each.pid for each in started]
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+def nvml(_: Path, pids: list[int], count: int, each: int) -> tuple[GpuBackend, Callable[[int], None]]:
+    """NVML with performance monitoring and SM times; what makes them new before a tick."""
+    cards = [
+        FakeGpu(
+            uuid=f"GPU-{i}",
+            gpm=(50.0, 20.0, 30.0),
+            processes=[(pid, 1024 * MIB) for pid in pids[i * each : (i + 1) * each]],
+        )
+        for i in range(count)
+    ]
+    sys.modules["pynvml"] = FakeDriver(*cards)  # type: ignore[assignment]
+
+    def renew(tick: int) -> None:
+        for card in cards:
+            card.sm_samples = [(pid, 1_000_000 * (tick + 1), 20) for pid, _ in card.processes]
+            card.energy_mj += 300_000
+
+    return gpus.create("nvml"), renew
+
+
+def simulated(folder: Path, _: list[int], count: int, each: int) -> tuple[GpuBackend, Callable[[int], None]]:
+    """Cards in files, with processes that this one attaches under the names of the others."""
+    server = SimulatedServer.create(folder / "server", f"{count}xA100-40GB")
+    for index in range(count):
+        for _ in range(each):
+            server.attach(str(index), context_bytes=GiB).set_activity(smact=0.3, utilization=0.5)
+    return gpus.create("simulated", simulated_dir=folder / "server"), lambda _: None
+
+
+def measured(
+    name: str, make: Callable[..., tuple[GpuBackend, Callable[[int], None]]], folder: Path, pids: list[int],
+    count: int, each: int, ticks: int,
+) -> list[str]:  # fmt: skip
+    """A line of the table for each part."""
+    plain, renew = make(folder, pids, count, each)
+    backend = TimedBackend(plain)
+    inventory = backend.inventory()
+    refs = {pid: AttemptRef(job_id=i + 1, attempt=1) for i, pid in enumerate(pids)}
+    engine = LocalEngine(folder / "state")
+    files = ProgressFiles(folder / "progress")
+    paths = [files.make(ref.job_id, os.geteuid()) for ref in refs.values()]
+    # As if the engine had started them; on the simulated server all are this process.
+    for pid, ref in refs.items() if name != "simulated" else [(os.getsid(0), AttemptRef(job_id=1, attempt=1))]:
+        folder_of = AttemptDir(folder, ref)
+        engine._watched[ref] = _WatchedAttempt(folder=folder_of, runner_pid=pid, runner=None, descriptor=-1)
+    clock = iter(range(1, 10**9))
+    monitor = Monitor(
+        backend,  # type: ignore[arg-type]
+        engine,
+        tick_s=1.0,
+        now=lambda: float(next(clock)),
+        emit=lambda _: None,
+        rate=files.rate,
+    )
+    manager, past = a_manager([gpu.uuid for gpu in inventory], each), GpuTimeSeries(folder / "past.jsonl")
+    spent: dict[str, list[float]] = {part: [] for part in PARTS}
+    for tick in range(ticks + 5):
+        renew(tick)
+        for path in paths:
+            if path is not None:
+                path.write_text(f"{10 * tick} {tick}.0\n")
+        begin_s = time.thread_time()
+        event: ServerSampled = monitor.read()
+        read_s = time.thread_time()
+        past.add(event.samples)
+        kept_s = time.thread_time()
+        manager.handle(event)
+        end_s = time.thread_time()
+        if tick >= 5:
+            times = (
+                backend.spent_s,
+                read_s - begin_s - backend.spent_s,
+                kept_s - read_s,
+                end_s - kept_s,
+                end_s - begin_s,
+            )
+            for part, seconds in zip(PARTS, times, strict=True):
+                spent[part].append(1000 * seconds)
+    backend.close()
+    engine.close()
+    return [
+        f"| {name} | {part} | {statistics.median(values):.2f} | {sorted(values)[int(0.95 * len(values))]:.2f} | "
+        f"{max(values):.2f} |"
+        for part, values in spent.items()
+    ]
+
+
+def a_manager(uuids: list[str], each: int) -> Manager:
+    """One with so many jobs on each GPU."""
+    manager = Manager(policies.create("most-memory", {}))
+    for index in range(len(uuids) * each):
+        job_id, uuid = index + 1, uuids[index // each]
+        spec = JobSpec(
+            command=("python", f"{job_id}.py"),
+            workdir="/",
+            env={},
+            user="ann",
+            uid=1000,
+            name="job",
+            declared_bytes=GiB,
+        )
+        place = Placement(job_id=job_id, gpu_uuids=(uuid,), sharing="time-sliced", promised_bytes=GiB)
+        manager.handle(JobSubmitted(at_s=0.0, cause="", job_id=job_id, spec=spec))
+        manager.handle(AttemptPlaced(at_s=0.0, cause="", job_id=job_id, attempt=1, placement=place))
+    return manager
+
+
+if __name__ == "__main__":
+    sys.exit(main())

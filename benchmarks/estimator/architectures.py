@@ -1,0 +1,124 @@
+"""Which architectures can be traced: two training steps of each of torchvision's, timm's and transformers'.
+
+    python -m benchmarks.estimator.architectures [--quick] [--write] [--every N] [--library NAME]
+
+`--every N` takes each N-th model. A model that fails is tried no second way; its message is in the result, the
+mistakes of our own batch (`jobs/architecture.py`) included. The batch is 2. What a trace costs is in
+`estimate_latency.py`, what it is worth in `estimates.py` and `ground_truth.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks._lib.results import commit, keep, today, version
+from cotenant.core.errors import TraceError
+from cotenant.core.trace import MemoryTrace
+from cotenant.tracing.process.forkserver_client import ForkServerClient
+from cotenant.tracing.process.program import Program
+from cotenant.tracing.process.trace_script import trace_script
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = "benchmarks/estimator/jobs/architecture.py"
+LIBRARIES = ("torchvision", "timm", "transformers")
+QUICK = {"torchvision": ["resnet18"], "timm": ["test_vit"], "transformers": ["BertForMaskedLM"]}
+CARD = {"name": "H200", "total_bytes": 141 << 30, "capability": (9, 0), "sm_count": 132, "count": 1}
+TIMEOUT_S = 120.0
+QUANTIZED = "quantized_"
+
+
+def names(library: str) -> list[str]:
+    """All architectures of an installed library, as `jobs/architecture.py` knows them."""
+    if importlib.util.find_spec(library) is None:
+        return []
+    if library == "transformers":
+        return _of_transformers()
+    _let_torchvision_import()
+    if library == "timm":
+        import timm
+
+        return list(timm.list_models())
+    from torchvision import models
+
+    return [each for each in models.list_models() if not each.startswith(QUANTIZED)]
+
+
+def _of_transformers() -> list[str]:
+    """Classes that its tables of models name, without the bare models where there is one with a head."""
+    from transformers.models.auto import modeling_auto
+
+    tables = [each for name, each in vars(modeling_auto).items() if re.fullmatch(r"MODEL_FOR_.*_MAPPING_NAMES", name)]
+    found = {
+        kind for table in tables for each in table.values() for kind in ([each] if isinstance(each, str) else each)
+    }
+    return sorted(found)
+
+
+def _let_torchvision_import() -> None:
+    """A CUDA build of it beside a CPU build of torch imports where its operators are declared."""
+    if "torchvision" in sys.modules:
+        return
+    from cotenant.tracing.operators import torchvision_ops
+
+    spec = importlib.util.find_spec("torchvision")
+    torchvision_ops.load_or_declare(Path(spec.origin).parent if spec is not None and spec.origin else None)
+
+
+def traces(library: str, chosen: list[str]) -> Iterator[tuple[str, MemoryTrace | TraceError]]:
+    """Each name with its trace, or with why there is none."""
+    with ForkServerClient() as warm:
+        for name in chosen:
+            program = Program(python=sys.executable, kind="script", target=JOB, args=(library, name))
+            where = {"workdir": str(ROOT), "env": dict(os.environ), "timeout_s": TIMEOUT_S}
+            try:
+                yield name, trace_script(program, card=CARD, steps=2, warm=warm, **where)  # type: ignore[arg-type]
+            except TraceError as error:
+                yield name, error
+
+
+def measure(library: str, chosen: list[str]) -> tuple[str, list[str]]:
+    """A row of the table, and a line for each model that was not traced to its end."""
+    counted: Counter[str] = Counter()
+    lines = []
+    for name, found in traces(library, chosen):
+        kind = found.kind if isinstance(found, TraceError) else "partial" if found.partial else "traced"
+        counted[kind] += 1
+        if kind != "traced":
+            why = found.message if isinstance(found, TraceError) else found.warnings[-1]
+            lines.append(f"- {library} `{name}`: {kind}: {why}")
+        print(library, name, kind, file=sys.stderr, flush=True)
+    others = ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items()) if kind != "traced") or "none"
+    row = f"| {library} {version(library)} | {len(chosen)} | {counted['traced']} | {others} |"
+    return row, lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one model of each library")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th model")
+    parser.add_argument("--library", choices=LIBRARIES, action="append", help="this one only; may be repeated")
+    args = parser.parse_args()
+    rows, failed = [], []
+    for library in args.library or LIBRARIES:
+        row, lines = measure(library, QUICK[library] if args.quick else names(library)[:: args.every])
+        rows.append(row)
+        failed += lines
+    table = ["| library | models | traced | not traced |", "| --- | ---: | ---: | --- |", *rows]
+    report = "\n".join([f"torch {version('torch')}.", "", *table, "", *failed])
+    print(report)
+    if args.write:
+        repeat = " ".join(["python -m benchmarks.estimator.architectures", *sys.argv[1:]])
+        keep("architectures", f"# Architectures, {today()}\n\nCommit {commit()}. Repeat with `{repeat}`.\n{report}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Draws measured against estimated bytes, one picture for each set. Needs matplotlib (`pip install cotenant[plots]`).
+
+    python -m benchmarks.estimator.error_plots --dumps FOLDER [--out FOLDER]
+
+The numbers are those of `ground_truth.py --dump FOLDER/SET.jsonl`; `all_estimates.py` makes them and then calls this.
+Bars go up to the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._lib.results import RESULTS
+from cotenant.core.units import GiB
+from cotenant.estimators.plot import new_figure
+
+ROOT = Path(__file__).resolve().parents[2]
+FAMILY_COLORS = {
+    "no convolutions": "#4e79a7",
+    "known convolutions": "#59a14f",
+    "guessed convolutions": "#e15759",
+}
+
+
+def read_dump(path: Path) -> list[dict[str, Any]]:
+    """The rows of a dump that have an estimate and did not run out of memory."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [each for each in rows if each["problem"] is None and not each["measured_oom"]]
+
+
+def points(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float, float]]]:
+    """(Measured, estimated, bound) of each row in GiB, by family, with what the set counts beside reserved bytes."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for each in rows:
+        estimated = each["reserved_bytes"] + each["outside_bytes"]
+        told = (each["measured_bytes"], estimated, estimated + each["margin_bytes"])
+        found.setdefault(each["family"], []).append((told[0] / GiB, told[1] / GiB, told[2] / GiB))
+    return found
+
+
+def draw(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One picture; the file's ending chooses the format."""
+    figure = new_figure(path)
+    figure.set_size_inches(7, 6.5)
+    axes = figure.add_subplot()
+    found = points(rows)
+    most = max((max(each) for told in found.values() for each in told), default=1.0)
+    axes.plot([0, most], [0, most], color="#999999", linewidth=0.8)
+    for family, told in sorted(found.items()):
+        measured, estimated, bounds = zip(*told, strict=True)
+        color = FAMILY_COLORS.get(family, "#333333")
+        axes.vlines(measured, estimated, bounds, color=color, alpha=0.25, linewidth=1.2)
+        axes.scatter(measured, estimated, s=9, color=color, label=f"{family} ({len(told)})")
+    axes.set_xlabel("measured, GiB")
+    axes.set_ylabel("estimated, and up to the bound, GiB")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dumps", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    for dump in sorted(args.dumps.glob("*.jsonl")):
+        path = args.out / f"errors_{dump.stem}.svg"
+        draw(path, f"{dump.stem}: measured against estimated", read_dump(dump))
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

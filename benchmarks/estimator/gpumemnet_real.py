@@ -1,0 +1,190 @@
+"""Parts `real` and `busy` of `gpumemnet.py`: training scripts that no model was trained on."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+from functools import cache
+from pathlib import Path
+
+from benchmarks._lib.results import RESULTS
+from benchmarks.estimator.gpumemnet_plots import RealJob, draw_all
+from cotenant.core.errors import UsageError
+from cotenant.core.units import MiB
+from cotenant.demo.accuracy import percentile, signed_error
+from cotenant.demo.examples import find_examples
+from cotenant.demo.published import MeasuredScript, measured_scripts
+from cotenant.estimators.api import explain
+from cotenant.estimators.compare import compare_estimators
+from cotenant.estimators.learned.utilization import utilization_of
+from cotenant.estimators.trace_features import features_of
+from cotenant.estimators.traced import TracedResult
+from cotenant.gpu_specs import gpu_spec
+from cotenant.scheduling.prediction.interference import ASSUMED_SMACT, expected_smact
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = "A100-40GB"
+REAL = ("traced", "hybrid", "gpumemnet-mlp", "gpumemnet-sequence", "extra-trees", "boosting")
+PUBLISHED_NAMES = {
+    "gpumemnet_mib": "gpumemnet, published",
+    "horus_mib": "horus, published",
+    "faketensor_mib": "faketensor, published",
+}
+
+
+def real(args: argparse.Namespace) -> list[str]:
+    jobs = real_jobs(args)
+    columns = (*REAL, *PUBLISHED_NAMES.values())
+    lines = [
+        "Run 2025-09 on an A100-SXM4-40GB; no model saw these jobs. Ours are from one trace of the example in this",
+        "repository that repeats a job; the last jobs have none, so for them there is only what was published.",
+        "Signed errors; of a class, of its upper edge, as the publication has it.",
+        "",
+        f"| job | measured MiB | {' | '.join(columns)} |",
+        "| --- | ---: |" + " ---: |" * len(columns),
+    ]
+    errors: dict[str, list[float]] = {}
+    for job in jobs:
+        found = {name: signed_error(told, job.measured_bytes) for name, told in job.reported_bytes.items()}
+        cells = [f"{found[name]:+.1%}" if name in found else "" for name in columns]
+        lines.append(f"| {job.title} | {job.measured_bytes // MiB} | {' | '.join(cells)} |")
+        for name, error in found.items():
+            errors.setdefault(name, []).append(error)
+    lines += ["", "| absolute error | jobs | median | mean | P95 | max | too low |", "| --- |" + " ---: |" * 6]
+    for name in (each for each in columns if each in errors):
+        sizes = [abs(each) for each in errors[name]]
+        numbers = (percentile(sizes, 0.5), sum(sizes) / len(sizes), percentile(sizes, 0.95), max(sizes))
+        low = sum(each < 0 for each in errors[name])
+        lines.append(f"| {name} | {len(sizes)} | {' | '.join(f'{each:.1%}' for each in numbers)} | {low} |")
+    if args.write:
+        files = draw_all(RESULTS, jobs)
+        lines += ["", *(f"![{each.stem.replace('_', ' ')}]({each.name})" for each in files)]
+    return lines
+
+
+def real_jobs(args: argparse.Namespace) -> list[RealJob]:
+    """Jobs that an example repeats, and then those of the publication that none does."""
+    published = published_estimates(args.data / "paper_results.csv")
+    found = []
+    scripts = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
+    for job in list(scripts)[: 3 if args.quick else None]:
+        _, told = published.pop(published_key(job), (0, {}))
+        estimates = estimates_of(job) | told
+        print(job.title, file=sys.stderr, flush=True)
+        found.append(RealJob(title=job.title, measured_bytes=job.measured_bytes, reported_bytes=estimates))
+    for (model, batch), (measured_bytes, told) in {} if args.quick else published.items():
+        title = f"{model} --batch-size {batch} (no example)"
+        found.append(RealJob(title=title, measured_bytes=measured_bytes, reported_bytes=told))
+    return found
+
+
+def estimates_of(job: MeasuredScript) -> dict[str, float]:
+    """Device bytes by our estimators, from one trace of the example."""
+    traced = trace_of(job)
+    found = compare_estimators(traced, gpu_spec(GPU), (job.script, *job.args))
+    return {each.name: each.estimate.device_bytes for each in found if each.estimate is not None and each.name in REAL}
+
+
+@cache
+def trace_of(job: MeasuredScript) -> TracedResult:
+    """Of the example that repeats a job."""
+    return explain(find_examples() / job.script, job.args, gpu=GPU)
+
+
+_NAMES = {
+    "mobilenetV2": "mobilenet_v2",
+    "efficientnet": "efficientnet_b0",
+    "inception": "inception_v3",
+    "Xception": "xception",
+    "BERT_base": "bert_mlm base",
+    "BERT_large": "bert_mlm large",
+}
+
+
+def published_key(job: MeasuredScript) -> tuple[str, str]:
+    """Model and batch size of a job, as `published_estimates` has them."""
+    size = job.args[job.args.index("--size") + 1] if "--size" in job.args else ""
+    return f"{job.script.removesuffix('.py')} {size}".strip(), job.args[-1]
+
+
+def published_estimates(path: Path) -> dict[tuple[str, str], tuple[int, dict[str, float]]]:
+    """Measured bytes and what the publication has for its models, by example and batch size; the later table."""
+    found = {}
+    for row in csv.DictReader(path.read_text("utf-8").splitlines()):
+        if not row["table"].startswith("later"):
+            continue
+        columns = PUBLISHED_NAMES.items()
+        told = {name: float(row[column]) * MiB for column, name in columns if row[column]}
+        key = (_NAMES.get(row["model"], row["model"]), row["batch"])
+        found[key] = (round(float(row["actual_mib"])) * MiB, told)
+    return found
+
+
+# -- how busy they are ------------------------------------------------------------------------------------------------
+
+_MODELS = {"efficientnet_b0": "efficientnet", "mobilenet_v2": "mobilenet", "mobilenetv3_small_100": "mobilenet"}
+_MODELS |= {"inception_v3": "inception"}
+
+
+def busy(args: argparse.Namespace) -> list[str]:
+    """SMACT of the same scripts: learned from random networks, guessed from memory, and measured."""
+    path = args.data.parent / "carma" / "aegis" / "workload_profiles_a100.csv"
+    if not path.is_file():
+        return [f"skipped: no `{path.name}` beside the published sets"]
+    jobs = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
+    lines = [
+        "Measured: solo runs of AEGIS, CARMA's successor, on one A100-40GB, mean over the run; two runs are averaged.",
+        "Learned: by the shipped models, which saw only random networks; beyond: outside of what those had. By memory:",
+        "what policies expect of a job that nobody has seen, by two numbers fitted to these runs among others.",
+        f"One number: {ASSUMED_SMACT:.2f} for all.",
+        "",
+        "| job | measured SMACT | learned | by memory | measured SMOCC | learned |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    names = ("learned SMACT", "learned SMACT, beyond", "SMACT by memory", "one number", "learned SMOCC")
+    misses: dict[str, list[float]] = {name: [] for name in names}
+    for job in list(jobs)[: 3 if args.quick else None]:
+        smact, smocc = measured_activity(path, job)
+        told = trace_of(job)
+        by_memory = expected_smact(told.estimate.bound_bytes)
+        try:
+            found = utilization_of(told.trace, features_of(told.trace, (job.script, *job.args)))
+        except UsageError:
+            lines.append(f"| {job.title} | {smact:.2f} | not told | {by_memory:.2f} | {smocc:.2f} | not told |")
+            continue
+        misses["SMACT by memory"].append(abs(by_memory - smact))
+        misses["one number"].append(abs(ASSUMED_SMACT - smact))
+        misses["learned SMACT"].append(abs(found.smact - smact))
+        if found.warnings:
+            misses["learned SMACT, beyond"].append(abs(found.smact - smact))
+        misses["learned SMOCC"].append(abs(found.smocc - smocc))
+        mark = " (beyond)" if found.warnings else ""
+        cells = f"{smact:.2f} | {found.smact:.2f}{mark} | {by_memory:.2f} | {smocc:.2f} | {found.smocc:.2f}"
+        lines.append(f"| {job.title} | {cells} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    lines += ["", "| mean absolute error | jobs | mean | most |", "| --- | ---: | ---: | ---: |"]
+    told_of = [(name, found) for name, found in misses.items() if found]
+    lines += [f"| {name} | {len(found)} | {statistics.mean(found):.3f} | {max(found):.3f} |" for name, found in told_of]
+    return lines
+
+
+def measured_activity(path: Path, job: MeasuredScript) -> tuple[float, float]:
+    """SMACT and SMOCC of a job, the mean of its runs.
+
+    Raises:
+        ValueError: it was not run.
+    """
+    script = job.script.removesuffix(".py")
+    batch = job.args[-1]
+    if script == "bert_mlm":
+        start = f"bert_{job.args[job.args.index('--size') + 1]}_wiki_bs{batch}"
+    else:
+        model = job.args[job.args.index("--model") + 1] if script == "cifar" else script
+        start = f"{_MODELS.get(model, model)}_{'cifar100' if script == 'cifar' else 'imagenet'}_bs{batch}"
+    rows = csv.DictReader(path.read_text("utf-8").splitlines())
+    runs = [row for row in rows if row["spec"] == start or row["spec"].startswith(f"{start}_")]
+    if not runs:
+        raise ValueError(f"no run of `{job.title}` (`{start}`) in {path}")
+    return tuple(statistics.mean(float(row[name]) for row in runs) for name in ("smact_mean", "smocc_mean"))  # type: ignore[return-value]

@@ -1,0 +1,259 @@
+"""The traced estimator against published measurements of jobs that small scripts rebuild.
+
+    python -m benchmarks.estimator.ground_truth --set mlp [--rows N] [--seed S] [--quick] [--write] [--traces FOLDER]
+
+Sets: `mlp`, `cnn`, `transformer` (networks of GPUMemNet's generator), `timm` (models of timm), all by nvidia-smi on an
+A100-40GB in 2024; `xmem` (torchvision networks and language models on two small cards and an A100). The jobs are in
+`benchmarks/jobs`; `ground_truth_rows.py` says which rows are left out, and why.
+
+Where a set counts the whole device, one constant stands for the CUDA context and the libraries: what the first rows of
+the sample leave beside our reserved bytes, most often or in the median. Those rows are not scored. Rows with batch norm
+have a constant of their own in the set of CNNs: that stack loads whole libraries, and it needs one more. Beside our
+numbers stand two rules: 16 bytes a parameter and the same constant, and the mean of the scored rows.
+
+xMem's language models were measured with transformers 4.51.3, and other versions allocate otherwise. Install it aside
+and name the folder:
+
+    pip install --no-deps --target FOLDER transformers==4.51.3 'tokenizers==0.21.*' 'huggingface_hub==0.30.*'
+    pip install --no-deps --target FOLDER requests urllib3 charset_normalizer idna
+    python -m benchmarks.estimator.ground_truth --set xmem --pythonpath FOLDER
+
+With `--traces FOLDER` traces are kept there and used again: another rule of the estimator is then a replay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._lib.results import commit, keep, today, version
+from benchmarks.estimator.ground_truth_rows import GROUPS, Group, Row, read
+from benchmarks.estimator.ground_truth_scores import Result, constants, report_lines, split
+from cotenant.core.errors import CotenantError
+from cotenant.core.trace import MemoryTrace
+from cotenant.estimators.margin import family_of
+from cotenant.estimators.traced import TracedEstimator, fake_gpu_of
+from cotenant.gpu_specs import gpu_spec
+from cotenant.tracing.process import serialization
+from cotenant.tracing.process.trace_function import trace_function
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = ROOT / "benchmarks" / "estimator" / "jobs"
+DATA = ROOT.parent / "shared" / "data"
+FITTED_ROWS = 20
+QUICK_ROWS = 12
+QUICK_FITTED_ROWS = 3
+TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How rows are estimated.
+
+    Attributes:
+        steps: optimizer steps to trace.
+        traces: folder of kept traces, or None.
+    """
+
+    steps: int
+    traces: Path | None
+
+
+# -- estimating ---------------------------------------------------------------------------------------------------
+
+
+def preload(imports: Sequence[str], folders: Sequence[str]) -> None:
+    """Load libraries once in a worker, before it forks a process for each row."""
+    sys.path[:0] = list(folders)
+    import torch
+    import torch._dynamo  # 0.7 s that the first fake tensor of each forked process would spend
+
+    if "torchvision" in imports:
+        # A CUDA build of torchvision beside a CPU build of torch wants these to exist.
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            if not torch._C._jit_get_schemas_for_operator(f"torchvision::{name}"):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        preload.keep = library  # type: ignore[attr-defined]
+    for name in imports:
+        importlib.import_module(name)
+
+
+def run_script(path: str, args: Sequence[str]) -> None:
+    """Run a job script in this process, silently, then leave it as a script does."""
+    import runpy
+
+    sys.argv = [path, *args]
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - the process ends with it
+    runpy.run_path(path, run_name="__main__")
+    raise SystemExit(0)
+
+
+def recorded(row: Row, options: Options) -> MemoryTrace:
+    """The trace of a row's job, kept or new."""
+    kept = None
+    if options.traces is not None:
+        key = json.dumps([(JOBS / row.script).read_text(), row.args, row.gpu, options.steps])
+        kept = options.traces / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        if kept.exists():
+            return serialization.trace_from_dict(json.loads(kept.read_text()))
+    job = functools.partial(run_script, str(JOBS / row.script), row.args)
+    trace = trace_function(job, card=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
+    if kept is not None:
+        serialization.save(kept, serialization.trace_to_dict(trace))
+    return trace
+
+
+def estimate_row(row: Row, options: Options) -> Result:
+    """An estimate for one row; a job that cannot be traced is told, not raised."""
+    began_s = time.perf_counter()
+    try:
+        trace = recorded(row, options)
+        found = TracedEstimator(torch_version=row.torch).on(trace, gpu_spec(row.gpu)).estimate
+    except CotenantError as error:
+        return Result(row=row, problem=error.message, elapsed_s=time.perf_counter() - began_s)
+    problem = "; ".join(found.warnings) if found.partial else None
+    return Result(
+        row=row,
+        reserved_bytes=found.peak_reserved_bytes,
+        allocated_bytes=found.peak_allocated_bytes or 0,
+        margin_bytes=found.margin_bytes,
+        parameter_bytes=parameter_bytes(trace),
+        family=family_of(trace, gpu_spec(row.gpu)),
+        oom=any(each.startswith("does not fit") for each in found.warnings),
+        problem=problem,
+        elapsed_s=time.perf_counter() - began_s,
+    )
+
+
+def parameter_bytes(trace: MemoryTrace) -> int:
+    """Bytes of all parameters: of storages, so that shared ones count once."""
+    return sum(event.bytes for event in trace.events if event.action == "alloc" and event.category == "parameter")
+
+
+def estimate_rows(
+    rows: Sequence[Row], options: Options, imports: Sequence[str], folders: Sequence[str], workers: int
+) -> Iterator[Result]:
+    """Results in the order of `rows`, from several workers that each fork a process for each row."""
+    with ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=preload, initargs=(imports, folders)
+    ) as pool:
+        yield from pool.map(functools.partial(estimate_row, options=options), rows)
+
+
+# -- the program --------------------------------------------------------------------------------------------------
+
+
+def sample(rows: Sequence[Row], count: int | None, seed: int) -> list[Row]:
+    """`count` rows in a random order, all of them by default."""
+    shuffled = list(rows)
+    random.Random(seed).shuffle(shuffled)
+    return shuffled[:count]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", choices=[*GROUPS], required=True, dest="group")
+    parser.add_argument("--rows", type=int, help="rows to score; default: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="rows whose title holds this text")
+    parser.add_argument("--steps", type=int, default=3, help="optimizer steps to trace")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
+    parser.add_argument("--traces", type=Path, help="folder to keep traces in")
+    parser.add_argument("--pythonpath", default="", help="folders that the jobs import from first")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--dump", type=Path, help="file for every row's numbers, as JSON lines")
+    args = parser.parse_args()
+
+    group = GROUPS[args.group]
+    if not (args.data / group.file).is_file():
+        print(f"skipped: no published measurements at `{args.data / group.file}`; say --data FOLDER")
+        return 0
+    absent = [name for name in group.imports if importlib.util.find_spec(name) is None]
+    if absent:
+        print(f"skipped: this set needs {', '.join(absent)}, not installed here")
+        return 0
+    rows, left_out = read(group, args.data)
+    rows = [each for each in rows if args.only in each.title]
+    fitted_rows = QUICK_FITTED_ROWS if args.quick else FITTED_ROWS
+    wanted = QUICK_ROWS if args.quick else args.rows
+    count = wanted + fitted_rows if wanted is not None and group.outside_bytes is None else wanted
+    rows = sample(rows, count, args.seed)
+    if args.traces:
+        args.traces.mkdir(parents=True, exist_ok=True)
+    options = Options(steps=args.steps, traces=args.traces)
+    results = []
+    folders = [each for each in args.pythonpath.split(os.pathsep) if each]
+    for number, each in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
+        told = each.problem or f"{each.elapsed_s:.1f} s"
+        print(f"[{number}/{len(rows)}] {each.row.title}: {told}", file=sys.stderr, flush=True)
+        results.append(each)
+    report = "\n".join(report_lines(group, results, left_out, fitted_rows))
+    print(report)
+    if args.dump:
+        fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
+        outside = constants(group, fitted, results)
+        lines = [json.dumps(as_json(each, outside[each.row.loads])) for each in scored]
+        args.dump.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if args.write:
+        write(group, report, args)
+    return 0
+
+
+def as_json(result: Result, outside_bytes: int) -> dict[str, object]:
+    """A row's numbers; `outside_bytes`: what the set counts beside reserved bytes."""
+    row = result.row
+    return {
+        "title": row.title,
+        "args": row.args,
+        "gpu": row.gpu,
+        "measured_bytes": row.measured_bytes,
+        "measured_oom": row.measured_oom,
+        "reserved_bytes": result.reserved_bytes,
+        "allocated_bytes": result.allocated_bytes,
+        "outside_bytes": outside_bytes,
+        "margin_bytes": result.margin_bytes,
+        "parameter_bytes": result.parameter_bytes,
+        "family": result.family,
+        "oom": result.oom,
+        "problem": result.problem,
+    }
+
+
+def write(group: Group, report: str, args: argparse.Namespace) -> None:
+    """Keep the report, with what is needed to repeat it."""
+    options = [f"--rows {args.rows}"] if args.rows is not None else []
+    options += [
+        f"--seed {args.seed}",
+        *(["--quick"] if args.quick else []),
+        *(["--pythonpath FOLDER"] if args.pythonpath else []),
+    ]
+    libraries = dict.fromkeys(("torch", "torchvision", "timm", "transformers", *group.imports))
+    head = [
+        f"# Estimates against `{group.file}`, {today()}",
+        "",
+        f"Commit {commit()}; {'; '.join(f'{name} {version(name)}' for name in libraries)}; no GPU.",
+        f"Repeat with `python -m benchmarks.estimator.ground_truth --set {group.name} {' '.join(options)}`.",
+        *(["Jobs imported from FOLDER first: transformers there is not the version above."] if args.pythonpath else []),
+        *(["Some traces were kept from a run of another commit; seconds count those as read."] if args.traces else []),
+        "",
+    ]
+    keep(f"ground_truth_{group.name}", "\n".join([*head, report]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+"""Two training steps of one architecture of torchvision, timm or transformers, with random weights and a small batch.
+
+    python benchmarks/estimator/jobs/architecture.py torchvision resnet18
+    python benchmarks/estimator/jobs/architecture.py transformers BertForMaskedLM
+
+A model of transformers has two layers of each kind that its configuration lists, or two; its other sizes are its
+configuration's own, and `NEEDED` says what has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+CLASSES = 10
+LENGTH = 32
+LAYERS = frozenset(
+    (
+        *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "depth"),
+        *("num_encoder_layers", "num_decoder_layers", "encoder_num_layers", "decoder_num_layers", "num_blocks"),
+        *("encoder_num_hidden_layers", "decoder_num_hidden_layers", "l_layers", "x_layers", "r_layers"),
+    )
+)
+"""What configurations call how deep a model is."""
+FIRST = frozenset(("first_k_dense_replace",))
+"""What else counts layers, beside names with `layers` in them."""
+PRETRAINED = frozenset(("use_pretrained_backbone",))
+"""What asks for weights of others, which cannot be downloaded here."""
+_DECODER = {"model_type": "bert", "num_hidden_layers": 2, "is_decoder": True, "add_cross_attention": True}
+_STARTS = {"decoder_start_token_id": 1, "pad_token_id": 0}
+NEEDED: dict[str, dict[str, Any]] = {
+    "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11]},
+    "ChameleonConfig": {"vocabulary_map": {"<image>": 8711}},
+    "Dots1Config": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "Emu3Config": {"vocabulary_map": {"<image>": 151_646}},
+    "EncoderDecoderConfig": {
+        "encoder": {"model_type": "bert", "num_hidden_layers": 2},
+        "decoder": _DECODER,
+        **_STARTS,
+    },
+    "EsmConfig": {"vocab_size": 33, "mask_token_id": 32, "pad_token_id": 1},
+    "GPTNeoConfig": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "GraniteMoeHybridConfig": {"layer_types": ["mamba", "attention"] * 16},
+    "HieraConfig": {"decoder_hidden_size": 512, "decoder_depth": 8, "decoder_num_heads": 16},
+    "MllamaTextConfig": {"rope_scaling": {"rope_type": "default"}},
+    "NemotronConfig": {"num_key_value_heads": 8},
+    "Phi4MultimodalConfig": {"vision_config": {}, "audio_config": {}},
+    "ReformerModelWithLMHead": {"is_decoder": True},
+    "SpeechEncoderDecoderConfig": {
+        "encoder": {"model_type": "wav2vec2", "num_hidden_layers": 2},
+        "decoder": _DECODER,
+        **_STARTS,
+    },
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "TimmBackboneConfig": {"backbone": "resnet18"},
+    "TimmWrapperForImageClassification": {"architecture": "resnet18"},
+    "TimmWrapperModel": {"architecture": "resnet18"},
+    "VisionEncoderDecoderConfig": {
+        "encoder": {"model_type": "vit", "num_hidden_layers": 2},
+        "decoder": _DECODER,
+        **_STARTS,
+    },
+    "Wav2Vec2BertConfig": {"vocab_size": 32},
+    "Wav2Vec2ConformerConfig": {"vocab_size": 32},
+}
+"""What a class of configurations, or of models, has no default for, and does not work without."""
+KINDS = 6
+"""Most kinds of layers that a list may tell; one with more tells a number for each layer."""
+Loss = Callable[[], torch.Tensor]
+
+
+def of_torchvision(name: str, batch: int) -> tuple[nn.Module, Loss]:
+    """Of any of its packages, by what the model asks for."""
+    from torchvision import models
+
+    package = models.get_model_builder(name).__module__
+    flow, detects = "optical_flow" in package, "detection" in package
+    model = models.get_model(name, **({} if flow else {"num_classes": CLASSES, "weights": None}))
+    kind = package.split(".")[2]
+    size = {"video": (3, 16, 224, 224), "optical_flow": (3, 128, 128), "detection": (3, 320, 320)}.get(
+        kind, (3, 299, 299) if "inception" in name else (3, 224, 224)
+    )
+    images = torch.rand(batch, *size)
+    if flow:
+        return model, lambda: sum(each.abs().mean() for each in model(images.cuda(), images.cuda()))
+    if detects:
+        return model, lambda: sum(model(list(images.cuda()), [_objects() for _ in images]).values())
+    return model, lambda: _classified(model(images.cuda()))
+
+
+def _objects() -> dict[str, torch.Tensor]:
+    boxes = torch.tensor([[10.0, 10.0, 60.0, 60.0], [20.0, 20.0, 90.0, 80.0]])
+    masks, points = torch.zeros(2, 320, 320, dtype=torch.uint8), torch.ones(2, 17, 3)
+    found = {"boxes": boxes, "labels": torch.ones(2, dtype=torch.long), "masks": masks, "keypoints": points}
+    return {name: each.cuda() for name, each in found.items()}
+
+
+def _classified(out: Any) -> torch.Tensor:
+    """Of one result or several: pictures get one class, or one for each place."""
+    if isinstance(out, torch.Tensor):
+        return functional.cross_entropy(out, torch.zeros(out.shape[:1] + out.shape[2:], dtype=torch.long).cuda())
+    several = out.values() if isinstance(out, dict) else out
+    return sum(_classified(each) for each in several if each is not None)
+
+
+def of_timm(name: str, batch: int) -> tuple[nn.Module, Loss]:
+    """At its own input size."""
+    import timm
+
+    model = timm.create_model(name, num_classes=CLASSES)
+    images = torch.rand(batch, *model.default_cfg["input_size"])
+    return model, lambda: _classified(model(images.cuda()))
+
+
+def of_transformers(name: str, batch: int) -> tuple[nn.Module, Loss]:
+    """By the class's name, with labels where it takes them."""
+    import transformers
+
+    kind = getattr(transformers, name)
+    config = _config(kind)
+    model = kind(config)
+    given = _batch(kind, config, batch)
+
+    def loss() -> torch.Tensor:
+        out = model(**_on_gpu(given))
+        found = getattr(out, "loss", None)
+        return sum(each.float().mean() for each in _trained(dict(out))) if found is None else found.mean()
+
+    return model, loss
+
+
+def _config(kind: Any) -> Any:
+    """A small configuration for models of this class, by what its configuration's class asks for."""
+    needed = {**NEEDED.get(kind.config_class.__name__, {}), **NEEDED.get(kind.__name__, {})}
+    plain = kind.config_class(**copy.deepcopy(needed))  # some take out of a part what they were given
+    config = kind.config_class(**{**copy.deepcopy(needed), **_shallow(plain)})
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0  # several rows cannot be classified without; no word of the batch is 0
+    return config
+
+
+def _shallow(plain: Any) -> dict[str, Any]:
+    """What makes a configuration like this one shallow: settings to give to its class.
+
+    Two layers of each kind that it lists stay, two at least, and all that it takes features from.
+    """
+    known = _settings(plain)
+    depths = {name: each for name, each in known.items() if name in LAYERS and type(each) is int and each > 2}
+    made: dict[str, Any] = {name: False for name in PRETRAINED if known.get(name)}
+    parts = {name: each for name, each in known.items() if type(each).__name__.endswith("Config")}
+    made.update({name: _part(each) for name, each in parts.items()})
+    if "head_dim" in plain.__dict__ and known.get("head_dim", 0) is None:  # some models cannot do without
+        made["head_dim"] = known["hidden_size"] // known["num_attention_heads"]
+    if not depths:
+        return made
+    deepest = max(depths.values())
+    lists = {name: each for name, each in known.items() if isinstance(each, (list, tuple)) and len(each) == deepest}
+    taken = [max(each) + 1 for name, each in known.items() if name.endswith("out_indices") and each]
+    kept = _kept(lists, deepest, max([2, *taken, *_reached(plain, known)]))
+    made.update({name: [each[at] for at in kept] for name, each in lists.items()})
+    for name, each in known.items():
+        if name in depths:
+            made[name] = min(each, len(kept))
+        elif type(each) is int and len(kept) < each <= deepest and ("layers" in name or name in FIRST):
+            made[name] = max(1, each * len(kept) // deepest)
+    return made
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """What its class and those it is derived from ask for by name, as it is set here; not what all of them have."""
+    asked = [
+        name
+        for base in type(config).__mro__
+        if "__init__" in vars(base) and base.__name__ not in ("PretrainedConfig", "PreTrainedConfig", "object")
+        for name, each in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if name != "self" and each.kind is not each.VAR_KEYWORD
+    ]
+    return {name: getattr(config, name) for name in asked if hasattr(config, name)}
+
+
+def _reached(plain: Any, known: dict[str, Any]) -> list[int]:
+    """How deep the first layer of each kind is, where a class makes the list of kinds itself and takes none."""
+    made = [getattr(plain, name, None) or [] for name in ("layers_block_type", "layer_types") if name not in known]
+    return [each.index(kind) + 1 for each in made for kind in set(each)]
+
+
+def _part(config: Any) -> dict[str, Any]:
+    """A part of another one, which may set it otherwise than its class does: all of it is said, its type, too."""
+    needed = NEEDED.get(type(config).__name__, {})
+    return {**_settings(config), **needed, **_shallow(config), "model_type": config.model_type}
+
+
+def _kept(lists: dict[str, Any], deepest: int, least: int) -> list[int]:
+    """Which layers stay where lists say for each what it is: the first two of each kind, then others in their order."""
+    kinds: dict[str, list[int]] = {}
+    for at in range(deepest):
+        kinds.setdefault(repr([each[at] for each in lists.values()]), []).append(at)
+    first = [at for found in kinds.values() for at in found[:2]] if 1 < len(kinds) <= KINDS else []
+    others = [at for at in range(deepest) if at not in first]
+    return sorted([*first, *others[: max(0, least - len(first))]])
+
+
+def _of(config: Any, *names: str, default: Any = None) -> Any:
+    """The first of these settings that it, or a part of it, has."""
+    parts = [each for each in vars(config).values() if type(each).__name__.endswith("Config")]
+    known = (getattr(part, name, None) for part in (config, *parts) for name in names)
+    return next((each for each in known if each is not None), default)
+
+
+def _batch(kind: Any, config: Any, batch: int) -> dict[str, Any]:
+    """Inputs by the name of the first one and those without which it cannot do, labels by the name of the class."""
+    accepted = inspect.signature(kind.forward).parameters
+    main, name = kind.main_input_name, kind.__name__
+    side = _of(config, "image_size", default=224)
+    height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    words = (torch.arange(batch * LENGTH) % 90 + 5).reshape(batch, LENGTH)
+    texts = torch.stack([words, words], 1) if "MultipleChoice" in name else words
+    made: dict[str, Any] = {
+        "input_ids": texts,
+        "attention_mask": torch.ones_like(texts),
+        "pixel_values": torch.rand(batch, _of(config, "num_channels", default=3), height, width),
+        "input_values": torch.randn(batch, 16_000),
+        "input_features": torch.randn(batch, _of(config, "num_mel_bins", default=80), 3000),
+        "labels": _labels(name, words, height, width),
+    }
+    required = {each for each, asked in accepted.items() if asked.default is asked.empty}
+    wanted = {*([main] if isinstance(main, str) else main), "labels", *required}
+    if main == "input_ids":
+        wanted.add("attention_mask")
+    if "decoder_input_ids" in accepted and "labels" not in accepted:
+        made["decoder_input_ids"] = words
+        wanted.add("decoder_input_ids")
+    return {each: made[each] for each in made if each in wanted and each in accepted}
+
+
+def _labels(name: str, words: torch.Tensor, height: int, width: int) -> Any:
+    if "Detection" in name:
+        boxes = torch.full((3, 4), 0.3)
+        return [{"class_labels": torch.ones(3, dtype=torch.long), "boxes": boxes} for _ in words]
+    if "SemanticSegmentation" in name:
+        return torch.zeros(len(words), height, width, dtype=torch.long)
+    if ("Classification" in name and "Token" not in name) or "MultipleChoice" in name:
+        return torch.zeros(len(words), dtype=torch.long)
+    return words.clone() if "CTC" not in name else words[:, :5] % 20 + 1
+
+
+def _on_gpu(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _on_gpu(each) for name, each in value.items()}
+    return [_on_gpu(each) for each in value] if isinstance(value, list) else value.cuda()
+
+
+def _trained(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value] if value.requires_grad else []
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [found for each in inner for found in _trained(each)]
+
+
+LIBRARIES = {"torchvision": of_torchvision, "timm": of_timm, "transformers": of_transformers}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", choices=sorted(LIBRARIES))
+    parser.add_argument("name")
+    parser.add_argument("--batch", type=int, default=2)
+    args = parser.parse_args()
+    model, loss = LIBRARIES[args.library](args.name, args.batch)
+    model.cuda().train()
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01, momentum=0.9)
+    for _ in range(2):
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()

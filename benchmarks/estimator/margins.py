@@ -1,0 +1,277 @@
+"""How far measured peaks are above our estimates, by family of jobs: what the bound of an estimate is made of.
+
+    python -m benchmarks.estimator.margins [--write] [--ship] [--quick] [--traces FOLDER] [--pythonpath FOLDER]
+
+The rows are those of `ground_truth.py`: a fixed sample of each set, of which the first rows fit the constant beside
+reserved bytes and are used for nothing else. Left out here: rows that ran out of memory, that only fit once the
+allocator gives back its cache, and those whose reading is doubtful. What is told of coverage comes from rows that took
+no part in the quantile (five folds). `--ship` writes the scores into the package, `data/margins.json`.
+
+The published scripts of 2025-09 (`estimates.py`) and the adapters of PEFT take no part at all: they are the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._lib.results import commit, keep, today
+from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample
+from benchmarks.estimator.ground_truth_rows import GROUPS, Row, read
+from benchmarks.estimator.ground_truth_scores import commonest
+from benchmarks.estimator.margin_scales import Guessed, scale_lines
+from cotenant.core.errors import CotenantError
+from cotenant.core.units import MiB
+from cotenant.estimators.margin import FAMILIES, above_bytes, family_of, quantile, scale_bytes, score_of
+from cotenant.estimators.traced import TracedEstimator
+from cotenant.gpu_specs import gpu_spec
+
+SHIPPED = ROOT / "src" / "cotenant" / "estimators" / "data" / "margins.json"
+SETS = {"mlp": 400, "transformer": None, "cnn": None, "timm": 120, "xmem": None}
+"""Rows to score, by set; None: all."""
+QUICK = {"mlp": 20, "cnn": 20}
+QUICK_FITTED_ROWS = 8
+COVERAGES = (0.9, 0.95, 0.98, 0.99)
+FOLDS = 5
+CONTEXT_BYTES = 524 * MiB
+"""Beside reserved bytes where a set does not count it: of an A100 (CARMA), to make a margin a share of what is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A row, and how far its peak is from the estimate.
+
+    Attributes:
+        above_bytes: of the measured peak over the estimate; below 0 where that is too high.
+        spread_bytes: of the upper end of the estimate's interval over the estimate.
+        split_bytes: as of `Interval`.
+        scale_bytes: what the family's scores are counted in.
+        device_bytes: the estimate, context included.
+    """
+
+    group: str
+    title: str
+    family: str
+    reserved_bytes: int
+    above_bytes: int
+    spread_bytes: int
+    split_bytes: int
+    scale_bytes: int
+    device_bytes: int
+
+    @property
+    def score(self) -> float:
+        return score_of(self.family, self.above_bytes, self.spread_bytes, self.scale_bytes)
+
+    def margin_bytes(self, score: float) -> float:
+        """The margin where the family's quantile is `score`."""
+        return max(0.0, above_bytes(self.family, score, self.spread_bytes, self.scale_bytes))
+
+    def is_covered(self, score: float) -> bool:
+        """Whether that margin is enough."""
+        return self.above_bytes <= self.margin_bytes(score)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A row and its replays on a card without end; `problem`: why there is none, or why it is of no use here."""
+
+    row: Row
+    problem: str = ""
+    family: str = ""
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
+    spread_bytes: int = 0
+    split_bytes: int = 0
+
+
+def replay_row(row: Row, options: Options) -> Replayed:
+    """One row; a job that cannot be traced is told, not raised."""
+    if row.measured_oom:
+        return Replayed(row=row, problem="ran out of memory")
+    gpu = gpu_spec(row.gpu)
+    try:
+        trace = recorded(row, options)
+    except CotenantError as error:
+        return Replayed(row=row, problem=error.message)
+    found = TracedEstimator(torch_version=row.torch).on(trace, gpu)
+    if trace.partial or found.replay.retries or found.fit.verdict == "no":
+        return Replayed(row=row, problem="partial" if trace.partial else "fits only just, if at all")
+    return Replayed(
+        row=row,
+        family=family_of(trace, gpu),
+        reserved_bytes=found.replay.peak_reserved_bytes,
+        allocated_bytes=found.replay.peak_allocated_bytes,
+        spread_bytes=found.spread_bytes,
+        split_bytes=found.reserved_range.split_bytes,
+    )
+
+
+def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespace) -> Iterator[Replayed]:
+    """The first `fitted` rows, if the set has a constant to fit, and `count` more."""
+    group = GROUPS[name]
+    rows, _ = read(group, args.data)
+    more = fitted if group.outside_bytes is None else 0
+    rows = sample(rows, None if count is None else count + more, seed=0)
+    options = Options(steps=3, traces=args.traces / name if args.traces else None)
+    if options.traces:
+        options.traces.mkdir(parents=True, exist_ok=True)
+    folders = [each for each in args.pythonpath.split(os.pathsep) if each and name == "xmem"]
+    with ProcessPoolExecutor(
+        args.workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=preload,
+        initargs=(group.imports, folders),
+    ) as pool:
+        yield from pool.map(functools.partial(replay_row, options=options), rows)
+
+
+def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]:
+    """Scores of the rows behind the fitted ones."""
+    group = GROUPS[name]
+    done = [each for each in found if not each.problem]
+    outside: dict[str, int] = {"": group.outside_bytes or 0}
+    if group.outside_bytes is None:
+        left: dict[str, list[int]] = {}
+        for each in done[:fitted]:
+            if not each.row.doubt:
+                left.setdefault(each.row.loads, []).append(each.row.measured_bytes - each.reserved_bytes)
+        outside = {loads: commonest(values) for loads, values in left.items()}
+        done = done[fitted:]
+    usual = statistics.median_low(outside.values())
+    scored = []
+    for each in done:
+        if each.row.doubt:
+            continue
+        beside = outside.get(each.row.loads, usual)
+        scored.append(
+            Scored(
+                group=name,
+                title=each.row.title,
+                family=each.family,
+                reserved_bytes=each.reserved_bytes,
+                above_bytes=each.row.measured_bytes - beside - each.reserved_bytes,
+                spread_bytes=each.spread_bytes,
+                split_bytes=each.split_bytes,
+                scale_bytes=scale_bytes(each.family, each.reserved_bytes, each.allocated_bytes, each.split_bytes),
+                device_bytes=each.reserved_bytes + max(beside, CONTEXT_BYTES),
+            )
+        )
+    return scored
+
+
+def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, bool, float]]:
+    """(Row, covered, margin as a share of the estimate), by the quantile of the other folds of the row's family.
+
+    Without the only row of a family, of which no other could tell.
+    """
+    found = []
+    for family in FAMILIES:
+        mixed = [each for each in rows if each.family == family]
+        random.Random(0).shuffle(mixed)
+        for fold in range(FOLDS):
+            scores = sorted(each.score for i, each in enumerate(mixed) if i % FOLDS != fold)
+            if not scores:
+                continue
+            score, _ = quantile(scores, coverage)
+            for each in mixed[fold::FOLDS]:
+                found.append((each, each.is_covered(score), each.margin_bytes(score) / each.device_bytes))
+    return found
+
+
+def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
+    """What coverage costs, family by family and set by set."""
+    lines = [f"Left out: {count} rows: {why}." for why, count in left_out.most_common()]
+    for title, parts in (("family", FAMILIES), ("set", tuple(SETS))):
+        lines += ["", f"By {title}, on rows that took no part in the quantile:", ""]
+        head = " | ".join(f"{each:.0%}: above the bound | mean margin" for each in COVERAGES)
+        lines += [f"| {title} | rows | {head} |", "| --- |" + " ---: |" * (1 + 2 * len(COVERAGES))]
+        for part in (*parts, "all"):
+            cells = list(_cells(rows, title, part))
+            if cells:
+                lines.append(f"| {part} | " + " | ".join(cells) + " |")
+    guessed = (each for each in rows if each.family == FAMILIES[2])
+    lines += scale_lines([Guessed(**{name: getattr(each, name) for name in Guessed.__slots__}) for each in guessed])
+    lines += ["", "The rows that are farthest above their estimate, in units of their family:", ""]
+    lines += ["| row | family | score |", "| --- | --- | ---: |"]
+    for family in FAMILIES:
+        worst = sorted((each for each in rows if each.family == family), key=lambda each: -each.score)
+        lines += [f"| {each.group}: {each.title} | {family} | {each.score:.3f} |" for each in worst[:5]]
+    return lines
+
+
+def _cells(rows: Sequence[Scored], title: str, part: str) -> Iterator[str]:
+    key: Callable[[Scored], str] = (lambda each: each.family) if title == "family" else (lambda each: each.group)
+    for coverage in COVERAGES:
+        told = [judged for judged in out_of_fold(rows, coverage) if part in ("all", key(judged[0]))]
+        if not told:
+            return
+        if coverage == COVERAGES[0]:
+            yield str(len(told))
+        missed = sum(not covered for _, covered, _ in told)
+        yield f"{missed} ({missed / len(told):.1%})"
+        yield f"{statistics.fmean(margin for _, _, margin in told):.1%}"
+
+
+def shipped(rows: Sequence[Scored]) -> dict[str, object]:
+    """What the package holds: the scores in ten-thousandths, ascending, and where they come from."""
+    families = {}
+    for family in FAMILIES:
+        mine = [each for each in rows if each.family == family]
+        families[family] = {
+            "rows": dict(sorted(Counter(each.group for each in mine).items())),
+            "scores": sorted(round(10_000 * each.score) for each in mine),
+        }
+    return {
+        "source": "benchmarks/estimator/margins.py --ship; sets as in benchmarks/estimator/ground_truth_rows.py, sampled with seed 0",
+        "families": families,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--ship", action="store_true", help="write the scores into the package")
+    parser.add_argument("--quick", action="store_true", help="a few rows of two sets")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
+    parser.add_argument("--traces", type=Path, help="folder to keep traces in, one folder for each set")
+    parser.add_argument("--pythonpath", default="", help="folder of transformers 4.51.3, for xMem's language models")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    if not args.data.is_dir():
+        print(f"skipped: no published measurements at `{args.data}`; say --data FOLDER")
+        return 0
+    rows: list[Scored] = []
+    left_out: Counter[str] = Counter()
+    fitted = QUICK_FITTED_ROWS if args.quick else FITTED_ROWS
+    for name, count in (QUICK if args.quick else SETS).items():
+        found = list(replay_set(name, count, fitted, args))
+        scored = score_set(name, found, fitted)
+        left_out.update(each.problem[:70] for each in found if each.problem)
+        left_out.update(each.row.doubt for each in found if each.row.doubt)
+        print(f"{name}: {len(scored)} rows", file=sys.stderr, flush=True)
+        rows += scored
+    report = "\n".join(report_lines(rows, left_out))
+    print(report)
+    if args.ship:
+        SHIPPED.write_text(json.dumps(shipped(rows)) + "\n", encoding="utf-8")
+    if args.write:
+        repeat = "python -m benchmarks.estimator.margins --write --pythonpath FOLDER"
+        head = f"# What a bound costs, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
+        keep("margins", f"{head}\n\n{report}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Estimates of the example scripts against published measurements of the same jobs.
+
+    python -m benchmarks.estimator.published_scripts [--quick] [--write] [--data FOLDER]
+
+Each row is a job of `realworld_measured.csv`, run 2025-09 (whole-device peak by nvidia-smi on an A100-SXM4-40GB).
+Beside ours stand two baselines: what FakeTensor told in the publication, and four times the bytes of the parameters,
+the usual rule of thumb for Adam in fp32 (weights, gradients, two states: 16 bytes a parameter).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks._lib.results import commit, keep, today, version
+from cotenant.core.units import MiB
+from cotenant.demo.accuracy import ErrorSummary, percentile, signed_error, summarize_errors
+from cotenant.demo.examples import ScriptEstimate, estimate_scripts, find_examples
+from cotenant.demo.published import MeasuredScript, measured_scripts
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data" / "gpumemnet"
+GPU = "A100-40GB"
+QUICK = (
+    "bert_mlm --size base --batch-size 32",
+    "mobilenet_v2 --batch-size 32",
+    "cifar --model resnet18 --batch-size 32",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} jobs instead of all")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of realworld_measured.csv")
+    args = parser.parse_args()
+
+    table = args.data / "realworld_measured.csv"
+    if not table.is_file():
+        print(f"skipped: no published measurements at `{table}`; say --data FOLDER")
+        return 0
+    jobs = [job for job in measured_scripts(table) if not args.quick or job.title in QUICK]
+    results = measure(jobs)
+    report = "\n".join([*table_lines(results), "", *summary_lines(results)])
+    print("\n" + report)
+    if args.write:
+        write(report, quick=args.quick)
+    return int(any(each.problem for each in results))
+
+
+def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
+    """An estimate for every job; one that was measured twice is estimated once."""
+    distinct = list({job.title: job for job in jobs}.values())
+    found = {}
+    for number, each in enumerate(estimate_scripts(distinct, find_examples(), gpu=GPU), start=1):
+        told = each.problem or f"{each.elapsed_s:.1f} s"
+        print(f"[{number}/{len(distinct)}] {each.measured.title}: {told}", file=sys.stderr, flush=True)
+        found[each.measured.title] = each
+    return [
+        ScriptEstimate(
+            measured=job,
+            estimate=found[job.title].estimate,
+            problem=found[job.title].problem,
+            elapsed_s=found[job.title].elapsed_s,
+        )
+        for job in jobs
+    ]
+
+
+def rule_of_thumb_bytes(result: ScriptEstimate) -> int | None:
+    """Four copies of the parameters, as the trace counted them."""
+    parameters = result.estimate.breakdown_bytes.get("parameter") if result.estimate else None
+    return 4 * parameters if parameters else None
+
+
+def table_lines(results: Sequence[ScriptEstimate]) -> list[str]:
+    lines = [
+        "| job | measured MiB | estimated MiB | error | bound MiB | FakeTensor | 4 x parameters | seconds |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in results:
+        measured = each.measured.measured_bytes
+        if each.estimate is None:
+            lines.append(
+                f"| {each.measured.title} | {measured // MiB} | {each.problem} | | | | | {each.elapsed_s:.1f} |"
+            )
+            continue
+        cells = (
+            each.measured.title,
+            str(measured // MiB),
+            str(round(each.estimate.device_bytes / MiB)),
+            percent(each.error),
+            str(round(each.estimate.bound_bytes / MiB)) + (" (too low)" if each.exceeds_bound else ""),
+            percent(error_of(each.measured.faketensor_bytes, measured)),
+            percent(error_of(rule_of_thumb_bytes(each), measured)),
+            f"{each.elapsed_s:.1f}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
+    done = [each for each in results if each.estimate is not None]
+    ours = [each.error for each in done if each.error is not None]
+    fake = [error_of(each.measured.faketensor_bytes, each.measured.measured_bytes) for each in done]
+    rule = [error_of(rule_of_thumb_bytes(each), each.measured.measured_bytes) for each in done]
+    lines = [
+        "| absolute relative error | rows | median | mean | P95 | max | too low |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        summary_line("cotenant", ours),
+        summary_line("FakeTensor, as published", [each for each in fake if each is not None]),
+        summary_line("4 x parameters", [each for each in rule if each is not None]),
+    ]
+    if done:
+        times = [each.elapsed_s for each in done]
+        low = sum(each.exceeds_bound for each in done)
+        margin = sum(each.estimate.margin_bytes / each.estimate.device_bytes for each in done if each.estimate) / len(
+            done
+        )
+        lines += [
+            "",
+            f"Measured peak above the bound: {low} of {len(done)}; mean margin {margin:.1%}.",
+            f"Seconds an estimate, cold, one after another: median {percentile(times, 0.5):.1f}, max {max(times):.1f}.",
+        ]
+    failed = [each.measured.title for each in results if each.estimate is None]
+    return [*lines, *([f"No estimate for: {', '.join(failed)}."] if failed else [])]
+
+
+def summary_line(title: str, errors: Sequence[float]) -> str:
+    summary: ErrorSummary | None = summarize_errors(errors)
+    if summary is None:
+        return f"| {title} | 0 | | | | | |"
+    numbers = (summary.median, summary.mean, summary.p95, summary.worst)
+    return f"| {title} | {summary.count} | " + " | ".join(f"{each:.1%}" for each in numbers) + f" | {summary.low} |"
+
+
+def error_of(estimated_bytes: int | None, measured_bytes: int) -> float | None:
+    return None if estimated_bytes is None else signed_error(estimated_bytes, measured_bytes)
+
+
+def percent(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1%}"
+
+
+def write(report: str, *, quick: bool) -> None:
+    """Keep the report, with what is needed to repeat it."""
+    versions = "; ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
+    repeat = f"python -m benchmarks.estimator.published_scripts{' --quick' if quick else ''} --write"
+    head = [
+        f"# Estimates against published measurements, {today()}",
+        "",
+        f"Commit {commit()}; Python {platform.python_version()}; {versions}.",
+        f"{os.cpu_count()} cores, no GPU; estimated for {GPU}. Repeat with `{repeat}`; there is no seed to set.",
+        "Measured: GPUMemNet and CARMA, run 2025-09, nvidia-smi on an A100-SXM4-40GB; library versions there unknown.",
+        "",
+    ]
+    keep("estimates", "\n".join([*head, report]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""How long it takes to read a summary of a model, over the published summaries and over the layers of a module.
+
+    python -m benchmarks.estimator.summaries [--quick] [--write] [--data FOLDER]
+
+The published files are those of GPUMemNet and CARMA (torchsummary, torchinfo, modelsummary). Beside ours stand the
+parsers' times as GPUMemNet's authors give them, on their machine: 0.99 ms for a CNN and 1.77 ms for GPT-2 XL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._lib.results import keep, today
+from cotenant.core.errors import SummaryError
+from cotenant.learn.model_summaries.summary import parse_summary
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data" / "gpumemnet" / "summaries"
+SHOWN = {
+    "gpumemnet/efficientnet_32.txt": "0.99",
+    "gpumemnet/gpt2_xl_bs2_sl512.txt": "1.77",
+    "gpumemnet/resnet50_32.txt": "",
+    "carma/maskrcnn.txt": "",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One file: `problem` where it is no summary."""
+
+    name: str
+    kib: float
+    format: str
+    layers: int
+    median_ms: float
+    problem: str = ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="20 repeats instead of 300")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the summaries")
+    args = parser.parse_args()
+    paths = sorted(args.data.glob("*/*.txt"))
+    if not paths:
+        print(f"skipped: no published summaries at `{args.data}`; say --data FOLDER")
+        return 0
+    repeats = 20 if args.quick else 300
+    report = "\n".join(report_lines([read(path, args.data, repeats) for path in paths]))
+    print(report)
+    if args.write:
+        write(report, repeats, quick=args.quick)
+    return 0
+
+
+def read(path: Path, folder: Path, repeats: int) -> Timed:
+    text = path.read_text(encoding="utf-8")
+    name = str(path.relative_to(folder))
+    try:
+        found = parse_summary(text, name)
+    except SummaryError as error:
+        return Timed(name=name, kib=len(text) / 1024, format="", layers=0, median_ms=0.0, problem=error.reason)
+    took = median_ms(lambda: parse_summary(text, name), repeats)
+    return Timed(name=name, kib=len(text) / 1024, format=found.format, layers=len(found.layers), median_ms=took)
+
+
+def median_ms(call: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1000
+
+
+def report_lines(results: Sequence[Timed]) -> list[str]:
+    read_ones = [each for each in results if not each.problem]
+    lines = [
+        "| file | KiB | format | layers | ms, median | ms, GPUMemNet's parser |",
+        "| --- | ---: | --- | ---: | ---: | ---: |",
+    ]
+    for each in read_ones:
+        if each.name in SHOWN:
+            cells = (each.name, f"{each.kib:.0f}", each.format, str(each.layers), f"{each.median_ms:.2f}")
+            lines.append("| " + " | ".join((*cells, SHOWN[each.name])) + " |")
+    lines += ["", "| format | files | ms, median of files | ms, slowest |", "| --- | ---: | ---: | ---: |"]
+    for form in sorted({each.format for each in read_ones}):
+        times = [each.median_ms for each in read_ones if each.format == form]
+        lines.append(f"| {form} | {len(times)} | {statistics.median(times):.2f} | {max(times):.2f} |")
+    refused = [each for each in results if each.problem]
+    lines += ["", f"{len(read_ones)} of {len(results)} files are summaries and were read."]
+    if refused:
+        lines.append(f"{len(refused)} are logs of training and were refused: `{refused[0].problem}`.")
+    return lines
+
+
+def write(report: str, repeats: int, *, quick: bool) -> None:
+    repeat = f"python -m benchmarks.estimator.summaries{' --quick' if quick else ''} --write"
+    head = [
+        f"# Reading summaries of models, {today()}",
+        "",
+        f"Python {platform.python_version()}, {os.cpu_count()} cores shared with other work, one thread.",
+        f"Median of {repeats} readings of each file. Repeat with `{repeat}`; there is no seed to set.",
+        "Published times: `overheads.csv` of the same data, on their machine.",
+        "",
+    ]
+    keep("summaries", "\n".join([*head, report]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The evaluation of the thesis' chapter 6, and of AEGIS, simulated: our figures beside the published ones.
+
+    python -m benchmarks.reproductions.chapter6 [--quick] [--write] [--seeds 5] [--report FOLDER]
+
+Each row is one policy on one trace, over several seeds of the launch delays; in brackets the least and the most.
+Published are single runs: thesis, tables 6.3 to 6.6 and section 6.4 (4 x A100-40GB, MPS unless streams are named);
+AEGIS, its reports of 60 jobs on 3 x A100-40GB, of which it is not stated whether MPS ran. Its arrivals are not
+published, only their span and quantiles: ours are drawn to fit these. Energy is of `sim/power.py`. With `--write` each
+table has a picture: bars are ours, whiskers the seeds, diamonds the published figures. `--report` also writes an HTML
+page for each trace: utilization over time, makespan against slowdown, JCTs, bars per policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks._lib.results import RESULTS, keep, today, version
+from benchmarks.reproductions.chapter6_figures import Row, draw
+from cotenant.sim import cluster, traces
+from cotenant.sim.cluster import Cluster
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.evaluation import Experiment, evaluate
+from cotenant.sim.metrics import SimMetrics, metrics_of
+from cotenant.sim.report.page import write_report
+from cotenant.sim.simulate import simulate
+from cotenant.sim.trace import Trace
+
+NO_GATE = {"smact_limit": 1.0, "smocc_limit": 1.0, "drama_limit": 1.0}
+AS_BUILT = {"warmup_s": 90.0, "retries_block": True}
+LEAST = 0.001
+"""A limit that any job is above."""
+
+
+class Case(NamedTuple):
+    """One row: a name as published, our policy, what tells memory, and the published figures.
+
+    `ooms` is a count; the others are changes against exclusive: -0.30 is 30 % less. None: not published.
+    """
+
+    name: str
+    policy: str
+    options: Mapping[str, Any]
+    estimator: str
+    ooms: int | None = None
+    makespan: float | None = None
+    jct: float | None = None
+    energy: float | None = None
+
+
+def thesis(prefer: str, gib: float | None, smact: float | None, *, sharing: str = "mps") -> dict[str, Any]:
+    """Options of `carma` for a policy of the thesis.
+
+    Its gate is on SMACT alone, over a window of 90 s; while a job waits that ran out of memory, nobody else starts.
+    """
+    gate = NO_GATE if smact is None else {"smact_limit": smact, "smocc_limit": LEAST, "drama_limit": LEAST}
+    return {**gate, "prefer": prefer, "unknown_gib": gib, "headroom_gib": 0.0, "sharing": sharing, **AS_BUILT}
+
+
+MIX_90 = (
+    Case("exclusive", "exclusive", {}, "none", ooms=0),
+    Case("oracle MAGM, MPS", "carma", thesis("most-memory", None, None), "oracle", makespan=-0.3013),
+    Case("RR, no condition", "carma", thesis("round-robin", 0.0, None), "none", ooms=8),
+    Case("MAGM, no condition", "carma", thesis("most-memory", 0.0, None), "none", ooms=5),
+    Case("MAGM, SMACT <= 80 %", "carma", thesis("most-memory", 0.0, 0.80), "none", ooms=4),
+    Case("MAGM, 80 %, 2 GB free", "carma", thesis("most-memory", 2.0, 0.80), "none", ooms=2),
+    Case("MAGM, 80 %, 5 GB free", "carma", thesis("most-memory", 5.0, 0.80), "none", ooms=2),
+    Case("LUG, 80 %, 5 GB free", "carma", thesis("least-utilized", 5.0, 0.80), "none", ooms=2, makespan=-0.28),
+    Case("MAGM, 75 %, 5 GB free", "carma", thesis("most-memory", 5.0, 0.75), "none", ooms=1),
+    Case("MAGM, 85 %, 5 GB free", "carma", thesis("most-memory", 5.0, 0.85), "none", ooms=2),
+    Case("MAGM + Horus", "carma", thesis("most-memory", 0.0, None), "horus", ooms=1),
+    Case("MAGM + FakeTensor", "carma", thesis("most-memory", 0.0, None), "faketensor", ooms=0),
+    Case("MAGM + GPUMemNet", "carma", thesis("most-memory", 0.0, None), "gpumemnet", ooms=1, makespan=-0.25),
+    Case("MAGM, 80 % + Horus", "carma", thesis("most-memory", 0.0, 0.80), "horus", ooms=0),
+    Case("MAGM, 80 % + FakeTensor", "carma", thesis("most-memory", 0.0, 0.80), "faketensor", ooms=0),
+    Case("MAGM, 80 % + GPUMemNet", "carma", thesis("most-memory", 0.0, 0.80), "gpumemnet", ooms=0),
+    Case("marginal-gain, MPS (ours)", "marginal-gain", {"sharing": "mps"}, "oracle"),
+)
+HEAVY_60 = (
+    Case("exclusive", "exclusive", {}, "none", ooms=0, energy=0.0),
+    Case(
+        "RR, streams", "carma", thesis("round-robin", 0.0, None, sharing="time-sliced"), "none", ooms=9, energy=0.0466
+    ),
+    Case("RR, MPS", "carma", thesis("round-robin", 0.0, None), "none", ooms=6, energy=-0.1083),
+    Case("MAGM, 80 %, 2 GB free", "carma", thesis("most-memory", 2.0, 0.80), "none", ooms=4, energy=-0.1330),
+    Case("LUG, 80 %, 2 GB free", "carma", thesis("least-utilized", 2.0, 0.80), "none", ooms=4),
+    Case("MAGM, 80 % + Horus", "carma", thesis("most-memory", 0.0, 0.80), "horus", ooms=2, energy=-0.1252),
+    Case("MAGM, 80 % + FakeTensor", "carma", thesis("most-memory", 0.0, 0.80), "faketensor", ooms=3, energy=-0.0871),
+    Case("MAGM, 80 % + GPUMemNet", "carma", thesis("most-memory", 0.0, 0.80), "gpumemnet", ooms=1, energy=-0.1414),
+    Case("marginal-gain, MPS (ours)", "marginal-gain", {"sharing": "mps"}, "oracle"),
+)
+AEGIS_60 = (
+    Case("Exclusive", "exclusive", {}, "none", ooms=0),
+    Case("Horus", "horus", {}, "horus", makespan=-0.084, jct=-0.135, energy=-0.0209),
+    Case("Lucid", "lucid", {}, "oracle", makespan=-0.161, jct=-0.248, energy=-0.0588),
+    Case("AEGIS, no estimator", "aegis", {"unknown_gib": 0.0}, "none", makespan=-0.291, jct=-0.367, energy=-0.1438),
+    Case("AEGIS + Horus memory", "aegis", {}, "horus", makespan=-0.264, jct=-0.347, energy=-0.1229),
+    Case("AEGIS + FakeTensor", "aegis", {}, "faketensor", makespan=-0.219, jct=-0.323),
+    Case("AEGIS + GPUMemNet", "aegis", {}, "gpumemnet", makespan=-0.273, jct=-0.340),
+    Case("AEGIS + measured peak", "aegis", {}, "oracle", makespan=-0.267, jct=-0.366, energy=-0.1419),
+    Case("marginal-gain (ours)", "marginal-gain", {}, "oracle"),
+)
+COMPARED = ("makespan", "mean JCT", "energy", "OOMs")
+EXPERIMENTS = (
+    ("Thesis, 90 tasks (tables 6.3, 6.4)", "mix-90", "4xA100-40GB", MIX_90),
+    ("Thesis, 60 heavy tasks (tables 6.5, 6.6)", "heavy-60", "4xA100-40GB", HEAVY_60),
+    ("AEGIS, Philly, 60 jobs", "aegis-philly-60", "3xA100-40GB", AEGIS_60),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--report", type=Path, help="folder for HTML pages with the figures")
+    args = parser.parse_args()
+    seeds = range(1 if args.quick else args.seeds)
+    lines: list[str] = []
+    for title, name, gpus, cases in EXPERIMENTS:
+        trace = traces.load(name)
+        lines += [f"## {title}, {gpus.replace('x', ' x ', 1)}", ""]
+        pairs = "".join(f" {each} | published |" for each in COMPARED)
+        lines += [f"| policy |{pairs} slowdown |", "| --- " * 10 + "|"]
+        baseline = [run(trace, cluster.parse(gpus), cases[0], seed) for seed in seeds]
+        lines.append(absolute(baseline))
+        pictured = []
+        for case in cases[1:]:
+            found = [run(trace, cluster.parse(gpus), case, seed) for seed in seeds]
+            lines.append(row(case, found, baseline))
+            pictured.append(row_of_picture(case, found, baseline))
+            print(title, lines[-1], flush=True)
+        picture = f"chapter6_{name}.svg"
+        lines += ["", f"![The same as bars]({picture})", ""] if args.write else [""]
+        if args.write:
+            draw(RESULTS / picture, title, pictured)
+        if args.report:
+            args.report.mkdir(parents=True, exist_ok=True)
+            figures(name, gpus, args.report / f"{name}.html")
+    if args.write:
+        keep("chapter6", "\n".join([*heading(len(seeds)), *lines]))
+
+
+def heading(seeds: int) -> list[str]:
+    return [
+        "# Chapter 6 of the thesis, and AEGIS, simulated",
+        "",
+        f"{today()}, {platform.machine()}, {platform.python_version()}, cotenant {version('cotenant')}, {seeds} seeds.",
+        "Command: `python -m benchmarks.reproductions.chapter6 --write`.",
+        "",
+        *(__doc__ or "").split("\n\n")[2].splitlines(),
+        "",
+    ]
+
+
+def run(trace: Trace, gpus: Cluster, case: Case, seed: int) -> SimMetrics:
+    config = SimulationConfig(seed=seed)
+    # Published policies kept no history: what they knew of a job is what its GPU showed.
+    learn = None if case.policy in ("lucid", "horus", "marginal-gain") else False
+    return metrics_of(
+        simulate(trace, gpus, case.policy, options=case.options, estimator=case.estimator, config=config, learn=learn)
+    )
+
+
+def absolute(found: Sequence[SimMetrics]) -> str:
+    names = ("makespan_s", "jct_mean_s", "energy_j")
+    means = [statistics.mean(getattr(each, name) for each in found) for name in names]
+    shown = (f"{means[0] / 60:.0f} min", f"{means[1] / 60:.0f} min", f"{means[2] / 1e6:.1f} MJ")
+    cells = [cell for each in shown for cell in (each, "")] + ["0", "0", "1.00"]
+    return f"| exclusive | {' | '.join(cells)} |"
+
+
+def row(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> str:
+    cells = []
+    for name, published in (("makespan_s", case.makespan), ("jct_mean_s", case.jct), ("energy_j", case.energy)):
+        changes = [getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)]
+        cells.append(f"{statistics.mean(changes):+.1%} [{min(changes):+.0%}, {max(changes):+.0%}]")
+        cells.append("" if published is None else f"{published:+.1%}")
+    ooms = [each.ooms for each in found]
+    cells += [
+        f"{min(ooms)} to {max(ooms)}" if min(ooms) < max(ooms) else f"{ooms[0]}",
+        "" if case.ooms is None else str(case.ooms),
+    ]
+    cells.append(f"{statistics.mean(each.slowdown_mean for each in found):.2f}")
+    return f"| {case.name} | {' | '.join(cells)} |"
+
+
+def row_of_picture(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> Row:
+    """The same figures, as parts of exclusive."""
+    told: dict[str, tuple[float, float, float, float | None]] = {}
+    for title, name, published in (
+        ("Makespan, exclusive is 1", "makespan_s", case.makespan),
+        ("Mean JCT, exclusive is 1", "jct_mean_s", case.jct),
+        ("Energy, exclusive is 1", "energy_j", case.energy),
+    ):
+        parts = [getattr(a, name) / getattr(b, name) for a, b in zip(found, baseline, strict=True)]
+        told[title] = (min(parts), statistics.mean(parts), max(parts), None if published is None else 1 + published)
+    ooms = [each.ooms for each in found]
+    told["Out-of-memory failures"] = (min(ooms), statistics.mean(ooms), max(ooms), case.ooms)
+    return Row(case.name, told)
+
+
+def figures(name: str, gpus: str, path: Path) -> None:
+    setting = Experiment(trace=traces.load(name), cluster=cluster.parse(gpus), config=SimulationConfig(record=True))
+    names = ["exclusive", "horus", "lucid", "carma", "aegis", "most-memory", "marginal-gain"]
+    write_report(evaluate(setting, names, bootstrap=4), path)
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Decisions per second and quality of placement policies."""

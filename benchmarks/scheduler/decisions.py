@@ -1,0 +1,214 @@
+"""Decisions per second of the registered policies, beside a plain loop on the same servers in the same run.
+
+One decision is the next job's: it gets a GPU. `loop` is the least that could work, a scan of two arrays for the GPU
+with most free memory below a cap on activity, without reasons, checks or promises kept. `followed` is a policy at
+work: a job comes, the oldest of those that run leaves its GPU, and who waits is placed; with promises, gates and kinds
+of need kept up to date. `backlog` is the same with so many jobs waiting that find no place. `snapshot` is
+`Policy.decide` on whole snapshots, with a verdict per GPU for who waits; `manager` is a whole daemon step: event in,
+decision, state, command out. Seconds are of the processor, so that a busy machine counts less.
+
+Run: `python -m benchmarks.scheduler.decisions [--quick] [--policy NAME] [--seed N] [--write]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import random
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+
+from benchmarks._lib.results import commit, keep, today
+from cotenant.core.events import AttemptExited, JobSubmitted, Launch, ServerSampled
+from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, ServerSnapshot
+from cotenant.core.job import AttemptExit, Job, JobSpec, Queued
+from cotenant.core.units import GiB
+from cotenant.scheduling.manager import Manager, ManagerConfig
+from cotenant.scheduling.policies import create, options, policies
+
+CAP = 0.8
+GOALS = {4: (200_000, 500_000), 1_000: (150_000, 500_000), 10_000: (100_000, 300_000)}
+BACKLOG = 80_000
+
+
+def a_server(count: int, rng: random.Random) -> ServerSnapshot:
+    gpus = []
+    for index in range(count):
+        gpu = Gpu(uuid=f"GPU-{index}", index=index, name="A100-40GB", memory_total_bytes=40 * GiB)
+        strangers = rng.randrange(0, 20) * GiB
+        sample = GpuSample(at_s=0.0, used_bytes=strangers, smact=rng.random())
+        gpus.append(GpuSnapshot(gpu=gpu, samples=(sample,), residents=(), foreign_bytes=strangers))
+    return ServerSnapshot(at_s=0.0, gpus=tuple(gpus))
+
+
+def a_queue(count: int, rng: random.Random, *, first: int = 1, sizes: tuple[int, ...] = (2, 4, 6, 8, 12)) -> list[Job]:
+    return [
+        Job(id=each, spec=a_spec(rng, sizes), submitted_at_s=float(each), state=Queued(since_s=0.0))
+        for each in range(first, first + count)
+    ]
+
+
+def a_spec(rng: random.Random, sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16)) -> JobSpec:
+    return JobSpec(
+        command=("true",),
+        workdir="/",
+        env={},
+        user="ann",
+        uid=1,
+        name="job",
+        declared_bytes=rng.choice(sizes) * GiB,
+    )
+
+
+def loop(server: ServerSnapshot, queue: list[Job]) -> int:
+    """How many jobs the baseline places."""
+    free = [each.available_bytes or 0 for each in server.gpus]
+    activity = [each.samples[-1].smact or 0.0 for each in server.gpus]
+    jobs_on = [0] * len(free)
+    placed = 0
+    for job in queue:
+        need, best, best_free = job.spec.declared_bytes or 0, -1, -1
+        for index, available in enumerate(free):
+            if available >= need and available > best_free and (activity[index] < CAP or not jobs_on[index]):
+                best, best_free = index, available
+        if best >= 0:
+            free[best] -= need
+            jobs_on[best] += 1
+            placed += 1
+    return placed
+
+
+def per_second(step: Callable[[], tuple[int, float]], repeats: int) -> float:
+    """Median over `repeats` of decisions per second; `step` answers how many decisions it took, in how many seconds."""
+    return statistics.median(decisions / seconds for decisions, seconds in (step() for _ in range(repeats)))
+
+
+def timed(work: Callable[[], int]) -> Callable[[], tuple[int, float]]:
+    """`work` and how long it took."""
+
+    def step() -> tuple[int, float]:
+        gc.collect()
+        began = time.process_time()
+        decisions = work()
+        return decisions, time.process_time() - began
+
+    return step
+
+
+def followed(
+    name: str, chosen: dict[str, object], gpus: int, count: int, seed: int, *, backlog: int
+) -> tuple[int, float]:
+    """A policy at work on a server half full, `backlog` jobs waiting that fit nowhere."""
+    rng = random.Random(seed)
+    placer = create(name, chosen).placer()
+    for gpu in a_server(gpus, rng).gpus:
+        placer.update(gpu)
+    live: deque[int] = deque()
+    for job in a_queue(gpus, rng):
+        placer.add(job)
+    live.extend(each.job_id for each in placer.decide(0.0))
+    for job in a_queue(backlog, rng, first=10_000_000, sizes=tuple(range(41, 47))):
+        placer.add(job)
+    placer.decide(0.0)
+    jobs = a_queue(count, rng, first=1_000_000)
+    gc.collect()
+    gc.freeze()
+    placed = 0
+    began = time.process_time()
+    for job in jobs:
+        placer.add(job)
+        if live:
+            placer.release(live.popleft())
+        for each in placer.decide(0.0):
+            live.append(each.job_id)
+            placed += 1
+    seconds = time.process_time() - began
+    gc.unfreeze()
+    if placed < 0.5 * count:
+        raise SystemExit(f"only {placed} of {count} jobs found a place: not what is meant to be measured")
+    return count, seconds
+
+
+def managed(name: str, chosen: dict[str, object], gpus: int, count: int, seed: int) -> tuple[int, float]:
+    """Submit jobs one by one; each starts and ends before the next."""
+    rng = random.Random(seed)
+    specs = [a_spec(rng) for _ in range(count)]
+    inventory = tuple(each.gpu for each in a_server(gpus, rng).gpus)
+    samples = {each.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for each in inventory}
+    done = AttemptExit(exit_code=0, signal=None, reason="exited")
+    manager = Manager(create(name, chosen), ManagerConfig(estimate=False))
+    manager.handle(ServerSampled(at_s=0.0, cause="bench", gpus=inventory, samples=samples, observed=()))
+    manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=1_000_000, spec=specs[0]))  # takes in the GPUs
+    gc.collect()
+    began = time.process_time()
+    for job_id, spec in enumerate(specs, start=1):
+        commands = manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=job_id, spec=spec))
+        if not any(isinstance(each, Launch) for each in commands):
+            raise SystemExit(f"job {job_id} was not placed: {manager.explain(job_id).reason}")
+        manager.handle(
+            AttemptExited(at_s=0.0, cause="bench", job_id=job_id, attempt=1, exit=done, peak_observed_bytes={})
+        )
+    return count, time.process_time() - began
+
+
+def row(name: str, chosen: dict[str, object], gpus: int, repeats: int, seed: int, *, quick: bool) -> str:
+    server = a_server(gpus, random.Random(seed))
+    few = max(10, min(1000, 1_000_000 // gpus) if quick else 1000)
+    queue = a_queue(few, random.Random(seed + 1))
+    count = 3_000 if quick else 20_000
+    policy = create(name, chosen)
+    rates = (
+        per_second(timed(lambda: (loop(server, queue), len(queue))[1]), repeats),
+        per_second(lambda: followed(name, chosen, gpus, count, seed, backlog=0), repeats),
+        per_second(lambda: followed(name, chosen, gpus, count, seed, backlog=BACKLOG // (10 if quick else 1)), repeats),
+        per_second(timed(lambda: len(policy.decide(queue, server))), repeats),
+        per_second(lambda: managed(name, chosen, gpus, min(count, 2000), seed), repeats),
+    )
+    floor, goal = GOALS[gpus]
+    cells = " | ".join(f"{each:,.0f}" for each in rates)
+    return f"| {gpus:,} | {cells} | {floor:,} | {goal:,} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller queues, 3 repeats instead of 5")
+    parser.add_argument("--policy", default="most-memory", choices=policies())
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    args = parser.parse_args()
+    repeats = 3 if args.quick else 5
+    chosen: dict[str, object] = {"warmup_s": 0.0} if "warmup_s" in options(args.policy) else {}
+    lines = [
+        f"Policy `{args.policy}` {chosen or ''}, seed {args.seed}, median of {repeats}; decisions a second.",
+        "",
+        "| GPUs | plain loop | followed | followed, backlog | snapshot | manager | floor | goal |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    print("\n".join(lines))
+    for gpus in GOALS:
+        lines.append(row(args.policy, chosen, gpus, repeats, args.seed, quick=args.quick))
+        print(lines[-1], flush=True)
+    if args.write:
+        write(lines, args.policy)
+
+
+def write(lines: list[str], policy: str) -> None:
+    backlog = f"Backlog: {BACKLOG:,} jobs of six sizes that fit nowhere."
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    head = [
+        f"# Decisions per second, {today()}",
+        "",
+        f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
+        f"Repeat with `python -m benchmarks.scheduler.decisions --policy {policy} --write`. {backlog}",
+        "Floor and goal are for `followed`: a job added, another's end, and the placement.",
+        "",
+    ]
+    keep(f"decisions_{policy}", "\n".join([*head, *lines, ""]))
+
+
+if __name__ == "__main__":
+    main()
