@@ -25,13 +25,13 @@ from cotenant.jobfiles import carma
 DCGMI = Path(__file__).parents[2] / "tests" / "golden" / "dcgmi"
 
 _WORDS = ("", "\0", "a+b\nc", "%j%A%a%x", "../..", "é\ud83d", "9" * 400, "-1", "nan", "null", "/etc/passwd", "x" * 5000)
-_CALLS = ("cancel", "hold", "release", "requeue", "update", "story", "explain", "logs")
+_CALLS = ("cancel", "hold", "release", "requeue", "update", "events", "explain", "logs")
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=bert --time=2:00:00 --gres=gpu:a100:2
 #SBATCH --mem=32G -a 1-10%2
 #COTENANT --gpu-mem 12G -d afterok:17,singleton --begin now+2hours
-#COTENANT --slowdown 1.5 --share mps -o out-%A_%a.txt --nice=5
+#COTENANT --max-slowdown 1.5 --sharing mps -o out-%A_%a.txt --nice=5
 python train.py
 """
 RAD = """# a comment

@@ -28,7 +28,7 @@ NEEDS_DAEMON = {
     "hold": ["1"],
     "release": ["1"],
     "attach": ["1"],
-    "story": ["1"],
+    "events": ["1"],
     "history": [],
     "update": ["--priority=3", "1"],
     "requeue": ["1"],

@@ -80,7 +80,7 @@ def test_neighbors_of_a_client_that_faults_run_again_and_it_alone_fails(site, no
             "COMPLETED",
             ["mps", "time-sliced"],
         )
-        story = site.cli("story", str(each)).stdout
+        story = site.cli("events", str(each)).stdout
         assert "exit code 1, after its MPS server had failed" in story
     assert "a client has taken the MPS server down" in site.log.read_text()
 
@@ -101,7 +101,7 @@ def test_jobs_share_as_they_ask(site, notes):
     show = ("--", "sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY-unset}")
     jobs = {}
     for share in ("auto", "time", "mps"):
-        done = site.cli("submit", "--gpu-mem", "1G", "--share", share, "--parsable", *show)
+        done = site.cli("submit", "--gpu-mem", "1G", "--sharing", share, "--parsable", *show)
         assert done.returncode == 0, done.stderr
         jobs[share] = int(done.stdout)
     told = {
@@ -116,18 +116,18 @@ def test_jobs_share_as_they_ask(site, notes):
     assert "share mps" in site.cli("show", str(jobs["mps"])).stdout
     assert "sharing    auto, none, time, mps\n" in site.cli("daemon", "status").stdout
     for words, says in (
-        (("--share", "mig"), "does not offer `--share mig`: none of its GPUs has MIG instances"),
-        (("--share", "mps", "--gpus", "2"), "a job of 2 GPUs cannot share them by mps"),
-        (("--share", "time", "--exclusive"), "asks to be alone, and to share by time"),
+        (("--sharing", "mig"), "does not offer `--sharing mig`: none of its GPUs has MIG instances"),
+        (("--sharing", "mps", "--gpus", "2"), "a job of 2 GPUs cannot share them by mps"),
+        (("--sharing", "time", "--exclusive"), "asks to be alone, and to share by time"),
     ):
         done = site.cli("submit", "--gpu-mem", "1G", *words, "--", "true")
         assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
 
 def test_what_a_server_without_mps_says(server):
-    done = server.cli("submit", "--gpu-mem", "1G", "--share", "mps", "--", "true")
+    done = server.cli("submit", "--gpu-mem", "1G", "--sharing", "mps", "--", "true")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: this server does not offer `--share mps`: its GPUs are simulated",
+        "error: this server does not offer `--sharing mps`: its GPUs are simulated",
         "hint: it offers auto, none, time",
     ]

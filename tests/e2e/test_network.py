@@ -56,7 +56,7 @@ def test_a_job_over_the_network(remote):
     held = remote.cli("submit", "--gpu-mem", "1G", "--hold", "--parsable", "--", "true").stdout.strip()
     assert remote.cli("cancel", held).returncode == 0
     made = json.loads(remote.local("token", "list", "--json").stdout)["tokens"][0]
-    story = remote.cli("story", held).stdout
+    story = remote.cli("events", held).stdout
     assert f"cancel by {pwd.getpwuid(os.getuid()).pw_name} (token {made['id']})" in story
 
 

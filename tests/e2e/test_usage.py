@@ -78,7 +78,7 @@ def test_slowdowns_are_measured_and_learned(packed):
     together = beside(view)[bully,]
     assert together["slowdown"] == pytest.approx(SLOWDOWN, rel=0.05)
     assert (
-        f"{together['slowdown']:.2f} times as long a step beside job {bully}" in site.cli("story", str(victim)).stdout
+        f"{together['slowdown']:.2f} times as long a step beside job {bully}" in site.cli("events", str(victim)).stdout
     )
     works = json.loads(site.cli("history", "--by", "work", "--json").stdout)["work"]
     (known,) = [each for each in works if VICTIM in each["work"]]

@@ -186,7 +186,7 @@ def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
     job = ann.submit("--", "sh", "-c", "echo secret; sleep 1000")
     assert ann.cli("ls", "--no-header", "--format", "id").stdout.split() == [job]
     assert bob.cli("ls", "--no-header", "--format", "id").stdout.split() == []
-    for verb in ("show", "explain", "logs", "story", "attach", "wait", "cancel", "hold", "release", "requeue"):
+    for verb in ("show", "explain", "logs", "events", "attach", "wait", "cancel", "hold", "release", "requeue"):
         done = bob.cli(verb, job)
         assert (verb, done.returncode, done.stdout) == (verb, 5, "")
         assert "another user's" in done.stderr
@@ -202,7 +202,7 @@ def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
     assert site.cli("cancel", job).returncode == 0
     assert ann.cli("wait", job).returncode == 143
     assert "admin action" in site.log.read_text()
-    assert "cancel by root" in ann.cli("story", job).stdout
+    assert "cancel by root" in ann.cli("events", job).stdout
 
 
 def test_an_admin_of_the_configuration_may(site, users):
@@ -212,7 +212,7 @@ def test_an_admin_of_the_configuration_may(site, users):
     job = ann.submit("--", "sleep", "1000")
     assert bob.cli("ls", "--no-header", "--format", "user").stdout.split() == [ann.name]
     assert bob.cli("cancel", job).returncode == 0
-    assert f"cancel by {bob.name}" in ann.cli("story", job).stdout
+    assert f"cancel by {bob.name}" in ann.cli("events", job).stdout
 
 
 def test_the_daemon_reads_no_file_for_a_user_that_they_could_not_read(people, site):

@@ -60,7 +60,7 @@ def test_a_job_updated_held_requeued_and_its_story(server):
     assert (view["state"], view["attempts"], view["name"]) == ("FAILED", 2, "new")
     assert server.cli("requeue", job).returncode == 0
     assert server.wait(int(job))["attempts"] == 3
-    told = json.loads(server.cli("story", job, "--json").stdout)["story"]
+    told = json.loads(server.cli("events", job, "--json").stdout)["story"]
     kinds = [each["event"] for each in told if each["event"] != "EstimateReady"]
     attempt = ["AttemptPlaced", "AttemptStarted", "AttemptExited"]
     assert kinds == [
@@ -70,7 +70,7 @@ def test_a_job_updated_held_requeued_and_its_story(server):
     (updated,) = [each["text"] for each in told if each["event"] == "JobUpdated"]
     assert "memory 1.0 GiB to 2.0 GiB" in updated
     assert told[-1]["state"] == "done"
-    assert "requeue by " in server.cli("story", job).stdout
+    assert "requeue by " in server.cli("events", job).stdout
     # What was decided holds after a crash.
     before = server.client.job(int(job))
     server.kill()
@@ -102,17 +102,17 @@ def test_an_update_is_held_to_what_a_submission_is(site):
     site.start()
     job = str(site.submit("true", hold=True))
     later = str(site.submit("true", after=[int(job)]))
-    changes = ("--share", "time", "--retries", "2", "--time-slot", "1:00:00", "--progress", "tqdm")
+    changes = ("--sharing", "time", "--retries", "2", "--time-slice", "1:00:00", "--progress", "tqdm")
     assert site.cli("update", job, *changes).returncode == 0
     (told,) = [
-        each for each in json.loads(site.cli("story", job, "--json").stdout)["story"] if "updated" in each["text"]
+        each for each in json.loads(site.cli("events", job, "--json").stdout)["story"] if "updated" in each["text"]
     ]
     assert "retries 0 to 2, time slot none to 1h00m, progress none to tqdm, share auto to time" in told["text"]
     for words, why in (
-        (("--share", "mps"), "this server does not offer `--share mps`: its GPUs are simulated"),
+        (("--sharing", "mps"), "this server does not offer `--sharing mps`: its GPUs are simulated"),
         (("--notify", "true"), "this daemon sends no notifications"),
         (("--gpus", "2"), "may have 1 GPUs at once, 2 asked for"),
-        (("--slowdown", "0.5"), "a slowdown of 0.5 cannot be kept"),
+        (("--max-slowdown", "0.5"), "a slowdown of 0.5 cannot be kept"),
         (("-d", f"afterok:{job}"), f"job {job} cannot wait for itself"),
         (("-d", f"afterany:{later}"), "nor for one that waits for it"),
     ):

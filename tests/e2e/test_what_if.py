@@ -21,7 +21,7 @@ def queue(site):
 
 
 def test_what_if_says_when_the_waiting_job_starts(queue):
-    args = ("simulate", "--what-if", "--policies", "exclusive,most-memory", "--assume", "00:10:00")
+    args = ("simulate", "--forecast", "--policies", "exclusive,most-memory", "--default-runtime", "00:10:00")
     done = queue.cli(*args, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -30,7 +30,7 @@ def test_what_if_says_when_the_waiting_job_starts(queue):
     assert (job["name"], job["known_from"], job["duration_s"]) == ("next", "assumed", 600.0)
     assert 0 < job["starts_in_s"]["exclusive"] <= 600.0
     assert job["starts_in_with_one_more_gpu_s"] == {"exclusive": 0.0, "most-memory": 0.0}
-    shown = queue.cli("simulate", "--what-if")
+    shown = queue.cli("simulate", "--forecast")
     assert shown.returncode == 0, shown.stderr
     titles, line = shown.stdout.splitlines()
     policy = queue.client.status()["policy"]

@@ -101,7 +101,7 @@ def test_other_estimators_take_the_options_of_the_run(job, capsys):
     assert "no interpreter `/absent/python`" in capsys.readouterr().err
     assert main(["estimate", "train.py", "--estimator", "params16", "--fits-on"]) == 2
     assert "`--fits-on` is for `--estimator traced`" in capsys.readouterr().err
-    assert main(["compare", "train.py", "--lengths", "absent.csv"]) == 2
+    assert main(["compare", "train.py", "--sequence-lengths", "absent.csv"]) == 2
     assert "cannot read lengths from `absent.csv`" in capsys.readouterr().err
 
 
@@ -195,7 +195,7 @@ def test_tables(kept, ask):
 @pytest.mark.parametrize("given", [(), ("--", "--batch-size", "3"), ("--", "--batch-size=64")])
 def test_find_batch_size(trials, ask, given):
     limit = 2000 * MiB
-    told = ask("--find-batch-size", "--limit", "2000MiB", *given)
+    told = ask("--find-batch-size", "--memory-limit", "2000MiB", *given)
     found = told["batch_size"]
     bounds = {each["batch_size"]: each["bound_bytes"] for each in found["trials"]}
     assert bounds[found["largest"]] == told["bound_bytes"] <= limit
@@ -204,17 +204,17 @@ def test_find_batch_size(trials, ask, given):
 
 
 def test_find_batch_size_needs_an_argument_that_matters(ask):
-    told = ask("--find-batch-size", "--arg=--seed", code=2)
+    told = ask("--find-batch-size", "--batch-arg=--seed", code=2)
     assert "`--seed` does not change the memory" in told["error"]["message"]
 
 
 def test_find_batch_size_where_nothing_fits(trials, ask):
-    assert "no batch fits" in ask("--find-batch-size", "--limit", "300MiB", code=1)["error"]["message"]
+    assert "no batch fits" in ask("--find-batch-size", "--memory-limit", "300MiB", code=1)["error"]["message"]
 
 
 def test_text(trials, job, ask, capsys):
     ask()
-    assert main(["estimate", "train.py", "--what-if", "--fits-on", "--find-batch-size", "--limit", "2G"]) == 0
+    assert main(["estimate", "train.py", "--what-if", "--fits-on", "--find-batch-size", "--memory-limit", "2G"]) == 0
     out, err = capsys.readouterr()
     assert "largest --batch-size with a bound of 2.0 GiB at most" in out
     assert "does not fit\n" in out
@@ -254,7 +254,7 @@ def test_what_needs_a_trace_is_refused_without_one(ask, option):
 
 
 def test_limit_alone_is_refused(ask):
-    assert "--find-batch-size" in ask("--limit", "3G", code=2)["error"]["message"]
+    assert "--find-batch-size" in ask("--memory-limit", "3G", code=2)["error"]["message"]
 
 
 def test_explain_from_python(job):

@@ -75,7 +75,7 @@ def test_absent_data_are_an_error_that_names_the_option(tmp_path):
     with failing("raised", "FileNotFoundError") as caught:
         traced(tmp_path, "import numpy\n\nnumpy.load('gone.npy')\n")
     assert "(train.py, line 3)" in str(caught.value)
-    assert "`--stand-in SHAPE`" in caught.value.hint
+    assert "`--synthetic-data SHAPE`" in caught.value.hint
 
 
 def test_data_that_are_here_are_used(tmp_path):
@@ -134,7 +134,7 @@ def test_varying_lengths_are_told(tmp_path):
     told = traced(tmp_path, TRAIN.format(data=PADDED, more=more).replace("shuffle=True", "shuffle=False")).warnings
     assert len(told) == 1
     assert "samples vary in length" in told[0]
-    assert "`--lengths longest`" in told[0]
+    assert "`--sequence-lengths longest`" in told[0]
     same = PADDED.replace("index % 2", "index * 0")
     assert traced(tmp_path, TRAIN.format(data=same, more=more)).warnings == ()
 
@@ -179,7 +179,7 @@ def both(rows):
 
 
 def test_a_wrong_option_is_told(tmp_path):
-    with failing("usage", "`--lengths`: `short` names no length"):
+    with failing("usage", "`--sequence-lengths`: `short` names no length"):
         traced(tmp_path, "", lengths="short")
 
 

@@ -99,7 +99,7 @@ def test_an_assertion_without_words_is_told_as_it_is_written(tmp_path):
     _with_readers(tmp_path)
     with failing("raised", "AssertionError: assert os.path.exists(root)") as caught:
         traced(tmp_path, "from timm.data.dataset import ImageDataset\nImageDataset('gone')\n")
-    assert "`--stand-in SHAPE`" in caught.value.hint
+    assert "`--synthetic-data SHAPE`" in caught.value.hint
 
 
 BUILDER = """

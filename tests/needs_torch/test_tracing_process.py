@@ -204,7 +204,7 @@ def test_the_network_is_out_of_reach_and_the_line_is_named(tmp_path):
     with failing("raised", "`example.com` is out of reach") as caught:
         run(tmp_path, source)
     assert "train.py, line 3" in str(caught.value)
-    assert "--online" in str(caught.value)
+    assert "--allow-network" in str(caught.value)
 
 
 def test_an_interpreter_without_torch(tmp_path):

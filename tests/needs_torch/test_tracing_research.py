@@ -196,7 +196,7 @@ def test_parts_of_models_that_are_not_here_are_not_made_up(tmp_path, monkeypatch
     a_library(tmp_path, monkeypatch)
     with pytest.raises(TraceError, match=r"train.py, line 3") as caught:
         traced(tmp_path, USES + line, synthetic_data=given)
-    assert "fetch it once with `--online`" in caught.value.hint
+    assert "fetch it once with `--allow-network`" in caught.value.hint
     assert "stand-in" not in caught.value.hint
 
 
@@ -216,7 +216,7 @@ def test_data_that_are_not_here_can_be_made_up(tmp_path, monkeypatch, line):
     a_library(tmp_path, monkeypatch)
     with pytest.raises(TraceError, match=r"FileNotFoundError|OSError") as caught:
         traced(tmp_path, USES + line)
-    assert "`--stand-in SHAPE`" in caught.value.hint
+    assert "`--synthetic-data SHAPE`" in caught.value.hint
 
 
 def a_library(folder, monkeypatch):

@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "wait": ("cotenant.cli.wait", "Wait for a job and exit as it does"),
     "attach": ("cotenant.cli.attach", "Follow a job's output to its end; Ctrl-C detaches"),
     "top": ("cotenant.cli.top", "The server as it is now, on a screen that follows"),
-    "story": ("cotenant.cli.events", "What became of a job, transition by transition"),
+    "events": ("cotenant.cli.events", "What became of a job, transition by transition"),
     "history": ("cotenant.cli.history", "Jobs that are over: what they asked for and what they used"),
     "cancel": ("cotenant.cli.cancel", "Stop jobs, or take them out of the queue"),
     "hold": ("cotenant.cli.hold", "Keep queued jobs from starting"),

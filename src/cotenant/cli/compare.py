@@ -31,7 +31,7 @@ def command(
     args: options.Args = None,
     gpu: Gpu = "A100-40GB",
     gpus: options.Gpus = 1,
-    stand_in: options.StandIn = None,
+    synthetic_data: options.StandIn = None,
     sequence_lengths: options.Lengths = "",
     allow_network: options.Online = False,
     python: options.Python = None,
@@ -59,7 +59,7 @@ def command(
         gpu=gpu,
         timeout_s=timeout,
         gpus=gpus,
-        synthetic_data=tuple(stand_in or ()),
+        synthetic_data=tuple(synthetic_data or ()),
         sequence_lengths=sequence_lengths,
         allow_network=allow_network,
     )

@@ -31,7 +31,7 @@ def command(
     args: options.Args = None,
     gpu: options.GpuOrList = "A100-40GB",
     gpus: options.Gpus = 1,
-    stand_in: options.StandIn = None,
+    synthetic_data: options.StandIn = None,
     sequence_lengths: options.Lengths = "",
     no_sandbox: options.RealWrites = False,
     allow_network: options.Online = False,
@@ -45,8 +45,8 @@ def command(
     what_if: options.WhatIf = False,
     utilization: options.Utilization = False,
     find_batch_size: options.FindBatchSize = False,
-    arg: options.Arg = "--batch-size",
-    limit: options.Limit = None,
+    batch_arg: options.Arg = "--batch-size",
+    memory_limit: options.Limit = None,
     plot: options.Plot = None,
     snapshot: options.Snapshot = None,
     no_cache: options.NoCache = False,
@@ -57,7 +57,7 @@ def command(
 
     The script runs unchanged, for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
     data; what it writes, moves or removes goes to a scratch folder that is thrown away. It has no network, unless
-    --online, and data that are not on this machine can be made up with --stand-in.
+    --allow-network, and data that are not on this machine can be made up with --synthetic-data.
 
     Of several processes (`cotenant estimate -- torchrun --nproc-per-node 4 train.py`) the first is traced, for one GPU.
     With --gpus 4 one process sees four, and the answer has a number for each GPU that it uses.
@@ -83,12 +83,12 @@ def command(
         return
     if script is None:
         raise UsageError("no script to estimate", hint="give one: `cotenant estimate train.py -- ARGS`")
-    if limit is not None and not find_batch_size:
-        raise UsageError("`--limit` needs `--find-batch-size`")
+    if memory_limit is not None and not find_batch_size:
+        raise UsageError("`--memory-limit` needs `--find-batch-size`")
     from cotenant.core.ports import EstimateRequest
 
     batch = (
-        BatchSizeQuery(argument=arg, limit_bytes=parse_option("--limit", limit, parse_bytes))
+        BatchSizeQuery(argument=batch_arg, limit_bytes=parse_option("--memory-limit", memory_limit, parse_bytes))
         if find_batch_size
         else None
     )
@@ -103,7 +103,7 @@ def command(
         timeout_s=timeout,
         declared_bytes=parse_option("--gpu-mem", gpu_mem, parse_bytes),
         gpus=gpus,
-        synthetic_data=tuple(stand_in or ()),
+        synthetic_data=tuple(synthetic_data or ()),
         sequence_lengths=sequence_lengths,
         allow_network=allow_network,
         no_sandbox=no_sandbox,

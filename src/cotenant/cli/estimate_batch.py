@@ -83,5 +83,5 @@ def _none_fits(search: BatchSearch) -> CotenantError:
     return CotenantError(
         f"no batch fits in {format_bytes(search.limit_bytes)}: with {least.batch_size} the bound is "
         f"{format_bytes(least.bound_bytes)}{also}",
-        hint=f"`{search.argument}` changed nothing: `--arg` names another; or {hint}" if flat else hint,
+        hint=f"`{search.argument}` changed nothing: `--batch-arg` names another; or {hint}" if flat else hint,
     )

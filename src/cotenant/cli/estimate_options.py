@@ -22,10 +22,8 @@ Lengths = Annotated[
         "lengths and counts, e.g. lengths.csv.",
     ),
 ]
-RealWrites = Annotated[
-    bool, typer.Option("--real-writes", help="Let the script write, move and remove files for real.")
-]
-Online = Annotated[bool, typer.Option("--online", help="Let the script use the network.")]
+RealWrites = Annotated[bool, typer.Option("--no-sandbox", help="Let the script write, move and remove files for real.")]
+Online = Annotated[bool, typer.Option("--allow-network", help="Let the script use the network.")]
 Python = Annotated[
     str | None, typer.Option(metavar="PATH", help="Interpreter that runs the script; default: this one.")
 ]
@@ -57,7 +55,9 @@ Utilization = Annotated[
 FindBatchSize = Annotated[
     bool, typer.Option("--find-batch-size", help="Find the largest batch that fits, to 1 %; traces several times.")
 ]
-Arg = Annotated[str, typer.Option(metavar="ARGUMENT", help="The script's argument for it; write `--arg=--batch`.")]
+Arg = Annotated[
+    str, typer.Option(metavar="ARGUMENT", help="The script's argument for it; write `--batch-arg=--batch`.")
+]
 Limit = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory the batch may need; default: the GPU's.")]
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw memory over time (.png, .svg, .pdf); needs matplotlib.")

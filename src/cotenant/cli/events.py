@@ -1,4 +1,4 @@
-"""`cotenant story`."""
+"""`cotenant events`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cotenant.core.units import format_duration
 def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
     """What became of a job: every transition, with its time and its reason, as the journal has it.
 
-    cotenant story 17
-    cotenant story 17_3 --json
+    cotenant events 17
+    cotenant events 17_3 --json
     """
     client = new_client(socket)
     job_id = one_job(client, job)

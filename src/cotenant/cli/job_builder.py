@@ -123,7 +123,7 @@ def build_job(
         "hold": bool(hold),
         "requeue": bool(requeue),
         "retries": retries or 0,
-        "time_slice_s": parse_option("--time-slot", time_slot, parse_duration),
+        "time_slice_s": parse_option("--time-slice", time_slot, parse_duration),
         "notify": notify,
         "progress": progress,
         "max_attempts": max_attempts or 4,

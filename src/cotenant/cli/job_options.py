@@ -28,12 +28,14 @@ Exclusive = Annotated[bool | None, typer.Option("--exclusive", help="Share its G
 Share = Annotated[
     Literal["auto", "none", "time", "mps", "mig"] | None,
     typer.Option(
-        "--share", help="auto: as the policy likes; none is --exclusive; time: in turns; mps; mig: an instance alone."
+        "--sharing", help="auto: as the policy likes; none is --exclusive; time: in turns; mps; mig: an instance alone."
     ),
 ]
 Slowdown = Annotated[
     float | None,
-    typer.Option("--slowdown", metavar="X", help="Most it may be slowed down by neighbors: 1.5 is half as long again."),
+    typer.Option(
+        "--max-slowdown", metavar="X", help="Most it may be slowed down by neighbors: 1.5 is half as long again."
+    ),
 ]
 Estimator = Annotated[str | None, typer.Option("--estimator", metavar="NAME", help="Who estimates its memory.")]
 Time = Annotated[
@@ -66,7 +68,7 @@ Retries = Annotated[
 TimeSlot = Annotated[
     str | None,
     typer.Option(
-        "--time-slot", metavar="TIME", help="After so long, if others wait: save your state, end, and go behind them."
+        "--time-slice", metavar="TIME", help="After so long, if others wait: save your state, end, and go behind them."
     ),
 ]
 Output = Annotated[
@@ -110,5 +112,5 @@ Progress = Annotated[
 ]
 Rad = Annotated[
     RadEstimate | None,
-    typer.Option("--rad-memory", help="Memory of a .rad file to declare; none: estimate it.  [default: measured]"),
+    typer.Option("--rad-estimate", help="Memory of a .rad file to declare; none: estimate it.  [default: measured]"),
 ]

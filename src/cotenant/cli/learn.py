@@ -31,7 +31,7 @@ def learn() -> None:
     cotenant learn generate mlp-small --count 50 --out configs.txt
     cotenant learn run configs.txt --out runs          traced, or measured where a GPU answers
     cotenant learn clean runs --out data               one table per family
-    cotenant learn kfold data/mlp.csv --models extra-trees,simulation
+    cotenant learn cross-validate data/mlp.csv --models extra-trees,simulation
     """
 
 

@@ -72,8 +72,8 @@ def cross_validate(
 
     The most frequent class and a line of two terms are in every table.
 
-      cotenant learn kfold data/mlp.csv --models extra-trees,simulation
-      cotenant learn kfold data/cnn.csv --models hybrid --by shape
+      cotenant learn cross-validate data/mlp.csv --models extra-trees,simulation
+      cotenant learn cross-validate data/cnn.csv --models hybrid --by shape
     """
     from cotenant.learn.models.cross_validation import kfold_command
     from cotenant.learn.models.model_card import score_table
@@ -244,7 +244,7 @@ def _scores(scores: Scores) -> dict[str, Any]:
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "train": train,
-    "kfold": cross_validate,
+    "cross-validate": cross_validate,
     "test": check,
     "analyse": analyse,
     "report": report,

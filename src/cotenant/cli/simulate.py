@@ -62,7 +62,7 @@ def command(
     cotenant simulate --trace philly --policies all --report out.html
     cotenant simulate --trace my_cluster.csv --gpus 64*8xA100-40GB --policies exclusive,carma
     cotenant simulate --from-journal ~/.local/state/cotenant/journal.db --policies all
-    cotenant simulate --what-if
+    cotenant simulate --forecast
 
     Traces without GPU memory and activity get measured workloads of similar run time, drawn by the seed.
     """
@@ -116,7 +116,7 @@ def command(
 
 def _refuse_traces(*given: str | Path | None) -> None:
     if any(each is not None for each in given):
-        raise UsageError("`--what-if` asks a daemon", hint="leave out --trace, --from-journal, --report, --save-jobs")
+        raise UsageError("`--forecast` asks a daemon", hint="leave out --trace, --from-journal, --report, --save-jobs")
 
 
 def _check(report: Path | None, save_jobs: Path | None, max_slowdown: float | None) -> None:

@@ -1,4 +1,4 @@
-"""`cotenant simulate --what-if`: the queue of a live daemon, played forward."""
+"""`cotenant simulate --forecast`: the queue of a live daemon, played forward."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_forecast(
     from cotenant.sim import forecast
     from cotenant.sim.engine.config import SimulationConfig
 
-    assumed_s = parse_option("--assume", assume, parse_duration)
+    assumed_s = parse_option("--default-runtime", assume, parse_duration)
     client = new_client(socket)
     jobs, gpus = client.records(), [_gpu(each) for each in client.gpus()]
     found = forecast.forecast_input(jobs, gpus, at_s=time.time(), assumed_s=assumed_s)

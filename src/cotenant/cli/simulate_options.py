@@ -27,22 +27,22 @@ Estimator = Annotated[
 ]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", metavar="POLICY.KEY=VALUE", help="An option of a policy; may be repeated."),
+    typer.Option("--policy-option", "-o", metavar="POLICY.KEY=VALUE", help="An option of a policy; may be repeated."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=0, metavar="N", help="Also run N resamples of the jobs, for intervals.")
 ]
-First = Annotated[int | None, typer.Option("--first", min=1, metavar="N", help="Only the first N jobs.")]
+First = Annotated[int | None, typer.Option("--head", min=1, metavar="N", help="Only the first N jobs.")]
 Window = Annotated[
-    int | None, typer.Option("--window", min=2, metavar="N", help="Only the N jobs in a row most like all.")
+    int | None, typer.Option("--sample-window", min=2, metavar="N", help="Only the N jobs in a row most like all.")
 ]
 Group = Annotated[
     str | None, typer.Option("--group", metavar="NAME", help="Only the jobs of this user or virtual cluster.")
 ]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Every job N times.")]
 Stretch = Annotated[
-    float, typer.Option("--stretch", metavar="X", help="Arrivals X times as late; 0.5 doubles the load.")
+    float, typer.Option("--arrival-scale", metavar="X", help="Arrivals X times as late; 0.5 doubles the load.")
 ]
 Arrivals = Annotated[
     Path | None, typer.Option("--arrivals", metavar="PATH", help="Lay the jobs on the arrivals in this file.")
@@ -51,27 +51,29 @@ TraceFormat = Annotated[
     str | None, typer.Option("--trace-format", metavar="NAME", help="Format of the file, if it is not recognized.")
 ]
 SlowdownBound = Annotated[
-    float | None, typer.Option("--slowdown-bound", metavar="X", help="The slowdown that every job accepts.")
+    float | None, typer.Option("--max-slowdown", metavar="X", help="The slowdown that every job accepts.")
 ]
 Sensitivity = Annotated[
     float, typer.Option("--sensitivity", metavar="SD", help="Hidden differences in what company costs a job.")
 ]
 SpreadSpeed = Annotated[
-    float, typer.Option("--spread-speed", metavar="X", help="Speed left to a job on GPUs of several servers: 0..1.")
+    float, typer.Option("--cross-node-speed", metavar="X", help="Speed left to a job on GPUs of several servers: 0..1.")
 ]
 TimesOf = Annotated[
     str | None,
     typer.Option(
-        "--times-of", metavar="TYPE", help="GPU type that the run times are of. Default: the first of `--gpus`."
+        "--reference-gpu", metavar="TYPE", help="GPU type that the run times are of. Default: the first of `--gpus`."
     ),
 ]
 FromJournal = Annotated[
     Path | None, typer.Option("--from-journal", metavar="PATH", help="Replay the jobs of a daemon's journal.")
 ]
 WhatIf = Annotated[
-    bool, typer.Option("--what-if", help="When would the jobs start that wait now, and with one more GPU?")
+    bool, typer.Option("--forecast", help="When would the jobs start that wait now, and with one more GPU?")
 ]
-Assume = Annotated[str, typer.Option("--assume", metavar="TIME", help="With --what-if: run time of jobs nobody knows.")]
+Assume = Annotated[
+    str, typer.Option("--default-runtime", metavar="TIME", help="With --forecast: run time of jobs nobody knows.")
+]
 Report = Annotated[Path | None, typer.Option("--report", metavar="PATH", help="Write an HTML report.")]
 SaveJobs = Annotated[
     Path | None, typer.Option("--save-jobs", metavar="PATH", help="Write what became of each job, as CSV.")

@@ -44,7 +44,7 @@ def command(
     Options may stand in the script, in lines `#COTENANT --gpus 2` before its first command; those of `#SBATCH`
     that mean something here count too. The command line wins. $COTENANT_ARRAY_TASK_ID tells tasks of an array apart.
 
-    A .rad file's memory is declared as measured; --rad-memory chooses another of its figures. Its line
+    A .rad file's memory is declared as measured; --rad-estimate chooses another of its figures. Its line
     `conda activate NAME` becomes part of the command, which then runs in a login shell of bash.
     """
     client = new_client(socket)

@@ -30,12 +30,15 @@ GpuMem = Annotated[
 ]
 Exclusive = Annotated[bool | None, typer.Option("--exclusive/--no-exclusive", help="Share its GPUs with nobody.")]
 Share = Annotated[
-    Literal["auto", "none", "time", "mps", "mig"] | None, typer.Option("--share", help="How it shares; as for submit.")
+    Literal["auto", "none", "time", "mps", "mig"] | None,
+    typer.Option("--sharing", help="How it shares; as for submit."),
 ]
-Slowdown = Annotated[str | None, typer.Option("--slowdown", metavar="X", help="Most it may be slowed down; or none.")]
+Slowdown = Annotated[
+    str | None, typer.Option("--max-slowdown", metavar="X", help="Most it may be slowed down; or none.")
+]
 Time = Annotated[str | None, typer.Option("-t", "--time", metavar="TIME", help="Time limit; or none.")]
 TimeSlot = Annotated[
-    str | None, typer.Option("--time-slot", metavar="TIME", help="Makes room for others after so long; or none.")
+    str | None, typer.Option("--time-slice", metavar="TIME", help="Makes room for others after so long; or none.")
 ]
 Dependency = Annotated[
     str | None, typer.Option("-d", "--dependency", metavar="KIND:ID,...", help="What it waits for instead; or none.")
@@ -126,9 +129,9 @@ def command(
     }
     texts = {
         "--gpu-mem": gpu_mem,
-        "--slowdown": slowdown,
+        "--max-slowdown": slowdown,
         "--time": time,
-        "--time-slot": time_slot,
+        "--time-slice": time_slot,
         "--begin": begin,
         "--notify": notify,
         "--progress": progress,
@@ -148,12 +151,12 @@ def command(
 
 
 def _sharing(share: str | None, *, exclusive: bool | None) -> dict[str, Any]:
-    """Fields for `--share`: to share, in whichever way, ends being alone, unless that is asked for as well."""
+    """Fields for `--sharing`: to share, in whichever way, ends being alone, unless that is asked for as well."""
     if share is None:
         return {}
     if share == "none":
         if exclusive is False:
-            raise UsageError("--share none and --no-exclusive exclude each other", hint="leave out one of them")
+            raise UsageError("--sharing none and --no-exclusive exclude each other", hint="leave out one of them")
         return {"exclusive": True, "share": "auto"}
     return {"exclusive": bool(exclusive), "share": share}
 
@@ -162,9 +165,9 @@ def _read(texts: Mapping[str, str | None]) -> dict[str, Any]:
     """Fields by what is written for options: None for `none`, which takes a wish back; absent where nothing is."""
     readers: dict[str, tuple[str, Callable[[str], Any]]] = {
         "--gpu-mem": ("declared_bytes", parse_bytes),
-        "--slowdown": ("max_slowdown", _bound),
+        "--max-slowdown": ("max_slowdown", _bound),
         "--time": ("time_limit_s", parse_duration),
-        "--time-slot": ("time_slice_s", parse_duration),
+        "--time-slice": ("time_slice_s", parse_duration),
         "--begin": ("begin_at_s", slurm_times.parse_begin_from_now),
         "--notify": ("notify", str),
         "--progress": ("progress", str),

@@ -98,7 +98,7 @@ def _useless(argument: str, trials: Sequence[Trial]) -> UsageError:
     return UsageError(
         f"`{argument}` does not change the memory: the bound is {format_bytes(trials[0].bound_bytes)} with "
         f"{' and '.join(str(each.batch_size) for each in trials)}",
-        hint="name the argument that sets the batch size with `--arg`",
+        hint="name the argument that sets the batch size with `--batch-arg`",
     )
 
 

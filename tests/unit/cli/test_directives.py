@@ -37,8 +37,8 @@ def test_all_options_count_in_lines_of_ours():
     found = read(
         "#!/bin/bash\n# a comment\n\n"
         "#COTENANT -J big --gpus=2 --gpu-mem 12G   # why\n"
-        "#COTENANT --exclusive --slowdown 1.5 -t2:00:00\n"
-        "#COTENANT --no-requeue --share none -D /tmp\n"
+        "#COTENANT --exclusive --max-slowdown 1.5 -t2:00:00\n"
+        "#COTENANT --no-requeue --sharing none -D /tmp\n"
         "echo\n#COTENANT --gpus 9\n"
     )
     assert found.values == {
@@ -82,7 +82,7 @@ def test_ours_win_over_slurm_s_wherever_they_stand():
         ("--gpus", "job.sh:2: `--gpus` has no value"),
         ("--gpus --hold", "job.sh:2: `--gpus` has no value"),
         ("--hold=yes", "job.sh:2: `--hold` takes no value"),
-        ("--share mbs", "job.sh:2: `--share` is `mbs`, wanted one of auto, none, time, mps, mig"),
+        ("--sharing mbs", "job.sh:2: `--sharing` is `mbs`, wanted one of auto, none, time, mps, mig"),
         ("--gpus two", "job.sh:2: `--gpus`: `--gpus=two` is no number from 1 to 1024"),
         ("-t soon", "job.sh:2: `-t`: `soon` is not a duration"),
         ("--gpu-mem=12X", "job.sh:2: `--gpu-mem`: `12X` is not a size in bytes"),

@@ -96,4 +96,4 @@ def test_no_batch_that_fits_names_the_smallest_whose_bound_is_known():
 def test_no_batch_that_fits_where_none_changes_anything_names_the_argument():
     with pytest.raises(CotenantError) as caught:
         search(lambda size: steps(batch_mib=10), 1)
-    assert "`--arg`" in caught.value.hint
+    assert "`--batch-arg`" in caught.value.hint

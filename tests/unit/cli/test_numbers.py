@@ -52,9 +52,9 @@ def test_nobody_looks_so_often(value, capsys):
         ["submit", "--begin", f"now+{HUGE}", "true"],
         ["submit", "-a", f"1-{HUGE}", "true"],
         ["submit", "--retries", HUGE, "true"],
-        ["submit", "--slowdown", HUGE, "true"],
+        ["submit", "--max-slowdown", HUGE, "true"],
         ["gpus", "--history", HUGE],
-        ["update", "1", "--time-slot", HUGE],
+        ["update", "1", "--time-slice", HUGE],
         ["history", "-n", HUGE],
     ],
 )

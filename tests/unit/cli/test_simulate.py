@@ -21,7 +21,7 @@ def run(capsys):
 
 
 def test_a_table_and_what_changes_against_exclusive(run):
-    code, out, err = run("--trace", "t1", "--policies", "most-memory,exclusive", "--first", "12", "--bootstrap", "2")
+    code, out, err = run("--trace", "t1", "--policies", "most-memory,exclusive", "--head", "12", "--bootstrap", "2")
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("t1: 12 jobs, ")
@@ -33,7 +33,7 @@ def test_a_table_and_what_changes_against_exclusive(run):
 
 
 def test_json_says_all_of_it_and_repeats(run):
-    args = ("--trace", "t1", "--policies", "exclusive", "--first", "8", "--seed", "4", "--json")
+    args = ("--trace", "t1", "--policies", "exclusive", "--head", "8", "--seed", "4", "--json")
     first, second = (json.loads(run(*args)[1]) for _ in range(2))
     assert first["schema"] == 1
     assert (first["trace"]["jobs"], first["cluster"]["gpus"], first["seed"]) == (8, 4, 4)
@@ -44,7 +44,7 @@ def test_json_says_all_of_it_and_repeats(run):
 
 
 def test_philly_comes_with_its_jobs_and_its_gpus(run):
-    args = ("--trace", "philly", "--policies", "exclusive", "--first", "40", "--spread-speed", "0.5", "--json")
+    args = ("--trace", "philly", "--policies", "exclusive", "--head", "40", "--cross-node-speed", "0.5", "--json")
     told = json.loads(run(*args)[1])
     assert (told["trace"]["jobs"], told["cluster"]["text"]) == (40, "400xA100-40GB")
     assert any("of 82247 of Philly" in each for each in told["trace"]["steps"])
@@ -57,13 +57,13 @@ def test_philly_comes_with_its_jobs_and_its_gpus(run):
     [
         pytest.param(("-o", "carma.smact_limit=0.5"), "add `carma` to --policies", id="an option of nobody who runs"),
         pytest.param(("-o", "most-memory.smact_limit=abc"), "wanted float", id="an option that is no number"),
-        pytest.param(("--slowdown-bound", "0"), "no job has a slowdown of 0", id="faster than alone"),
-        pytest.param(("--slowdown-bound", "nan"), "nan is no number to count with", id="no number"),
+        pytest.param(("--max-slowdown", "0"), "no job has a slowdown of 0", id="faster than alone"),
+        pytest.param(("--max-slowdown", "nan"), "nan is no number to count with", id="no number"),
         pytest.param(("--trace-format", "hlios"), "did you mean `helios`", id="a format that does not exist"),
         pytest.param(("--group", "nobody"), "it does not say whose its jobs are", id="a trace without users"),
-        pytest.param(("--times-of", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
+        pytest.param(("--reference-gpu", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
         pytest.param(("--save-jobs", "."), "it is a folder", id="a folder for a file"),
-        pytest.param(("--what-if",), "`--what-if` asks a daemon", id="a trace for a question to the daemon"),
+        pytest.param(("--forecast",), "`--forecast` asks a daemon", id="a trace for a question to the daemon"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_runs(run, args, says):
@@ -75,11 +75,11 @@ def test_what_is_wrong_is_told_before_anything_runs(run, args, says):
 
 
 def test_other_kinds_of_gpu_are_charged_and_said(run):
-    args = ("--trace", "t1", "--policies", "exclusive", "--first", "6", "--gpus", "1xA100-40GB,1xV100-32GB,1xT4-16GB")
+    args = ("--trace", "t1", "--policies", "exclusive", "--head", "6", "--gpus", "1xA100-40GB,1xV100-32GB,1xT4-16GB")
     _, out, _ = run(*args)
     assert "run times are of `A100-40GB`; elsewhere" in out
     assert "nothing is known of T4-16GB" in out
-    told = json.loads(run(*args, "--times-of", "V100", "--json")[1])["cluster"]
+    told = json.loads(run(*args, "--reference-gpu", "V100", "--json")[1])["cluster"]
     assert told["reference_gpu"] == "V100"
     assert "of `V100`" in told["note"]
 
@@ -98,7 +98,7 @@ def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
     path.write_text(f"submit_s,duration_s,n_gpus,vc\n{rows}")
     saved = tmp_path / "out.csv"
     args = ("--trace", str(path), "--gpus", "1xA100-40GB", "--policies", "first-fit", "--save-jobs", str(saved))
-    code, out, _ = run(*args, "--group", "lab", "--repeat", "2", "--stretch", "0.5")
+    code, out, _ = run(*args, "--group", "lab", "--repeat", "2", "--arrival-scale", "0.5")
     assert code == 0
     assert "workloads drawn from" in out
     with saved.open() as file:
@@ -110,7 +110,7 @@ def test_a_bare_trace_gets_workloads_by_the_seed(run, tmp_path):
 
 
 def test_options_of_policies(run):
-    args = ("--trace", "t1", "--first", "20", "--policies", "most-memory", "--json", "--gpus", "1xA100-40GB")
+    args = ("--trace", "t1", "--head", "20", "--policies", "most-memory", "--json", "--gpus", "1xA100-40GB")
     usual = json.loads(run(*args)[1])["policies"][0]["digest"]
     other = json.loads(run(*args, "-o", "most-memory.warmup_s=600")[1])["policies"][0]["digest"]
     assert usual != other
@@ -137,7 +137,7 @@ def test_the_catalog(run):
         (("--trace", "t1", "--gpus", "4xB1"), "no GPU type named `B1`"),
         (("--trace", "t1", "-o", "smact_limit=1"), "`smact_limit=1` is no option of a policy"),
         (("--trace", "t1", "-o", "exclusive.x=1", "--policies", "exclusive"), "policy `exclusive` has no option `x`"),
-        (("--trace", "t1", "--window", "61"), "trace `t1` has 60 jobs, no window of 61"),
+        (("--trace", "t1", "--sample-window", "61"), "trace `t1` has 60 jobs, no window of 61"),
     ],
 )
 def test_wrong_requests(run, args, said):
@@ -153,6 +153,6 @@ def test_a_journal_that_is_not_there(run, tmp_path):
 
 
 def test_what_if_needs_a_daemon(run, tmp_path):
-    code, _, err = run("--what-if", "--socket", str(tmp_path / "sock"))
+    code, _, err = run("--forecast", "--socket", str(tmp_path / "sock"))
     assert code == 3
     assert "no daemon listens on" in err

@@ -70,7 +70,7 @@ def test_an_argument_that_does_nothing_is_told():
     with pytest.raises(UsageError, match="`--batch` does not change the memory") as caught:
         search(lambda size: 700)
     assert "8 and 16 and 64 and 2048" in caught.value.message
-    assert "--arg" in caught.value.hint
+    assert "--batch-arg" in caught.value.hint
 
 
 def test_small_batches_may_look_alike():

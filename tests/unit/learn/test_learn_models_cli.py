@@ -48,14 +48,14 @@ def told(capsys):
 
 
 def test_folds_have_the_baselines_beside_every_model(table, capsys):
-    assert main(["learn", "kfold", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
+    assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
     found = told(capsys)["families"]["mlp"]
     assert [each["model"] for each in found] == ["majority", "line", "extra-trees"]
     assert [len(each["folds"]) for each in found] == [4, 4, 4]
     assert all(each["rows"] == 40 and sum(map(sum, each["confusion"])) == 40 for each in found)
     line, trees = found[1], found[2]
     assert line["mae_mib"] < trees["mae_mib"] < found[0]["mae_mib"]  # the rows lie on a line
-    assert main(["learn", "kfold", str(table), "--models", "extra-trees", "--by", "shape"]) == 0
+    assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--by", "shape"]) == 0
     out, err = capsys.readouterr()
     assert "fold 2 of extra-trees\n" in err
     assert out.startswith("mlp, by architecture shape, seed 0\n| model | rows |")
@@ -118,9 +118,9 @@ def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["kfold", "TABLE", "--models", "magic"], "no model named `magic`"),
+        (["cross-validate", "TABLE", "--models", "magic"], "no model named `magic`"),
         (["report", "TABLE", "--out", "x", "--models", "magic"], "no model named `magic`"),
-        (["kfold", "TABLE", "--models", "line", "--by", "luck"], "`--by` is `luck`, wanted `config` or `shape`"),
+        (["cross-validate", "TABLE", "--models", "line", "--by", "luck"], "`--by` is `luck`, wanted `config` or `shape`"),
         (["train", "TABLE", "--model", "magic", "--out", "x"], "no model named `magic`"),
         (["test", "none.npz", "TABLE"], "none.npz"),
     ],

@@ -38,7 +38,7 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
         why = refused.get(share)
         if why is not None:
             raise UsageError(
-                f"this server does not offer `--share {share}`: {why}",
+                f"this server does not offer `--sharing {share}`: {why}",
                 hint=f"it offers {', '.join(available_modes(refused))}",
             )
 

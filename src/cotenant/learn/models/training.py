@@ -115,7 +115,7 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
     loaded = read_weights(weights)
     model, family = str(loaded.meta["model"]), str(loaded.meta["family"])
     if model not in TRAINED or model == "hybrid":
-        raise UsageError(f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn kfold`")
+        raise UsageError(f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn cross-validate`")
     rows = [row for rows in read_families(data) for row in rows if row.family == family]
     table = table_of(rows, simulated=False)
     return Tested(model=model, family=family, scores=score(table, predict_bytes(loaded, table)))

@@ -1,4 +1,4 @@
-"""What `--stand-in` and `--lengths` say, read without torch: a wrong one is told before anything is run."""
+"""What `--synthetic-data` and `--sequence-lengths` say, read without torch: a wrong one is told before anything is run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parse_sample(text: str) -> SyntheticSample:
     )
     if made.dtype not in DTYPES or not all(made.shape) or not made.classes:
         raise UsageError(
-            f"`--stand-in`: `{text}` is no stand-in for data",
+            f"`--synthetic-data`: `{text}` is no stand-in for data",
             hint="write SHAPE[:DTYPE[:CLASSES]], e.g. `3x224x224:uint8:1000`",
         )
     return made
@@ -79,7 +79,7 @@ def length_quantiles(which: str) -> tuple[float, ...]:
     match = _QUANTILE_SYNTAX.fullmatch(which)
     if match is None:
         raise UsageError(
-            f"`--lengths`: `{which}` names no length",
+            f"`--sequence-lengths`: `{which}` names no length",
             hint="write `longest`, `growing`, a percentile such as `p95`, or a file of lengths, e.g. `lengths.csv`",
         )
     return (float(match.group(1)) / 100 if match.group(1) else 1.0,)

@@ -166,8 +166,8 @@ class _FewSampleIterator:
         samples = self._fetch(indices)
         if sample_lengths.lengths_vary(samples, self._loader.collate_fn):
             self._loop.recorder.warn(
-                f"samples vary in length, and batches are made of {len(samples)} of them: `--lengths longest` takes "
-                f"the longest of {sample_lengths.MAX_INSPECTED}, `--lengths p95` one that few exceed"
+                f"samples vary in length, and batches are made of {len(samples)} of them: `--sequence-lengths longest` takes "
+                f"the longest of {sample_lengths.MAX_INSPECTED}, `--sequence-lengths p95` one that few exceed"
             )
         return samples
 

@@ -40,7 +40,7 @@ def missing_data_hint(error: BaseException, given: Sequence[str]) -> str | None:
     if missing_weights.is_missing_model(error):
         return (
             "is it of a model that is not on this machine (a configuration, a tokenizer, weights)? fetch it once with "
-            "`--online`, or name a folder of this machine that has it"
+            "`--allow-network`, or name a folder of this machine that has it"
         )
     words = f"{type(error).__name__}: {error} {script_location.failed_assertion(error)}".lower()
     looks = isinstance(error, (*_FILES, ConnectionError)) or any(
@@ -61,7 +61,7 @@ def missing_data_hint(error: BaseException, given: Sequence[str]) -> str | None:
     if not looks or given or isinstance(error, NotImplementedError):
         return None
     return (
-        "are these data that are not on this machine? make some up with `--stand-in SHAPE`, e.g. 3x224x224:uint8:1000"
+        "are these data that are not on this machine? make some up with `--synthetic-data SHAPE`, e.g. 3x224x224:uint8:1000"
     )
 
 

@@ -66,7 +66,7 @@ def restrict_calls(*, programs: bool, network: bool) -> None:
         if programs and event in _PROGRAMS:
             raise PermissionError(
                 f"`{_command_text(args)}` is not started: this kernel cannot keep it from writing while the script is traced; "
-                "estimate with `--real-writes` to allow it"
+                "estimate with `--no-sandbox` to allow it"
             )
         if network and event in _CONNECTS and _is_remote(args):
             raise ConnectionError(_no_network(str(args[-1])))
@@ -78,8 +78,8 @@ def restrict_calls(*, programs: bool, network: bool) -> None:
 
 def _no_network(where: str) -> str:
     return (
-        f"`{where}` is out of reach: a script has no network while it is traced; allow it with `--online`, or make up "
-        "the data with `--stand-in SHAPE`"
+        f"`{where}` is out of reach: a script has no network while it is traced; allow it with `--allow-network`, or make up "
+        "the data with `--synthetic-data SHAPE`"
     )
 
 

@@ -39,7 +39,7 @@ def test_what_is_not_offered_is_refused_with_the_reason():
     )
     check_available([a_spec(), a_spec(share="time")], refused)
     with pytest.raises(
-        UsageError, match="does not offer `--share mps`: there is no `nvidia-cuda-mps-control`"
+        UsageError, match="does not offer `--sharing mps`: there is no `nvidia-cuda-mps-control`"
     ) as found:
         check_available([a_spec(), a_spec(share="mps")], refused)
     assert found.value.hint == "it offers auto, none, time"
