@@ -1,13 +1,55 @@
-"""Result pages of benchmarks: file name with the date, commit and versions."""
+"""Result pages of benchmarks: file name with the date, the commit and the versions they were measured with."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def add_write_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--write`, which refuses to start on a tree with uncommitted changes outside of `benchmarks/results`."""
+    parser.add_argument(
+        "--write",
+        action=_WriteAction,
+        nargs=0,
+        default=False,
+        help="write the result to benchmarks/results; needs a committed tree",
+    )
+
+
+class _WriteAction(argparse.Action):
+    """Checks the tree while arguments are parsed: a refusal after an hour of measuring would come too late."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,  # noqa: ARG002 (signature of argparse.Action)
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        changed = uncommitted_files()
+        if changed:
+            parser.error(f"--write needs a committed tree, found {len(changed)} changed files such as `{changed[0]}`")
+        setattr(namespace, self.dest, True)
+
+
+def uncommitted_files() -> list[str]:
+    """Files of this checkout that differ from HEAD, those in `benchmarks/results` left out."""
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "--", ":/", ":(exclude,top)benchmarks/results"],
+        cwd=RESULTS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line[3:] for line in done.stdout.splitlines()]
 
 
 def today() -> str:
@@ -15,8 +57,8 @@ def today() -> str:
     return datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
 
 
-def keep(name: str, text: str) -> None:
-    """Write the page `name` of today, found without a GPU, and say where."""
+def write_result(name: str, text: str) -> None:
+    """Write today's page `name`, measured without a GPU, and print its path."""
     path = RESULTS / f"{name}_no-gpu_{today()}.md"
     path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     print(f"\nwritten to benchmarks/results/{path.name}")
@@ -31,7 +73,7 @@ def commit() -> str:
 
 
 def version(name: str) -> str:
-    """Of an installed package, or `absent`."""
+    """Version of an installed package, or `absent`."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

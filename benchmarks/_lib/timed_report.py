@@ -7,14 +7,14 @@ import os
 import platform
 from collections.abc import Callable
 
-from benchmarks._lib.results import commit, keep, today, version
+from benchmarks._lib.results import add_write_option, commit, today, version, write_result
 
 
 def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[str]]) -> int:
     """Print the lines of `measure`, which is told whether to be quick; with `--write`, keep them. The exit code."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one small job, once")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
     load = os.getloadavg()[0]
     lines = measure(args.quick)
@@ -24,5 +24,5 @@ def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[s
     if args.write:
         repeat = f"python benchmarks/{name}.py{' --quick' if args.quick else ''} --write"
         head = f"# {title}, {today()}\n\nCommit {commit()}. Repeat with `{repeat}`."
-        keep(name, f"{head}\n{report}")
+        write_result(name, f"{head}\n{report}")
     return 0

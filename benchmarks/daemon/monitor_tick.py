@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks._lib.results import keep, today
+from benchmarks._lib.results import add_write_option, today, write_result
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from cotenant import gpus
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4, help="on each GPU")
     parser.add_argument("--ticks", type=int, default=300)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
     ticks = 30 if args.quick else args.ticks
     rows = []
@@ -90,7 +90,7 @@ def main() -> int:
     )
     print(text)
     if args.write:
-        keep("monitor_tick", text)
+        write_result("monitor_tick", text)
     return 0
 
 

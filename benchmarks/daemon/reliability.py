@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks._lib.daemon_process import Server, server
-from benchmarks._lib.results import commit, keep, today
+from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.daemon import reliability_fuzz, reliability_launches
 from cotenant.core.errors import CotenantError, DaemonUnreachable
 from cotenant.core.events import JobSubmitted, ServerSampled
@@ -244,7 +244,7 @@ def report(parts: Sequence[str], *, quick: bool) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     args = parser.parse_args()
     load = os.getloadavg()[0]
@@ -260,7 +260,7 @@ def main() -> int:
             f"Repeat with `python -m benchmarks.daemon.reliability{flags} --write`.",
             "",
         ]
-        keep("-".join(["reliability", *some]), "\n".join([*head, text]))
+        write_result("-".join(["reliability", *some]), "\n".join([*head, text]))
     return 0
 
 

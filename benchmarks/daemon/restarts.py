@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks._lib.daemon_process import Server
-from benchmarks._lib.results import keep, today
+from benchmarks._lib.results import add_write_option, today, write_result
 from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, JobSubmitted, Journaled
 from cotenant.core.job import AttemptExit, JobSpec, ProcessId
 from cotenant.core.placement import Placement
@@ -34,7 +34,7 @@ REPEATS = 3
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, nargs="+", default=[0, 1000, 10_000])
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
     before = os.getloadavg()[0]
     rows = [_row(count, shared=shared) for count in args.jobs for shared in ((True, False) if count else (True,))]
@@ -54,7 +54,7 @@ def main() -> int:
     )
     print(text)
     if args.write:
-        keep("restarts", text)
+        write_result("restarts", text)
     return 0
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._lib.daemon_process import Server, server
-from benchmarks._lib.results import keep, today
+from benchmarks._lib.results import add_write_option, today, write_result
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB
 from cotenant.sim import traces
@@ -302,7 +302,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--jobs", type=int, default=90, help="only the first N, at the pace of all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
     time_scale = TRACE_SPAN_S / (60 * args.minutes)
     began_s = time.monotonic()
@@ -317,7 +317,7 @@ def main() -> int:
         return 1
     print(text)
     if args.write:
-        keep("soak", text)
+        write_result("soak", text)
     return 0
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks._lib.results import add_write_option
 from cotenant.allocator import parse_options, replay, rules_for
 from cotenant.core.trace import MemoryEvent
 
@@ -111,7 +112,7 @@ def measure(events: Sequence[MemoryEvent], repeats: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Rate of the allocator's replay.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the events, one repeat")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     arguments = parser.parse_args()
     events = list(a_training(layers=24, steps=10 if arguments.quick else 100))
     rows = measure(events, repeats=1 if arguments.quick else 5)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks._lib.results import commit, keep, today, version
+from benchmarks._lib.results import add_write_option, commit, today, version, write_result
 from cotenant.core.errors import TraceError
 from cotenant.core.trace import MemoryTrace
 from cotenant.tracing.process.forkserver_client import ForkServerClient
@@ -102,7 +102,7 @@ def measure(library: str, chosen: list[str]) -> tuple[str, list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one model of each library")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th model")
     parser.add_argument("--library", choices=LIBRARIES, action="append", help="this one only; may be repeated")
     args = parser.parse_args()
@@ -116,7 +116,9 @@ def main() -> int:
     print(report)
     if args.write:
         repeat = " ".join(["python -m benchmarks.estimator.architectures", *sys.argv[1:]])
-        keep("architectures", f"# Architectures, {today()}\n\nCommit {commit()}. Repeat with `{repeat}`.\n{report}")
+        write_result(
+            "architectures", f"# Architectures, {today()}\n\nCommit {commit()}. Repeat with `{repeat}`.\n{report}"
+        )
     return 0
 
 

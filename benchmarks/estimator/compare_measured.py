@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._lib.results import RESULTS
+from benchmarks._lib.results import RESULTS, add_write_option
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB, format_bytes
 from cotenant.demo.accuracy import ErrorSummary, signed_error, summarize_errors
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--profile", type=Path, help="device profile, as `cotenant calibrate` writes it")
     parser.add_argument("--only", help="jobs whose name or one of whose tags is like this")
     parser.add_argument("--history", action="store_true", help="show where trace and recorded allocations part")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
 
     measured = [row for row in read_rows(args.results / "rows.csv") if row["outcome"] == "ok"]

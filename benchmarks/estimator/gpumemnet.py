@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._lib.results import RESULTS, commit, keep, today
+from benchmarks._lib.results import RESULTS, add_write_option, commit, today, write_result
 from benchmarks.estimator.gpumemnet_real import ROOT, busy, real
 from cotenant.demo.accuracy import percentile
 from cotenant.estimators import create
@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=list(PARTS), action="append", help="only these; default: all but neural")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows of each set, three real models")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published sets")
     parser.add_argument("--workers", type=int, default=2, help="processes that simulate")
     args = parser.parse_args()
@@ -303,7 +303,7 @@ def write(part: str, lines: Sequence[str], took_s: float, *, quick: bool) -> Non
         "Measured: GPUMemNet (arXiv 2602.17817) and CARMA, nvidia-smi on an A100-SXM4-40GB.",
         "",
     ]
-    keep(f"gpumemnet_{part}", "\n".join([*head, *lines]))
+    write_result(f"gpumemnet_{part}", "\n".join([*head, *lines]))
 
 
 if __name__ == "__main__":

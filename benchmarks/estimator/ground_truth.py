@@ -38,7 +38,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._lib.results import commit, keep, today, version
+from benchmarks._lib.results import add_write_option, commit, today, version, write_result
 from benchmarks.estimator.ground_truth_rows import GROUPS, Group, Row, read
 from benchmarks.estimator.ground_truth_scores import Result, constants, report_lines, split
 from cotenant.core.errors import CotenantError
@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows whose title holds this text")
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps to trace")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
     parser.add_argument("--traces", type=Path, help="folder to keep traces in")
     parser.add_argument("--pythonpath", default="", help="folders that the jobs import from first")
@@ -252,7 +252,7 @@ def write(group: Group, report: str, args: argparse.Namespace) -> None:
         *(["Some traces were kept from a run of another commit; seconds count those as read."] if args.traces else []),
         "",
     ]
-    keep(f"ground_truth_{group.name}", "\n".join([*head, report]))
+    write_result(f"ground_truth_{group.name}", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

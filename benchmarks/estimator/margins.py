@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._lib.results import commit, keep, today
+from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.estimator.ground_truth import DATA, FITTED_ROWS, ROOT, Options, preload, recorded, sample
 from benchmarks.estimator.ground_truth_rows import GROUPS, Row, read
 from benchmarks.estimator.ground_truth_scores import commonest
@@ -241,7 +241,7 @@ def shipped(rows: Sequence[Scored]) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--ship", action="store_true", help="write the scores into the package")
     parser.add_argument("--quick", action="store_true", help="a few rows of two sets")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
@@ -269,7 +269,7 @@ def main() -> int:
     if args.write:
         repeat = "python -m benchmarks.estimator.margins --write --pythonpath FOLDER"
         head = f"# What a bound costs, {today()}\n\nCommit {commit()}; no GPU. Repeat with `{repeat}`."
-        keep("margins", f"{head}\n\n{report}")
+        write_result("margins", f"{head}\n\n{report}")
     return 0
 
 

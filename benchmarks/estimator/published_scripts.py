@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks._lib.results import commit, keep, today, version
+from benchmarks._lib.results import add_write_option, commit, today, version, write_result
 from cotenant.core.units import MiB
 from cotenant.demo.accuracy import ErrorSummary, percentile, signed_error, summarize_errors
 from cotenant.demo.examples import ScriptEstimate, estimate_scripts, find_examples
@@ -35,7 +35,7 @@ QUICK = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} jobs instead of all")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of realworld_measured.csv")
     args = parser.parse_args()
 
@@ -158,7 +158,7 @@ def write(report: str, *, quick: bool) -> None:
         "Measured: GPUMemNet and CARMA, run 2025-09, nvidia-smi on an A100-SXM4-40GB; library versions there unknown.",
         "",
     ]
-    keep("estimates", "\n".join([*head, report]))
+    write_result("estimates", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

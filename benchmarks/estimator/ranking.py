@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks._lib.results import commit, keep, today, version
+from benchmarks._lib.results import add_write_option, commit, today, version, write_result
 from benchmarks.estimator.published_scripts import DATA, GPU
 from cotenant.core.errors import CotenantError
 from cotenant.core.ports import EstimateRequest
@@ -70,7 +70,7 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} jobs, one of each family, instead of all")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published tables")
     args = parser.parse_args()
 
@@ -184,7 +184,7 @@ def write(report: str, *, quick: bool) -> None:
         "Errors are absolute and relative to the measured peak; `too low` is the share of estimates below it.",
         "",
     ]
-    keep("estimators", "\n".join([*head, report]))
+    write_result("estimators", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._lib.results import keep, today
+from benchmarks._lib.results import add_write_option, today, write_result
 from cotenant.core.errors import SummaryError
 from cotenant.learn.model_summaries.summary import parse_summary
 
@@ -47,7 +47,7 @@ class Timed:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="20 repeats instead of 300")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the summaries")
     args = parser.parse_args()
     paths = sorted(args.data.glob("*/*.txt"))
@@ -113,7 +113,7 @@ def write(report: str, repeats: int, *, quick: bool) -> None:
         "Published times: `overheads.csv` of the same data, on their machine.",
         "",
     ]
-    keep("summaries", "\n".join([*head, report]))
+    write_result("summaries", "\n".join([*head, report]))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks._lib.results import RESULTS, keep, today, version
+from benchmarks._lib.results import RESULTS, add_write_option, today, version, write_result
 from benchmarks.reproductions.chapter6_figures import Row, draw
 from cotenant.sim import cluster, traces
 from cotenant.sim.cluster import Cluster
@@ -115,7 +115,7 @@ EXPERIMENTS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--report", type=Path, help="folder for HTML pages with the figures")
     args = parser.parse_args()
@@ -142,7 +142,7 @@ def main() -> None:
             args.report.mkdir(parents=True, exist_ok=True)
             figures(name, gpus, args.report / f"{name}.html")
     if args.write:
-        keep("chapter6", "\n".join([*heading(len(seeds)), *lines]))
+        write_result("chapter6", "\n".join([*heading(len(seeds)), *lines]))
 
 
 def heading(seeds: int) -> list[str]:

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from benchmarks._lib.results import commit, keep, today
+from benchmarks._lib.results import add_write_option, commit, today, write_result
 from cotenant.core.events import AttemptExited, JobSubmitted, Launch, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import AttemptExit, Job, JobSpec, Queued
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller queues, 3 repeats instead of 5")
     parser.add_argument("--policy", default="most-memory", choices=policies())
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
     repeats = 3 if args.quick else 5
     chosen: dict[str, object] = {"warmup_s": 0.0} if "warmup_s" in options(args.policy) else {}
@@ -207,7 +207,7 @@ def write(lines: list[str], policy: str) -> None:
         "Floor and goal are for `followed`: a job added, another's end, and the placement.",
         "",
     ]
-    keep(f"decisions_{policy}", "\n".join([*head, *lines, ""]))
+    write_result(f"decisions_{policy}", "\n".join([*head, *lines, ""]))
 
 
 if __name__ == "__main__":

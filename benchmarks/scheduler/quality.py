@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks._lib.results import keep, today, version
+from benchmarks._lib.results import add_write_option, today, version, write_result
 from benchmarks.scheduler.quality_limits import AsTheGoalWasSet, fitted_law, least_makespan
 from cotenant.core.units import MiB
 from cotenant.scheduling.prediction import interference as policy_law
@@ -69,7 +69,7 @@ NAMES = ("makespan_s", "jct_mean_s", "jct_p95_s", "energy_j")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 bootstraps of t1, no search")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--bootstraps", type=int, default=40)
     args = parser.parse_args()
     count = 3 if args.quick else args.bootstraps
@@ -102,7 +102,7 @@ def main() -> None:
         world = AsTheGoalWasSet()
         lines += section("as the goal was set: t1 on 4 x A100-40GB", drawn, a100, quick=True, interference=world)
     if args.write:
-        keep("quality", "\n".join([*heading(), *lines, ""]))
+        write_result("quality", "\n".join([*heading(), *lines, ""]))
 
 
 def heading() -> list[str]:

@@ -17,7 +17,7 @@ import platform
 import tempfile
 from pathlib import Path
 
-from benchmarks._lib.results import keep, today, version
+from benchmarks._lib.results import add_write_option, today, version, write_result
 from cotenant.sim import cluster, traces
 from cotenant.sim.metrics import metrics_of
 from cotenant.sim.simulate import simulate
@@ -46,7 +46,7 @@ RUNS: tuple[tuple[str, dict[str, object]], ...] = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     args = parser.parse_args()
     lines = ["# Policies on slices of Philly, simulated", ""]
     lines += [
@@ -58,7 +58,7 @@ def main() -> None:
     for name, count, text in SLICES:
         lines += rows_of(name, window_of(name, count), cluster.parse(text))
     if args.write:
-        keep("slices", "\n".join([*lines, ""]))
+        write_result("slices", "\n".join([*lines, ""]))
 
 
 def window_of(virtual_cluster: str, count: int) -> Trace:

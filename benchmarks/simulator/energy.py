@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks._lib.results import keep, today, version
+from benchmarks._lib.results import add_write_option, today, version, write_result
 from cotenant.sim.power import power_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of results.csv")
     args = parser.parse_args()
     if not (args.data / "results.csv").is_file():
@@ -63,7 +63,7 @@ def main() -> None:
             f"{today()}, cotenant {version('cotenant')}; `python -m benchmarks.simulator.energy --write`.",
             "",
         ]
-        keep("energy", "\n".join([*head, *(__doc__ or "").split("\n\n")[2].splitlines(), "", *lines]))
+        write_result("energy", "\n".join([*head, *(__doc__ or "").split("\n\n")[2].splitlines(), "", *lines]))
 
 
 def published(path: Path) -> list[Measured]:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks._lib.results import keep, today, version
+from benchmarks._lib.results import add_write_option, today, version, write_result
 from cotenant.sim.gpu_speeds import SPEEDS_PATH
 from cotenant.sim.interference.tables import DATA_PATH, read_csv
 
@@ -44,7 +44,7 @@ Ratios = Mapping[str, Mapping[str, float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="as without: it takes a second")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--write-table", action="store_true", help="write the table into the package")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published files")
     args = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> None:
         SPEEDS_PATH.write_text(HEAD + "".join(f"{','.join(row)}\n" for row in rows))
         print(f"wrote {SPEEDS_PATH}: {len(rows)} rows")
     if args.write:
-        keep("gpu-speeds", "\n".join([*heading(), *lines, ""]))
+        write_result("gpu-speeds", "\n".join([*heading(), *lines, ""]))
 
 
 def heading() -> list[str]:

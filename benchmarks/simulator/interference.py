@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks._lib.results import keep, today, version
+from benchmarks._lib.results import add_write_option, today, version, write_result
 from cotenant.sim.interference.fitting import PairSpeed, fit
 from cotenant.sim.interference.kernel import MIN_SPEED, Traits
 from cotenant.sim.interference.tables import FITS_PATH, PairRow, pair_rows, traits
@@ -39,7 +39,7 @@ Folds = list[list[int]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the A100 pairs in 3 folds, nothing else")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--write-fits", action="store_true", help="fit all rows and write them into the package")
     parser.add_argument("--only-lucid", action="store_true", help="the RTX 3090 pairs and nothing else")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of lucid_*.csv")
@@ -52,7 +52,7 @@ def main() -> None:
     if not args.quick:
         lines += lucid(args.data)
     if args.write:
-        keep(f"interference{'-lucid' if args.only_lucid else ''}", "\n".join([*heading(), *lines, ""]))
+        write_result(f"interference{'-lucid' if args.only_lucid else ''}", "\n".join([*heading(), *lines, ""]))
 
 
 def heading() -> list[str]:

@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks._lib.results import commit, keep, today
+from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.simulator.ticking import Node, replay
 from cotenant.scheduling import policies
 from cotenant.sim import cluster, traces
@@ -44,7 +44,7 @@ GOALS = {"R1": (10.0, 2.0), "R2": (30.0, 5.0), "R3": (300.0, 60.0), "R4": (10.0,
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_JOBS} jobs, and no R3")
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of philly_jobs.csv.gz")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each, of which the median counts")
     parser.add_argument("--only", help="one of R1 to R4, and `ticks`; prints JSON")
@@ -211,7 +211,7 @@ def write(report: str, *, quick: bool) -> None:
         "Trace: Philly as Pollux kept it (82,247 jobs); workloads drawn for R2 and R3 by run time, seed 0.",
         "",
     ]
-    keep("simulator", "\n".join([*head, report, ""]))
+    write_result("simulator", "\n".join([*head, report, ""]))
 
 
 if __name__ == "__main__":
