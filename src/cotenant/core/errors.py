@@ -133,3 +133,7 @@ class DatasetError(CotenantError):
 
 class BackendError(CotenantError):
     """GPUs cannot be read, or an engine cannot start or find an attempt."""
+
+
+class PluginError(CotenantError):
+    """A plug-in that another distribution declares cannot be imported, or is not what its kind must be."""

@@ -71,8 +71,7 @@ class Resident:
         placed_at_s: when the decision was taken.
         first_active_at_s: when it first held memory here; None before that.
         gpus: how many it has in all, this one included.
-        workload: the key that it has in common with other jobs of the same work (`scheduling/prediction/history.py`); or
-            None.
+        workload: key shared by jobs of the same workload (`scheduling/prediction/history.py`), or None.
         smact: what it does to a GPU alone, as earlier jobs of the same work did; None where not known.
     """
 

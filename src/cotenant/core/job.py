@@ -52,7 +52,7 @@ class JobSpec:
         stdout_path, stderr_path: absolute; None lets the daemon choose under its state folder.
         source: where the spec came from, e.g. `/home/ann/bert.rad`, for people.
         retries: further attempts after a failure of its own, which is no want of memory; see `scheduling.recovery`.
-        time_slice_s: after so long, if others wait, it is asked to save its state and end, and goes behind them; or None.
+        time_slice_s: after this long, if others wait, SIGTERM to checkpoint, then requeue last; or None.
         notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
         share: how it is to share a GPU with others, if at all; see `SharingRequest`.
         progress: how its output tells of its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.

@@ -1,0 +1,21 @@
+"""Distributions made up for a test: a module and a `.dist-info` folder, as an installer would leave them."""
+
+from __future__ import annotations
+
+import textwrap
+
+
+def a_distribution(folder, *, module, source, entry_points, name="acme-plugins", version="1.0"):
+    """Put `module` with `source` into `folder`, declared as `entry_points`: {group: {name: target}}.
+
+    Whoever has `folder` on its path, by `monkeypatch.syspath_prepend` or PYTHONPATH, has the distribution installed.
+    """
+    (folder / f"{module}.py").write_text(textwrap.dedent(source))
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = []
+    for group, targets in entry_points.items():
+        lines += [f"[{group}]", *(f"{each} = {target}" for each, target in targets.items()), ""]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    return folder
