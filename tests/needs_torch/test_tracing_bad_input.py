@@ -359,4 +359,4 @@ def test_what_cannot_run_here_is_told_without_our_own_frames(tmp_path, lines, hi
         traced(tmp_path, lines)
     assert caught.value.hint.startswith(hint)
     assert "runpy" not in caught.value.log_tail
-    assert "child.py" not in caught.value.log_tail
+    assert "session.py" not in caught.value.log_tail

@@ -18,20 +18,20 @@ LOOK = """
 import importlib, json, sys, types, warnings
 from pathlib import Path
 import torch
-from cotenant.tracing.process import nursery
+from cotenant.tracing.process import forkserver
 
 warnings.simplefilter("ignore")
-nursery._load()
-before, later = set(sys.modules), [*nursery._LATER, *sys.argv[2:]]
+forkserver._preload()
+before, later = set(sys.modules), [*forkserver._PRELOADED_WHEN_IDLE, *sys.argv[2:]]
 while later:
-    nursery._load_one(later)
+    forkserver._preload_one(later)
 modules = {name: each for name, each in list(sys.modules.items()) if isinstance(each, types.ModuleType)}
 held = {name: dict(vars(each)) for name, each in modules.items()}
 
-from cotenant.tracing.process.session import Session
+from cotenant.tracing.process.session import TracingSession
 request = {"card": json.loads(sys.argv[1]), "steps": 3, "cudnn_version": 91900, "no_sandbox": True, "online": True,
            "program": {"kind": "script", "target": "train.py", "args": []}}
-Session(request, Path("answer"))
+TracingSession(request, Path("answer"))
 replaced = {
     id(value): f"{name}.{key}"
     for name, values in held.items()

@@ -105,8 +105,8 @@ def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
     code = (
         "import os, sys\n"
         "from cotenant.tracing.process.program import Program\n"
-        "from cotenant.tracing.process.trace_script import trace\n"
-        "trace(Program(python=sys.executable, kind='script', target='train.py', args=()),"
+        "from cotenant.tracing.process.trace_script import trace_script\n"
+        "trace_script(Program(python=sys.executable, kind='script', target='train.py', args=()),"
         f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600, options={{'no_sandbox': True}})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])

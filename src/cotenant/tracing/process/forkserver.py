@@ -28,11 +28,11 @@ from cotenant.tracing.process.provenance import site_folders
 
 MAX_MESSAGE_BYTES = 4096
 _PRELOADED = (
-    "process.child",
+    "process.session",
     "device.cuda_api",
-    "device.native",
-    "distributed.parallel",
-    "files.saving",
+    "device.libtorch_patch",
+    "distributed.process_groups",
+    "sandbox.torch_save",
     "mode",
     "operators.attention",
     "operators.missing_cuda_kernels",

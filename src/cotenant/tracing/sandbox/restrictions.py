@@ -65,7 +65,7 @@ def restrict_calls(*, programs: bool, network: bool) -> None:
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if programs and event in _PROGRAMS:
             raise PermissionError(
-                f"`{_command_text(args)}` is not started: this kernel cannot keep it from writing while the script is traced; "
+                f"`{_command_text(args)}` is not started: this kernel cannot keep it from writing during a trace; "
                 "estimate with `--no-sandbox` to allow it"
             )
         if network and event in _CONNECTS and _is_remote(args):
@@ -78,7 +78,7 @@ def restrict_calls(*, programs: bool, network: bool) -> None:
 
 def _no_network(where: str) -> str:
     return (
-        f"`{where}` is out of reach: a script has no network while it is traced; allow it with `--allow-network`, or make up "
+        f"`{where}` is out of reach: a script has no network during a trace; allow it with `--allow-network`, or make up "
         "the data with `--synthetic-data SHAPE`"
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from cotenant.tracing import script_location
 
 _OF_MODULES = {"train", "eval"}  # methods of modules, whatever the script's own functions are called
-_TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "child.py"))
+_TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
 
 
 def warn_later_training(recorder: Any) -> None:
