@@ -46,7 +46,7 @@ UPDATABLE = frozenset(
         "progress",
         "requeue",
         "retries",
-        "share",
+        "sharing",
         "singleton",
         "time_slice_s",
         "max_slowdown",
@@ -145,7 +145,7 @@ def _check(spec: JobSpec) -> None:
     if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
         raise UsageError(f"priority {spec.priority} is beyond {MAX_PRIORITY}")
     if spec.begin_at_s is not None and not (math.isfinite(spec.begin_at_s) and 0 <= spec.begin_at_s < 2**40):
-        raise UsageError(f"`parse_begin` is {spec.begin_at_s}, wanted seconds since 1970")
+        raise UsageError(f"`begin_at_s` is {spec.begin_at_s}, wanted seconds since 1970")
     _check_durations(spec)
     for name in ("declared_bytes", "time_limit_s", "max_slowdown", "time_slice_s"):
         value = getattr(spec, name)
@@ -172,10 +172,10 @@ def _check_words(spec: JobSpec) -> None:
         raise UsageError(f"`umask` is {spec.umask}, wanted 0 to {0o777}")
     if spec.progress is not None:
         check_progress(spec.progress)
-    if spec.share in ("mps", "mig") and spec.gpus > 1:
-        raise UsageError(f"a job of {spec.gpus} GPUs cannot share them by {spec.share}, which works for one")
-    if spec.share in ("time", "mps") and spec.exclusive:
-        raise UsageError(f"the job asks to be alone, and to share by {spec.share}")
+    if spec.sharing in ("mps", "mig") and spec.gpus > 1:
+        raise UsageError(f"a job of {spec.gpus} GPUs cannot share them by {spec.sharing}, which works for one")
+    if spec.sharing in ("time", "mps") and spec.exclusive:
+        raise UsageError(f"the job asks to be alone, and to share by {spec.sharing}")
     if spec.estimator is not None and spec.estimator not in ESTIMATORS:
         raise UnknownName("estimator", spec.estimator, ESTIMATORS)
 
