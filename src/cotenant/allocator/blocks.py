@@ -16,7 +16,7 @@ NO_LIMIT = 1 << 64
 class Block:
     """A piece of a segment. `prev` and `next` are its neighbors in the segment, whatever their state."""
 
-    __slots__ = ("address", "born", "home", "next", "prev", "requested", "size", "state")
+    __slots__ = ("address", "gc_base", "next", "pool", "prev", "requested", "size", "state")
 
     def __init__(self, address: int, size: int, pool: BlockPool, prev: Block | None, next_: Block | None) -> None:
         self.address = address

@@ -242,8 +242,8 @@ def _streams(recorder: TraceRecorder) -> dict[str, Any]:
         libtorch_patch.set_current_device(stream.device_index)
 
     return {
-        "FakeStream": FakeStream,
-        "FakeEvent": FakeEvent,
+        "Stream": FakeStream,
+        "Event": FakeEvent,
         "set_stream": set_stream,
         "current_stream": current_stream,
         "default_stream": default_stream,
