@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cotenant.allocator import CachingAllocator, OutOfMemory, SegmentInfo
 from cotenant.allocator.driver import MemoryDriver
 from cotenant.core.trace import CATEGORIES, MemoryEvent
-from cotenant.estimators.replay_input import ReplayInput, usable_bytes
+from cotenant.estimators.replay_input import ReplayInput
 
 
 class BlockEvent(NamedTuple):
@@ -82,7 +82,7 @@ class _RecordingAllocator:
         self.scene = scene
         options = scene.stack.options
         self.allocator = CachingAllocator(
-            options, scene.stack.rules, capacity_bytes, total_bytes=usable_bytes(scene.gpu)
+            options, scene.stack.rules, capacity_bytes, total_bytes=scene.gpu.usable_bytes
         )
         if capacity_bytes is None and options.per_process_memory_fraction < 1:
             self.allocator.set_memory_fraction(1.0)

@@ -11,7 +11,7 @@ from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.margin import margin_of
 from cotenant.estimators.nccl import with_nccl
-from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of, make_replay_input, usable_bytes
+from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of, make_replay_input
 from cotenant.gpu_specs import GpuSpec, all_gpu_specs
 
 FitVerdict = Literal["fits", "tight", "unsure", "no"]
@@ -82,7 +82,7 @@ def judge(scene: ReplayInput, free: ReplayResult, margin: int) -> tuple[Fit, Rep
     bound does not fit. The first has what an expected context leaves, the other less by the margin.
     """
     gpu = scene.gpu
-    usable, device = usable_bytes(gpu), free.peak_reserved_bytes + gpu.context.typical_bytes
+    usable, device = gpu.usable_bytes, free.peak_reserved_bytes + gpu.context.typical_bytes
     told: FitVerdict = "fits"
     retries, oom, result = 0, None, free
     if device + margin > usable or scene.stack.options.per_process_memory_fraction < 1:

@@ -92,20 +92,6 @@ def _settings(header: Mapping[str, object], env: Mapping[str, str] | None) -> di
     return {**env, **own}
 
 
-def usable_bytes(gpu: GpuSpec) -> int:
-    """What all processes on `gpu` can have together, contexts included: its memory as CUDA counts it.
-
-    Where nobody read that number, the driver is taken to keep 1.5 % and at least 256 MiB: on ten cards it keeps 0.5 to
-    1.5 %, and 250 to 255 MiB of 8, 12 and 15 GiB (their profiles name the sources). A MIG instance's memory is what is
-    left after that.
-    """
-    if gpu.torch_total_bytes is not None:
-        return gpu.torch_total_bytes
-    if ":" in gpu.name:
-        return gpu.memory_total_bytes
-    return gpu.memory_total_bytes - max(256 << 20, int(gpu.memory_total_bytes * 0.015))
-
-
 def blas_of(gpu: GpuSpec, stack: SoftwareStack) -> BlasWorkspaces:
     """The cuBLAS workspaces on `gpu`."""
     return blas_workspaces(gpu.cublas_workspace_bytes, stack.torch_version, stack.cublas_config)
@@ -153,7 +139,7 @@ class ReplayInput:
             options=options,
             rules=self.stack.rules,
             capacity_bytes=capacity_bytes,
-            total_bytes=usable_bytes(self.gpu),
+            total_bytes=self.gpu.usable_bytes,
             optional_storages=self.optional_storages,
             descending=self.descending,
         )

@@ -19,7 +19,7 @@ from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import nccl_warnings as nccl_warnings
 from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.per_device import devices_of, on_device
-from cotenant.estimators.replay_input import ReplayInput, make_replay_input, software_stack, usable_bytes
+from cotenant.estimators.replay_input import ReplayInput, make_replay_input, software_stack
 from cotenant.estimators.sensitivity import ReservedRange, reserved_range_of
 from cotenant.estimators.trace_cache import TraceCache, trace_key
 from cotenant.gpu_specs import GpuSpec, gpu_spec
@@ -308,5 +308,5 @@ def fake_gpu_of(gpu: GpuSpec, count: int = 1) -> dict[str, object]:
         "capability": list(gpu.compute_capability),
         "sm_count": gpu.sm_count,
         "count": count,
-        "allocator_bytes": usable_bytes(gpu) - gpu.context.typical_bytes,
+        "allocator_bytes": gpu.usable_bytes - gpu.context.typical_bytes,
     }

@@ -82,7 +82,7 @@ def _read(step: str, setup: CampaignSetup) -> CalibrationReading:
 def profile_text(
     readings: Sequence[CalibrationReading], *, nvml_total_bytes: int | None, now: str | None = None
 ) -> str:
-    """The device profile, in the format of `estimators/data/devices`; figures that were not read are left out.
+    """The device profile, in the format of `gpu_specs/data`; figures that were not read are left out.
 
     Raises:
         CotenantError: not even a bare context could be read.

@@ -81,19 +81,19 @@ def parse(text: str) -> Cluster:
 
 
 def memory_bytes(gpu_type: str) -> int:
-    """Memory of a card, from the table of simulated cards or else from its name.
+    """Memory of a card, from the table of GPUs or else from its name.
 
     Raises:
         UnknownName: no table knows it and its name says nothing.
     """
-    from cotenant.simserver.card import MODELS
+    from cotenant.gpu_specs import gpu_specs_by_name
 
-    known = MODELS.get(gpu_type)
+    known = gpu_specs_by_name().get(gpu_type)
     if known is not None:
-        return known.memory_bytes
+        return known.memory_total_bytes
     found = _MEMORY_IN_NAME.search(gpu_type)
     if found is None:
-        raise UnknownName("GPU type", gpu_type, MODELS)
+        raise UnknownName("GPU type", gpu_type, gpu_specs_by_name())
     return int(float(found[1]) * GiB)
 
 

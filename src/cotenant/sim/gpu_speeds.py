@@ -54,9 +54,9 @@ def reference_type(cluster: Cluster, reference_gpu: str | None) -> str:
         try:
             memory_bytes(reference_gpu)
         except UnknownName as error:
-            from cotenant.simserver.card import MODELS
+            from cotenant.gpu_specs import gpu_specs_by_name
 
-            raise UnknownName("GPU type", reference_gpu, {*MODELS, *speeds()}) from error
+            raise UnknownName("GPU type", reference_gpu, {*gpu_specs_by_name(), *speeds()}) from error
     return reference_gpu
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from cotenant.gpu_specs import gpu_specs_by_name
 from cotenant.gpus.power_model import MEASURED, PowerModel, card_power
 from cotenant.sim.interference import TrueActivity
-from cotenant.simserver.card import MODELS
 
 __all__ = ["MEASURED", "PowerModel", "busy", "power_model"]
 
@@ -24,7 +24,8 @@ UNKNOWN_BOARD_W = 300.0
 def power_model(gpu_type: str) -> PowerModel:
     """What a GPU of this type draws; a MIG instance has its sevenths of it."""
     whole, _, profile = gpu_type.partition("/")
-    found = card_power(whole, MODELS[whole].board_w if whole in MODELS else UNKNOWN_BOARD_W)
+    spec = gpu_specs_by_name().get(whole)
+    found = card_power(whole, UNKNOWN_BOARD_W if spec is None else spec.board_power_w or UNKNOWN_BOARD_W)
     if not profile:
         return found
     part = int(profile.partition("g")[0]) / 7.0

@@ -13,31 +13,6 @@ from typing import Any, NamedTuple
 
 from cotenant.gpus.power_model import card_power
 
-MiB = 2**20
-
-
-class CardModel(NamedTuple):
-    """What a card of a kind is."""
-
-    memory_bytes: int
-    sm_count: int
-    board_w: float
-
-
-# Memory as nvidia-smi lists it; SMs and board power as NVIDIA's data sheets have them.
-MODELS = {
-    "A100-40GB": CardModel(40960 * MiB, 108, 400.0),
-    "A100-80GB": CardModel(81920 * MiB, 108, 400.0),
-    "H100-80GB": CardModel(81559 * MiB, 132, 700.0),
-    "H200-141GB": CardModel(143771 * MiB, 132, 700.0),
-    "L4-24GB": CardModel(23034 * MiB, 58, 72.0),
-    "RTX2080Ti-11GB": CardModel(11264 * MiB, 68, 250.0),
-    "RTX3090-24GB": CardModel(24576 * MiB, 82, 350.0),
-    "T4-16GB": CardModel(15360 * MiB, 40, 70.0),
-    "V100-16GB": CardModel(16384 * MiB, 80, 300.0),
-    "V100-32GB": CardModel(32768 * MiB, 80, 300.0),
-}
-
 
 class SimulatedOutOfMemory(Exception):
     """The card has less free than was asked for; sizes as torch tells them."""
@@ -88,12 +63,13 @@ class CardChange(NamedTuple):
 
 
 class CardState(NamedTuple):
-    """A card at a virtual moment `at_s`."""
+    """A card at a virtual moment `at_s`; `board_power_w` is its power limit."""
 
     uuid: str
     number: int
     model: str
     total_bytes: int
+    board_power_w: float
     at_s: float = 0.0
     energy_j: float = 0.0
     failed: bool = False
@@ -127,7 +103,7 @@ class CardState(NamedTuple):
     @property
     def power_w(self) -> float:
         """Watts now."""
-        model = card_power(self.model, MODELS[self.model].board_w)
+        model = card_power(self.model, self.board_power_w)
         return model.watts(len(self.processes), self.utilization)
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.simserver.card import (
-    MODELS,
     CardChange,
     CardProcess,
     CardState,
@@ -32,7 +31,7 @@ from cotenant.simserver.card import (
 )
 
 SERVER_FILE = "server.json"
-SCHEMA = 1
+SCHEMA = 2
 
 # Changes of activity that a card remembers, so that a job that wakes late can still work out its progress.
 MAX_CHANGES = 256
@@ -58,9 +57,10 @@ class SimulatedServer:
             UnknownName: there is no such card.
         """
         from cotenant.core.errors import UsageError
+        from cotenant.gpu_specs import gpu_specs_by_name
 
         folder = Path(folder)
-        models = _parse_cards(cards)
+        models, specs = _parse_cards(cards), gpu_specs_by_name()
         if time_scale <= 0:
             raise UsageError(f"time scale {time_scale:g} is not above zero")
         if (folder / SERVER_FILE).exists():
@@ -70,7 +70,15 @@ class SimulatedServer:
             folder.chmod(0o777)  # jobs of all users change the cards, as they would those of a real server
         uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'cotenant {seed} {i}')}" for i in range(len(models))]
         for index, (model, name) in enumerate(zip(models, uuids, strict=True)):
-            state = CardState(uuid=name, number=index, model=model, total_bytes=MODELS[model].memory_bytes)
+            spec = specs[model]
+            assert spec.board_power_w is not None  # `_parse_cards` refuses the others
+            state = CardState(
+                uuid=name,
+                number=index,
+                model=model,
+                total_bytes=spec.memory_total_bytes,
+                board_power_w=spec.board_power_w,
+            )
             _replace(folder / f"card-{index}.json", card_json(state))
             lock = folder / f"card-{index}.lock"
             lock.touch()
@@ -278,13 +286,15 @@ def check_cards(text: str) -> None:
 
 def _parse_cards(text: str) -> list[str]:
     from cotenant.core.errors import UnknownName, UsageError
+    from cotenant.gpu_specs import gpu_specs_by_name
 
+    known = [name for name, spec in gpu_specs_by_name().items() if spec.board_power_w is not None]
     models: list[str] = []
     for part in text.split(","):
         count, cross, name = part.strip().partition("x")
         if not cross or not count.isdigit() or not 1 <= int(count) <= 64:
             raise UsageError(f"`{part}` is not a number of cards", hint="write e.g. `4xA100-40GB`")
-        if name not in MODELS:
-            raise UnknownName("simulated card", name, MODELS)
+        if name not in known:
+            raise UnknownName("simulated card", name, known)
         models += [name] * int(count)
     return models

@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
-from cotenant.estimators.replay_input import make_replay_input, make_software_stack, software_stack, usable_bytes
+from cotenant.estimators.replay_input import make_replay_input, make_software_stack, software_stack
 from cotenant.gpu_specs import gpu_spec
 from traces import HEADER, a_trace, alloc
 
@@ -62,7 +62,7 @@ def test_settings_that_torch_refuses_are_refused():
 )
 def test_usable_bytes(gpu, kept_mib):
     known = gpu_spec(gpu)
-    assert known.memory_total_bytes - usable_bytes(known) == pytest.approx(kept_mib * MiB, abs=MiB / 2)
+    assert known.memory_total_bytes - known.usable_bytes == pytest.approx(kept_mib * MiB, abs=MiB / 2)
 
 
 def test_a_memory_fraction_limits_only_where_there_is_a_limit():
@@ -70,4 +70,4 @@ def test_a_memory_fraction_limits_only_where_there_is_a_limit():
     trace = a_trace([alloc(0, 1000)], alloc_conf="per_process_memory_fraction:0.01")
     scene = make_replay_input(trace, gpu, software_stack(trace.header))
     assert scene.replay().oom is None
-    assert scene.replay(usable_bytes(gpu)).oom is not None
+    assert scene.replay(gpu.usable_bytes).oom is not None

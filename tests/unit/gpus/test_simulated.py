@@ -12,6 +12,7 @@ import textwrap
 import pytest
 
 from cotenant.core.errors import BackendError, UnknownName, UsageError
+from cotenant.gpu_specs import gpu_spec
 from cotenant.sim.interference import TrueActivity
 from cotenant.sim.power import busy, power_model
 from cotenant.simserver import card as card_module
@@ -50,7 +51,7 @@ def test_create(tmp_path, cards, models):
     SimulatedServer.create(tmp_path, cards)
     gpus = SimulatedBackend(tmp_path).inventory()
     assert [each.name for each in gpus] == models
-    assert [each.memory_total_bytes for each in gpus] == [card_module.MODELS[each].memory_bytes for each in models]
+    assert [each.memory_total_bytes for each in gpus] == [gpu_spec(each).memory_total_bytes for each in models]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_create_twice_is_refused(server):
 def test_newer_files_are_refused(server):
     told = json.loads((server.folder / "server.json").read_text())
     (server.folder / "server.json").write_text(json.dumps({**told, "schema": 99}))
-    with pytest.raises(BackendError, match="schema 99, wanted 1"):
+    with pytest.raises(BackendError, match="schema 99, wanted 2"):
         SimulatedServer.open(server.folder)
 
 

@@ -15,7 +15,6 @@ from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.units import MiB
 from cotenant.estimators.learned.hybrid import FLOOR_BYTES
 from cotenant.estimators.learned.network_features import CONV_FEATURES
-from cotenant.estimators.replay_input import usable_bytes
 from cotenant.gpu_specs import gpu_spec
 from cotenant.learn.datasets.feature_table import FeatureSet, FeatureTable, Matrix, classes_of, tight_mib
 from cotenant.learn.models.metrics import Prediction, by_bytes
@@ -237,7 +236,7 @@ def conv_matrix(table: FeatureTable) -> Matrix:
 
 def usable_mib() -> float:
     """What processes can have of the card that the published jobs ran on."""
-    return usable_bytes(gpu_spec(GPU)) / MiB
+    return gpu_spec(GPU).usable_bytes / MiB
 
 
 def on_card(table: FeatureTable, reserved: Matrix, outside: float) -> Prediction:

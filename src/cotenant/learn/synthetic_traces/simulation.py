@@ -15,7 +15,6 @@ from cotenant.estimators.replay_input import (
     SoftwareStack,
     make_replay_input,
     make_software_stack,
-    usable_bytes,
 )
 from cotenant.gpu_specs import gpu_spec
 from cotenant.learn.datasets.dataset_row import DatasetRow
@@ -73,7 +72,7 @@ def reserved_within(row: DatasetRow, outside_bytes: int, gpu: str = GPU) -> int 
     """What the allocator reserves at most on a GPU with its capacity, of which `outside_bytes` are taken; None: OOM."""
     known = gpu_spec(gpu)
     scene = scene_for(described_trace(row), gpu)
-    result = scene.replay(max(0, usable_bytes(known) - outside_bytes))
+    result = scene.replay(max(0, known.usable_bytes - outside_bytes))
     return None if result.oom is not None else result.peak_reserved_bytes
 
 

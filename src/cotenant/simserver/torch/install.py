@@ -14,7 +14,7 @@ from typing import Any
 
 from cotenant.allocator import parse_options, rules_for, settings_text
 from cotenant.core.errors import CotenantError
-from cotenant.estimators.replay_input import blas_of, conv_of, make_software_stack, usable_bytes
+from cotenant.estimators.replay_input import blas_of, conv_of, make_software_stack
 from cotenant.gpu_specs import GpuSpec, gpu_spec
 from cotenant.simserver.server import Attachment, SimulatedServer
 from cotenant.simserver.torch.process_gpus import ProcessGpu, ProcessGpus
@@ -53,7 +53,7 @@ def _install() -> None:
     stack = make_software_stack(version, conf, os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
 
     def make(device: int, card: Attachment) -> ProcessGpu:
-        return ProcessGpu(device, card, parse_options(conf, version), rules_for(version), usable_bytes(model))
+        return ProcessGpu(device, card, parse_options(conf, version), rules_for(version), model.usable_bytes)
 
     label = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     gpus = ProcessGpus(server, uuids, make, context_bytes=model.context.typical_bytes, label=label)
@@ -129,7 +129,7 @@ def _autograd_activity() -> list[str]:
 def _card(model: GpuSpec, count: int) -> dict[str, Any]:
     return {
         "name": model.nvml_names[0] if model.nvml_names else model.name,
-        "total_bytes": usable_bytes(model),
+        "total_bytes": model.usable_bytes,
         "capability": model.compute_capability,
         "sm_count": model.sm_count,
         "count": count,

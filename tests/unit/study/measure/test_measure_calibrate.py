@@ -67,7 +67,7 @@ def test_without_a_bare_context_there_is_no_profile():
 
 
 def test_a_file_that_is_no_profile_is_told():
-    with pytest.raises(UsageError, match="no device profile"):
+    with pytest.raises(UsageError, match="not a GPU specification"):
         parse_gpu_spec("name = 'x'")
 
 

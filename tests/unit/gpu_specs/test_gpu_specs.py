@@ -1,13 +1,26 @@
-"""Device profiles: their figures, their sources, and by which names they are found."""
+"""The table of GPUs: its figures, their sources, and the names a GPU is found by."""
 
 from __future__ import annotations
 
 import pytest
 
-from cotenant.core.errors import UnknownName
+from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.units import GiB, MiB
-from cotenant.estimators.replay_input import usable_bytes
-from cotenant.gpu_specs import all_gpu_specs, derived_context, gpu_spec, gpu_spec_for_nvml
+from cotenant.estimators.api import DEFAULT_GPU
+from cotenant.gpu_specs import (
+    all_gpu_specs,
+    derived_context,
+    gpu_spec,
+    gpu_spec_for_nvml,
+    gpu_specs_by_name,
+    parse_gpu_spec,
+)
+from cotenant.learn.synthetic_traces import simulation
+from cotenant.sim.cluster import memory_bytes
+from cotenant.sim.interference import model as interference_model
+from cotenant.sim.power import power_model
+from cotenant.simserver.backend import SimulatedBackend
+from cotenant.simserver.server import SimulatedServer
 
 NAMES = [
     "A100-40GB",
@@ -15,7 +28,9 @@ NAMES = [
     "A10G-24GB",
     "H100-80GB",
     "H200-141GB",
+    "L4-24GB",
     "L40S-48GB",
+    "RTX2080Ti-11GB",
     "RTX3060-12GB",
     "RTX3090-24GB",
     "RTX4060-8GB",
@@ -26,8 +41,8 @@ NAMES = [
 ]
 
 
-def test_the_cards():
-    assert [each.name for each in all_gpu_specs()] == NAMES
+def test_all_gpus_are_listed_by_name():
+    assert [spec.name for spec in all_gpu_specs()] == NAMES
 
 
 @pytest.mark.parametrize(
@@ -47,11 +62,11 @@ def test_the_cards():
         ("v100_32gb", "V100-32GB"),
     ],
 )
-def test_names(name, found):
+def test_a_gpu_is_found_by_any_of_its_names(name, found):
     assert gpu_spec(name).name == found
 
 
-def test_no_two_cards_share_a_name():
+def test_no_two_gpus_share_a_name():
     names = [name for each in all_gpu_specs() for name in (each.name, *each.aliases, *each.nvml_names)]
     for name in names:
         owners = [
@@ -62,15 +77,16 @@ def test_no_two_cards_share_a_name():
         assert owners == [gpu_spec(name).name]
 
 
-def test_an_unknown_name():
-    with pytest.raises(UnknownName, match="no device profile named `A100-41GB`") as caught:
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(UnknownName, match="no GPU named `A100-41GB`") as caught:
         gpu_spec("A100-41GB")
     assert caught.value.hint is not None
 
 
 @pytest.mark.parametrize("card", all_gpu_specs(), ids=lambda each: each.name)
-def test_every_figure_has_a_source_and_sense(card):
-    for name in ("memory_total_bytes", "sm_count", "compute_capability", "cublas_workspace_bytes", "context"):
+def test_every_figure_has_a_source_and_a_plausible_value(card):
+    figures = ("memory_total_bytes", "sm_count", "compute_capability", "cublas_workspace_bytes", "board_power_w")
+    for name in (*figures, "context"):
         assert card.sources[name]
     assert ("torch_total_bytes" in card.sources) == (card.torch_total_bytes is not None)
     assert ("mig" in card.sources) == bool(card.mig)
@@ -84,7 +100,7 @@ def test_every_figure_has_a_source_and_sense(card):
         assert instance.sm_count <= card.sm_count
 
 
-def test_contexts_of_the_a100():
+def test_the_context_of_the_a100_is_measured():
     card = gpu_spec("A100-40GB")
     assert card.context.typical_bytes == 524 * MiB
     assert not card.context.derived
@@ -92,8 +108,8 @@ def test_contexts_of_the_a100():
     assert (card.eager_context.bare_bytes, card.eager_context.cublas_bytes) == (1237 * MiB, 1429 * MiB)
 
 
-def test_contexts_that_nobody_measured_are_marked():
-    assert {each.name for each in all_gpu_specs() if not each.context.derived} == {"A100-40GB"}
+def test_contexts_that_nobody_measured_are_marked_derived():
+    assert {spec.name for spec in all_gpu_specs() if not spec.context.derived} == {"A100-40GB"}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +122,7 @@ def test_contexts_that_nobody_measured_are_marked():
         pytest.param(24, 125, "typical_bytes", id="RTX 4060, loaded"),
     ],
 )
-def test_the_rule_meets_what_was_measured(sm_count, measured_mib, which):
+def test_the_context_rule_is_near_measured_contexts(sm_count, measured_mib, which):
     context = derived_context(sm_count)
     assert getattr(context, which) / MiB == pytest.approx(measured_mib, rel=0.08)
     assert measured_mib * MiB <= context.high_bytes
@@ -128,12 +144,12 @@ def test_the_rule_meets_what_was_measured(sm_count, measured_mib, which):
         pytest.param("Radeon", 8192, None, id="unknown"),
     ],
 )
-def test_what_nvml_says(name, mib, found):
+def test_a_gpu_is_found_by_its_nvml_name_and_memory(name, mib, found):
     card = gpu_spec_for_nvml(name, mib * MiB)
     assert (card and card.name) == found
 
 
-def test_a_mig_instance():
+def test_a_mig_instance_has_its_own_memory_and_derived_context():
     card = gpu_spec("A100:3G.20GB")
     assert (card.name, card.sm_count, card.mig) == ("A100-40GB:3g.20gb", 42, ())
     assert card.memory_total_bytes == 20096 * MiB
@@ -143,12 +159,31 @@ def test_a_mig_instance():
 
 
 @pytest.mark.parametrize("name", ["A100:8g.99gb", "T4:1g.5gb"])
-def test_an_unknown_mig_profile(name):
+def test_an_unknown_mig_profile_is_refused(name):
     with pytest.raises(UnknownName, match="no MIG profile of"):
         gpu_spec(name)
 
 
-def test_no_instance_has_more_than_its_card():
+def test_no_mig_instance_has_more_memory_than_its_gpu():
     for card in all_gpu_specs():
         for each in card.mig:
-            assert usable_bytes(card.instance(each.name)) <= usable_bytes(card), f"{card.name}:{each.name}"
+            assert card.instance(each.name).usable_bytes <= card.usable_bytes, f"{card.name}:{each.name}"
+
+
+def test_every_gpu_can_be_simulated(tmp_path):
+    for spec in all_gpu_specs():
+        SimulatedServer.create(tmp_path / spec.name, f"1x{spec.name}")
+        (gpu,) = SimulatedBackend(tmp_path / spec.name).inventory()
+        assert (gpu.name, gpu.memory_total_bytes) == (spec.name, spec.memory_total_bytes)
+        assert memory_bytes(spec.name) == spec.memory_total_bytes
+        assert power_model(spec.name).watts(1, 1.0) <= spec.board_power_w
+
+
+def test_text_that_is_no_gpu_is_refused():
+    with pytest.raises(UsageError, match="not a GPU specification: KeyError"):
+        parse_gpu_spec("aliases = []")
+
+
+def test_gpus_named_in_the_code_are_in_the_table():
+    named = {DEFAULT_GPU, interference_model.DEFAULT_GPU, simulation.GPU}
+    assert named <= set(gpu_specs_by_name())
