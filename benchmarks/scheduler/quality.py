@@ -55,7 +55,7 @@ SEED = 1000
 TRIES = 20
 POLICIES = ("exclusive", "horus", "lucid", "sjf-bsbf", "carma", "aegis", "most-memory", "marginal-gain")
 VARIANTS: tuple[dict[str, Any], ...] = (
-    {"first": "oldest"},
+    {"order": "oldest"},
     {"safety_factor": 1.1},
     {"safety_factor": 1.2},
     {"max_jobs": 2},
@@ -154,7 +154,7 @@ def section(
         told = f"Not estimated by us: {', '.join(missing)}." if missing else "All are estimated by us."
         lines[1:1] = ["", told]
         runs += [(name, "cotenant", {}) for name in ("carma", "most-memory", "lucid", "marginal-gain")]
-        runs += [("marginal-gain", "cotenant", {"first": "oldest"}), ("marginal-gain", "cotenant", {"asked": 1.7})]
+        runs += [("marginal-gain", "cotenant", {"order": "oldest"}), ("marginal-gain", "cotenant", {"asked": 1.7})]
     for policy, estimator, options in runs:
         began = time.perf_counter()
         name = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])

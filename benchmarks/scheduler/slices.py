@@ -38,8 +38,8 @@ RUNS: tuple[tuple[str, dict[str, object]], ...] = (
     ("lucid", {}),
     ("aegis", {}),
     ("marginal-gain", {}),
-    ("marginal-gain", {"first": "oldest"}),
-    ("marginal-gain", {"first": "least-work"}),
+    ("marginal-gain", {"order": "oldest"}),
+    ("marginal-gain", {"order": "least-work"}),
     ("marginal-gain", {"reserve_after_s": 86400.0}),
 )
 

@@ -58,7 +58,7 @@ class AdmissionControl:
         self._ready[job_id] = job
         quota = self._config.quota_of(job.spec.user)
         array = job.spec.array
-        if quota.jobs is not None or quota.gpus is not None or (array is not None and array.limit is not None):
+        if quota.max_running is not None or quota.gpus is not None or (array is not None and array.limit is not None):
             self._limited.add(job_id)
 
     def _knows_need(self, job: Job) -> bool:
@@ -151,8 +151,8 @@ class _RunningCounts:
             return known
         quota = self._config.quota_of(user)
         why = None
-        if quota.jobs is not None and self._jobs.get(user, 0) >= quota.jobs:
-            why = f"quota: {user} may run {quota.jobs} jobs at once"
+        if quota.max_running is not None and self._jobs.get(user, 0) >= quota.max_running:
+            why = f"quota: {user} may run {quota.max_running} jobs at once"
         elif quota.gpus is not None and self._gpus.get(user, 0) + job.spec.gpus > quota.gpus:
             have = self._gpus.get(user, 0)
             why = f"quota: {user} may have {quota.gpus} GPUs at once, has {have}, job {job.id} needs {job.spec.gpus}"

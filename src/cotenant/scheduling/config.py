@@ -11,14 +11,14 @@ class Quota:
     """What one user may have at once; None is no limit.
 
     Attributes:
-        jobs: attempts that run.
+        max_running: attempts that run.
         gpus: GPUs of these, shared ones counted once for each.
-        queued: jobs that are not over; submitting more is refused.
+        max_unfinished: jobs that are not over; submitting more is refused.
     """
 
-    jobs: int | None = None
+    max_running: int | None = None
     gpus: int | None = None
-    queued: int | None = None
+    max_unfinished: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,12 +22,9 @@ from cotenant.core.events import (
     Stop,
 )
 from cotenant.core.job import Attempt, Done, Held, Job, JobState, Queued, Running, Starting
-from cotenant.scheduling import recovery
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.dependencies import all_dependencies, open_dependencies, unsatisfiable_reason
-
-REQUEUE = "requeue"
-"""Why an attempt is stopped whose job goes back to the queue then."""
+from cotenant.scheduling.recovery import REQUEUE, after_exit
 
 
 class JobTable:
@@ -203,25 +200,11 @@ class JobTable:
             co_runs=event.co_runs,
             usage=event.usage,
         )
-        job = _with_last(job, attempt, job.state)
-        if attempt.stop_reason == REQUEUE:
-            self._back_to_queue(job, event.at_s, "requeued while it ran")
-            return []
-        what = recovery.after_exit(job)
-        if isinstance(what, recovery.Retry):
-            state = Queued(since_s=event.at_s, reason=what.reason)
-            forgiven = len(job.attempts) if what.forgiven else job.uncounted_attempts
-            self._set(
-                replace(
-                    job,
-                    state=state,
-                    min_memory_bytes=what.min_memory_bytes,
-                    exclusive_retry=what.exclusive,
-                    uncounted_attempts=forgiven,
-                )
-            )
-            return []
-        return self._end(job, Done(outcome=what.outcome, at_s=event.at_s, code=what.code, reason=what.reason))
+        after = after_exit(job, attempt)
+        if isinstance(after.state, Done):
+            return self._end(after, after.state)
+        self._set(after)
+        return []
 
     def _cancelled(self, event: JobCancelled) -> list[Command]:
         job = self.jobs.get(event.job_id)

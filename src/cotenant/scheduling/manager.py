@@ -194,8 +194,8 @@ class Manager:
         """Why these jobs of one user may not be submitted, or None; `besides` more of theirs are on their way."""
         user, quota = specs[0].user, self._config.quota_of(specs[0].user)
         open_jobs = self._table.unfinished(user) + besides
-        if quota.queued is not None and open_jobs + len(specs) > quota.queued:
-            return f"{user} may have {quota.queued} jobs that are not over, has {open_jobs}, asks for {len(specs)} more"
+        if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
+            return f"{user} may have {quota.max_unfinished} jobs that are not over, has {open_jobs}, asks for {len(specs)} more"
         most = max(each.gpus for each in specs)
         if quota.gpus is not None and most > quota.gpus:
             return f"{user} may have {quota.gpus} GPUs at once, {most} asked for"
@@ -346,7 +346,7 @@ class Manager:
             return
         for job_id in sorted(self._unfitted & (table.queued | table.unsatisfiable.keys())):
             job = table.jobs[job_id]
-            why = never_fits(job, instances if job.spec.share == "mig" else totals)
+            why = never_fits(job, instances if job.spec.sharing == "mig" else totals)
             if why is not None:
                 table.hold_unsatisfiable(job, why, at_s)
             elif job_id in table.unsatisfiable:

@@ -1,41 +1,43 @@
-"""What an attempt's end means, and with how much memory the next one starts.
+"""What the end of an attempt means for its job, and how much memory the next attempt reserves.
 
-Out of memory is told by evidence, in this order:
+An exit counts as out of memory by evidence, in this order:
 
-- the traceback the process ended with is an out-of-memory error, and it did not exit with 0: out of memory;
-- such words are only somewhere in its output: a hint, believed if a sample near the end shows the GPU full;
-- anything else that fails is a failure of the job and is not tried again: it would fail again and, if it had
-  precedence, keep others waiting (as happens where every failure counts as out of memory, in CARMA).
+- The traceback that ended the process is an out-of-memory error and the exit code is not 0: out of memory.
+- Only the output mentions it: a hint, believed if a sample near the end shows the GPU full.
+- Any other failure is the job's own. It is not retried by default: it would fail again and, with precedence in the
+  queue, keep other jobs waiting (CARMA counts every failure as out of memory).
 
-The next attempt may start at once, wherever there is room for the new floor: in the published systems the wait
-for an empty GPU after such an exit, 1800-4100 s on average, is a hundred times the work lost.
+The next attempt may start at once, wherever its new minimum fits. The published systems wait for an empty GPU instead,
+1800-4100 s on average, a hundred times the work that was lost.
 
-- It needed `in_use + tried` at that moment, which is a lower bound of its peak: the floor is that and a tenth.
-  Without these figures, half as much again as it was promised. At least a quarter above the promise in any case,
-  so that few attempts reach any size; at most the whole GPU.
-- If `in_use + tried` was within its promise, a neighbor took the memory: the promise was right, the floor stays.
-- After two such exits, before the last attempt, and when the floor reaches the whole GPU, it gets its GPUs alone.
-- Alone and still out of memory, with no stranger to blame, is the end; so is the third time alone, stranger or not, and
-  `max_attempts`. A limit that a script sets itself looks like a stranger, and its retries come before whoever waits.
+- The process needed `in_use + tried` bytes, a lower bound of its peak: the minimum becomes that and 10 %. Without these
+  figures it becomes 1.5 times the promise. It grows by at least a quarter of the promise, so that few attempts reach
+  any size, and is at most the whole GPU.
+- If `in_use + tried` was within the promise, a neighbor took the memory: the minimum stays.
+- After two such exits, before the last attempt, and when the minimum reaches the whole GPU, the job gets its GPUs
+  exclusively.
+- Out of memory on an exclusive GPU, with no foreign process to blame, ends the job. So does the third time on an
+  exclusive GPU, whoever is to blame, and `max_attempts`: a memory limit that a script sets for itself looks like a
+  foreign process, and its retries precede other jobs.
 
-Who asks for it (`retries`) gets further attempts after other failures; but two in a row that fail within a minute of
-their start do so for a reason that no attempt will change: such a job is poison and stops. An attempt that used up its
-time slot and was asked to make room goes back to the queue and is held against nobody.
+`JobSpec.retries` allows further attempts after other failures. Two in a row that fail within a minute of their start
+are a crash loop and end the job. An attempt that used up its time slice and was stopped to make room is requeued; its
+attempts do not count against any limit.
 
-A client of MPS that faults takes all clients of its server with it, and nobody can tell which it was. All are tried
-again, at nobody's expense, but not by MPS any more: whoever is to blame then falls alone.
+A client of MPS that faults takes all clients of its server down, and nothing shows which one it was. All of them are
+retried, not counted, and without MPS: the client to blame then fails alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence, Outcome, SharingRequest
+from cotenant.core.job import Attempt, AttemptExit, Done, Job, OomEvidence, Outcome, Queued, SharingRequest
 from cotenant.core.units import format_bytes
 
 FULL_BELOW = 0.03
-"""A GPU with less than this share of its memory free counts as full: caching allocators work in 2-20 MiB steps,
-but samples are a second apart."""
+"""A GPU with a smaller share of its memory free counts as full. Caching allocators take 2-20 MiB at a time, but samples
+are a second apart."""
 
 HEADROOM = 1.1
 MIN_STEP = 1.25
@@ -46,15 +48,18 @@ CRASH_LOOP_S = 60.0
 
 TERMINATED = (15, 9)
 
+REQUEUE = "requeue"
+"""`Attempt.stop_reason` of an attempt whose job goes back to the queue."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The job goes back to the queue with these; `forgiven`: attempts until now do not count."""
+    """The job goes back to the queue; with `uncount_attempts`, attempts until now no longer count against limits."""
 
     min_memory_bytes: int
     exclusive: bool
     reason: str
-    forgiven: bool = False
+    uncount_attempts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +71,45 @@ class Finish:
     reason: str = ""
 
 
-def after_exit(job: Job) -> Retry | Finish:
-    """What follows from the end of the last attempt of `job`, which has its `exit` and `ended_at_s`.
+def after_exit(job: Job, attempt: Attempt) -> Job:
+    """`job` after the end of `attempt`, its newest: queued again, or done.
 
-    Depends on the job alone, so that a replayed journal comes to the same end.
+    `attempt` has its `exit` and `ended_at_s`; it replaces the attempt of its number, if `job` has that already. The
+    result depends on the arguments alone, so a replayed journal and a simulator come to the same one.
     """
+    job = replace(job, attempts=(*job.attempts[: attempt.number - 1], attempt))
+    at_s = attempt.placed_at_s if attempt.ended_at_s is None else attempt.ended_at_s
+    if attempt.stop_reason == REQUEUE:
+        state = Queued(since_s=at_s, reason="requeued while it ran")
+        return replace(job, state=state, uncounted_attempts=len(job.attempts))
+    step = next_step(job)
+    if isinstance(step, Finish):
+        return replace(job, state=Done(outcome=step.outcome, at_s=at_s, code=step.code, reason=step.reason))
+    return replace(
+        job,
+        state=Queued(since_s=at_s, reason=step.reason),
+        min_memory_bytes=step.min_memory_bytes,
+        exclusive_retry=step.exclusive,
+        uncounted_attempts=len(job.attempts) if step.uncount_attempts else job.uncounted_attempts,
+    )
+
+
+def next_step(job: Job) -> Retry | Finish:
+    """What follows from the end of the last attempt of `job`."""
     attempt = job.attempts[-1]
     end = attempt.exit or AttemptExit(exit_code=None, signal=None, reason="lost")
     if attempt.stop_reason is not None and end.reason != "lost":
         return Finish(outcome="cancelled", reason="on request")
-    if _overran(job, attempt, end):
+    if _exceeded_time_limit(job, attempt, end):
         return Finish(outcome="timeout", code=end.exit_code, reason=end.detail)
     if end.reason == "lost" and job.spec.requeue and _counted_attempts(job) < job.spec.max_attempts:
-        why = f"retry: {end.detail or 'the last attempt was lost'}"
-        return Retry(min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=why)
+        return _same_again(job, f"retry: {end.detail or 'the last attempt was lost'}")
     if end.reason == "lost":
-        return Finish(outcome="lost", reason=end.detail or "nobody knows how it ended")
+        return Finish(outcome="lost", reason=end.detail or "its exit was not observed")
     if end.reason == "never-ran":
-        return Retry(
-            min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=f"retry: {end.detail}"
-        )
+        return _same_again(job, f"retry: {end.detail}")
     if end.reason == "stopped" and is_time_slice_over(job, attempt):
-        return Retry(
-            min_memory_bytes=job.min_memory_bytes,
-            exclusive=job.exclusive_retry,
-            reason="its time slot was over",
-            forgiven=True,
-        )
+        return replace(_same_again(job, "its time slice was over"), uncount_attempts=True)
     if end.reason == "stopped":
         return Finish(outcome="cancelled", reason=end.detail or "stopped from outside")
     if end.reason == "not-started":
@@ -104,58 +121,63 @@ def after_exit(job: Job) -> Retry | Finish:
     return _after_failure(job, end)
 
 
+def _same_again(job: Job, reason: str) -> Retry:
+    return Retry(min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=reason)
+
+
 def _after_failure(job: Job, end: AttemptExit) -> Retry | Finish:
     if end.mps_fault:
-        return Retry(
-            min_memory_bytes=job.min_memory_bytes,
-            exclusive=job.exclusive_retry,
-            reason="retry, without MPS: its MPS server failed under it, by a fault of any of its clients",
-        )
+        return _same_again(job, "retry, without MPS: its MPS server failed under it, by a fault of any of its clients")
     code = 128 + end.signal if end.signal is not None else end.exit_code
     reason = end.detail or (f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
     if failures(job) > job.spec.retries:
         return Finish(outcome="failed", code=code, reason=reason)
     if is_crash_looping(job):
         return Finish(outcome="failed", code=code, reason=f"{reason}, twice within a minute of the start: not retried")
-    return Retry(
-        min_memory_bytes=job.min_memory_bytes, exclusive=job.exclusive_retry, reason=f"retry as asked: {reason}"
-    )
+    return _same_again(job, f"retry as requested: {reason}")
+
+
+def _counted(job: Job) -> tuple[Attempt, ...]:
+    """Attempts since the job was last requeued."""
+    return job.attempts[job.uncounted_attempts :]
+
+
+def _oomed(attempt: Attempt) -> bool:
+    return attempt.exit is not None and ran_out_of_memory(attempt.exit)
 
 
 def has_oomed(job: Job) -> bool:
-    """Whether it ran out of memory since it was last requeued: where there is room, it starts again at once."""
-    return any(
-        each.exit is not None and ran_out_of_memory(each.exit) for each in job.attempts[job.uncounted_attempts :]
-    )
+    """Whether it ran out of memory since it was last requeued. It then restarts at once, wherever there is room."""
+    return any(_oomed(attempt) for attempt in _counted(job))
 
 
 def failures(job: Job) -> int:
     """Attempts that failed for a reason of their own, since the job was last requeued."""
-    return sum(1 for each in job.attempts[job.uncounted_attempts :] if _failed(each))
+    return sum(1 for attempt in _counted(job) if _failed(attempt))
 
 
 def effective_sharing(job: Job) -> SharingRequest:
-    """How the next attempt shares: as was asked, but no longer by MPS once that has failed under it."""
+    """How the next attempt shares: as requested, but not by MPS any more once an MPS server failed under the job."""
     if not job.attempts:
-        return job.spec.share
-    faulted = any(each.exit is not None and each.exit.mps_fault for each in job.attempts[job.uncounted_attempts :])
-    return "time" if faulted and job.spec.share != "mig" else job.spec.share
+        return job.spec.sharing
+    faulted = any(attempt.exit is not None and attempt.exit.mps_fault for attempt in _counted(job))
+    return "time" if faulted and job.spec.sharing != "mig" else job.spec.sharing
 
 
 def is_crash_looping(job: Job) -> bool:
-    """Whether the last two attempts failed right after their start."""
-    last = job.attempts[job.uncounted_attempts :][-2:]
+    """Whether the last two attempts failed within `CRASH_LOOP_S` of their start."""
+    last = _counted(job)[-2:]
     return len(last) == 2 and all(
-        _failed(each)
-        and each.started_at_s is not None
-        and each.ended_at_s is not None
-        and each.ended_at_s - each.started_at_s < CRASH_LOOP_S
-        for each in last
+        _failed(attempt)
+        and attempt.started_at_s is not None
+        and attempt.ended_at_s is not None
+        and attempt.ended_at_s - attempt.started_at_s < CRASH_LOOP_S
+        for attempt in last
     )
 
 
 def is_time_slice_over(job: Job, attempt: Attempt, at_s: float | None = None) -> bool:
-    """Whether it has had, at its end or at `at_s`, the time after which it makes room for others."""
+    """Whether `attempt` has run for its time slice, at its end or at `at_s`."""
     until_s = attempt.ended_at_s if at_s is None else at_s
     time_slice_s, since_s = job.spec.time_slice_s, attempt.started_at_s
     return (
@@ -165,13 +187,14 @@ def is_time_slice_over(job: Job, attempt: Attempt, at_s: float | None = None) ->
 
 def _failed(attempt: Attempt) -> bool:
     end = attempt.exit
-    own = end is not None and end.reason == "exited" and end.exit_code != 0 and not end.mps_fault
-    return own and end is not None and not ran_out_of_memory(end)
+    if end is None or end.reason != "exited" or end.exit_code == 0 or end.mps_fault:
+        return False
+    return not ran_out_of_memory(end)
 
 
 def _counted_attempts(job: Job) -> int:
-    """Attempts that count against those a job may have."""
-    return sum(1 for each in job.attempts[job.uncounted_attempts :] if each.exit is None or not each.exit.mps_fault)
+    """Attempts that count against `max_attempts`."""
+    return sum(1 for attempt in _counted(job) if attempt.exit is None or not attempt.exit.mps_fault)
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:
@@ -190,7 +213,7 @@ def _was_full(oom: OomEvidence) -> bool:
     return oom.total_bytes is not None and oom.free_bytes < FULL_BELOW * oom.total_bytes
 
 
-def _overran(job: Job, attempt: Attempt, end: AttemptExit) -> bool:
+def _exceeded_time_limit(job: Job, attempt: Attempt, end: AttemptExit) -> bool:
     if end.reason == "timeout":
         return True
     limit_s, since_s = job.spec.time_limit_s, attempt.started_at_s
@@ -202,38 +225,36 @@ def _overran(job: Job, attempt: Attempt, end: AttemptExit) -> bool:
 
 def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
     promised = attempt.placement.promised_bytes
-    alone = attempt.placement.sharing == "exclusive"
+    exclusive = attempt.placement.sharing == "exclusive"
     wanted = None if oom.tried_bytes is None or oom.in_use_bytes is None else oom.tried_bytes + oom.in_use_bytes
-    victim = wanted is not None and wanted <= promised
+    is_victim = wanted is not None and wanted <= promised
     counted = _counted_attempts(job)
     if counted >= job.spec.max_attempts:
         return Finish(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
-    if alone and (not victim or _ooms_alone(job) >= MAX_EXCLUSIVE_OOMS):
-        return Finish(
-            outcome="oom", code=_code(attempt), reason=f"out of memory alone on its GPU, {_memory_text(oom, attempt)}"
-        )
-    floor = job.min_memory_bytes if victim else next_floor_bytes(job, attempt, wanted)
-    if not victim and oom.total_bytes is not None:
-        floor = max(job.min_memory_bytes, min(floor, oom.total_bytes))
-    whole = oom.total_bytes is not None and floor >= oom.total_bytes
-    shared_ooms = 1 + sum(1 for each in job.attempts[:-1] if each.exit is not None and ran_out_of_memory(each.exit))
-    last = counted + 1 >= job.spec.max_attempts
-    exclusive = alone or whole or last or shared_ooms >= MAX_SHARED_OOMS
-    cause = "neighbors took its memory" if victim else _memory_text(oom, attempt)
-    return Retry(min_memory_bytes=floor, exclusive=exclusive, reason=f"retry after out of memory: {cause}")
-
-
-def _ooms_alone(job: Job) -> int:
-    """How often it ran out of memory with its GPUs to itself, since it was last requeued."""
-    return sum(
-        1
-        for each in job.attempts[job.uncounted_attempts :]
-        if each.placement.sharing == "exclusive" and each.exit is not None and ran_out_of_memory(each.exit)
+    if exclusive and (not is_victim or _exclusive_ooms(job) >= MAX_EXCLUSIVE_OOMS):
+        reason = f"out of memory alone on its GPU, {_memory_text(oom, attempt)}"
+        return Finish(outcome="oom", code=_code(attempt), reason=reason)
+    minimum = job.min_memory_bytes if is_victim else next_min_memory_bytes(job, attempt, wanted)
+    if not is_victim and oom.total_bytes is not None:
+        minimum = max(job.min_memory_bytes, min(minimum, oom.total_bytes))
+    needs_whole_gpu = oom.total_bytes is not None and minimum >= oom.total_bytes
+    ooms = 1 + sum(1 for earlier in job.attempts[:-1] if _oomed(earlier))
+    is_last = counted + 1 >= job.spec.max_attempts
+    cause = "neighbors took its memory" if is_victim else _memory_text(oom, attempt)
+    return Retry(
+        min_memory_bytes=minimum,
+        exclusive=exclusive or needs_whole_gpu or is_last or ooms >= MAX_SHARED_OOMS,
+        reason=f"retry after out of memory: {cause}",
     )
 
 
-def next_floor_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> int:
-    """Floor after an attempt that needed more than its promise; `wanted_bytes` where the framework told."""
+def _exclusive_ooms(job: Job) -> int:
+    """How often it ran out of memory on exclusive GPUs, since it was last requeued."""
+    return sum(1 for attempt in _counted(job) if attempt.placement.sharing == "exclusive" and _oomed(attempt))
+
+
+def next_min_memory_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> int:
+    """The minimum after an attempt that outgrew its promise; `wanted_bytes` where the framework reported it."""
     promised = attempt.placement.promised_bytes
     peak = max(attempt.peak_observed_bytes.values(), default=0)
     learned = int(max(wanted_bytes or 0, peak) * HEADROOM)

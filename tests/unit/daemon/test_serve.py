@@ -53,7 +53,7 @@ def test_an_attempt_that_never_ran_is_tried_again_as_it_was():
     end = AttemptExit(exit_code=None, signal=None, reason="never-ran", detail="the daemon ended before it started")
     attempt = Attempt(number=1, placement=placement, placed_at_s=0.0, ended_at_s=1.0, exit=end)
     job = replace(a_job(1), attempts=(attempt,), min_memory_bytes=7, state=Queued(since_s=0.0))
-    assert recovery.after_exit(job) == recovery.Retry(
+    assert recovery.next_step(job) == recovery.Retry(
         min_memory_bytes=7, exclusive=False, reason="retry: the daemon ended before it started"
     )
 

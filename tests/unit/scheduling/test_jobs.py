@@ -199,7 +199,7 @@ def test_an_array_runs_so_many_tasks_at_once():
 
 
 def test_quotas_of_running_jobs_and_gpus():
-    life = Life(quota=Quota(jobs=2), user_quotas={"bob": Quota(gpus=3)})
+    life = Life(quota=Quota(max_running=2), user_quotas={"bob": Quota(gpus=3)})
     for i in (1, 2, 3):
         life.submit(i)
     life.submit(4, user="bob", gpus=2)
@@ -214,7 +214,7 @@ def test_quotas_of_running_jobs_and_gpus():
 
 
 def test_a_quota_lets_the_more_important_job_through():
-    life = Life(quota=Quota(jobs=1))
+    life = Life(quota=Quota(max_running=1))
     life.submit(1)
     life.submit(2)
     life.submit(3, priority=5)

@@ -76,13 +76,13 @@ def test_memory_that_history_knows_stands_before_the_estimate():
 
 
 @pytest.mark.parametrize(
-    ("first", "starts"),
+    ("order", "starts"),
     [(None, 3), ("due", 3), ("oldest", 1), ("shortest", 3), ("least-work", 3)],
 )
-def test_who_goes_first_is_an_option(first, starts):
+def test_the_queue_order_is_an_option(order, starts):
     jobs = [a_job(1, at_s=1.0, name="long"), a_job(2, at_s=2.0, name="unknown"), a_job(3, at_s=3.0, name="short")]
     facts = Facts(durations_s={"long": 9000.0, "short": 60.0}, long=0.9, unknown=0.9, short=0.9)
-    assert decided(placer("marginal-gain", gpu(0), facts=facts, **({"first": first} if first else {})), *jobs) == {
+    assert decided(placer("marginal-gain", gpu(0), facts=facts, **({"order": order} if order else {})), *jobs) == {
         starts: ("GPU-0",)
     }
 
@@ -115,8 +115,8 @@ def test_a_short_gang_may_be_more_work_than_a_longer_job():
     jobs = [a_job(1, name="gang", gpus=4), a_job(2, name="single")]
     facts = Facts(durations_s={"gang": 60.0, "single": 100.0}, gang=0.9, single=0.9)
     gpus = [gpu(each) for each in range(4)]
-    assert list(decided(placer("marginal-gain", *gpus, facts=facts, first="shortest"), *jobs)) == [1]
-    assert list(decided(placer("marginal-gain", *gpus, facts=facts, first="least-work"), *jobs)) == [2]
+    assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="shortest"), *jobs)) == [1]
+    assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="least-work"), *jobs)) == [2]
 
 
 def test_each_job_has_its_own_bound():
@@ -190,7 +190,7 @@ def test_caution_keeps_away_from_the_bound():
     assert decided(placer("marginal-gain", mate, facts=Facts(me=0.2)), a_job(1, name="me")) == {1: ("GPU-0",)}
     careful = placer("marginal-gain", mate, facts=Facts(me=0.2), safety_factor=1.2)
     assert decided(careful, a_job(1, name="me")) == {}
-    assert verdict(careful).endswith("1.34 times as long, bound 1.50 with safety_factor 1.20")
+    assert verdict(careful).endswith("1.34 times as long, bound 1.50 with safety factor 1.20")
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_no_more_than_so_many_share():
         ({"min_gain": 1.1}, "no job gains 1.1"),
         ({"max_slowdown": 0.9}, "slowdown bound 0.9"),
         ({"smact_sum": 0}, "is no limit"),
-        ({"safety_factor": 0.9}, "safety_factor 0.9 is below 1"),
+        ({"safety_factor": 0.9}, "safety factor 0.9 is below 1"),
         ({"max_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
-        ({"first": "youngest"}, "option `first` of policy `marginal-gain`"),
+        ({"order": "youngest"}, "option `order` of policy `marginal-gain`"),
     ],
 )
 def test_limits_that_make_no_sense(options, message):

@@ -23,7 +23,7 @@ def test_an_unknown_policy_is_answered_with_the_known_ones():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"smact": 1}, "has no option `smact` (known: backfill, reserve_after_s, max_jobs, warmup_s, sharing, "),
+        ({"smact": 1}, "has no option `smact` (known: backfill, headroom_gib, max_jobs, reserve_after_s, sharing, "),
         ({"return": 1}, "has no option `return`"),
         ({"backfill": "yes"}, "option `backfill` of policy `best-fit` is 'yes', wanted bool"),
         ({"sharing": "exclusive"}, "is 'exclusive', wanted one of ['time-sliced', 'mps', 'mig']"),

@@ -8,7 +8,7 @@ from builders import a_job
 from cotenant.core.job import Attempt, AttemptExit, OomEvidence
 from cotenant.core.placement import Placement
 from cotenant.core.units import GiB
-from cotenant.scheduling.recovery import Finish, Retry, after_exit, ran_out_of_memory
+from cotenant.scheduling.recovery import Finish, Retry, next_step, ran_out_of_memory
 
 TOTAL = 40 * GiB
 
@@ -66,7 +66,7 @@ PROOF = gib(exception=True)
     ],
 )
 def test_ends_that_are_final(end, outcome, code):
-    found = after_exit(ended(end))
+    found = next_step(ended(end))
     assert isinstance(found, Finish)
     assert (found.outcome, found.code) == (outcome, code)
 
@@ -80,7 +80,7 @@ def test_ends_that_are_final(end, outcome, code):
     ],
 )
 def test_evidence_of_running_out_of_memory(oom):
-    assert isinstance(after_exit(ended(an_exit(1, oom=oom))), Retry)
+    assert isinstance(next_step(ended(an_exit(1, oom=oom))), Retry)
 
 
 @pytest.mark.parametrize("reason", ["timeout", "stopped", "lost", "not-started"])
@@ -105,21 +105,21 @@ def test_only_an_exit_of_its_own_is_out_of_memory(reason):
     ],
 )
 def test_the_next_floor(oom, peak, floor):
-    found = after_exit(ended(an_exit(1, oom=oom), peak=peak))
+    found = next_step(ended(an_exit(1, oom=oom), peak=peak))
     assert isinstance(found, Retry)
     assert found.min_memory_bytes == pytest.approx(floor * GiB, rel=1e-9)
     assert found.exclusive == (floor == 40)
 
 
 def test_a_floor_never_sinks():
-    found = after_exit(ended(an_exit(1, oom=PROOF), floor=30))
+    found = next_step(ended(an_exit(1, oom=PROOF), floor=30))
     assert isinstance(found, Retry)
     assert found.min_memory_bytes == 30 * GiB
 
 
 def test_a_victim_of_its_neighbors_keeps_its_floor():
     oom = gib(exception=True, in_use_bytes=3, tried_bytes=1)
-    found = after_exit(ended(an_exit(1, oom=oom), floor=2))
+    found = next_step(ended(an_exit(1, oom=oom), floor=2))
     assert found == Retry(
         min_memory_bytes=2 * GiB, exclusive=False, reason="retry after out of memory: neighbors took its memory"
     )
@@ -127,19 +127,19 @@ def test_a_victim_of_its_neighbors_keeps_its_floor():
 
 def test_one_that_held_nothing_yet_is_a_victim():
     oom = gib(exception=True, in_use_bytes=0, tried_bytes=0.4, free_bytes=0)
-    found = after_exit(ended(an_exit(1, oom=oom)))
+    found = next_step(ended(an_exit(1, oom=oom)))
     assert (found.min_memory_bytes, found.exclusive) == (0, False)
 
 
 def test_the_second_time_it_gets_its_gpu_alone():
     earlier = an_exit(1, oom=PROOF)
-    found = after_exit(ended(an_exit(1, oom=PROOF), earlier=[earlier]))
+    found = next_step(ended(an_exit(1, oom=PROOF), earlier=[earlier]))
     assert isinstance(found, Retry)
     assert found.exclusive
 
 
 def test_the_last_attempt_is_alone():
-    found = after_exit(ended(an_exit(1, oom=PROOF), max_attempts=2))
+    found = next_step(ended(an_exit(1, oom=PROOF), max_attempts=2))
     assert isinstance(found, Retry)
     assert found.exclusive
 
@@ -156,12 +156,12 @@ def test_the_last_attempt_is_alone():
     ],
 )
 def test_out_of_memory_for_good(job, reason):
-    assert after_exit(job) == Finish(outcome="oom", code=1, reason=reason)
+    assert next_step(job) == Finish(outcome="oom", code=1, reason=reason)
 
 
 def test_alone_but_a_stranger_took_the_memory():
     oom = gib(exception=True, in_use_bytes=3, tried_bytes=1)
-    found = after_exit(ended(an_exit(1, oom=oom), sharing="exclusive", promised=40))
+    found = next_step(ended(an_exit(1, oom=oom), sharing="exclusive", promised=40))
     assert isinstance(found, Retry)
     assert found.exclusive
 
@@ -171,14 +171,14 @@ def test_alone_for_the_third_time_no_stranger_is_blamed():
     own_limit = an_exit(1, oom=gib(exception=True, in_use_bytes=3, tried_bytes=1))
 
     def after(earlier, **spec):
-        return after_exit(ended(own_limit, earlier=earlier, sharing="exclusive", promised=40, max_attempts=100, **spec))
+        return next_step(ended(own_limit, earlier=earlier, sharing="exclusive", promised=40, max_attempts=100, **spec))
 
     assert isinstance(after([own_limit]), Retry)
     assert isinstance(after([own_limit, an_exit(None, "lost")]), Retry)
     reason = "out of memory alone on its GPU, held 3.0 GiB, tried 1.0 GiB more, 40.0 GiB promised"
     assert after([own_limit, own_limit]) == Finish(outcome="oom", code=1, reason=reason)
     job = ended(own_limit, earlier=[own_limit, own_limit], sharing="exclusive", promised=40, max_attempts=100)
-    assert isinstance(after_exit(replace(job, uncounted_attempts=1)), Retry), "requeued since"
+    assert isinstance(next_step(replace(job, uncounted_attempts=1)), Retry), "requeued since"
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def test_alone_for_the_third_time_no_stranger_is_blamed():
     ],
 )
 def test_the_time_limit(end, ran_s, outcome):
-    found = after_exit(ended(end, ran_s=ran_s, time_limit_s=60.0))
+    found = next_step(ended(end, ran_s=ran_s, time_limit_s=60.0))
     assert isinstance(found, Finish)
     assert found.outcome == outcome
 
 
 @pytest.mark.parametrize("end", [an_exit(0), an_exit(1, oom=PROOF), an_exit(None, "timeout", 15)])
 def test_a_job_that_was_cancelled_stays_so(end):
-    found = after_exit(ended(end, asked="cancelled"))
+    found = next_step(ended(end, asked="cancelled"))
     assert isinstance(found, Finish)
     assert found.outcome == "cancelled"
 
@@ -211,10 +211,10 @@ def test_a_job_that_was_cancelled_stays_so(end):
     ("retries", "earlier", "ran_s", "expected"),
     [
         pytest.param(0, [], 600.0, ("failed", "exit code 3"), id="not asked for"),
-        pytest.param(1, [], 600.0, (None, "retry as asked: exit code 3"), id="the first"),
-        pytest.param(1, [], 5.0, (None, "retry as asked: exit code 3"), id="one quick failure is no poison"),
+        pytest.param(1, [], 600.0, (None, "retry as requested: exit code 3"), id="the first"),
+        pytest.param(1, [], 5.0, (None, "retry as requested: exit code 3"), id="one quick failure is no poison"),
         pytest.param(1, [an_exit(3)], 600.0, ("failed", "exit code 3"), id="used up"),
-        pytest.param(2, [an_exit(4)], 600.0, (None, "retry as asked: exit code 3"), id="the second"),
+        pytest.param(2, [an_exit(4)], 600.0, (None, "retry as requested: exit code 3"), id="the second"),
         pytest.param(
             5,
             [an_exit(4)],
@@ -223,24 +223,24 @@ def test_a_job_that_was_cancelled_stays_so(end):
             id="poison",
         ),
         pytest.param(
-            1, [an_exit(1, oom=PROOF)], 600.0, (None, "retry as asked: exit code 3"), id="memory does not count"
+            1, [an_exit(1, oom=PROOF)], 600.0, (None, "retry as requested: exit code 3"), id="memory does not count"
         ),
     ],
 )
 def test_failures_are_retried_when_asked_for_and_poison_is_not(retries, earlier, ran_s, expected):
-    what = after_exit(ended(an_exit(3), earlier=earlier, ran_s=ran_s, retries=retries))
+    what = next_step(ended(an_exit(3), earlier=earlier, ran_s=ran_s, retries=retries))
     assert (getattr(what, "outcome", None), what.reason) == expected
 
 
 def test_a_retry_that_was_asked_for_keeps_what_was_learned():
     job = replace(ended(an_exit(3), ran_s=600.0, retries=1, floor=9), exclusive_retry=True)
-    assert after_exit(job) == Retry(min_memory_bytes=9 * GiB, exclusive=True, reason="retry as asked: exit code 3")
+    assert next_step(job) == Retry(min_memory_bytes=9 * GiB, exclusive=True, reason="retry as requested: exit code 3")
 
 
 def test_attempts_before_a_requeue_are_forgiven():
     job = ended(an_exit(3), earlier=[an_exit(3), an_exit(3)], ran_s=5.0, retries=1)
-    assert isinstance(after_exit(job), Finish)
-    assert isinstance(after_exit(replace(job, uncounted_attempts=2)), Retry)
+    assert isinstance(next_step(job), Finish)
+    assert isinstance(next_step(replace(job, uncounted_attempts=2)), Retry)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,12 @@ def test_attempts_before_a_requeue_are_forgiven():
     ],
 )
 def test_the_end_of_a_time_slot(end, ran_s, time_slice_s, back):
-    what = after_exit(ended(end, ran_s=ran_s, time_slice_s=time_slice_s))
+    what = next_step(ended(end, ran_s=ran_s, time_slice_s=time_slice_s))
     assert isinstance(what, Retry) == back
-    assert not back or what.forgiven
+    assert not back or what.uncount_attempts
 
 
 def test_a_cancelled_job_does_not_come_back_for_its_slot():
-    what = after_exit(ended(an_exit(None, "stopped", 15), ran_s=3700.0, time_slice_s=3600.0, asked="cancelled"))
+    what = next_step(ended(an_exit(None, "stopped", 15), ran_s=3700.0, time_slice_s=3600.0, asked="cancelled"))
     assert isinstance(what, Finish)
     assert what.outcome == "cancelled"

@@ -15,7 +15,7 @@ from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.placement.memory_demand import never_fits
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.recovery import Finish, Retry, after_exit, effective_sharing
+from cotenant.scheduling.recovery import Finish, Retry, next_step, effective_sharing
 
 TURNS = create("most-memory", {"warmup_s": 0.0})
 MPS = create("most-memory", {"warmup_s": 0.0, "sharing": "mps"})
@@ -38,12 +38,12 @@ def instance(index, gib, **options):
     ],
 )
 def test_the_job_has_the_last_word(policy, share, sharing):
-    (answer,) = policy.decide([a_job(share=share)], a_server(a_snapshot()))
+    (answer,) = policy.decide([a_job(sharing=share)], a_server(a_snapshot()))
     assert answer.sharing == sharing
 
 
 def test_jobs_that_ask_for_different_things_are_told_apart():
-    queue = [a_job(each, 4, share=share) for each, share in enumerate(("auto", "mps", "time", "auto"), start=1)]
+    queue = [a_job(each, 4, sharing=share) for each, share in enumerate(("auto", "mps", "time", "auto"), start=1)]
     answers = TURNS.decide(queue, a_server(a_snapshot()))
     assert [each.sharing for each in answers] == ["time-sliced", "mps", "time-sliced", "time-sliced"]
 
@@ -56,13 +56,13 @@ def test_an_instance_of_its_own_is_the_smallest_that_is_empty_and_will_do():
         instance(3, 10),
         instance(4, 20),
     )
-    (answer,) = TURNS.decide([a_job(gib=12, share="mig")], server)
+    (answer,) = TURNS.decide([a_job(gib=12, sharing="mig")], server)
     assert (answer.gpu_uuids, answer.sharing) == (("GPU-4",), "exclusive")
 
 
 def test_without_an_instance_it_waits_and_says_so():
     server = a_server(a_snapshot(0), instance(1, 20, residents=(a_resident(2),)))
-    (answer,) = TURNS.decide([a_job(gib=12, share="mig")], server)
+    (answer,) = TURNS.decide([a_job(gib=12, sharing="mig")], server)
     assert isinstance(answer, Deferral)
     assert answer.reason == "1 empty MIG instance with 12.0 GiB available, none of 2 qualifies"
     assert [(each.rule, each.reason) for each in answer.rejections] == [
@@ -72,22 +72,22 @@ def test_without_an_instance_it_waits_and_says_so():
 
 
 def test_one_of_unknown_need_takes_any_empty_instance():
-    (answer,) = TURNS.decide([a_job(gib=None, share="mig")], a_server(a_snapshot(0), instance(1, 20)))
+    (answer,) = TURNS.decide([a_job(gib=None, sharing="mig")], a_server(a_snapshot(0), instance(1, 20)))
     assert (answer.gpu_uuids, answer.promised_bytes) == (("GPU-1",), 20 * GiB)
 
 
 def test_that_waits_long_has_instances_kept_and_no_whole_gpu():
     policy = create("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0})
     server = a_server(a_snapshot(0, at_s=100.0), instance(1, 20, residents=(a_resident(2),), at_s=100.0), at_s=100.0)
-    answers = {each.job_id: each for each in policy.decide([a_job(1, 12, share="mig"), a_job(2, 4)], server)}
+    answers = {each.job_id: each for each in policy.decide([a_job(1, 12, sharing="mig"), a_job(2, 4)], server)}
     assert isinstance(answers[1], Deferral)
     assert answers[2].gpu_uuids == ("GPU-0",)
 
 
 def test_never_fits_without_instances():
-    assert never_fits(a_job(gib=12, share="mig"), []) == "needs a MIG instance, the server has none"
-    assert never_fits(a_job(gib=12, share="mig"), [20 * GiB]) is None
-    assert "the largest has 5.0 GiB" in never_fits(a_job(gib=12, share="mig"), [5 * GiB])
+    assert never_fits(a_job(gib=12, sharing="mig"), []) == "needs a MIG instance, the server has none"
+    assert never_fits(a_job(gib=12, sharing="mig"), [20 * GiB]) is None
+    assert "the largest has 5.0 GiB" in never_fits(a_job(gib=12, sharing="mig"), [5 * GiB])
 
 
 # -- MPS has failed under it
@@ -106,7 +106,7 @@ def ended(*ends, share="auto", forgiven=0, sharing="mps", **spec):
         )
         for number, end in enumerate(ends, start=1)
     )
-    return replace(a_job(share=share, **spec), attempts=attempts, uncounted_attempts=forgiven)
+    return replace(a_job(sharing=share, **spec), attempts=attempts, uncounted_attempts=forgiven)
 
 
 def an_end(code=1, **fields):
@@ -117,9 +117,9 @@ FAULT = an_end(mps_fault=True)
 
 
 def test_tried_again_unasked_and_not_by_mps():
-    what = after_exit(ended(FAULT))
+    what = next_step(ended(FAULT))
     assert isinstance(what, Retry)
-    assert (what.exclusive, what.min_memory_bytes, what.forgiven) == (False, 0, False)
+    assert (what.exclusive, what.min_memory_bytes, what.uncount_attempts) == (False, 0, False)
     assert "without MPS" in what.reason
     for share in ("auto", "mps", "time"):
         assert effective_sharing(ended(FAULT, share=share)) == "time"
@@ -128,19 +128,19 @@ def test_tried_again_unasked_and_not_by_mps():
 
 
 def test_who_is_to_blame_falls_alone_then_and_stops():
-    assert after_exit(ended(FAULT, an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
+    assert next_step(ended(FAULT, an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
 
 
 def test_counts_neither_as_a_failure_nor_as_an_attempt():
-    assert isinstance(after_exit(ended(FAULT, an_end(3), retries=1)), Retry)
-    assert isinstance(after_exit(ended(an_end(3), FAULT, an_end(3), retries=1)), Finish)
+    assert isinstance(next_step(ended(FAULT, an_end(3), retries=1)), Retry)
+    assert isinstance(next_step(ended(an_end(3), FAULT, an_end(3), retries=1)), Finish)
     lost = AttemptExit(exit_code=None, signal=None, reason="lost")
-    assert isinstance(after_exit(ended(FAULT, lost, requeue=True, max_attempts=2)), Retry)
-    assert isinstance(after_exit(ended(an_end(), lost, requeue=True, max_attempts=2)), Finish)
+    assert isinstance(next_step(ended(FAULT, lost, requeue=True, max_attempts=2)), Retry)
+    assert isinstance(next_step(ended(an_end(), lost, requeue=True, max_attempts=2)), Finish)
 
 
 def test_success_is_success_whatever_happened_to_the_server():
-    assert after_exit(ended(an_end(0, mps_fault=True))) == Finish(outcome="completed", code=0)
+    assert next_step(ended(an_end(0, mps_fault=True))) == Finish(outcome="completed", code=0)
 
 
 def test_after_a_requeue_it_may_be_a_client_again():
@@ -148,7 +148,7 @@ def test_after_a_requeue_it_may_be_a_client_again():
 
 
 def test_without_a_fault_a_failure_is_its_own():
-    assert after_exit(ended(an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
+    assert next_step(ended(an_end(3))) == Finish(outcome="failed", code=3, reason="exit code 3")
 
 
 # -- through the manager
@@ -174,7 +174,7 @@ class Bench:
 def test_held_without_instances_until_there_is_one():
     bench = Bench()
     bench.sampled(a_snapshot(0))
-    bench.submitted(share="mig", declared_bytes=8 * GiB)
+    bench.submitted(sharing="mig", declared_bytes=8 * GiB)
     bench.sampled(a_snapshot(0))
     state = bench.manager.jobs[1].state
     assert (type(state), state.reason) == (Held, "needs a MIG instance, the server has none")
@@ -187,7 +187,7 @@ def test_held_without_instances_until_there_is_one():
 def test_a_gpu_that_becomes_an_instance_of_the_same_size_is_noticed():
     bench = Bench()
     bench.sampled(a_snapshot(0))
-    bench.submitted(share="mig", declared_bytes=8 * GiB)
+    bench.submitted(sharing="mig", declared_bytes=8 * GiB)
     bench.sampled(a_snapshot(0))
     assert type(bench.manager.jobs[1].state) is Held
     for _ in range(2):

@@ -110,7 +110,7 @@ def honors_exclusive(need: MemoryDemand, view: GpuView) -> str | None:
 
 def honors_share(need: MemoryDemand, view: GpuView) -> str | None:
     """Why the job cannot share there as it asks."""
-    if need.share == "mig" and view.snapshot.gpu.mig_profile is None:
+    if need.sharing == "mig" and view.snapshot.gpu.mig_profile is None:
         return "is no MIG instance, which was asked for"
     return None
 

@@ -218,7 +218,7 @@ class IncrementalPlacer:
             chosen = fleet.shared.best(kind.gpus, kind.bytes_per_gpu, 0, kind.profile)
             if not chosen and kind.need.ignores_activity:
                 chosen = fallback_search.include_busy(self._rules, entry, fleet.views, at_s)
-        elif kind.need.share == "mig":
+        elif kind.need.sharing == "mig":
             chosen = fallback_search.mig_instances(self._rules, entry, fleet.views, at_s)
         else:
             chosen = fleet.empty.best(kind.gpus, kind.bytes_per_gpu, kind.need.min_gpu_bytes, None)

@@ -28,7 +28,7 @@ class MemoryDemand:
         alone: no neighbors, now or later; `exclusive_reason` says why, for people.
         min_gpu_bytes: smaller GPUs will not do.
         spare_bytes: to be available besides, but not promised.
-        share: how it shares, where not alone; `mig` only on a MIG instance, and alone there.
+        sharing: how it shares, where not alone; `mig` only on a MIG instance, and alone there.
         at_once: it ran out of memory and is tried again: no rule on the activity of a GPU holds it.
     """
 
@@ -38,13 +38,13 @@ class MemoryDemand:
     exclusive_reason: str = ""
     min_gpu_bytes: int = 0
     headroom_bytes: int = 0
-    share: SharingRequest = "auto"
+    sharing: SharingRequest = "auto"
     ignores_activity: bool = False
 
     @property
     def text(self) -> str:
         """`2 GPUs with 13.1 GiB available each`, `1 empty GPU`."""
-        noun = ("MIG instance" if self.share == "mig" else "GPU") + ("" if self.gpus == 1 else "s")
+        noun = ("MIG instance" if self.sharing == "mig" else "GPU") + ("" if self.gpus == 1 else "s")
         empty = "empty " if self.alone else ""
         if self.bytes is None:
             return f"{self.gpus} {empty}{noun}"
@@ -79,7 +79,7 @@ def never_fits(job: Job, totals_bytes: Sequence[int]) -> str | None:
     For a job that wants a MIG instance, `totals_bytes` are those of the instances.
     """
     capacity = capacity_bytes(totals_bytes, job.spec.gpus)
-    if capacity is None and job.spec.share == "mig":
+    if capacity is None and job.spec.sharing == "mig":
         return "needs a MIG instance, the server has none"
     if capacity is None:
         return f"needs {job.spec.gpus} GPUs, the server has {len(totals_bytes)}"
@@ -110,7 +110,7 @@ def demand_of(
     if share == "mig":
         wanted = None if wanted is None else _round_up(wanted)
         return MemoryDemand(
-            gpus, wanted, alone=True, exclusive_reason="an instance of its own was asked for", share=share
+            gpus, wanted, alone=True, exclusive_reason="an instance of its own was asked for", sharing=share
         )
     if wanted is None:
         why, least = "its memory need is not known", capacity if job.exclusive_retry else 0
@@ -124,7 +124,7 @@ def demand_of(
         return MemoryDemand(gpus, wanted, alone=True, exclusive_reason=why, min_gpu_bytes=capacity)
     if job.spec.exclusive:
         return MemoryDemand(gpus, wanted, alone=True, exclusive_reason="it was submitted as exclusive")
-    return MemoryDemand(gpus, wanted, share=share, ignores_activity=has_oomed(job))
+    return MemoryDemand(gpus, wanted, sharing=share, ignores_activity=has_oomed(job))
 
 
 def _round_up(wanted_bytes: int) -> int:

@@ -122,11 +122,11 @@ class DemandClass(LazyHeap):
         "answered",
         "blocked",
         "bytes_per_gpu",
+        "capacity_kind",
         "gpus",
         "need",
         "profile",
         "promised_bytes",
-        "room",
         "sharing",
         "wait",
     )
@@ -142,7 +142,7 @@ class DemandClass(LazyHeap):
             EMPTY_CAPACITY if need.alone else ANY_CAPACITY if need.ignores_activity else SHARED_CAPACITY
         )
         self.promised_bytes = None if need.alone else need.bytes
-        self.sharing: Sharing = "exclusive" if self.promised_bytes is None else SHARING_MODES.get(need.share, sharing)
+        self.sharing: Sharing = "exclusive" if self.promised_bytes is None else SHARING_MODES.get(need.sharing, sharing)
         self.blocked = False
         self.answered: tuple[int, float] | None = None
         self.wait: Deferral | None = None
@@ -239,7 +239,7 @@ def demand_key(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[
             spec.declared_bytes,
             job.min_memory_bytes,
             spec.exclusive,
-            spec.share,
+            spec.sharing,
             learned_bytes,
             profile,
         )
@@ -251,7 +251,7 @@ def demand_key(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[
         spec.exclusive,
         job.exclusive_retry,
         bool(job.attempts) and (effective_sharing(job), has_oomed(job)),
-        spec.share,
+        spec.sharing,
         learned_bytes,
         profile,
     )

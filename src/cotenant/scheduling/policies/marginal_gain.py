@@ -2,7 +2,7 @@
 
 For each GPU: how fast would each resident and the newcomer be there together, and how much more is that, summed up,
 than the residents' speeds now? An empty GPU gains 1. Admitted is a gain of at least `min_gain`, as long as every
-resident's and the newcomer's predicted slowdown, times `caution`, stays within its own bound and the sum of SM
+resident's and the newcomer's predicted slowdown, times `safety_factor`, stays within its own bound and the sum of SM
 activities within `smact_sum`, which keeps the rule honest where the predictor is wrong. The GPU with the largest gain
 is taken, the one with most memory available among equals. For a job that ran out of memory and is tried again, only
 bounds count that users have asked for: it had its place, and starts wherever there is room.
@@ -129,7 +129,7 @@ class MarginalGainPairing(ActivityPairing):
             bound = own if each.bound is None else each.bound
             if slowdown * self._caution > bound:
                 who = "this job" if each is everybody[-1] else f"a job with SMACT {each.smact:.2f} there"
-                careful = f" with caution {self._caution:.2f}" if self._caution > 1 else ""
+                careful = f" with safety factor {self._caution:.2f}" if self._caution > 1 else ""
                 return gain, f"{who} would take {slowdown:.2f} times as long, bound {bound:.2f}{careful}"
         if gain < self._least_gain and not newcomer.ignores_activity:
             return gain, f"{gain:+.2f} jobs' worth of speed gained, {self._least_gain:.2f} wanted"
@@ -145,14 +145,14 @@ def marginal_gain(
     max_jobs: int = 4,
     warmup_s: float = 15.0,
     headroom_gib: float = 0.0,
-    first: QueueOrder = "due",
+    order: QueueOrder = "due",
     reserve_after_s: float | None = 14400.0,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
     """`parse_slowdown` is for jobs that name none; `max_jobs` share a GPU at most; others as described above.
 
-    `caution` multiplies predicted slowdowns before they are compared with a bound: more jobs stay within it above 1.
-    `first` is who is considered first among those of equal priority: who is due first, see `PATIENCE`; the oldest; or,
+    `safety_factor` multiplies predicted slowdowns before they are compared with a bound: more jobs stay within it above 1.
+    `order` is who is considered first among those of equal priority: who is due first, see `PATIENCE`; the oldest; or,
     by history, the shortest or those that need least GPU time, then those of unknown duration by age. `reserve_after_s` is
     how long anybody waits before GPUs are emptied for it.
     `headroom_gib` stays free besides all promises, for what fragments, or is held outside any process.
@@ -162,12 +162,12 @@ def marginal_gain(
     if not 1 <= max_slowdown < math.inf:
         raise UsageError(f"slowdown bound {max_slowdown:g} is below 1 or no number", hint="write e.g. `1.5`")
     if not 1 <= safety_factor < math.inf:
-        raise UsageError(f"caution {safety_factor:g} is below 1 or no number", hint="write e.g. `1.2`")
+        raise UsageError(f"safety factor {safety_factor:g} is below 1 or no number", hint="write e.g. `1.2`")
     if not 0 < smact_sum < math.inf:
         raise UsageError(f"a sum of SM activities of {smact_sum:g} is no limit", hint="write e.g. `1.6`")
     return Ranked(
         name="marginal-gain",
-        order=_ORDERS[first],
+        order=_ORDERS[order],
         gates=(gates.max_jobs(max_jobs), gates.warming_up_unless_known(warmup_s)),
         score=scores.most_available_memory,
         match=MarginalGainPairing(

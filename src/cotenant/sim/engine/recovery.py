@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from cotenant.core.job import Attempt, AttemptExit, Done, Job, OomEvidence, Queued
+from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence
 from cotenant.core.units import MiB
-from cotenant.scheduling import recovery
+from cotenant.scheduling.recovery import after_exit
 from cotenant.sim.engine.sim_gpu import RunningAttempt, SimGpu
 
 ALLOCATION_STEP = 1 / 32
@@ -35,9 +33,4 @@ def job_after_oom(live: RunningAttempt, card: SimGpu, wanted_bytes: int, at_s: f
         ended_at_s=at_s,
         exit=AttemptExit(exit_code=1, signal=None, reason="exited", oom=evidence),
     )
-    job = replace(live.job, attempts=(*live.job.attempts, attempt))
-    what = recovery.after_exit(job)
-    if isinstance(what, recovery.Retry):
-        state = Queued(since_s=at_s, reason=what.reason)
-        return replace(job, state=state, min_memory_bytes=what.min_memory_bytes, exclusive_retry=what.exclusive)
-    return replace(job, state=Done(outcome=what.outcome, at_s=at_s, code=what.code, reason=what.reason))
+    return after_exit(live.job, attempt)

@@ -157,5 +157,5 @@ def test_so_do_looks_at_every_gpu():
     )
     assert places(fallback_search.include_busy(policy, entry, views("a", "b", "b"), 0.0)) == [1, 2]
     for each in (among := views("a", "b", "b")):
-        each.filed = EMPTY
+        each.eligible_modes = EMPTY
     assert places(fallback_search.mig_instances(policy, entry, among, 0.0)) == [1, 2]

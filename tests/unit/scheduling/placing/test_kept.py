@@ -34,7 +34,7 @@ def views(*residents: int) -> list[GpuView]:
     ]
     for place, view in enumerate(found):
         view.place = place
-        view.filed = SHARED | (0 if view.residents else EMPTY)
+        view.eligible_modes = SHARED | (0 if view.residents else EMPTY)
     return found
 
 

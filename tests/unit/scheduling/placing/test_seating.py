@@ -81,7 +81,7 @@ def test_a_time_slot_ends_when_others_wait():
     assert life.pass_(30) == [], "asked once"
     assert launches(life.end(1, AttemptExit(exit_code=0, signal=None, reason="stopped"))) == [2]
     job = life.manager.jobs[1]
-    assert job.state == Queued(since_s=life.at_s, reason="its time slot was over")
+    assert job.state == Queued(since_s=life.at_s, reason="its time slice was over")
     assert job.uncounted_attempts == 1
 
 
