@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from builders import a_spec, an_estimate
+from cotenant.core.estimate import GpuEstimate
 from cotenant.core.events import (
     AttemptExited,
     AttemptPlaced,
@@ -22,6 +23,7 @@ from cotenant.core.placement import Placement
 from cotenant.store.sqlite import SqliteJournal
 
 PLACEMENT = Placement(job_id=1, gpu_uuids=("GPU-0", "GPU-1"), sharing="time-sliced", promised_bytes=2**34)
+NEED_BYTES = {"peak_allocated_bytes": 5, "peak_reserved_bytes": 6, "device_bytes": 7, "bound_bytes": 8}
 ONE_OF_EACH = (
     JobSubmitted(at_s=1.5, cause="api", job_id=1, spec=a_spec(env={"A": "ä\udc80"}, time_limit_s=60.0, after=(7, 8))),
     EstimateReady(at_s=2.0, cause="traced", job_id=1, estimate=an_estimate(8, breakdown_bytes={"weights": 5})),
@@ -76,6 +78,47 @@ NEW_IN_SCHEMA_4 = (
         ),
     ),
 )
+RENAMED_IN_SCHEMA_5 = (
+    JobSubmitted(
+        at_s=1.0,
+        cause="submit",
+        job_id=4,
+        spec=a_spec(
+            env={"type": "Spell", "slot_s": "60"},  # variables of a user, which no migration may touch
+            max_slowdown=1.5,
+            time_slice_s=3600.0,
+            sharing="mps",
+            umask=0o22,
+            limits={"nofile": (1024, 4096)},
+        ),
+    ),
+    EstimateReady(
+        at_s=2.0,
+        cause="traced",
+        job_id=4,
+        estimate=an_estimate(8, per_gpu=tuple(GpuEstimate(index=i, **NEED_BYTES) for i in (1, 2))),
+    ),
+    JobUpdated(
+        at_s=3.0,
+        cause="update by ann",
+        job_id=4,
+        spec=a_spec(max_slowdown=2.0, time_slice_s=60.0, sharing="time"),
+    ),
+    AttemptExited(
+        at_s=5.0,
+        cause="engine",
+        job_id=4,
+        attempt=1,
+        exit=AttemptExit(exit_code=0, signal=None, reason="exited"),
+        peak_observed_bytes={"GPU-0": 5},
+        co_runs=(
+            CoRun(neighbor_ids=(2, 3), seconds=60.0, smact=0.5, steps_hz=4.0, slowdown=1.5, gpu_memory_bytes=2**34),
+            CoRun(neighbor_ids=(), seconds=9.0),
+        ),
+        usage=ResourceUsage(gpu_s=60.0, gpu_share_s=30.0, byte_s=6e10),
+    ),
+)
+"""Events with a value in every field that has another name since schema 5."""
 
 
 def hold(number, padding=0):

@@ -54,7 +54,7 @@ class JobSpec:
         retries: further attempts after a failure of its own, which is no want of memory; see `scheduling.recovery`.
         time_slice_s: after this long, if others wait, SIGTERM to checkpoint, then requeue last; or None.
         notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
-        share: how it is to share a GPU with others, if at all; see `SharingRequest`.
+        sharing: how the job may share a GPU with others; see `SharingRequest`.
         progress: how its output tells of its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
         umask: mask of the files it makes; None for the daemon's.
         limits: soft and hard limits of the process that submitted it, by their names in getrlimit(2), -1 for none; None
@@ -90,7 +90,7 @@ class JobSpec:
     time_slice_s: float | None = None
     notify: str | None = None
     progress: str | None = None
-    share: SharingRequest = "auto"
+    sharing: SharingRequest = "auto"
     umask: int | None = None
     limits: Mapping[str, tuple[int, int]] | None = None
 

@@ -1,8 +1,8 @@
-"""The state that the events amount to, kept beside them in the journal's file, so that a start reads the rest only.
+"""State snapshot in the journal's file, so that startup replays only newer events.
 
-It is a cache: the events stay, all of them, and give the state again where this is absent, damaged, or made by other
-code than ours. So its form may change with every version, and no old one has to be understood. Environments are kept
-once for all jobs that share one, for they are nine tenths of it. A job is written again only when it has changed.
+A snapshot is a cache: all events stay, and replaying them gives the state again where the snapshot is absent, damaged,
+or was written by other code. So its format may change with every release, and none has to be migrated. Environments are
+nine tenths of its size and stored once for all jobs that share one. A job is rewritten only when it has changed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cotenant.core.snapshot import ManagerSnapshot
 
 
 class SnapshotError(Exception):
-    """A snapshot that cannot be used; says why."""
+    """A snapshot that cannot be used; the message says why."""
 
 
 def create(db: sqlite3.Connection) -> None:
-    """The tables. `snapshot` has one row: up to which event, and how many jobs there must be."""
+    """The tables. `snapshot` has one row: the last event that it includes, and how many jobs there must be."""
     db.execute(
         "CREATE TABLE snapshot (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, made_by TEXT NOT NULL,"
         " jobs INTEGER NOT NULL, body TEXT NOT NULL, crc32 INTEGER NOT NULL)"
@@ -36,46 +36,46 @@ def create(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE snapshot_environments (key TEXT PRIMARY KEY, body TEXT NOT NULL, crc32 INTEGER NOT NULL)")
 
 
-def save(db: sqlite3.Connection, seq: int, folded: ManagerSnapshot, kept: Mapping[int, Job]) -> None:
-    """Write down that events up to `seq` amount to `folded`; `kept` are the jobs that the tables already hold.
+def save(db: sqlite3.Connection, seq: int, state: ManagerSnapshot, saved: Mapping[int, Job]) -> None:
+    """Write `state`, which includes the events up to `seq`; `saved` are the jobs that the tables already hold.
 
-    To be called within a transaction.
+    Call it within a transaction.
 
     Raises:
-        ValueError, CodecError: something cannot be written down.
-        sqlite3.Error: nor kept.
+        ValueError, CodecError: something cannot be encoded.
+        sqlite3.Error: the tables cannot be written.
     """
-    if not kept:
+    if not saved:
         db.execute("DELETE FROM snapshot_jobs")
         db.execute("DELETE FROM snapshot_environments")
     environments: dict[str, str] = {}
     rows = []
-    for job in folded.jobs:
-        if kept.get(job.id) is not job:
-            body = encode(job, lean=True)
-            text = _text(body["spec"]["env"])
+    for job in state.jobs:
+        if saved.get(job.id) is not job:
+            job_body = encode(job, lean=True)
+            text = _text(job_body["spec"]["env"])
             key = hashlib.sha256(text.encode()).hexdigest()
             environments[key] = text
-            body["spec"]["env"] = key
-            rows.append((job.id, *_checked(_text(body))))
+            job_body["spec"]["env"] = key
+            rows.append((job.id, *_with_checksum(_text(job_body))))
     db.executemany(
         "INSERT OR IGNORE INTO snapshot_environments VALUES (?, ?, ?)",
-        [(key, *_checked(text)) for key, text in environments.items()],
+        [(key, *_with_checksum(text)) for key, text in environments.items()],
     )
     db.executemany("INSERT OR REPLACE INTO snapshot_jobs VALUES (?, ?, ?)", rows)
-    state = _text({"last_at_s": folded.last_at_s, "history": folded.history})
+    body = _text({"last_at_s": state.last_at_s, "history": state.history})
     db.execute(
         "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?, ?)",
-        (seq, made_by(), len(folded.jobs), *_checked(state)),
+        (seq, made_by(), len(state.jobs), *_with_checksum(body)),
     )
 
 
 def load(db: sqlite3.Connection) -> tuple[int, ManagerSnapshot] | None:
-    """Up to which event there is a snapshot, and the state; None where there is none.
+    """(Last event that the snapshot includes, state); None where there is no snapshot.
 
     Raises:
-        SnapshotError: there is one that cannot be used.
-        sqlite3.Error: it cannot be read.
+        SnapshotError: there is one, but it cannot be used.
+        sqlite3.Error: the tables cannot be read.
     """
     row = db.execute("SELECT seq, made_by, jobs, body, crc32 FROM snapshot").fetchone()
     if row is None:
@@ -83,9 +83,9 @@ def load(db: sqlite3.Connection) -> tuple[int, ManagerSnapshot] | None:
     seq, maker, count, body, crc32 = row
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
     if maker != made_by():
-        raise SnapshotError("it was made by another version")
+        raise SnapshotError("it was written by another version of the code")
     if seq > newest:
-        raise SnapshotError(f"it tells of event {seq}, the newest is {newest}")
+        raise SnapshotError(f"it includes event {seq}, the newest is {newest}")
     try:
         state = _read(body, crc32)
         environments = {
@@ -95,20 +95,20 @@ def load(db: sqlite3.Connection) -> tuple[int, ManagerSnapshot] | None:
             _job(_read(text, crc), environments)
             for text, crc in db.execute("SELECT body, crc32 FROM snapshot_jobs ORDER BY job_id")
         ]
-        folded = ManagerSnapshot(last_at_s=state["last_at_s"], jobs=jobs, history=state["history"])
+        found = ManagerSnapshot(last_at_s=state["last_at_s"], jobs=jobs, history=state["history"])
     except (CodecError, ValueError, TypeError, KeyError) as error:
         raise SnapshotError(f"it is damaged: {error}") from error
     if len(jobs) != count:
         raise SnapshotError(f"it has {len(jobs)} jobs, wanted {count}")
-    return seq, folded
+    return seq, found
 
 
 @functools.cache
 def made_by(package: Path = Path(__file__).parents[1]) -> str:
-    """Names the code that decides what events amount to, by what is in its files.
+    """Identifies the code that turns events into state: a digest of its source files.
 
-    A version would do for releases, but not for those who work on the code: nobody remembers to raise a number. Where
-    there are no files to read (the package is in an archive), no snapshot is like another.
+    A version number would do for releases, but developers would have to remember to raise it. Where there are no source
+    files (the package is in an archive), a random name makes every snapshot unusable for the next process.
     """
     files = [file for room in ("core", "scheduling", "store") for file in sorted((package / room).rglob("*.py"))]
     if not files:
@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def _checked(text: str) -> tuple[str, int]:
+def _with_checksum(text: str) -> tuple[str, int]:
     return text, zlib.crc32(text.encode())
 
 

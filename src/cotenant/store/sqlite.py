@@ -2,78 +2,45 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from cotenant.core.codec import CodecError, decode, to_json
+from cotenant.core.codec import CodecError, to_json
 from cotenant.core.errors import CotenantError, DaemonRunning, JournalError
 from cotenant.core.events import Journaled
 from cotenant.core.job import Job
 from cotenant.core.snapshot import ManagerSnapshot
-from cotenant.store import snapshot
+from cotenant.osutil.locks import LockHeldError, hold_lock
+from cotenant.store import event_format, schema, snapshot
 
 logger = logging.getLogger(__name__)
 
-APPLICATION_ID = 0x636F7465
-"""`cote`: marks the file as ours, so that no other database is taken for a journal."""
-
-Migration = Callable[[sqlite3.Connection], None]
-
-
-def _create(db: sqlite3.Connection) -> None:
-    """Version 1. Times, types and job ids are copied out of `body` for people with a `sqlite3` shell."""
-    db.execute(
-        "CREATE TABLE events (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, type TEXT NOT NULL,"
-        " job_id INTEGER NOT NULL, body TEXT NOT NULL, crc32 INTEGER NOT NULL)"
-    )
-    db.execute("CREATE INDEX events_by_job ON events (job_id, seq)")
-    for action in ("UPDATE", "DELETE"):
-        db.execute(
-            f"CREATE TRIGGER no_{action.lower()} BEFORE {action} ON events"
-            " BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END"
-        )
-
-
-def _add_update_events(_: sqlite3.Connection) -> None:
-    """Version 2. The tables stay; there are new events (JobUpdated, JobRequeued) and new fields of specs.
-
-    A version that knows up to 1 would fail at the first of them, after it had read half of the journal: now it says at
-    once that it is too old.
-    """
-
-
-def _add_snapshot_tables(db: sqlite3.Connection) -> None:
-    """Version 3. Beside the events, which stay as they are, what they amount to up to one of them."""
-    snapshot.create(db)
-
-
-def _add_usage_fields(_: sqlite3.Connection) -> None:
-    """Version 4. The tables stay; ends of attempts tell what was used, and specs how progress is told."""
-
-
-MIGRATIONS: tuple[Migration, ...] = (_create, _add_update_events, _add_snapshot_tables, _add_usage_fields)
-"""Step N brings a file from schema N to N + 1. Steps are never edited, only added."""
+_Row = tuple[int, float, str, int, str, int]
+_INSERT = "INSERT INTO events (at_s, type, job_id, body, crc32) VALUES (?, ?, ?, ?, ?)"
+_OF_JOB = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id = ? ORDER BY seq"
+_FROM_SEQ = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
+_NEWEST = "SELECT coalesce(max(seq), 0) FROM events"
+_RESTORE = "restore the file from a backup, or move it away to start with an empty journal"
 
 
 class SqliteJournal:
-    """A `core.ports.Journal` in the SQLite file `path`, created with mode 0600: specs hold environments.
+    """A `core.ports.Journal` in the SQLite file `path`, created with mode 0600 because specs hold environments.
 
-    Use it from one thread at a time. The lock is the file `path.lock`, held until `close` or the end of the
-    process, and naming the holder's pid. `synchronous` FULL survives a power cut; NORMAL survives a crash of the
-    process but may lose the newest events in a power cut.
+    Calls may come from any thread; each waits for the one before it. The process holds the lock file `path.lock`, which
+    contains its pid, until `close` or its end. With `synchronous` FULL a committed event survives a power cut; with
+    NORMAL it survives a crash of the process, but a power cut may lose the newest ones
+    (https://sqlite.org/pragma.html#pragma_synchronous, for WAL mode).
 
     Raises:
         DaemonRunning: another process holds this journal.
-        JournalError: the file cannot be opened, is of a newer version, or is no journal.
+        JournalError: the file cannot be opened, has a newer schema, or is no journal.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
@@ -82,36 +49,41 @@ class SqliteJournal:
         self._synchronous = synchronous
         self._lock_fd = _lock(self.path)
         try:
-            self._db = _open(self.path, synchronous)
+            self._db, self._formats = _open(self.path)
         except BaseException:
             os.close(self._lock_fd)
             raise
-        self._kept: dict[int, Job] = {}  # what the tables of the snapshot hold
-        self._folded_seq = 0
+        self._snapshot_jobs: dict[int, Job] = {}  # those in the snapshot's tables
+        self._snapshot_seq = 0
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
-        """Keep all of `events`, in order, or none. Without `durable` a crash of the process loses none of them.
+        """Append all of `events`, in order, or none.
+
+        Those appended with `durable=False` survive a crash of the process, but a power cut only after the next durable
+        append or `sync`.
 
         Raises:
-            JournalError: none was kept (a full disk, say); a later call may succeed.
+            JournalError: none was appended, e.g. because the disk is full; a later call may succeed.
         """
         if not events:
             return
         try:
             rows = [_row(event) for event in events]
         except (ValueError, CodecError) as error:
-            raise JournalError(f"cannot write an event down: {error}") from error
+            raise JournalError(f"cannot encode an event: {error}") from error
         with self._writing("append to", synchronous=self._synchronous if durable else "NORMAL"):
             self._db.executemany(_INSERT, rows)
 
     def sync(self) -> None:
-        """Bring to the disk what was appended without; with `synchronous` NORMAL that is never promised.
+        """Bring to the disk what was appended with `durable=False`; does nothing where `synchronous` is NORMAL.
 
         Raises:
             JournalError: the disk failed.
         """
         if self._synchronous == "NORMAL":
             return
+        # SQLite has no call that syncs its write-ahead log without a commit. In WAL mode that one file, whose name is
+        # part of the documented format, holds all that was committed since the last checkpoint (sqlite.org/wal.html).
         try:
             log = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -123,14 +95,17 @@ class SqliteJournal:
 
     @contextmanager
     def _writing(self, what: str, *, synchronous: str | None = None) -> Iterator[None]:
-        """A transaction: all of it is kept at the end, or nothing; on disk then if `synchronous` is FULL.
+        """A transaction, committed when the block ends; the commit is on disk then if `synchronous` is FULL.
 
         Raises:
-            JournalError: nothing is; it could not `what` the file.
+            JournalError: nothing was committed; it could not `what` the file.
         """
         with self._mutex:
             try:
+                # Before BEGIN: the level cannot change within a transaction (sqlite.org/pragma.html).
                 self._db.execute(f"PRAGMA synchronous = {synchronous or self._synchronous}")
+                # IMMEDIATE takes the write lock now, so that no statement in the block can fail for want of it
+                # (sqlite.org/lang_transaction.html).
                 self._db.execute("BEGIN IMMEDIATE")
                 yield
                 self._db.execute("COMMIT")
@@ -142,7 +117,11 @@ class SqliteJournal:
                 raise
 
     def _undo(self) -> None:
-        """Roll back; then overwrite what a failed commit may have left in the log, lest a crash bring it back."""
+        """Roll back, and empty the write-ahead log.
+
+        A commit that fails in its fsync may have written its commit record to the log, and recovery after a crash would
+        then take the transaction for committed. The checkpoint copies what was committed before, and truncates the log.
+        """
         with suppress(sqlite3.Error):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -150,10 +129,10 @@ class SqliteJournal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def replay(self) -> Iterator[Journaled]:
-        """All events ever kept, oldest first.
+        """All events, oldest first.
 
         Raises:
-            JournalError: a row is missing or damaged; names the file and the row's `seq`.
+            JournalError: a row is missing or damaged; the message names the file and the row's `seq`.
         """
         return self._after(0)
 
@@ -169,48 +148,55 @@ class SqliteJournal:
                 expected += 1
 
     def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
-        """The state up to some event, if it is known, and the events after it: all, if it is not.
+        """The newest snapshot and the events after it; None and all events where no snapshot can be used.
 
-        A snapshot that cannot be used costs time, nothing else: it is as if there were none.
+        A snapshot that is damaged or of another release is ignored, and costs the time to replay all events.
         """
         with self._mutex:
             try:
                 found = snapshot.load(self._db)
             except (snapshot.SnapshotError, sqlite3.Error) as error:
-                logger.warning("the journal's snapshot is not used", extra={"fields": {"why": str(error)}})
+                logger.warning(
+                    "the journal's snapshot cannot be used, all events are replayed",
+                    extra={"fields": {"why": str(error)}},
+                )
                 found = None
         if found is None:
-            self._kept, self._folded_seq = {}, 0
+            self._snapshot_jobs, self._snapshot_seq = {}, 0
             return None, self.replay()
-        self._folded_seq, folded = found
-        self._kept = {job.id: job for job in folded.jobs}
-        return folded, self._after(self._folded_seq)
+        self._snapshot_seq, state = found
+        self._snapshot_jobs = {job.id: job for job in state.jobs}
+        return state, self._after(self._snapshot_seq)
 
     def events_since_snapshot(self) -> int:
-        """How many events the next start would have to read."""
-        with self._mutex:
-            try:
-                (newest,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
-            except sqlite3.Error as error:
-                raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
-        return int(newest) - self._folded_seq
-
-    def save_snapshot(self, folded: ManagerSnapshot) -> None:
-        """Keep what all events so far amount to. They stay, for `replay` and `of_job`.
-
-        Jobs that were given before are not written again; the same job is known by being the same object.
+        """How many events the next start would have to replay.
 
         Raises:
-            JournalError: it was not kept; the one before it still is.
+            JournalError: the file cannot be read.
         """
-        with self._writing("keep a snapshot in"):
-            (newest,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+        with self._mutex:
             try:
-                snapshot.save(self._db, newest, folded, self._kept)
+                (newest,) = self._db.execute(_NEWEST).fetchone()
+            except sqlite3.Error as error:
+                raise JournalError(f"cannot read {self.path}: {error}", hint=_RESTORE) from error
+        return int(newest) - self._snapshot_seq
+
+    def save_snapshot(self, state: ManagerSnapshot) -> None:
+        """Save the state after all events so far; the events stay, for `replay` and `of_job`.
+
+        A job is written only if its object is another one than in the snapshot before: jobs are immutable.
+
+        Raises:
+            JournalError: it was not saved; the snapshot before is still there.
+        """
+        with self._writing("save a snapshot in"):
+            (newest,) = self._db.execute(_NEWEST).fetchone()
+            try:
+                snapshot.save(self._db, newest, state, self._snapshot_jobs)
             except (ValueError, CodecError) as error:
-                raise JournalError(f"cannot write the state down: {error}") from error
-        self._kept = {job.id: job for job in folded.jobs}
-        self._folded_seq = newest
+                raise JournalError(f"cannot encode a snapshot: {error}") from error
+        self._snapshot_jobs = {job.id: job for job in state.jobs}
+        self._snapshot_seq = newest
 
     def of_job(self, job_id: int) -> list[Journaled]:
         """The events of one job, oldest first.
@@ -218,46 +204,40 @@ class SqliteJournal:
         Raises:
             JournalError: a row cannot be read, or is damaged.
         """
-        query = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE job_id = ? ORDER BY seq"
         with self._mutex:
             try:
-                rows = self._db.execute(query, (job_id,)).fetchall()
+                rows = self._db.execute(_OF_JOB, (job_id,)).fetchall()
             except sqlite3.Error as error:
                 raise JournalError(f"cannot read job {job_id} from {self.path}: {error}", hint=_RESTORE) from error
         return [self._decoded(row, row[0]) for row in rows]
 
-    def _fetch(self, first_seq: int) -> list[tuple[int, float, str, int, str, int]]:
-        query = "SELECT seq, at_s, type, job_id, body, crc32 FROM events WHERE seq >= ? ORDER BY seq LIMIT 1000"
+    def _fetch(self, first_seq: int) -> list[_Row]:
         try:
-            return self._db.execute(query, (first_seq,)).fetchall()
+            return self._db.execute(_FROM_SEQ, (first_seq,)).fetchall()
         except sqlite3.Error as error:
             raise JournalError(f"cannot read {self.path} from seq {first_seq}: {error}", hint=_RESTORE) from error
 
-    def _decoded(self, row: tuple[int, float, str, int, str, int], expected: int) -> Journaled:
+    def _decoded(self, row: _Row, expected: int) -> Journaled:
         seq, at_s, kind, job_id, body, crc32 = row
         if seq != expected:
             raise JournalError(f"{self.path}: event {expected} is missing, the next is {seq}", hint=_RESTORE)
         if zlib.crc32(str(body).encode()) != crc32:
             raise JournalError(f"{self.path}: event {seq} is damaged: its checksum does not match", hint=_RESTORE)
         try:
-            event: Journaled = decode(Journaled, json.loads(body))
+            event = event_format.decode_event(seq, body, self._formats)
         except (CodecError, ValueError) as error:
-            raise JournalError(f"{self.path}: event {seq} cannot be understood: {error}", hint=_RESTORE) from error
+            raise JournalError(f"{self.path}: event {seq} cannot be decoded: {error}", hint=_RESTORE) from error
         if (event.at_s, type(event).__name__, event.job_id) != (at_s, kind, job_id):
             raise JournalError(f"{self.path}: event {seq} is damaged: its columns contradict its body", hint=_RESTORE)
         return event
 
     def close(self) -> None:
-        """Let go of the file and the lock. Further calls do nothing."""
+        """Close the file and release the lock. Further calls do nothing."""
         with self._mutex:
             if self._lock_fd >= 0:
                 self._db.close()
                 os.close(self._lock_fd)
                 self._lock_fd = -1
-
-
-_INSERT = "INSERT INTO events (at_s, type, job_id, body, crc32) VALUES (?, ?, ?, ?, ?)"
-_RESTORE = "restore the file from a backup, or move it away to start with an empty journal"
 
 
 def _row(event: Journaled) -> tuple[float, str, int, str, int]:
@@ -266,40 +246,31 @@ def _row(event: Journaled) -> tuple[float, str, int, str, int]:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor that holds the lock of `path`; the kernel lets go of it when the process ends."""
-    lock = path.with_name(path.name + ".lock")
+    """A descriptor that holds the lock of `path`."""
+    lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise JournalError(f"cannot open {lock}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
+        return hold_lock(lock)
+    except LockHeldError as error:
         raise DaemonRunning(
-            f"another daemon (pid {holder}) holds {path}", hint="stop it, or choose another state folder"
+            f"another daemon (pid {error.holder}) holds {path}", hint="stop it, or choose another state folder"
         ) from error
     except OSError as error:
-        os.close(fd)
-        raise JournalError(f"cannot lock {lock}: {error.strerror}") from error
-    # The pid is for people only: on a full disk the lock still holds.
-    with suppress(OSError):
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+        raise JournalError(f"cannot open or lock {lock}: {error.strerror}") from error
 
 
-def _open(path: Path, synchronous: str) -> sqlite3.Connection:
+def _open(path: Path) -> tuple[sqlite3.Connection, Sequence[tuple[int, int]]]:
+    """The database, migrated to the newest schema, and the formats of its events."""
     db: sqlite3.Connection | None = None
     try:
+        # SQLite would create the file with mode 0644 less the umask; `-wal` and `-shm` get the mode of the file itself
+        # (SQLite, src/os_unix.c, `findCreateFileMode`).
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        _refuse_others(db, path)
+        schema.check_file(db, path)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {synchronous}")
-        migrate(db, MIGRATIONS)
+        schema.migrate(db)
+        return db, event_format.formats(db)
     except (OSError, sqlite3.Error) as error:
         if db is not None:
             db.close()
@@ -307,37 +278,6 @@ def _open(path: Path, synchronous: str) -> sqlite3.Connection:
     except CotenantError:
         if db is not None:
             db.close()
-        raise
-    return db
-
-
-def _refuse_others(db: sqlite3.Connection, path: Path) -> None:
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION_ID and (tables or version or application):
-        raise JournalError(f"{path} is an SQLite file, but no journal", hint="choose another state folder")
-    if version > len(MIGRATIONS):
-        raise JournalError(
-            f"{path} has schema {version}, this version knows up to {len(MIGRATIONS)}", hint="upgrade cotenant"
-        )
-
-
-def migrate(db: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
-    """Bring the file to the newest schema: all steps, or none."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version >= len(migrations):
-        return
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        for step in migrations[version:]:
-            step(db)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {len(migrations)}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
         raise
 
 

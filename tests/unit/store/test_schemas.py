@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.store.sqlite import MIGRATIONS, SqliteJournal, migrate
-from journals import NEW_IN_SCHEMA_2, NEW_IN_SCHEMA_4, ONE_OF_EACH, reopened
+from cotenant.core.codec import CodecError
+from cotenant.store import event_format
+from cotenant.store.schema import MIGRATIONS, migrate
+from cotenant.store.sqlite import SqliteJournal
+from journals import NEW_IN_SCHEMA_2, NEW_IN_SCHEMA_4, ONE_OF_EACH, RENAMED_IN_SCHEMA_5, reopened, written
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal"
 
@@ -39,34 +42,97 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
     db.close()
 
 
-def test_a_journal_of_schema_1_can_be_read(tmp_path):
-    assert read_golden(tmp_path, 1) == ONE_OF_EACH
+@pytest.mark.parametrize(
+    ("golden", "events"),
+    [
+        ("schema_1", ONE_OF_EACH),
+        ("schema_2", (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)),
+        ("schema_3", (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)),
+        ("schema_4", (*ONE_OF_EACH, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4)),
+        ("schema_4_renamed", RENAMED_IN_SCHEMA_5),
+        ("schema_5", (*ONE_OF_EACH, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)),
+    ],
+)
+def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(tmp_path, golden, events):
+    path = restored(tmp_path, golden)
+    assert tuple(reopened(path)) == events
+    expected = json.loads((GOLDEN / f"{golden}.json").read_text())
+    assert [[each.at_s, type(each).__name__, each.job_id] for each in events] == expected
+    assert tuple(reopened(path)) == events, "once more, now that the file has the newest schema"
 
 
-def test_a_journal_of_schema_2_can_be_read(tmp_path):
-    assert read_golden(tmp_path, 2) == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)
+def test_the_newest_golden_journal_is_what_is_written_today(tmp_path):
+    written(tmp_path / "journal.db", *ONE_OF_EACH, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4, *RENAMED_IN_SCHEMA_5)
+    golden = tmp_path / "golden"
+    golden.mkdir()
+    assert content(tmp_path / "journal.db") == content(restored(golden, f"schema_{len(MIGRATIONS)}"))
 
 
-def test_a_journal_of_schema_3_can_be_read_and_its_snapshot_is_left_to_those_who_made_it(tmp_path):
-    events = read_golden(tmp_path, 3)
-    assert events == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2)
-    journal = SqliteJournal(tmp_path / "journal.db")
-    since, later = journal.load_snapshot()
-    assert since is None
-    assert tuple(later) == events
+def test_events_appended_to_an_old_journal_are_in_the_new_format_beside_the_old_ones(tmp_path):
+    path = restored(tmp_path, "schema_4_renamed")
+    before = bodies(path)
+    written(path, *RENAMED_IN_SCHEMA_5)
+    assert tuple(reopened(path)) == (*RENAMED_IN_SCHEMA_5, *RENAMED_IN_SCHEMA_5)
+    after = bodies(path)
+    assert after[: len(before)] == before, "an append-only journal is never rewritten"
+    assert '"slot_s":3600.0' in before[0]
+    assert '"time_slice_s":3600.0' in after[len(before)]
+    journal = SqliteJournal(path)
+    assert journal.of_job(4) == [*RENAMED_IN_SCHEMA_5, *RENAMED_IN_SCHEMA_5]
     journal.close()
 
 
-def test_a_journal_of_schema_4_can_be_read(tmp_path):
-    assert read_golden(tmp_path, 4) == (*ONE_OF_EACH, *NEW_IN_SCHEMA_2, *NEW_IN_SCHEMA_4)
+@pytest.mark.parametrize("golden", ["schema_3", "schema_4_renamed"])
+def test_a_snapshot_of_an_earlier_release_is_ignored(tmp_path, golden):
+    path = restored(tmp_path, golden)
+    journal = SqliteJournal(path)
+    state, events = journal.load_snapshot()
+    assert state is None
+    assert list(events) == list(journal.replay())
+    journal.close()
 
 
-def read_golden(folder, schema):
+def test_a_trace_of_jobs_is_read_from_a_journal_of_an_earlier_schema_without_migrating_it(tmp_path):
+    path = restored(tmp_path, "schema_4_renamed")
+    db = sqlite3.connect(path)
+    stretches = event_format.formats(db)
+    rows = db.execute("SELECT seq, body FROM events ORDER BY seq").fetchall()
+    events = [event_format.decode_event(seq, body, stretches) for seq, body in rows]
+    assert tuple(events) == RENAMED_IN_SCHEMA_5
+    assert db.execute("PRAGMA user_version").fetchone() == (4,)
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"type":"JobSubmitted","spec":3}', '{"type":"AttemptExited","spells":[1,{}],"usage":[]}', "[]", '{"a":1}'],
+)
+def test_a_damaged_event_of_an_earlier_schema_is_refused_and_not_crashed_on(body):
+    with pytest.raises(CodecError):
+        event_format.decode_event(1, body, ())
+
+
+def restored(folder, golden):
     path = folder / "journal.db"
     db = sqlite3.connect(path)
-    db.executescript((GOLDEN / f"schema_{schema}.sql").read_text())
+    db.executescript((GOLDEN / f"{golden}.sql").read_text())
     db.close()
-    expected = json.loads((GOLDEN / f"schema_{schema}.json").read_text())
-    events = reopened(path)
-    assert [[each.at_s, type(each).__name__, each.job_id] for each in events] == expected
-    return tuple(events)
+    return path
+
+
+def bodies(path):
+    db = sqlite3.connect(path)
+    found = [body for (body,) in db.execute("SELECT body FROM events ORDER BY seq")]
+    db.close()
+    return found
+
+
+def content(path):
+    """All that a journal file holds, whatever the order on its pages."""
+    db = sqlite3.connect(path)
+    pragmas = [db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")]
+    master = sorted(db.execute("SELECT type, name, sql FROM sqlite_master"), key=str)
+    tables = [name for kind, name, _ in master if kind == "table"]
+    rows = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+    db.close()
+    return pragmas, master, rows

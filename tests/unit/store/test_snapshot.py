@@ -175,7 +175,7 @@ def test_jobs_that_share_an_environment_keep_it_once(path):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ("UPDATE snapshot SET made_by = 'an older version'", "made by another version"),
+        ("UPDATE snapshot SET made_by = 'an older version'", "written by another version"),
         ("UPDATE snapshot SET body = replace(body, '240', '241')", "checksum"),
         ("UPDATE snapshot SET seq = 1000", "event 1000, the newest is"),
         ("UPDATE snapshot_jobs SET body = replace(body, 'ann', 'eve') WHERE job_id = 2", "checksum"),
@@ -272,7 +272,7 @@ def test_a_snapshot_that_fails_half_way_is_not_kept(path, monkeypatch):
     found.restore(later, since)
     state = found.folded()
     broken = type(state)(last_at_s=float("nan"), jobs=state.jobs, history=state.history)
-    with pytest.raises(JournalError, match="cannot write the state down"):
+    with pytest.raises(JournalError, match="cannot encode a snapshot"):
         journal.save_snapshot(broken)
     assert journal.events_since_snapshot() == len(EVENTS) - 8
     journal.append([JobCancelled(at_s=300.0, cause="x", job_id=6)])

@@ -8,13 +8,12 @@ what is expected of a job that needs so much memory.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from cotenant.core.codec import CodecError, decode
+from cotenant.core.codec import CodecError
 from cotenant.core.errors import UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted, Journaled
 from cotenant.core.job import JobSpec
@@ -22,6 +21,8 @@ from cotenant.scheduling.prediction.interference import expected_smact
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
 from cotenant.sim.traces.rows import Collected, stem
+from cotenant.store.event_format import decode_event, formats
+from cotenant.store.schema import check_file
 
 NOTE = "a job's time alone is that of its last attempt, slowed down by company or not"
 
@@ -132,11 +133,13 @@ def _events(path: Path) -> Iterator[Journaled]:
         raise UsageError(f"no journal at `{path}`", hint="a daemon keeps its own as `journal.db` in its state folder")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+            check_file(db, path)
+            stretches = formats(db)
             for seq, body in db.execute("SELECT seq, body FROM events ORDER BY seq"):
                 try:
-                    event: Journaled = decode(Journaled, json.loads(body))
+                    event = decode_event(seq, body, stretches)
                 except (CodecError, ValueError) as error:
-                    raise UsageError(f"`{path}`: event {seq} cannot be understood: {error}") from error
+                    raise UsageError(f"`{path}`: event {seq} cannot be decoded: {error}") from error
                 yield event
     except sqlite3.Error as error:
         raise UsageError(f"`{path}` is no journal: {error}") from error
