@@ -31,13 +31,13 @@ CHANGES = (("makespan_s", "makespan"), ("jct_mean_s", "mean JCT"), ("jct_p95_s",
 
 def print_evaluation(evaluation: Evaluation) -> None:
     """One line a policy; then changes against exclusive use, with intervals where there are bootstraps."""
-    setting = evaluation.setting
-    trace = setting.trace
-    gpus = len(setting.cluster)
+    experiment = evaluation.experiment
+    trace = experiment.trace
+    gpus = len(experiment.cluster)
     print(f"{trace.name}: {len(trace)} jobs, {trace.work_gpu_s / 3600:.1f} GPU hours alone, on {gpus} GPUs")
-    for each in setting.notes:
+    for each in experiment.notes:
         print(f"  {each}")
-    print(f"memory told by `{setting.estimator}`; seed {setting.config.seed}\n")
+    print(f"memory told by `{experiment.estimator}`; seed {experiment.config.seed}\n")
     print_table([_row(each) for each in evaluation.results], COLUMNS)
     _print_changes(evaluation)
     _print_unfinished(evaluation.results)

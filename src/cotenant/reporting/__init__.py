@@ -1,1 +1,1 @@
-"""HTML report pages and SVG charts."""
+"""HTML reports in one file: a page builder and SVG charts. Standard library only."""

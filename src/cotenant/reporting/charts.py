@@ -1,4 +1,4 @@
-"""Charts as SVG text: bars with intervals, points, steps and strips. Sizes are in CSS pixels; colors come from CSS."""
+"""Charts as SVG: bars with intervals, a Pareto front, lines over time, and strips of one value per GPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-CHAR = 7.2  # width of a small letter, to keep labels inside
+from cotenant.reporting.axes import CHAR_WIDTH, Frame, from_zero, log_ends, number, padded, svg, text, text_width, ticks
+
 MIN_LOG = 0.01
-MAX_DECADES = 3.5
+"""Smallest value on a logarithmic time axis; smaller ones are left out."""
+
 MAX_LABEL_DISTANCE = 30
-"""Pixels from a point to its name; in a crowd, the last ones go by color and tooltip."""
+"""Pixels from a point to its label. A label that finds no room nearer is left out; tooltip and color remain."""
+
+LABEL_HEIGHT = 13
 
 
 class Bar(NamedTuple):
-    """A bar: its name, CSS class, value, its interval if there is one, and another value to be marked beside it."""
+    """A horizontal bar.
+
+    Attributes:
+        tone: CSS class of its color.
+        low, high: ends of its whisker; `mark`: a second value, drawn as a diamond.
+    """
 
     name: str
     tone: str
@@ -43,71 +52,72 @@ class Line(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Shares 0..1 over time, in equal steps, of one GPU."""
+    """Ratios 0..1 over time in equal steps."""
 
     name: str
     values: Sequence[float]
 
 
 def bars(found: Sequence[Bar], *, unit: str, width: int = 340) -> str:
-    """Horizontal bars from 0, each with its value; whiskers are intervals, diamonds are marks."""
-    sound = [each for each in found if math.isfinite(each.value)]
-    row, left, right = 22, 8 + CHAR * max((len(each.name) for each in sound), default=0), 62
-    top = max((max(each.value, each.high or 0.0, each.mark or 0.0) for each in sound), default=0.0) or 1.0
+    """Horizontal bars from 0, each with its value; bars that are not finite are left out."""
+    drawn = [bar for bar in found if math.isfinite(bar.value)]
+    row, left, right = 22, 8 + text_width([bar.name for bar in drawn]), 62
+    top = max((max(bar.value, bar.high or 0.0, bar.mark or 0.0) for bar in drawn), default=0.0) or 1.0
     scale = (width - left - right) / top
     parts: list[str] = []
-    for place, each in enumerate(sound):
-        y, length = place * row + 3, each.value * scale
-        title = f"{each.name}: {number(each.value)} {unit}"
-        if each.low is not None and each.high is not None:
-            title += f", 95 % of bootstraps {number(each.low)} to {number(each.high)}"
+    for index, bar in enumerate(drawn):
+        y, length = index * row + 3, bar.value * scale
+        title = f"{bar.name}: {number(bar.value)} {unit}".rstrip()
+        if bar.low is not None and bar.high is not None:
+            title += f", 95 % of bootstraps {number(bar.low)} to {number(bar.high)}"
         parts.append(f"<g><title>{escape(title)}</title>")
-        parts.append(_text(left - 6, y + 12, each.name, anchor="end"))
+        parts.append(text(left - 6, y + 12, bar.name, anchor="end"))
         parts.append(
-            f'<rect class="{each.tone}" x="{left:.1f}" y="{y}" width="{max(1.0, length):.1f}" height="15" rx="2"/>'
+            f'<rect class="{bar.tone}" x="{left:.1f}" y="{y}" width="{max(1.0, length):.1f}" height="15" rx="2"/>'
         )
         end = length
-        if each.low is not None and each.high is not None:
-            low, high, middle = left + each.low * scale, left + each.high * scale, y + 7.5
+        if bar.low is not None and bar.high is not None:
+            low, high, middle = left + bar.low * scale, left + bar.high * scale, y + 7.5
             parts.append(
                 f'<path class="whisker" d="M{low:.1f} {middle}H{high:.1f}'
                 f'M{low:.1f} {middle - 3}v6M{high:.1f} {middle - 3}v6"/>'
             )
-            end = max(length, each.high * scale)
-        if each.mark is not None:
-            middle_x = left + each.mark * scale
-            parts.append(f'<path class="mark" d="M{middle_x:.1f} {y + 1.5}l6 6-6 6-6-6z"/>')
-            end = max(end, each.mark * scale + 6)
-        parts.append(_text(left + end + 5, y + 12, number(each.value), tone="value"))
+            end = max(length, bar.high * scale)
+        if bar.mark is not None:
+            mark_x = left + bar.mark * scale
+            parts.append(f'<path class="mark" d="M{mark_x:.1f} {y + 1.5}l6 6-6 6-6-6z"/>')
+            end = max(end, bar.mark * scale + 6)
+        parts.append(text(left + end + 5, y + 12, number(bar.value), tone="value"))
         parts.append("</g>")
-    return _svg(width, len(sound) * row + 4, parts)
+    return svg(width, len(drawn) * row + 4, parts)
 
 
-def scatter(found: Sequence[Point], *, x_label: str, y_label: str, width: int = 560, height: int = 340) -> str:
-    """Named points, the ones nothing betters on both axes joined by a line. Less is better on both."""
-    frame = _Frame([each.x for each in found], [each.y for each in found], width, height)
+def pareto(found: Sequence[Point], *, x_label: str, y_label: str, width: int = 560, height: int = 340) -> str:
+    """Named points of which less is better on both axes; a line joins those that no other point beats on both."""
+    frame = Frame(padded([point.x for point in found]), padded([point.y for point in found]), width, height)
     parts = frame.axes(x_label, y_label)
-    front = [each for each in found if not any(_betters(other, each) for other in found)]
-    front.sort(key=lambda each: (each.x, -each.y))
-    steps = "".join(
-        f"{'M' if i == 0 else 'L'}{frame.x(each.x):.1f} {frame.y(each.y):.1f}" for i, each in enumerate(front)
-    )
-    parts.append(f'<path class="front" d="{steps}"/>')
-    taken: list[tuple[float, float, float]] = []
-    for each in sorted(found, key=lambda point: point.y):
-        x, y = frame.x(each.x), frame.y(each.y)
-        parts.append(f"<g><title>{escape(each.name)}: {number(each.x)}, {number(each.y)}</title>")
-        parts.append(f'<circle class="{each.tone}" cx="{x:.1f}" cy="{y:.1f}" r="5.5"/></g>')
-        wide = CHAR * len(each.name)
-        anchor, text_x = ("end", x - 9) if x + wide + 14 > width else ("start", x + 9)
-        text_y = y + 4
-        while any(abs(text_y - other) < 13 and abs(x - at) < max(wide, w) + 12 for at, other, w in taken):
-            text_y -= 13
-        if y + 4 - text_y > MAX_LABEL_DISTANCE:
+    front = [point for point in found if not any(_dominates(other, point) for other in found)]
+    front.sort(key=lambda point: (point.x, -point.y))
+    parts.append(f'<path class="front" d="{_path([(frame.x(point.x), frame.y(point.y)) for point in front])}"/>')
+    labels: list[tuple[float, float, float]] = []  # left, right and baseline of those drawn
+    for point in sorted(found, key=lambda point: point.y):
+        x, y = frame.x(point.x), frame.y(point.y)
+        parts.append(f"<g><title>{escape(point.name)}: {number(point.x)}, {number(point.y)}</title>")
+        parts.append(f'<circle class="{point.tone}" cx="{x:.1f}" cy="{y:.1f}" r="5.5"/></g>')
+        wide = CHAR_WIDTH * len(point.name)
+        to_the_left = x + wide + 14 > width
+        left = x - 9 - wide if to_the_left else x + 9
+        baseline = y + 4
+        while any(
+            abs(baseline - other) < LABEL_HEIGHT and left < end and begin < left + wide for begin, end, other in labels
+        ):
+            baseline -= LABEL_HEIGHT
+        if y + 4 - baseline > MAX_LABEL_DISTANCE:
             continue
-        taken.append((x, text_y, wide))
-        parts.append(_text(text_x, text_y, each.name, anchor=anchor))
-    return _svg(width, height, parts)
+        labels.append((left, left + wide, baseline))
+        anchor, label_x = ("end", x - 9) if to_the_left else ("start", x + 9)
+        parts.append(text(label_x, baseline, point.name, anchor=anchor))
+    return svg(width, height, parts)
 
 
 def lines(
@@ -120,138 +130,50 @@ def lines(
     top: float = 1.0,
     log: bool = False,
 ) -> str:
-    """Lines over one pair of axes, the upright one from 0 to `top`.
-
-    With `log` the other goes by powers of ten, and what is less than `MIN_LOG` is left out.
-    """
-    xs = [x for each in found for x, _ in each.points]
+    """Lines over one pair of axes, y from 0 to `top`; with `log` x is logarithmic, from `MIN_LOG` on."""
     if log:
-        found = [each._replace(points=[(math.log10(x), y) for x, y in each.points if x >= MIN_LOG]) for each in found]
-        xs = [x for each in found for x, _ in each.points]
-    frame = _Frame(xs, [0.0, top], width, height, zero=not log, y_top=top, log=log)
+        found = [line._replace(points=[(x, y) for x, y in line.points if x >= MIN_LOG]) for line in found]
+    xs = [x for line in found for x, _ in line.points]
+    frame = Frame(log_ends(xs) if log else from_zero(xs), (0.0, top), width, height, x_log=log)
     parts = frame.axes(x_label, y_label)
-    for each in found:
-        path = "".join(
-            f"{'M' if i == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for i, (x, y) in enumerate(each.points)
-        )
-        parts.append(f'<path class="line s-{each.tone}" d="{path}"><title>{escape(each.name)}</title></path>')
-    return _svg(width, height, parts)
+    for line in found:
+        path = _path([(frame.x(x), frame.y(y)) for x, y in line.points])
+        parts.append(f'<path class="line s-{line.tone}" d="{path}"><title>{escape(line.name)}</title></path>')
+    return svg(width, height, parts)
 
 
-def strips(found: Sequence[Strip], *, lasted: float, of: float | None = None, unit: str = "h", width: int = 900) -> str:
-    """A row for each GPU, darker where more of it is in use; as long as its run lasted, of `of` of the unit."""
-    row, left = 17, 8 + CHAR * max((len(each.name) for each in found), default=0)
-    full = (width - left - 10) * lasted / (of or lasted)
+def strips(
+    found: Sequence[Strip], *, duration: float, axis_end: float | None = None, unit: str = "h", width: int = 900
+) -> str:
+    """A row for each strip, darker for larger values.
+
+    The rows span `duration` of an axis that ends at `axis_end`, both in `unit`.
+    """
+    axis_end = axis_end or duration
+    row, left = 17, 8 + text_width([strip.name for strip in found])
+    room = width - left - 10
+    full = room * duration / axis_end
     parts: list[str] = []
-    for place, each in enumerate(found):
-        y, wide = place * row, full / max(1, len(each.values))
-        parts.append(_text(left - 6, y + 12, each.name, anchor="end"))
+    for index, strip in enumerate(found):
+        y, wide = index * row, full / max(1, len(strip.values))
+        parts.append(text(left - 6, y + 12, strip.name, anchor="end"))
         parts.append(f'<rect class="track" x="{left:.1f}" y="{y + 1}" width="{full:.1f}" height="{row - 3}"/>')
-        for i, value in enumerate(each.values):
+        for step, value in enumerate(strip.values):
             if value > 0.005:
-                x = left + i * wide
                 parts.append(
-                    f'<rect class="use" x="{x:.1f}" y="{y + 1}" width="{wide + 0.3:.1f}" height="{row - 3}" '
-                    f'fill-opacity="{min(1.0, 0.12 + 0.88 * value):.2f}"/>'
+                    f'<rect class="use" x="{left + step * wide:.1f}" y="{y + 1}" width="{wide + 0.3:.1f}" '
+                    f'height="{row - 3}" fill-opacity="{min(1.0, 0.12 + 0.88 * value):.2f}"/>'
                 )
     height = len(found) * row + 18
-    for moment in _ticks(0.0, of or lasted, 8):
-        x = left + (width - left - 10) * moment / (of or lasted)
-        parts.append(_text(x, height - 4, f"{number(moment)} {unit}", anchor="middle", tone="tick"))
-    return _svg(width, height, parts)
+    for moment in ticks(0.0, axis_end, 8):
+        x = left + room * moment / axis_end
+        parts.append(text(x, height - 4, f"{number(moment)} {unit}", anchor="middle", tone="tick"))
+    return svg(width, height, parts)
 
 
-def number(value: float) -> str:
-    """A few digits, as people read them."""
-    if not math.isfinite(value):
-        return "-"
-    size = abs(value)
-    if value == round(value) and size < 1000:
-        return f"{value:.0f}"
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if size < 0.095:
-        return f"{value:.1g}"
-    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(points))
 
 
-class _Frame:
-    """Axes of a chart: where a value is."""
-
-    def __init__(
-        self,
-        xs: Sequence[float],
-        ys: Sequence[float],
-        width: int,
-        height: int,
-        *,
-        zero: bool = False,
-        y_top: float | None = None,
-        log: bool = False,
-    ) -> None:
-        self.left, self.right, self.top, self.bottom = 58, width - 16, 12, height - 44
-        self.x_from, self.x_to = (min(xs, default=0.0), max(xs, default=1.0)) if log else _range(xs, zero=zero)
-        self.x_to = max(self.x_to, self.x_from + 1e-6)
-        self.y_from, self.y_to = _range(ys, zero=False) if y_top is None else (0.0, y_top)
-        self._log = log
-
-    def x(self, value: float) -> float:
-        """Pixels from the left."""
-        return self.left + (value - self.x_from) / (self.x_to - self.x_from) * (self.right - self.left)
-
-    def y(self, value: float) -> float:
-        """Pixels from the top."""
-        return self.bottom - (value - self.y_from) / (self.y_to - self.y_from) * (self.bottom - self.top)
-
-    def axes(self, x_label: str, y_label: str) -> list[str]:
-        """Grid, ticks and labels."""
-        parts = []
-        for value in _log_ticks(self.x_from, self.x_to) if self._log else _ticks(self.x_from, self.x_to, 6):
-            x = self.x(value)
-            parts.append(f'<path class="grid" d="M{x:.1f} {self.top}V{self.bottom}"/>')
-            text = number(round(10.0**value, 10) if self._log else value)
-            parts.append(_text(x, self.bottom + 15, text, anchor="middle", tone="tick"))
-        for value in _ticks(self.y_from, self.y_to, 6):
-            y = self.y(value)
-            parts.append(f'<path class="grid" d="M{self.left} {y:.1f}H{self.right}"/>')
-            parts.append(_text(self.left - 6, y + 4, number(value), anchor="end", tone="tick"))
-        middle = (self.top + self.bottom) / 2
-        parts.append(_text((self.left + self.right) / 2, self.bottom + 34, x_label, anchor="middle", tone="axis"))
-        label = _text(0, 0, y_label, anchor="middle", tone="axis")
-        parts.append(f'<g transform="translate(13 {middle}) rotate(-90)">{label}</g>')
-        return parts
-
-
-def _range(values: Sequence[float], *, zero: bool) -> tuple[float, float]:
-    sound = [each for each in values if math.isfinite(each)] or [0.0, 1.0]
-    low, high = (0.0 if zero else min(sound)), max(sound)
-    room = 0.0 if zero else 0.08 * (high - low) or 0.1 * abs(high) or 1.0
-    return low - room, high + room if high + room > low - room else low + 1.0
-
-
-def _ticks(low: float, high: float, most: int) -> list[float]:
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough)
-    first = math.ceil(low / step - 1e-9)
-    return [round(i * step, 10) for i in range(first, first + most + 2) if i * step <= high + 1e-9 * step]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Logarithms of powers of ten, and of 2 and 5 times these where there are few."""
-    parts = (1, 2, 5) if high - low < MAX_DECADES else (1,)
-    found = [power + math.log10(part) for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
-    return [each for each in found if low - 1e-9 <= each <= high + 1e-9]
-
-
-def _betters(other: Point, one: Point) -> bool:
-    return other.x <= one.x and other.y <= one.y and (other.x < one.x or other.y < one.y)
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", tone: str = "label") -> str:
-    return f'<text class="{tone}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
-    body = "".join(parts)
-    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">{body}</svg>'
+def _dominates(other: Point, point: Point) -> bool:
+    return other.x <= point.x and other.y <= point.y and (other.x < point.x or other.y < point.y)

@@ -68,7 +68,7 @@ class PolicyResult:
 class Evaluation:
     """All results; the first is the baseline if it is among the policies."""
 
-    setting: Experiment
+    experiment: Experiment
     bootstrap: int
     results: tuple[PolicyResult, ...]
 
@@ -78,17 +78,17 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values: seconds, joules, ratios; None where there is nothing."""
-        setting = self.setting
+        experiment = self.experiment
         return {
-            "trace": manifest(setting.trace),
+            "trace": manifest(experiment.trace),
             "cluster": {
-                "text": setting.cluster.text,
-                "gpus": len(setting.cluster),
-                "reference_gpu": gpu_speeds.reference_type(setting.cluster, setting.config.reference_gpu),
-                "note": gpu_speeds.note(setting.cluster, setting.config.reference_gpu),
+                "text": experiment.cluster.text,
+                "gpus": len(experiment.cluster),
+                "reference_gpu": gpu_speeds.reference_type(experiment.cluster, experiment.config.reference_gpu),
+                "note": gpu_speeds.note(experiment.cluster, experiment.config.reference_gpu),
             },
-            "estimator": setting.estimator,
-            "seed": setting.config.seed,
+            "estimator": experiment.estimator,
+            "seed": experiment.config.seed,
             "bootstrap": self.bootstrap,
             "policies": [self._one(each) for each in self.results],
         }
@@ -123,7 +123,7 @@ class Evaluation:
 
 
 def evaluate(
-    setting: Experiment,
+    experiment: Experiment,
     policies: Sequence[str],
     *,
     bootstrap: int = 0,
@@ -131,14 +131,14 @@ def evaluate(
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Evaluation:
     """Every policy on the trace and on `bootstrap` resamples of it, the same for all."""
-    traces = [resampled(setting.trace, seed=seed * 100_003 + number) for number in range(bootstrap)]
+    traces = [resampled(experiment.trace, seed=seed * 100_003 + number) for number in range(bootstrap)]
     results = []
     for policy in policies:
-        run = setting.run(policy)
-        progress(f"{policy}: {len(setting.trace)} jobs in {run.wall_s:.2f} s")
-        samples = tuple(metrics_of(setting.run(policy, each)) for each in traces)
+        run = experiment.run(policy)
+        progress(f"{policy}: {len(experiment.trace)} jobs in {run.wall_s:.2f} s")
+        samples = tuple(metrics_of(experiment.run(policy, each)) for each in traces)
         results.append(PolicyResult(policy=policy, run=run, metrics=metrics_of(run), samples=samples))
-    return Evaluation(setting=setting, bootstrap=bootstrap, results=tuple(results))
+    return Evaluation(experiment=experiment, bootstrap=bootstrap, results=tuple(results))
 
 
 def _plain(value: float) -> float | None:

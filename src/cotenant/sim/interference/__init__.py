@@ -14,7 +14,6 @@ from cotenant.sim.interference.sources import PairTable, SmactPowerLaw
 from cotenant.sim.interference.standard import StandardInterference, draw_sensitivity, standard
 
 __all__ = [
-    "TrueActivity",
     "Ceiling",
     "Collocation",
     "Combine",
@@ -25,6 +24,7 @@ __all__ = [
     "PairTable",
     "SmactPowerLaw",
     "StandardInterference",
+    "TrueActivity",
     "draw_sensitivity",
     "standard",
 ]

@@ -1,13 +1,13 @@
-"""What GPUs did over time, for the report: means over all of them, and each of them, or groups of them."""
+"""Charts of GPU use over time: means over all GPUs, and one strip per GPU or group of GPUs."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import NamedTuple
 
 from cotenant.reporting.charts import Line, Strip, lines, strips
+from cotenant.reporting.page import Page
 from cotenant.sim.evaluation import Evaluation, PolicyResult
 from cotenant.sim.metrics import gpu_series
 
@@ -15,7 +15,7 @@ STEPS = 240
 MAX_ROWS = 16
 
 Series = Sequence[Sequence[float]]
-"""By GPU, a value for each step."""
+"""One sequence per GPU, one value per step."""
 
 
 class TimeUnit(NamedTuple):
@@ -29,64 +29,61 @@ class TimeUnit(NamedTuple):
 UNITS = (TimeUnit("hours", "h", 3600.0), TimeUnit("minutes", "min", 60.0), TimeUnit("seconds", "s", 1.0))
 
 
-def unit_of(longest_s: float) -> TimeUnit:
-    """The largest unit of which there are at least two; NaN counts as nothing."""
-    return next((each for each in UNITS if longest_s >= 2.0 * each.seconds), UNITS[-1])
+def unit_of(duration_s: float) -> TimeUnit:
+    """The largest unit that fits twice into `duration_s`; seconds for NaN."""
+    return next((unit for unit in UNITS if duration_s >= 2.0 * unit.seconds), UNITS[-1])
 
 
-def over_time(evaluation: Evaluation, tones: Mapping[str, str]) -> str:
-    """Charts of SM activity and memory over time; empty where no run was recorded."""
-    recorded = [each for each in evaluation.results if each.run.moments is not None]
+def add_charts_over_time(page: Page, evaluation: Evaluation, tones: Mapping[str, str]) -> None:
+    """Add charts of SM activity and memory over time; nothing if no run was recorded."""
+    recorded = [result for result in evaluation.results if result.run.moments is not None]
     if not recorded:
-        return ""
-    longest_s = max(each.run.makespan_s for each in recorded)
-    step_s, time = longest_s / STEPS, unit_of(longest_s)
-    series = {each.policy: _series(each, step_s) for each in recorded}
-    means = [
-        (
-            f"{title} of all GPUs over time",
-            "ratio",
-            [_mean_line(each, series[each.policy][which], step_s / time.seconds, tones) for each in recorded],
+        return
+    longest_s = max(result.run.makespan_s for result in recorded)
+    step_s, unit = longest_s / STEPS, unit_of(longest_s)
+    series = {result.policy: _series(result, step_s) for result in recorded}
+    sections = []
+    for measure, title in enumerate(("SM activity", "Memory in use")):
+        means = [
+            _mean_line(result, series[result.policy][measure], step_s / unit.seconds, tones) for result in recorded
+        ]
+        top = max((y for line in means for _, y in line.points), default=1.0)
+        chart = lines(means, x_label=unit.name, y_label="ratio", top=min(1.0, 1.05 * top))
+        sections.append((f"{title} of all GPUs over time", [chart]))
+    page.columns(sections)
+    gpus = len(evaluation.experiment.cluster)
+    grouped = "" if gpus <= MAX_ROWS else f", {gpus} in {MAX_ROWS} groups"
+    page.heading(f"SM activity of every GPU over time{grouped}")
+    for result in recorded:
+        chart = strips(
+            _strips(series[result.policy][0]),
+            duration=result.run.makespan_s / unit.seconds,
+            axis_end=longest_s / unit.seconds,
+            unit=unit.short,
         )
-        for which, title in enumerate(("SM activity", "Memory in use"))
-    ]
-    parts = ["<div class=two>"]
-    for title, unit, found in means:
-        top = max((y for line in found for _, y in line.points), default=1.0)
-        drawn = lines(found, x_label=time.name, y_label=unit, top=min(1.0, 1.05 * top))
-        parts.append(f"<section><h2>{title}</h2>{drawn}</section>")
-    parts.append("</div>")
-    count = len(evaluation.setting.cluster)
-    grouped = "" if count <= MAX_ROWS else f", {count} in {MAX_ROWS} groups"
-    parts.append(f"<h2>SM activity of every GPU over time{grouped}</h2>")
-    for each in recorded:
-        lasted = each.run.makespan_s / time.seconds
-        rows = _rows(series[each.policy][0])
-        drawn = strips(rows, lasted=lasted, of=longest_s / time.seconds, unit=time.short)
-        parts.append(f"<figure class=wide><figcaption>{escape(each.policy)}</figcaption>{drawn}</figure>")
-    parts.append("<p class=note>Darker is busier; white is idle. A row ends with its run.</p>")
-    return "".join(parts)
+        page.figure(chart, result.policy)
+    page.note("Darker is busier; white is idle. Each row ends at the makespan of its policy.")
 
 
 def _series(result: PolicyResult, step_s: float) -> tuple[Series, Series]:
     """SM activity and memory of every GPU."""
     found = [gpu_series(result.run, gpu, step_s=step_s) for gpu in range(len(result.run.cluster))]
-    return [[smact for _, smact, _ in each] for each in found], [[memory for _, _, memory in each] for each in found]
+    return [[smact for _, smact, _ in gpu] for gpu in found], [[memory for _, _, memory in gpu] for gpu in found]
 
 
 def _mean(series: Series) -> list[float]:
-    return [sum(each) / len(series) for each in zip(*series, strict=True)]
+    return [sum(values) / len(series) for values in zip(*series, strict=True)]
 
 
 def _mean_line(result: PolicyResult, series: Series, step: float, tones: Mapping[str, str]) -> Line:
-    points = [((place + 0.5) * step, value) for place, value in enumerate(_mean(series))]
+    points = [((index + 0.5) * step, value) for index, value in enumerate(_mean(series))]
     return Line(result.policy, tones[result.policy], points)
 
 
-def _rows(series: Series) -> list[Strip]:
-    """A row for each GPU, or for each of `MAX_ROWS` groups of neighbors, by their mean."""
+def _strips(series: Series) -> list[Strip]:
+    """A strip per GPU, or the mean of each of `MAX_ROWS` groups of neighbors."""
     count = len(series)
     if count <= MAX_ROWS:
-        return [Strip(f"GPU {gpu}", each) for gpu, each in enumerate(series)]
+        return [Strip(f"GPU {gpu}", values) for gpu, values in enumerate(series)]
     edges = [count * row // MAX_ROWS for row in range(MAX_ROWS + 1)]
     return [Strip(f"GPUs {first} to {end - 1}", _mean(series[first:end])) for first, end in itertools.pairwise(edges)]

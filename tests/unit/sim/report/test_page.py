@@ -1,0 +1,128 @@
+"""The report: one page that needs nothing else, and charts that show the numbers they are given."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from cotenant.core.errors import UsageError
+from cotenant.reporting.page import Page
+from cotenant.sim import cluster, traces
+from cotenant.sim.engine.config import SimulationConfig
+from cotenant.sim.evaluation import Experiment, evaluate
+from cotenant.sim.limits.makespan_limits import MakespanLimits, gap_lines, makespan_limits
+from cotenant.sim.report.over_time import add_charts_over_time, unit_of
+from cotenant.sim.report.page import report, write_report
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    trace = traces.load("t1")
+    some = trace.changed([trace[i] for i in range(10)], name="t1 <first ten>")
+    experiment = Experiment(trace=some, cluster=cluster.parse("2xA100-40GB"), config=SimulationConfig(record=True))
+    return evaluate(experiment, ["exclusive", "carma"], bootstrap=3)
+
+
+LIMITS = MakespanLimits(bound_s=3600.0, best_s=4000.0, best_by="a search")
+
+
+def test_page_is_complete_and_needs_nothing_else(evaluation):
+    page = report(evaluation, LIMITS).text()
+    assert page.startswith("<!doctype html>")
+    assert "t1 &lt;first ten&gt;" in page
+    assert "<first ten>" not in page
+    assert not re.search(r"(?:src|href)=|url\(|https?://|<script", page)
+    for heading in ("Figures", "Policies side by side", "Job completion times", "SM activity of every GPU over time"):
+        assert heading in page
+    for svg in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        ET.fromstring(svg)
+
+
+def test_table_has_the_figures(evaluation):
+    page = report(evaluation, LIMITS).text()
+    carma = evaluation.results[1].metrics
+    change = carma.makespan_s / evaluation.results[0].metrics.makespan_s - 1
+    row = next(each for each in re.findall(r"<tr>.*?</tr>", page) if "<th class=name>carma" in each)
+    assert f"<small>{change:+.0%}</small>" in row
+    assert f"<td>{carma.within_bound:.0%}</td>" in row
+    assert f"<td>{carma.makespan_s / 4000 - 1:.0%}</td><td>{carma.makespan_s / 3600 - 1:.0%}</td>" in row
+    assert len(re.findall(r"\[[+-]", row)) == 4
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "unit"),
+    [(90_000.0, "hours"), (7200.0, "hours"), (7199.0, "minutes"), (119.0, "seconds"), (0.0, "seconds")],
+)
+def test_axes_have_a_unit_that_suits(longest_s, unit):
+    assert unit_of(longest_s).name == unit
+
+
+def test_a_run_of_seconds_is_drawn_in_seconds():
+    trace = traces.load("t1")
+    jobs = [replace(trace[i], submit_s=float(i), duration_s=10.0) for i in range(3)]
+    config = SimulationConfig(record=True)
+    experiment = Experiment(trace=trace.changed(jobs), cluster=cluster.parse("2xA100-40GB"), config=config)
+    page = report(evaluate(experiment, ["exclusive"]), LIMITS).text()
+    assert "Makespan, seconds" in page
+    assert "JCT, seconds" in page
+    assert "hours" not in page
+    drawn = page.split("Job completion times")[1].split("</svg>")[0]
+    assert re.search(r'class="line [^"]*" d="M\S+ \S+L', drawn)
+
+
+def test_without_bootstraps_it_says_so(evaluation):
+    page = report(evaluate(evaluation.experiment, ["exclusive"]), LIMITS).text()
+    assert "One run of one trace" in page
+    assert "whisker" not in page.split("</style>")[1]
+
+
+def test_limits_are_below_every_policy(evaluation):
+    pytest.importorskip("scipy", reason="bounds need scipy")
+    found = makespan_limits(evaluation, tries=6)
+    assert found.bound_s is not None
+    assert found.bound_s <= found.best_s <= min(each.metrics.makespan_s for each in evaluation.results)
+    assert all("above the proven bound" in line for line in gap_lines(evaluation, found))
+
+
+def test_limits_without_a_bound():
+    found = MakespanLimits(bound_s=None, best_s=100.0, best_by="carma", note="no bound: why")
+    assert found.text(125.0) == "25% above the best known"
+
+
+def test_mig_clusters_have_no_bound(evaluation):
+    experiment = Experiment(
+        trace=evaluation.experiment.trace,
+        cluster=cluster.parse("2xA100-40GB/4g.20gb+3g.20gb"),
+        config=SimulationConfig(),
+    )
+    found = makespan_limits(evaluate(experiment, ["exclusive"]), tries=1)
+    assert found.bound_s is None
+    assert "whole GPUs" in found.note
+
+
+def test_file_that_cannot_be_written(evaluation, tmp_path):
+    path = tmp_path / "report.html"
+    write_report(evaluate(evaluation.experiment, ["carma"]), path)
+    assert path.read_text().count("</html>") == 1
+    with pytest.raises(UsageError, match="cannot write"):
+        write_report(evaluate(evaluation.experiment, ["carma"]), tmp_path / "none" / "report.html")
+
+
+def test_many_gpus_are_drawn_as_groups_of_neighbors():
+    trace = traces.load("t1")
+    some = trace.changed([trace[i] for i in range(3)])
+    experiment = Experiment(trace=some, cluster=cluster.parse("40xA100-40GB"), config=SimulationConfig(record=True))
+    found = evaluate(experiment, ["exclusive"])
+    page = Page("t")
+    add_charts_over_time(page, found, {"exclusive": "base"})
+    text = page.text()
+    assert "SM activity of every GPU over time, 40 in 16 groups" in text
+    assert text.count(">GPUs 0 to 1<") == 1
+    assert text.count(">GPUs 37 to 39<") == 1
+    unrecorded = Experiment(trace=some, cluster=experiment.cluster, config=SimulationConfig())
+    page = Page("t")
+    add_charts_over_time(page, evaluate(unrecorded, ["exclusive"]), {})
+    assert page.text() == Page("t").text()
