@@ -92,9 +92,9 @@ def test_limits_are_those_of_the_submitter(attempt, tmp_path):
 
 def test_a_limit_that_may_not_be_raised_is_the_nearest():
     script = (
-        "import resource as r; from cotenant.runner import rights\n"
+        "import resource as r; from cotenant.runner import privileges\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (50, 60))\n"
-        "rights.limit({'nofile': [-1, -1], 'core': [0, 0]})\n"
+        "privileges.set_limits({'nofile': [-1, -1], 'core': [0, 0]})\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_CORE))"
     )
     other = {"user": NOBODY, "group": NOBODY} if os.geteuid() == 0 else {}
