@@ -25,13 +25,13 @@ from cotenant.scheduling.placement.memory_demand import PROMISE_STEP_BYTES, dema
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.recovery import ran_out_of_memory
+from cotenant.scheduling.telemetry.co_run import MIN_LEARNED_CO_RUN_S
 
 MIN_RUN_S = 60.0
 AGREEMENT_RATIO = 1.05
 HEADROOM = 1.05
 HEADROOM_ONCE = 1.10
 MAX_RUNS = 8
-MIN_LEARNED_CO_RUN_S = 30.0
 SMACT_SLOWDOWN_STD = 3 * MEASUREMENT_STD
 """How far a slowdown told from SM activity may be off: it says how fast all are together, not how fast each is."""
 

@@ -1,138 +1,183 @@
-"""What an attempt does in which company, added up sample by sample."""
+"""What a job does in each group of jobs that it shares a GPU with, added up interval by interval.
+
+The daemon adds an interval for every GPU sample, the simulator one for every change on a GPU; both report co-runs by
+the same rules.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from cotenant.core.fast_constructor import fast_constructor
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import CoRun
 
+Group = tuple[int, ...]
+"""Ids of all jobs on a GPU, the job in question among them, ascending."""
+
 MAX_CO_RUNS = 12
+"""An attempt reports its longest co-runs, this many at most."""
+
 MIN_CO_RUN_S = 10.0
-MEASURES = ("smact", "smocc", "drama")
+"""A shorter co-run is not reported: its means are noise."""
+
+MIN_LEARNED_CO_RUN_S = 30.0
+"""A workload's history learns nothing from a shorter co-run."""
+
 MIN_READ_SHARE = 0.8
-"""A measure that was read in less of the time than this has no mean: the rest may have been another time."""
+"""A measure has no mean if it was read for less than this share of the time: the rest may have been different."""
 
+_co_run: Callable[..., CoRun] = fast_constructor(CoRun)
 
-class _Sum:
-    __slots__ = ("read_s", "seconds", "steps", "steps_s", "sums")
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.sums = dict.fromkeys(MEASURES, 0.0)
-        self.read_s = dict.fromkeys(MEASURES, 0.0)
-        self.steps = 0.0
-        self.steps_s = 0.0
+# Places in the list of sums of a group: the time, then sum and time of each measure, then steps and their time.
+_SECONDS, _SMACT, _SMOCC, _DRAMA, _STEPS, _STEPS_S = 0, 1, 3, 5, 7, 8
+_SUMS = 9
 
 
 class CoRunAccumulator:
-    """Of one attempt. Companies that it had for less than `least_s` are not told of.
+    """The co-runs of one attempt.
+
+    `min_s`: shorter co-runs are left out of all answers.
 
     Attributes:
-        gpu_memory_bytes: memory of its GPU; None before that was told.
+        gpu_memory_bytes: memory of its GPU; None until known.
     """
 
-    def __init__(self, *, least_s: float = MIN_CO_RUN_S) -> None:
-        self.gpu_memory_bytes: int | None = None
-        self._least_s = least_s
-        self._sums: dict[tuple[int, ...], _Sum] = {}
-        self._mates: tuple[int, ...] | None = None
-        self._since_s = math.inf
-        self._noted_s = -math.inf
+    __slots__ = ("_job_id", "_min_s", "_sums", "gpu_memory_bytes")
 
-    def note(
+    def __init__(self, job_id: int, *, min_s: float = MIN_CO_RUN_S, gpu_memory_bytes: int | None = None) -> None:
+        self.gpu_memory_bytes = gpu_memory_bytes
+        self._job_id = job_id
+        self._min_s = min_s
+        self._sums: dict[Group, list[float]] = {}
+
+    def add_interval(
         self,
-        neighbor_ids: tuple[int, ...],
+        group: Group,
         seconds: float,
-        sample: GpuSample,
-        steps_hz: float | None,
-        steps_s: float | None = None,
+        smact: float | None = None,
+        smocc: float | None = None,
+        drama: float | None = None,
+        steps: float = 0.0,
+        steps_s: float = 0.0,
     ) -> None:
-        """It was with `mates` for `seconds`, at the end of which the GPU looked like `sample`.
+        """Add `seconds` in `group`, with the mean activity of the GPU in that time (None where not known).
 
-        Its step rate is over the last `steps_s`, None standing for `seconds`; one that reaches back into another
-        company is left out.
+        `steps` are training steps of the job, taken in `steps_s` seconds; 0 and 0 where not known.
         """
-        began_s = sample.at_s - seconds
-        if neighbor_ids != self._mates or began_s > self._noted_s + 1e-6:
-            self._mates, self._since_s = neighbor_ids, began_s
-        self._noted_s = sample.at_s
-        found = self._sums.get(neighbor_ids)
-        if found is None:
+        sums = self._sums.get(group)
+        if sums is None:
             if len(self._sums) >= 4 * MAX_CO_RUNS:
-                del self._sums[min(self._sums, key=lambda each: self._sums[each].seconds)]
-            found = self._sums[neighbor_ids] = _Sum()
-        found.seconds += seconds
-        for name in MEASURES:
-            value = getattr(sample, name)
-            if value is not None and math.isfinite(value):
-                found.sums[name] += value * seconds
-                found.read_s[name] += seconds
-        span_s = seconds if steps_s is None else steps_s
-        one_company = steps_s is None or 0 < steps_s <= sample.at_s - self._since_s + 1e-6
-        if one_company and steps_hz is not None and 0 < steps_hz < math.inf:
-            found.steps += steps_hz * span_s
-            found.steps_s += span_s
+                del self._sums[min(self._sums, key=lambda known: self._sums[known][_SECONDS])]
+            sums = self._sums[group] = [0.0] * _SUMS
+        sums[0] += seconds
+        if smact is not None:
+            sums[1] += smact * seconds
+            sums[2] += seconds
+        if smocc is not None:
+            sums[3] += smocc * seconds
+            sums[4] += seconds
+        if drama is not None:
+            sums[5] += drama * seconds
+            sums[6] += seconds
+        if steps_s:
+            sums[7] += steps
+            sums[8] += steps_s
 
-    def longest(self) -> tuple[CoRun, ...]:
-        """The longest, longest first; short ones and the many are left out."""
-        longest = sorted(self._sums.items(), key=lambda each: (-each[1].seconds, each[0]))
-        kept = [each for each in longest[:MAX_CO_RUNS] if each[1].seconds >= self._least_s]
-        return tuple([self._spell(neighbor_ids, found) for neighbor_ids, found in kept])
+    def co_runs(self) -> tuple[CoRun, ...]:
+        """The longest co-runs, longest first."""
+        longest = sorted([(-sums[0], group) for group, sums in self._sums.items() if sums[0] >= self._min_s])
+        return tuple([self._report(group, self._sums[group]) for _, group in longest[:MAX_CO_RUNS]])
 
-    def smact_of(self, neighbor_ids: tuple[int, ...]) -> float | None:
-        """Mean SM activity in that company, to two digits; None where it is not known, or of too short a time."""
-        found = self._sums.get(neighbor_ids)
-        if found is None or found.seconds < self._least_s:
+    def co_run(self, group: Group) -> CoRun | None:
+        """The co-run in `group`; None if it is too short."""
+        sums = self._sums.get(group)
+        return None if sums is None or sums[0] < self._min_s else self._report(group, sums)
+
+    def solo_smact(self) -> float | None:
+        """Mean SM activity while the job had the GPU to itself, to two digits; None if not known, or too short."""
+        sums = self._sums.get((self._job_id,))
+        if sums is None or sums[0] < self._min_s:
             return None
-        smact = self._spell(neighbor_ids, found).smact
+        smact = _mean(sums, _SMACT)
         return None if smact is None else round(smact, 2)
 
-    def now(self) -> CoRun | None:
-        """That of the company it was with last; None if that is too short to say anything."""
-        found = None if self._mates is None else self._sums.get(self._mates)
-        if found is None or self._mates is None or found.seconds < self._least_s:
-            return None
-        return self._spell(self._mates, found)
-
-    def _spell(self, neighbor_ids: tuple[int, ...], found: _Sum) -> CoRun:
-        means: Mapping[str, float | None] = {
-            name: found.sums[name] / found.read_s[name]
-            if found.read_s[name] >= MIN_READ_SHARE * found.seconds
-            else None
-            for name in MEASURES
-        }
-        steps_hz = found.steps / found.steps_s if found.steps_s else None
-        return CoRun(
-            neighbor_ids=neighbor_ids,
-            seconds=found.seconds,
-            steps_hz=steps_hz,
+    def _report(self, group: Group, sums: Sequence[float]) -> CoRun:
+        return _co_run(
+            neighbor_ids=tuple([job_id for job_id in group if job_id != self._job_id]),
+            seconds=sums[_SECONDS],
+            smact=_mean(sums, _SMACT),
+            smocc=_mean(sums, _SMOCC),
+            drama=_mean(sums, _DRAMA),
+            steps_hz=sums[_STEPS] / sums[_STEPS_S] if sums[_STEPS_S] else None,
             gpu_memory_bytes=self.gpu_memory_bytes,
-            **means,
         )
 
     def state(self) -> list[list[Any]]:
-        """All of it as plain values."""
-        return [
-            [neighbor_ids, each.seconds, list(each.sums.values()), list(each.read_s.values()), each.steps, each.steps_s]
-            for neighbor_ids, each in self._sums.items()
-        ]
+        """All sums as plain values."""
+        return [[group, sums] for group, sums in self._sums.items()]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Add to nothing what `state` says.
+        """Continue from what `state` gave.
 
         Raises:
-            ValueError, TypeError: it is no such state.
+            ValueError, TypeError: `state` has another shape.
         """
-        for neighbor_ids, seconds, sums, read_s, steps, steps_s in state:
-            found = _Sum()
-            found.seconds, found.steps, found.steps_s = float(seconds), float(steps), float(steps_s)
-            found.sums = _floats(sums)
-            found.read_s = _floats(read_s)
-            self._sums[tuple(int(each) for each in neighbor_ids)] = found
+        restored: dict[Group, list[float]] = {}
+        for group, sums in state:
+            if len(sums) != _SUMS:
+                raise ValueError(f"{_SUMS} sums wanted, got {len(sums)}")
+            restored[tuple(int(job_id) for job_id in group)] = [float(value) for value in sums]
+        self._sums.update(restored)
 
 
-def _floats(values: Sequence[Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in zip(MEASURES, values, strict=True)}
+class CoRunSampler(CoRunAccumulator):
+    """Adds intervals from periodic GPU samples and the step rates that jobs report."""
+
+    __slots__ = ("_group", "_sampled_at_s", "_since_s")
+
+    def __init__(self, job_id: int, *, min_s: float = MIN_CO_RUN_S) -> None:
+        super().__init__(job_id, min_s=min_s)
+        self._group: Group | None = None
+        self._since_s = math.inf
+        self._sampled_at_s = -math.inf
+
+    def add_sample(
+        self, group: Group, seconds: float, sample: GpuSample, steps_hz: float | None, steps_s: float | None = None
+    ) -> None:
+        """Add the `seconds` before `sample`, in which the job was in `group`.
+
+        `steps_hz` is its step rate over the last `steps_s`, None standing for `seconds`. A rate that reaches back into
+        another group is left out.
+        """
+        began_s = sample.at_s - seconds
+        if group != self._group or began_s > self._sampled_at_s + 1e-6:
+            self._group, self._since_s = group, began_s
+        self._sampled_at_s = sample.at_s
+        is_of_group = steps_s is None or 0 < steps_s <= sample.at_s - self._since_s + 1e-6
+        is_read = is_of_group and steps_hz is not None and 0 < steps_hz < math.inf
+        span_s = (seconds if steps_s is None else steps_s) if is_read else 0.0
+        self.add_interval(
+            group,
+            seconds,
+            _finite(sample.smact),
+            _finite(sample.smocc),
+            _finite(sample.drama),
+            (steps_hz or 0.0) * span_s if is_read else 0.0,
+            span_s,
+        )
+
+    def current(self) -> CoRun | None:
+        """The co-run in the group of the newest sample; None if it is too short, or there is no sample."""
+        return None if self._group is None else self.co_run(self._group)
+
+
+def _mean(sums: Sequence[float], measure: int) -> float | None:
+    read_s = sums[measure + 1]
+    return sums[measure] / read_s if read_s and read_s >= MIN_READ_SHARE * sums[_SECONDS] else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -12,7 +12,7 @@ from cotenant.core.events import AttemptExited, AttemptSample, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import CoRun, Job, ResourceUsage
 from cotenant.scheduling.placement.gpu_view import MAX_IDLE_BYTES
-from cotenant.scheduling.telemetry.co_run import MIN_CO_RUN_S, CoRunAccumulator
+from cotenant.scheduling.telemetry.co_run import MIN_CO_RUN_S, CoRunSampler
 from cotenant.scheduling.telemetry.usage import UsageMeter
 
 Key = tuple[int, int]
@@ -62,7 +62,7 @@ class Telemetry:
         self._tuples: dict[str, tuple[GpuSample, ...]] = {}
         self._strangers: dict[str, int | None] = {}
         self._seen: dict[Key, dict[str, _ObservedPeak]] = {}
-        self._spells: dict[Key, CoRunAccumulator] = {}
+        self._spells: dict[Key, CoRunSampler] = {}
 
     def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
         """Take in a reading. Memory that is not of an attempt of `jobs` on its own GPU is a stranger's."""
@@ -94,14 +94,13 @@ class Telemetry:
         newest_s = max((each.at_s for each in seen if each is not None), default=sample.at_s)
         if not 0 < seconds <= self._stale_after_s or sample.at_s - newest_s < WARMUP_S / self._pace:
             return
-        everybody = sorted(each.job_id for each in present)
+        group = tuple(sorted(each.job_id for each in present))
         for each in present:
             if jobs[each.job_id].attempts[-1].placement.gpu_uuids[0] != uuid:
                 continue
             spells = self._spells.get((each.job_id, each.attempt))
             if spells is not None:
-                neighbor_ids = tuple(other for other in everybody if other != each.job_id)
-                spells.note(neighbor_ids, seconds, sample, each.steps_hz, each.steps_s)
+                spells.add_sample(group, seconds, sample, each.steps_hz, each.steps_s)
                 spells.gpu_memory_bytes = self._totals_bytes.get(uuid)
 
     def _see(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
@@ -130,7 +129,7 @@ class Telemetry:
     def watch(self, job_id: int, attempt: int) -> None:
         """Remember what is seen of this attempt until it is forgotten."""
         self._seen[job_id, attempt] = {}
-        self._spells[job_id, attempt] = CoRunAccumulator(least_s=MIN_CO_RUN_S / self._pace)
+        self._spells[job_id, attempt] = CoRunSampler(job_id, min_s=MIN_CO_RUN_S / self._pace)
         self._meter.watch((job_id, attempt))
 
     def forget(self, job_id: int, attempt: int) -> None:
@@ -146,17 +145,17 @@ class Telemetry:
     def current_co_run(self, job_id: int, attempt: int) -> CoRun | None:
         """What a live attempt does in the company that it has now; None until that has lasted for a while."""
         spells = self._spells.get((job_id, attempt))
-        return spells.now() if spells is not None else None
+        return spells.current() if spells is not None else None
 
     def beside(self, job_id: int, attempt: int) -> tuple[CoRun, ...]:
         """What a live attempt did in each company, longest first."""
         spells = self._spells.get((job_id, attempt))
-        return spells.longest() if spells is not None else ()
+        return spells.co_runs() if spells is not None else ()
 
     def smact_alone(self, job_id: int, attempt: int) -> float | None:
         """SM activity of the GPU while a live attempt had it to itself; None if it has not for long enough."""
         spells = self._spells.get((job_id, attempt))
-        return spells.smact_of(()) if spells is not None else None
+        return spells.solo_smact() if spells is not None else None
 
     def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
         """Most bytes seen of a live attempt, by GPU UUID; a GPU where it was not seen is absent."""
@@ -170,7 +169,7 @@ class Telemetry:
             oom = replace(oom, free_bytes=least[0], total_bytes=least[1])
         peaks = {**self.peaks_bytes(event.job_id, event.attempt), **event.peak_observed_bytes}
         noted = self._spells.get((event.job_id, event.attempt))
-        spells = event.co_runs or (noted.longest() if noted is not None else ())
+        spells = event.co_runs or (noted.co_runs() if noted is not None else ())
         usage = event.usage or self.usage(event.job_id, event.attempt)
         return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, co_runs=spells, usage=usage)
 
