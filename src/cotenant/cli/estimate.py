@@ -20,7 +20,8 @@ from cotenant.core.errors import TraceError, UsageError
 from cotenant.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from cotenant.core.ports import EstimateRequest
+    from cotenant.core.ports import EstimateRequest, Estimator
+    from cotenant.estimators.base import ExplainingEstimator
     from cotenant.estimators.traced import TracedEstimator
 
 CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
@@ -86,6 +87,8 @@ def command(
     if memory_limit is not None and not find_batch_size:
         raise UsageError("`--memory-limit` needs `--find-batch-size`")
     from cotenant.core.ports import EstimateRequest
+    from cotenant.estimators import create
+    from cotenant.estimators.base import ExplainingEstimator
 
     batch = (
         BatchSizeQuery(argument=batch_arg, limit_bytes=parse_option("--memory-limit", memory_limit, parse_bytes))
@@ -116,10 +119,11 @@ def command(
         keeps=not no_cache,
         often=find_batch_size,
     ) as traced:
-        if estimator == "traced":
-            _answer(request, traced, extras, began_s, json=json)
+        made = create(estimator, lambda: traced)
+        if isinstance(made, ExplainingEstimator):
+            _answer(request, made, extras, began_s, json=json)
         else:
-            _answer_by_another(request, estimator, traced, extras, began_s, json=json)
+            _answer_without_reports(request, made, extras, began_s, json=json)
 
 
 @contextlib.contextmanager
@@ -132,30 +136,26 @@ def _tracing(
     from cotenant.tracing.process.forkserver_client import ForkServerClient
 
     folder = default_folder() if keeps else None
-    with ForkServerClient() as warm:
+    with ForkServerClient() as forkserver:
         yield TracedEstimator(
             steps=steps,
             python=python,
             show_output=show_output,
             cache=TraceCache(folder) if folder is not None else None,
             coverage=coverage,
-            warm=warm if often else None,  # for one trace it would only be one process more
+            forkserver=forkserver if often else None,  # for one trace it would only be one process more
         )
 
 
-def _answer_by_another(
-    request: EstimateRequest, name: str, tracer: TracedEstimator, extras: EstimateReports, began_s: float, *, json: bool
+def _answer_without_reports(
+    request: EstimateRequest, estimator: Estimator, extras: EstimateReports, began_s: float, *, json: bool
 ) -> None:
-    """The estimate of the estimator `name`, from a trace of `tracer` if it needs one."""
-    from cotenant.estimators import create
-    from cotenant.estimators.base import TraceBasedEstimator
-
-    made = create(name)
+    """The estimate of an estimator that gives nothing but the estimate."""
     option = extras.first_option()
     if option is not None:
-        raise UsageError(f"`{option}` is for `--estimator traced`, not for `{name}`")
+        raise UsageError(f"`{option}` is for `--estimator traced`, not for `{estimator.name}`")
     try:
-        estimate = made.estimate(request, tracer) if isinstance(made, TraceBasedEstimator) else made.estimate(request)
+        estimate = estimator.estimate(request)
     except TraceError as error:
         if not json:
             estimate_text.print_script_output(error)
@@ -168,7 +168,7 @@ def _answer_by_another(
 
 
 def _answer(
-    request: EstimateRequest, estimator: TracedEstimator, extras: EstimateReports, began_s: float, *, json: bool
+    request: EstimateRequest, estimator: ExplainingEstimator, extras: EstimateReports, began_s: float, *, json: bool
 ) -> None:
     search = None
     extras.check_files(request.command[0])

@@ -1,44 +1,57 @@
-"""A workload becomes an Estimate: declared, traced, and later by history or learning.
+"""Estimators by name: a workload in, an `Estimate` out.
 
-A new estimator is one file and one line here; an estimator is imported when it is asked for.
+A new estimator is one file and one line here, or an entry point of the group `cotenant.estimators` in another
+distribution. It is imported when it is first used.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from cotenant.core.errors import UnknownName
 from cotenant.core.ports import Estimator
+from cotenant.core.registry import Registry
 
-ESTIMATORS: Mapping[str, tuple[str, str]] = {
-    "declared": ("cotenant.estimators.declared", "DeclaredEstimator"),
-    "traced": ("cotenant.estimators.traced", "TracedEstimator"),
-    "accelerate": ("cotenant.estimators.published.accelerate", "AccelerateEstimator"),
-    "deepspeed-zero2": ("cotenant.estimators.published.deepspeed", "Zero2Estimator"),
-    "deepspeed-zero3": ("cotenant.estimators.published.deepspeed", "Zero3Estimator"),
-    "dnnmem": ("cotenant.estimators.published.dnnmem", "DnnMemEstimator"),
-    "faketensor": ("cotenant.estimators.published.faketensor", "FakeTensorEstimator"),
-    "horus": ("cotenant.estimators.published.horus", "HorusEstimator"),
-    "llmem": ("cotenant.estimators.published.llmem", "LlMemEstimator"),
-    "memtracker": ("cotenant.estimators.published.memtracker", "MemTrackerEstimator"),
-    "params16": ("cotenant.estimators.published.params16", "Params16Estimator"),
-    "boosting": ("cotenant.estimators.learned.estimators", "BoostingEstimator"),
-    "extra-trees": ("cotenant.estimators.learned.estimators", "ExtraTreesEstimator"),
-    "gpumemnet-mlp": ("cotenant.estimators.learned.estimators", "MlpEnsembleEstimator"),
-    "gpumemnet-sequence": ("cotenant.estimators.learned.estimators", "SequenceEnsembleEstimator"),
-    "hybrid": ("cotenant.estimators.learned.hybrid", "HybridEstimator"),
-}
+if TYPE_CHECKING:
+    from cotenant.estimators.traced import TracedEstimator
+
+ESTIMATORS: Registry[Callable[[], Estimator]] = Registry(
+    "estimator",
+    "cotenant.estimators",
+    {
+        "declared": "cotenant.estimators.declared:DeclaredEstimator",
+        "traced": "cotenant.estimators.traced:TracedEstimator",
+        "accelerate": "cotenant.estimators.published.accelerate:AccelerateEstimator",
+        "deepspeed-zero2": "cotenant.estimators.published.deepspeed:Zero2Estimator",
+        "deepspeed-zero3": "cotenant.estimators.published.deepspeed:Zero3Estimator",
+        "dnnmem": "cotenant.estimators.published.dnnmem:DnnMemEstimator",
+        "faketensor": "cotenant.estimators.published.faketensor:FakeTensorEstimator",
+        "horus": "cotenant.estimators.published.horus:HorusEstimator",
+        "llmem": "cotenant.estimators.published.llmem:LlMemEstimator",
+        "memtracker": "cotenant.estimators.published.memtracker:MemTrackerEstimator",
+        "params16": "cotenant.estimators.published.params16:Params16Estimator",
+        "boosting": "cotenant.estimators.learned.estimators:BoostingEstimator",
+        "extra-trees": "cotenant.estimators.learned.estimators:ExtraTreesEstimator",
+        "gpumemnet-mlp": "cotenant.estimators.learned.estimators:MlpEnsembleEstimator",
+        "gpumemnet-sequence": "cotenant.estimators.learned.estimators:SequenceEnsembleEstimator",
+        "hybrid": "cotenant.estimators.learned.hybrid:HybridEstimator",
+    },
+)
 
 
-def create(name: str) -> Estimator:
+def create(name: str, tracer: Callable[[], TracedEstimator] | None = None) -> Estimator:
     """The estimator registered as `name`.
 
+    `tracer` makes the `TracedEstimator` that runs scripts, with its cache and its options; it is called only for an
+    estimator that declares a `from_tracer`.
+
     Raises:
-        UnknownName: there is none.
+        UnknownName: there is none of that name.
+        PluginError: another distribution declares it, but it cannot be imported.
     """
-    if name not in ESTIMATORS:
-        raise UnknownName("estimator", name, ESTIMATORS)
-    module, attribute = ESTIMATORS[name]
-    made: Estimator = getattr(importlib.import_module(module), attribute)()
-    return made
+    factory = ESTIMATORS.get(name)
+    from_tracer = getattr(factory, "from_tracer", None)
+    if tracer is None or from_tracer is None:
+        return factory()
+    estimator: Estimator = from_tracer(tracer())
+    return estimator

@@ -1,7 +1,7 @@
-"""The base of the estimators that others published: each answers from the trace of one script.
+"""Capabilities that an estimator can declare, and the base of those that answer from the trace of a script.
 
-So all are asked about the very same run, and differ only in what they make of it. None of them states a margin or a
-probability; their bound is their estimate.
+All published and learned estimators answer from the same trace, so a comparison differs only in what they make of it.
+None of them states a margin or a probability: their bound is their estimate.
 """
 
 from __future__ import annotations
@@ -9,26 +9,46 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.ports import EstimateRequest
 from cotenant.core.trace import MemoryTrace
 from cotenant.estimators.trace_features import Features, features_of
-from cotenant.estimators.traced import TracedEstimator
+from cotenant.estimators.traced import TracedEstimator, TracedResult
 from cotenant.gpu_specs import GpuSpec, gpu_spec
 
 POINT = 0.5
-"""Coverage of an estimate without a margin: it claims no more than to be in the middle."""
+"""Coverage of an estimate without a margin: the true peak is above it as often as below."""
+
+
+@runtime_checkable
+class ExplainingEstimator(Protocol):
+    """An estimator whose answer comes with its trace and replay, from which reports are made.
+
+    Those are `--fits-on`, `--what-if`, `--plot` and the like.
+    """
+
+    name: str
+    version: str
+
+    def estimate(self, request: EstimateRequest) -> Estimate:
+        """As of `core.ports.Estimator`."""
+        ...
+
+    def explain(self, request: EstimateRequest) -> TracedResult:
+        """The estimate with all that it came from; raises as `estimate` does."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawEstimate:
-    """What a rule says.
+    """Memory as a published or learned estimator computes it.
 
     Attributes:
-        allocated_bytes: None where the rule does not tell it from reserved; `breakdown_bytes` adds up to it.
-        warnings: what it had to assume for this script.
-        partial: something it needs was not known, so that it is too low.
+        allocated_bytes: None where the estimator does not distinguish it from reserved; the sum of `breakdown_bytes`.
+        warnings: assumptions made for this script.
+        partial: a quantity it needs is unknown, so that the estimate is too low.
     """
 
     reserved_bytes: int
@@ -40,27 +60,34 @@ class RawEstimate:
 
 
 class TraceBasedEstimator(ABC):
-    """An estimator that is a function of a trace. `leaves_out` says, for a table, what it does not count."""
+    """An estimator that is a function of a trace; `tracer` runs the script, by default without a cache.
+
+    Attributes:
+        leaves_out: what it does not count, for the table of `cotenant compare`.
+    """
 
     name: str
     version = "1"
     leaves_out: str
 
-    def __init__(self, *, steps: int = 3, python: str | None = None) -> None:
-        self._steps = steps
-        self._python = python
+    def __init__(self, tracer: TracedEstimator | None = None) -> None:
+        self._tracer = tracer or TracedEstimator()
 
-    def estimate(self, request: EstimateRequest, tracer: TracedEstimator | None = None) -> Estimate:
-        """The estimate; see `core.ports.Estimator`. `tracer`: makes the trace in place of one of its own."""
-        tracer = tracer or TracedEstimator(steps=self._steps, python=self._python)
-        recorded = tracer.explain(request).trace
+    @classmethod
+    def from_tracer(cls, tracer: TracedEstimator) -> TraceBasedEstimator:
+        """One whose scripts `tracer` runs."""
+        return cls(tracer)
+
+    def estimate(self, request: EstimateRequest) -> Estimate:
+        """The estimate; see `core.ports.Estimator`."""
+        recorded = self._tracer.explain(request).trace
         return self.on(recorded, features_of(recorded, request.command), gpu_spec(request.gpu))
 
     def on(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> Estimate:
         """The estimate from a recorded trace and its features; no script is run.
 
         Raises:
-            UsageError: the rule is not made for such a script.
+            UsageError: the estimator does not apply to such a script.
         """
         figures = self.figures(recorded, features, gpu)
         return Estimate(
@@ -79,4 +106,4 @@ class TraceBasedEstimator(ABC):
 
     @abstractmethod
     def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:
-        """What the rule says of this script."""
+        """The estimator's own computation."""

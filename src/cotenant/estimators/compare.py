@@ -1,4 +1,4 @@
-"""All estimators that answer from a trace, asked about one."""
+"""All estimators that answer from a trace, compared on one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRACED_LEAVES_OUT = "memory of other libraries outside the allocator; NCCL's is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorResult:
-    """One estimator's answer, or in `problem` why it has none."""
+    """The answer of one estimator, or in `problem` why it has none."""
 
     name: str
     estimate: Estimate | None
@@ -27,18 +27,22 @@ class EstimatorResult:
 
 
 def compare_estimators(traced: TracedResult, gpu: GpuSpec, command: Sequence[str] = ()) -> tuple[EstimatorResult, ...]:
-    """That of `traced`, then that of every registered `TraceBasedEstimator` from the same trace, in the order of the registry."""
+    """The result `traced`, then that of every registered `TraceBasedEstimator` from the same trace.
+
+    They come in the order of the registry. A plug-in that cannot be imported has its error as its `problem`.
+    """
     ours = traced.estimate
-    found = [EstimatorResult(name=ours.estimator, estimate=ours, problem=None, leaves_out=_TRACED_LEAVES_OUT)]
+    results = [EstimatorResult(name=ours.estimator, estimate=ours, problem=None, leaves_out=_TRACED_LEAVES_OUT)]
     features = features_of(traced.trace, command)
     for name in ESTIMATORS:
-        rule = create(name)
-        if not isinstance(rule, TraceBasedEstimator):
-            continue
-        estimate, problem = None, None
+        estimate, problem, leaves_out = None, None, ""
         try:
-            estimate = rule.on(traced.trace, features, gpu)
+            estimator = create(name)
+            if not isinstance(estimator, TraceBasedEstimator):
+                continue
+            leaves_out = estimator.leaves_out
+            estimate = estimator.on(traced.trace, features, gpu)
         except CotenantError as error:
             problem = error.message
-        found.append(EstimatorResult(name=name, estimate=estimate, problem=problem, leaves_out=rule.leaves_out))
-    return tuple(found)
+        results.append(EstimatorResult(name=name, estimate=estimate, problem=problem, leaves_out=leaves_out))
+    return tuple(results)

@@ -16,7 +16,7 @@ from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, qu
 from cotenant.estimators.cudnn.workspaces import workspace_sources
 from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
-from cotenant.estimators.nccl import nccl_warnings as nccl_warnings
+from cotenant.estimators.nccl import nccl_warnings
 from cotenant.estimators.nccl import with_nccl
 from cotenant.estimators.per_device import devices_of, on_device
 from cotenant.estimators.replay_input import ReplayInput, make_replay_input, software_stack
@@ -113,16 +113,21 @@ class TracedEstimator:
         torch_version: str | None = None,
         cache: TraceCache | None = None,
         coverage: float | None = None,
-        warm: ForkServerClient | None = None,
+        forkserver: ForkServerClient | None = None,
     ) -> None:
         check_coverage(coverage)
-        self._warm = warm
+        self._forkserver = forkserver
         self._coverage = coverage
         self._steps = steps
         self._python = python
         self._show_output = show_output
         self._torch_version = torch_version
         self._cache = cache
+
+    @classmethod
+    def from_tracer(cls, tracer: TracedEstimator) -> TracedEstimator:
+        """`tracer` itself: the options and the cache that scripts are run with are its own."""
+        return tracer
 
     def estimate(self, request: EstimateRequest) -> Estimate:
         """The estimate; see `core.ports.Estimator`."""
@@ -165,7 +170,7 @@ class TracedEstimator:
             steps=self._steps,
             timeout_s=request.timeout_s,
             show_output=self._show_output,
-            warm=self._warm,
+            warm=self._forkserver,
         )
         before = {name: env[name] for name in SETTINGS if name in env}
         recorded = replace(recorded, header={**recorded.header, "settings_before": before})

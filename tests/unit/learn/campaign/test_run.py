@@ -126,7 +126,7 @@ def test_a_folder_has_one_writer(tmp_path):
     ("line", "told"),
     [
         ("{", "no run"),
-        ("{}", "is no complete Run"),
+        ("{}", "is no complete LabelRecord"),
         ('{"config_id": 3}', "`value.config_id` is 3, wanted str"),
     ],
 )
@@ -153,14 +153,14 @@ from pathlib import Path
 from cotenant.learn.data_collection.configs import config_id
 from cotenant.learn.data_collection.generate import read_configs
 from cotenant.learn.data_collection.labeling import run_configs
-from cotenant.learn.data_collection.run_log import Run
+from cotenant.learn.data_collection.run_log import LabelRecord
 
 class Blocked:
     def label(self, config):
         if len(seen) == 2:
             time.sleep(600)
         seen.append(config)
-        return Run(config_id=config_id(config), status="ok", source="traced", at="", gpu="G", peak_bytes=5)
+        return LabelRecord(config_id=config_id(config), status="ok", source="traced", at="", gpu="G", peak_bytes=5)
 
 seen = []
 configs = read_configs(Path(sys.argv[1]))
