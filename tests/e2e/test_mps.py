@@ -27,7 +27,7 @@ def notes(site):
     site.env["PYTHONPATH"] = str(programs)
     site.env["PATH"] = f"{programs}:{site.env['PATH']}"
     site.env["COTENANT_POLICY__OPTIONS__SHARING"] = "mps"
-    site.env["COTENANT_POLICY__OPTIONS__SETTLE_S"] = "0"
+    site.env["COTENANT_POLICY__OPTIONS__WARMUP_S"] = "0"
     site.env["COTENANT_MPS__THREAD_PERCENT"] = "60"
     return fake_mps.put(programs)
 
@@ -113,7 +113,7 @@ def test_jobs_share_as_they_ask(site, notes):
         "time": ("time-sliced", f"{site.root}/mps/nobody"),
         "mps": ("mps", f"{site.root}/mps/0a8f0f2e-1111-{os.geteuid()}/pipe"),
     }
-    assert "share mps" in site.cli("show", str(jobs["mps"])).stdout
+    assert "sharing mps" in site.cli("show", str(jobs["mps"])).stdout
     assert "sharing    auto, none, time, mps\n" in site.cli("daemon", "status").stdout
     for words, says in (
         (("--sharing", "mig"), "does not offer `--sharing mig`: none of its GPUs has MIG instances"),

@@ -34,7 +34,7 @@ def train(site, name, seconds, **fields):
 
 
 def beside(view):
-    return {tuple(each["neighbor_ids"]): each for attempt in view["attempt_list"] for each in attempt["beside"]}
+    return {tuple(each["neighbor_ids"]): each for attempt in view["attempt_list"] for each in attempt["co_runs"]}
 
 
 def in_explain(site, job, word):
@@ -80,11 +80,11 @@ def test_slowdowns_are_measured_and_learned(packed):
     assert (
         f"{together['slowdown']:.2f} times as long a step beside job {bully}" in site.cli("events", str(victim)).stdout
     )
-    works = json.loads(site.cli("history", "--by", "work", "--json").stdout)["work"]
-    (known,) = [each for each in works if VICTIM in each["work"]]
-    assert known["beside"][0]["slowdown"] == pytest.approx(SLOWDOWN, rel=0.05)
+    works = json.loads(site.cli("history", "--by", "workload", "--json").stdout)["workload"]
+    (known,) = [each for each in works if VICTIM in each["workload"]]
+    assert known["co_runs"][0]["slowdown"] == pytest.approx(SLOWDOWN, rel=0.05)
     assert known["steps_hz"] == pytest.approx(60.0, rel=0.05), "a second of its time a step, sixty times as fast"
-    assert known["suffers"] > 1
+    assert known["sensitivity"] > 1
 
     again = train(site, VICTIM, LONG), train(site, BULLY, LONG)
     for each in again:
@@ -138,7 +138,7 @@ def test_a_pattern_that_finds_nothing_is_refused(packed):
 
 def test_the_past_of_gpus_is_told(packed):
     train(packed, BULLY, LONG)
-    points = waits_for(lambda: _at_work(packed.client.past(60.0)))
+    points = waits_for(lambda: _at_work(packed.client.gpu_history(60.0)))
     assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)
     spent_j = sum(each["energy_j"] for each in points if each["energy_j"] is not None)
     assert spent_j == pytest.approx(packed.client.gpus()[0]["energy_j"], rel=0.5), "no reading is left out"

@@ -310,15 +310,15 @@ def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, 
         time.sleep(0.1)
         for person, job in ((ann, first), (bob, second)):
             view = site.client.job(int(job))
-            told = [each for one in view["attempt_list"] for each in one["beside"] if each["steps_hz"]]
+            told = [each for one in view["attempt_list"] for each in one["co_runs"] if each["steps_hz"]]
             rates |= {person.name: told} if told else {}
-    seen = json.loads(ann.cli("show", first, "--json").stdout)["job"]["attempt_list"][0]["beside"]
+    seen = json.loads(ann.cli("show", first, "--json").stdout)["job"]["attempt_list"][0]["co_runs"]
     assert {mate for each in seen for mate in each["neighbor_ids"]} <= {None}, "that bob's job is there, but not which"
     assert "beside another user's job" in ann.cli("explain", first).stdout
     (ours,) = json.loads(ann.cli("history", "--by", "user", "--json").stdout)["user"]
     assert ours["user"] == ann.name
-    (work,) = json.loads(bob.cli("history", "--by", "work", "--json").stdout)["work"] or [{"beside": []}]
-    assert work["beside"] == []
+    (work,) = json.loads(bob.cli("history", "--by", "workload", "--json").stdout)["workload"] or [{"co_runs": []}]
+    assert work["co_runs"] == []
     for job in (first, second):
         site.cli("cancel", job)
         site.wait(int(job))

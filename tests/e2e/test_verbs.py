@@ -60,7 +60,7 @@ def test_a_job_updated_held_requeued_and_its_story(server):
     assert (view["state"], view["attempts"], view["name"]) == ("FAILED", 2, "new")
     assert server.cli("requeue", job).returncode == 0
     assert server.wait(int(job))["attempts"] == 3
-    told = json.loads(server.cli("events", job, "--json").stdout)["story"]
+    told = json.loads(server.cli("events", job, "--json").stdout)["events"]
     kinds = [each["event"] for each in told if each["event"] != "EstimateReady"]
     attempt = ["AttemptPlaced", "AttemptStarted", "AttemptExited"]
     assert kinds == [
@@ -105,9 +105,9 @@ def test_an_update_is_held_to_what_a_submission_is(site):
     changes = ("--sharing", "time", "--retries", "2", "--time-slice", "1:00:00", "--progress", "tqdm")
     assert site.cli("update", job, *changes).returncode == 0
     (told,) = [
-        each for each in json.loads(site.cli("events", job, "--json").stdout)["story"] if "updated" in each["text"]
+        each for each in json.loads(site.cli("events", job, "--json").stdout)["events"] if "updated" in each["text"]
     ]
-    assert "retries 0 to 2, time slot none to 1h00m, progress none to tqdm, share auto to time" in told["text"]
+    assert "retries 0 to 2, time slot none to 1h00m, progress none to tqdm, sharing auto to time" in told["text"]
     for words, why in (
         (("--sharing", "mps"), "this server does not offer `--sharing mps`: its GPUs are simulated"),
         (("--notify", "true"), "this daemon sends no notifications"),
@@ -124,7 +124,7 @@ def test_an_update_is_held_to_what_a_submission_is(site):
 
 
 def test_quotas_and_shares_of_the_configuration(site):
-    site.env |= {"COTENANT_QUOTAS__JOBS": "1", "COTENANT_QUOTAS__QUEUED": "3"}
+    site.env |= {"COTENANT_QUOTAS__MAX_RUNNING": "1", "COTENANT_QUOTAS__MAX_UNFINISHED": "3"}
     site.start()
     gate = site.gate()
     first, second = site.submit(gate), site.submit("true")

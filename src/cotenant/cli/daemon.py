@@ -196,7 +196,7 @@ def status(*, json: Json = False, socket: Socket = None) -> None:
         ("since", told["started_at"]),
         ("policy", told["policy"]),
         ("estimator", told["estimator"] or "none"),
-        ("sharing", ", ".join(told["shares"])),
+        ("sharing", ", ".join(told["sharing_modes"])),
         ("GPUs", f"{told['backend']} {told['simulate'] or ''}".strip()),
         ("socket", told["socket"]),
         ("network", told["tcp"] or "off"),

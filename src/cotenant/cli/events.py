@@ -15,9 +15,9 @@ def command(job: JobId, *, json: Json = False, socket: Socket = None) -> None:
     """
     client = new_client(socket)
     job_id = one_job(client, job)
-    told = client.story(job_id)
+    told = client.events(job_id)
     if json:
-        emit_json({"id": job_id, "story": told})
+        emit_json({"id": job_id, "events": told})
         return
     before_s: float | None = None
     for each in told:

@@ -68,7 +68,7 @@ def command(
 
 
 def _print_past(client: Client, past_s: float, *, form: str | None, header: bool, json: bool) -> None:
-    found = client.past(past_s)
+    found = client.gpu_history(past_s)
     if json:
         emit_json({"gpus": found})
         return

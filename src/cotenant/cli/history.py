@@ -47,7 +47,7 @@ Last = Annotated[
     int | None, typer.Option("-n", "--last", min=1, metavar="N", help="Only the newest so many.  [default: 100]")
 ]
 By = Annotated[
-    Literal["user", "work"] | None,
+    Literal["user", "workload"] | None,
     typer.Option("--by", help="Sums by user, or what is known of each kind of work, in place of jobs."),
 ]
 LAST = 100

@@ -25,9 +25,9 @@ WORKLOAD_COLUMNS = (
     Column(key="time", title="TIME", right=True),
     Column(key="smact", title="SMACT", right=True),
     Column(key="rate", title="STEPS/S", right=True),
-    Column(key="suffers", title="SUFFERS", right=True),
-    Column(key="inflicts", title="INFLICTS", right=True),
-    Column(key="work", title="WORK"),
+    Column(key="sensitivity", title="SUFFERS", right=True),
+    Column(key="aggressiveness", title="INFLICTS", right=True),
+    Column(key="workload", title="WORK"),
 )
 
 
@@ -41,7 +41,7 @@ def print_workloads(rows: Sequence[Mapping[str, Any]], *, form: str | None, head
     lines = []
     for each in rows:
         lines.append(_work(each))
-        lines += [_beside(company) for company in each["beside"]]
+        lines += [_beside(company) for company in each["co_runs"]]
     print_table(lines, WORKLOAD_COLUMNS, only=form, header=header)
 
 
@@ -65,16 +65,16 @@ def _user(told: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _work(told: Mapping[str, Any]) -> dict[str, str]:
-    need = told["need_bytes"] or told["least_bytes"]
+    need = told["need_bytes"] or told["min_bytes"]
     return {
         "runs": str(told["runs"]),
-        "need": format_bytes(need) + ("" if told["is_sure"] or need is None else "?"),
+        "need": format_bytes(need) + ("" if told["is_certain"] or need is None else "?"),
         "time": format_duration(told["duration_s"]),
         "smact": ratio(told["smact"]),
         "rate": _rate(told["steps_hz"]),
-        "suffers": _times(told["suffers"]),
-        "inflicts": _times(told["inflicts"]),
-        "work": told["work"],
+        "sensitivity": _times(told["sensitivity"]),
+        "aggressiveness": _times(told["aggressiveness"]),
+        "workload": told["workload"],
     }
 
 
@@ -86,9 +86,9 @@ def _beside(company: Mapping[str, Any]) -> dict[str, str]:
         "time": format_duration(company["seconds"]),
         "smact": "",
         "rate": _rate(company["steps_hz"]),
-        "suffers": _times(company["slowdown"]),
-        "inflicts": "",
-        "work": "  beside " + " and ".join(each or "work without a name" for each in company["works"]),
+        "sensitivity": _times(company["slowdown"]),
+        "aggressiveness": "",
+        "workload": "  beside " + " and ".join(each or "work without a name" for each in company["workloads"]),
     }
 
 

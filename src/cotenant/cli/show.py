@@ -60,8 +60,8 @@ def _asked(view: Mapping[str, Any]) -> Iterator[str]:
         yield f"{format_bytes(view['declared_bytes'])} declared"
     if view["exclusive"]:
         yield "exclusive"
-    if view["share"] != "auto":
-        yield f"share {view['share']}"
+    if view["requested_sharing"] != "auto":
+        yield f"sharing {view['requested_sharing']}"
     if view["time_limit_s"] is not None:
         yield f"time limit {format_duration(view['time_limit_s'])}"
     if view["max_slowdown"] is not None:
@@ -152,7 +152,7 @@ def _usage_fields(attempt: Mapping[str, Any]) -> Fields:
             idle = usage["idle_energy_j"] / usage["energy_j"] if usage["energy_j"] else 0.0
             power = f"{usage['power_w']:.0f} W in the mean, {idle:.0%} of it for idling"
             yield "energy", f"{format_energy(usage['energy_j'])}, {power}{_assumed(attempt)}"
-    for each in attempt["beside"]:
+    for each in attempt["co_runs"]:
         names = ", ".join("?" if mate is None else str(mate) for mate in each["neighbor_ids"])
         who = f"beside {names}" if names else "alone"
         rate = "" if each["steps_hz"] is None else f", {each['steps_hz']:.3g} steps/s"

@@ -75,7 +75,7 @@ def _print_preview(view: Mapping[str, Any]) -> None:
         print_line(
             f"memory: {format_bytes(estimate['bound_bytes'])} per GPU ({parts}; estimator {estimate['estimator']})"
         )
-    if view["would"] == "start":
+    if view["decision"] == "start":
         where = ", ".join(str(each) for each in view["gpu_indices"])
         print_line(
             f"would start now on GPU {where} ({view['sharing']}), {format_bytes(view['promised_bytes'])} promised"

@@ -68,7 +68,7 @@ class Top(App[None]):
                 asyncio.to_thread(self._client.status),
                 asyncio.to_thread(self._client.gpus),
                 asyncio.to_thread(self._client.overview, active=True, max_waiting=SHOWN),
-                asyncio.to_thread(self._client.past, PAST_S),
+                asyncio.to_thread(self._client.gpu_history, PAST_S),
             )
         except CotenantError as error:
             self.query_one("#title", Static).update(Text(f"{error.message}; the picture is old", style="bold red"))

@@ -60,7 +60,7 @@ class LaunchEnv:
             limit = placement.memory_limit_bytes or placement.promised_bytes
             self._owners.add(owner)
             env |= self._mps.client_env(*owner, memory_limit_bytes=limit, thread_percent=self._thread_percent)
-        elif self._mps is not None and (spec.share == "time" or self._mps.is_ours(spec.env.get(PIPE, ""))):
+        elif self._mps is not None and (spec.sharing == "time" or self._mps.is_ours(spec.env.get(PIPE, ""))):
             # Submitted by a client, it has that one's pipe in its environment; or another control daemon is at large.
             env[PIPE] = self._mps.nowhere
         return env

@@ -100,9 +100,9 @@ class Client:
         """Why it waits: `reason`, and `rejections` with `gpu`, `gpu_uuid`, `rule`, `reason`."""
         return dict(self._call("GET", f"/v1/jobs/{job_id}/explain"))
 
-    def story(self, job_id: int) -> list[dict[str, Any]]:
+    def events(self, job_id: int) -> list[dict[str, Any]]:
         """What became of it: `at`, `event`, `cause`, `text` and `state` of every transition, oldest first."""
-        return list(self._call("GET", f"/v1/jobs/{job_id}/story")["story"])
+        return list(self._call("GET", f"/v1/jobs/{job_id}/events")["events"])
 
     def update(self, job_id: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of the spec of a job that waits; its view then."""
@@ -158,9 +158,9 @@ class Client:
         """The GPUs, with memory, activity and residents."""
         return list(self._call("GET", "/v1/gpus")["gpus"])
 
-    def past(self, seconds: float) -> list[dict[str, Any]]:
+    def gpu_history(self, seconds: float) -> list[dict[str, Any]]:
         """The GPUs with what was read of them over the last `seconds`, as `points`; see `gpus.history.Point`."""
-        return list(self._call("GET", f"/v1/gpus/past?seconds={seconds:.3f}")["gpus"])
+        return list(self._call("GET", f"/v1/gpus/history?seconds={seconds:.3f}")["gpus"])
 
     def usage(self, by: str, **filters: Any) -> list[dict[str, Any]]:
         """What was used, by `user`, or known, by `work`, of the jobs that `filters` leave (as for `jobs`)."""

@@ -19,7 +19,7 @@ def home(tmp_path, monkeypatch):
 
 
 def test_what_is_shown_is_a_file_that_says_the_same(home, capsys, tmp_path):
-    (home / "config.toml").write_text("[daemon]\ntick_s = 0.5\nlog_level = 'debug'\n[policy.options]\nsettle_s = 3\n")
+    (home / "config.toml").write_text("[daemon]\ntick_s = 0.5\nlog_level = 'debug'\n[policy.options]\nwarmup_s = 3\n")
     assert main(["config", "show"]) == 0
     text = capsys.readouterr().out
     (home / "config.toml").write_text(text)

@@ -65,9 +65,9 @@ def test_tables_of_users_and_of_work(capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first.split() == ["ann", "2", "2.00", "1.00", "0.50", "1.0", "GiB", "200", "W", "0.400", "25%"]
     assert second.split()[-3:] == ["-", "-", "-"]
-    work = {"work": "python a.py", "runs": 1, "need_bytes": GiB, "is_sure": False, "least_bytes": None, "solo_s": 60.0}
-    work |= {"duration_s": 61.0, "smact": None, "drama": None, "steps_hz": 12.34, "suffers": 1.5, "inflicts": None}
-    work |= {"beside": [{"works": ["python b.py", ""], "seconds": 90.0, "steps_hz": None, "slowdown": 2.0}]}
+    work = {"workload": "python a.py", "runs": 1, "need_bytes": GiB, "is_certain": False, "min_bytes": None, "solo_s": 60.0}
+    work |= {"duration_s": 61.0, "smact": None, "drama": None, "steps_hz": 12.34, "sensitivity": 1.5, "aggressiveness": None}
+    work |= {"co_runs": [{"workloads": ["python b.py", ""], "seconds": 90.0, "steps_hz": None, "slowdown": 2.0}]}
     print_workloads([work], form=None, header=False)
     first, second = capsys.readouterr().out.splitlines()
     assert first.split() == ["1", "1.0", "GiB?", "1m01s", "-", "12.3", "x1.50", "-", "python", "a.py"]

@@ -17,5 +17,5 @@ USAGE = {"gpu_s": 3600.0, "mean_bytes": 2**30, "smact": 0.5, "energy_j": 36e5, "
     ],
 )
 def test_energy_that_is_assumed_is_called_so(uuids, note):
-    told = dict(show._usage_fields({"usage": USAGE, "beside": [], "gpu_uuids": uuids}))
+    told = dict(show._usage_fields({"usage": USAGE, "co_runs": [], "gpu_uuids": uuids}))
     assert told["energy"] == f"1.00 kWh, 1000 W in the mean, 25% of it for idling{note}"

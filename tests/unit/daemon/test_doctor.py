@@ -196,7 +196,7 @@ def test_linger(found, tmp_path, monkeypatch, answer, grade):
 
 @pytest.mark.parametrize(("alone", "grade"), [(None, None), ("`/root/bin/python`: permission denied", "warning")])
 def test_a_python_of_root_alone(found, monkeypatch, alone, grade):
-    monkeypatch.setattr(doctor, "why_ours_alone", lambda: alone)
+    monkeypatch.setattr(doctor, "why_root_only", lambda: alone)
     told = found()
     assert graded(told, "users") == grade
     assert alone is None or alone in told["users"].detail

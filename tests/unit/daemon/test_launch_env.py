@@ -70,7 +70,7 @@ def test_no_client(place):
 @pytest.mark.parametrize(
     ("spec", "pipe"),
     [
-        pytest.param({"share": "time"}, "/ours/nobody", id="wants no MPS, whoever runs it"),
+        pytest.param({"sharing": "time"}, "/ours/nobody", id="wants no MPS, whoever runs it"),
         pytest.param({"env": {PIPE: "/ours/x/pipe"}}, "/ours/nobody", id="submitted by a client of ours"),
         pytest.param({"env": {PIPE: "/theirs"}}, None, id="its own business"),
     ],

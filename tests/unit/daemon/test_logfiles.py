@@ -12,7 +12,7 @@ from cotenant.daemon.log_stream import OutputLocation, follow
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(log_stream, "LOOK_S", 0.0)
+    monkeypatch.setattr(log_stream, "POLL_S", 0.0)
 
 
 def collected(looks, *, until_end=True):

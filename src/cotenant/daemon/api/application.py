@@ -17,7 +17,7 @@ from cotenant.daemon.api.token_api import TokenApi
 from cotenant.daemon.api.usage_api import UsageApi
 from cotenant.daemon.auth.permissions import AccessPolicy
 
-__all__ = ["LogPaths", "ApiContext", "application"]
+__all__ = ["ApiContext", "LogPaths", "application"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ def application(server: ApiContext) -> Starlette:
         ("GET", "/v1/ids", calls.ids),
         ("GET", "/v1/jobs/{job_id:int}", calls.job),
         ("GET", "/v1/jobs/{job_id:int}/explain", calls.explain),
-        ("GET", "/v1/jobs/{job_id:int}/story", calls.story),
+        ("GET", "/v1/jobs/{job_id:int}/events", calls.events),
         ("GET", "/v1/jobs/{job_id:int}/logs", calls.logs),
         ("GET", "/v1/jobs/{job_id:int}/wait", calls.wait),
         *(("POST", f"/v1/jobs/{{job_id:int}}/{kind}", calls.change) for kind in _CHANGES),
         ("GET", "/v1/gpus", calls.gpus),
-        ("GET", "/v1/gpus/past", sums.past),
+        ("GET", "/v1/gpus/history", sums.history),
         ("GET", "/v1/usage", sums.usage),
         ("GET", "/v1/status", calls.status),
         ("POST", "/v1/shutdown", calls.shutdown),

@@ -138,14 +138,14 @@ class Handlers:
     async def explain(self, request: Request) -> Response:
         return json_response(await self._look(lambda views, manager: views.explanation(self._find(manager, request))))
 
-    async def story(self, request: Request) -> Response:
+    async def events(self, request: Request) -> Response:
         job = await self._look(lambda _, manager: self._find(manager, request))
         events = await asyncio.to_thread(self._server.journal.of_job, job.id)
 
         def named(manager: Manager) -> list[dict[str, Any]]:
             return timeline(events, lambda neighbor_ids: manager.named(job, neighbor_ids), job=manager.jobs.get(job.id))
 
-        return json_response({"id": job.id, "story": await asyncio.wrap_future(self._server.loop.ask(named))})
+        return json_response({"id": job.id, "events": await asyncio.wrap_future(self._server.loop.ask(named))})
 
     async def change(self, request: Request) -> Response:
         kind: Any = request.url.path.rpartition("/")[2]
@@ -160,7 +160,7 @@ class Handlers:
         if kind == "update":
             new = with_changes(job.spec, fields, job.id)
             self._check_notify([new] if "notify" in fields else [])
-            check_available([new] if "share" in fields else [], self._server.refusals())
+            check_available([new] if "sharing" in fields else [], self._server.refusals())
         # Who did it stands first: a reason is the client's word.
         cause = f"{kind} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
         if body.get("reason"):
@@ -220,7 +220,7 @@ class Handlers:
         error = self._server.loop.journal_error
         journal = None if error is None else error.message
         shares = available_modes(self._server.refusals())
-        return json_response({**self._server.info, "shares": shares, "jobs": found, "journal_error": journal})
+        return json_response({**self._server.info, "sharing_modes": shares, "jobs": found, "journal_error": journal})
 
     async def metrics(self, request: Request) -> Response:
         # They name the jobs of all users; Prometheus has an address of its own, if the operator wants one.

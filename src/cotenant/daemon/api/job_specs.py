@@ -63,7 +63,7 @@ _MARK = re.compile("%([0-9]{0,2})([jAaxu%])")
 def parse_specs(told: Sequence[object], peer: Peer) -> list[JobSpec]:
     """The specs in `told`, an array's one for each of its tasks.
 
-    Which job is the first of an array is not known yet: until `expand_paths`, its tasks have the same negative `array_id`.
+    The id of an array is that of its first job, not known yet: until `with_array_ids`, its tasks share a negative one.
 
     Raises:
         UsageError: one of `told` is no job, or one that cannot be.

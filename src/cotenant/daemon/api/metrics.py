@@ -26,7 +26,7 @@ _GPU_GAUGES = (
     ("memory_total_bytes", "memory_total_bytes", "memory of the card"),
     ("memory_used_bytes", "used_bytes", "memory in use, whoever holds it"),
     ("memory_promised_bytes", "promised_bytes", "memory set aside for resident jobs"),
-    ("memory_strangers_bytes", "foreign_bytes", "memory in use by processes that are not ours"),
+    ("memory_foreign_bytes", "foreign_bytes", "memory in use by processes that are not ours"),
     ("memory_available_bytes", "available_bytes", "memory that may still be promised"),
     ("sm_activity_ratio", "smact", "SM activity"),
     ("sm_occupancy_ratio", "smocc", "SM occupancy"),

@@ -41,13 +41,13 @@ def preview(
     if older_singletons or open_dependencies(job, manager.jobs):
         return {
             **fields,
-            "would": "wait",
+            "decision": "wait",
             "reason": dependency_text(job, manager.jobs, older_singletons),
             "rejections": [],
         }
     if isinstance(answer, Placement):
-        return {**fields, "would": "start", **views.placement(answer)}
-    return {**fields, "would": "wait", **views.wait(answer)}
+        return {**fields, "decision": "start", **views.placement(answer)}
+    return {**fields, "decision": "wait", **views.wait(answer)}
 
 
 def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Deferral:

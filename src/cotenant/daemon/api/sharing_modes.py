@@ -16,7 +16,7 @@ ALWAYS = ("auto", "none")
 def unavailable_modes(
     policy: Policy, gpus: Iterable[Gpu], *, mps_unavailable_reason: str | None
 ) -> dict[str, str | None]:
-    """Why each way is not offered, or None. `no_mps`: why jobs cannot become clients of MPS here."""
+    """Why each way is not offered, or None. `mps_unavailable_reason`: why jobs cannot become clients of MPS here."""
     ranked = policy if isinstance(policy, Ranked) else None
     alone = f"policy `{policy.name}` shares no GPU" if ranked is not None and ranked.alone else None
     by_policy = ranked is not None and ranked.sharing == "mps"
@@ -34,7 +34,7 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
     Raises:
         UsageError: one does not.
     """
-    for share in {each.share for each in specs}:
+    for share in {each.sharing for each in specs}:
         why = refused.get(share)
         if why is not None:
             raise UsageError(

@@ -31,7 +31,7 @@ class UsageApi:
         self._past = past
         self._now = now
 
-    async def past(self, request: Request) -> Response:
+    async def history(self, request: Request) -> Response:
         """Of all GPUs over the last `seconds`; no job is named in it."""
         seconds = read_number(request, "seconds", 600.0)
         if not seconds > 0:
@@ -44,7 +44,7 @@ class UsageApi:
     async def usage(self, request: Request) -> Response:
         """Sums over the jobs that the peer may see, by `user` or by `work`."""
         by = request.query_params.get("by", "user")
-        sums: dict[str, Aggregate] = {"user": by_user, "work": by_workload}
+        sums: dict[str, Aggregate] = {"user": by_user, "workload": by_workload}
         if by not in sums:
             raise UsageError(f"`by` is `{by}`, wanted `user` or `work`")
         selection = JobFilter.of(request.query_params)

@@ -94,20 +94,25 @@ def by_workload(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
 def _workload(key: str, record: WorkloadRecord, interference: LearnedInterference) -> dict[str, Any]:
     victim, aggressor = interference.effects(key)
     return {
-        "work": key,
+        "workload": key,
         "runs": len(record.durations_s),
         "need_bytes": record.known_bytes(),
-        "is_sure": record.is_sure(),
-        "least_bytes": record.least_bytes or None,
+        "is_certain": record.is_sure(),
+        "min_bytes": record.least_bytes or None,
         "duration_s": sorted(record.durations_s)[len(record.durations_s) // 2] if record.durations_s else None,
         "solo_s": record.solo_s,
         "smact": record.smact,
         "drama": record.drama,
         "steps_hz": record.steps_hz,
-        "suffers": None if victim is None else math.exp(victim),
-        "inflicts": None if aggressor is None else math.exp(aggressor),
-        "beside": [
-            {"works": mates.split(WORKLOAD_SEPARATOR), "seconds": seconds, "steps_hz": steps_hz, "slowdown": slowdown}
+        "sensitivity": None if victim is None else math.exp(victim),
+        "aggressiveness": None if aggressor is None else math.exp(aggressor),
+        "co_runs": [
+            {
+                "workloads": mates.split(WORKLOAD_SEPARATOR),
+                "seconds": seconds,
+                "steps_hz": steps_hz,
+                "slowdown": slowdown,
+            }
             for mates, (seconds, steps_hz, slowdown) in record.beside.items()
         ],
     }

@@ -158,7 +158,7 @@ class JsonViews:
             "declared_bytes": spec.declared_bytes,
             "estimator": spec.estimator,
             "exclusive": spec.exclusive,
-            "share": spec.share,
+            "requested_sharing": spec.sharing,
             "max_slowdown": spec.max_slowdown,
             "after": list(spec.after),
             "after_any": list(spec.after_any),
@@ -184,7 +184,7 @@ class JsonViews:
             **attempt_view(attempt),
             "gpu_indices": self._where(attempt),
             "usage": usage_view(self._manager.usage(job, attempt.number)),
-            "beside": [
+            "co_runs": [
                 {**co_run_view(each), "neighbor_ids": list(self._manager.named(job, each.neighbor_ids))}
                 for each in self._manager.beside(job, attempt.number)
             ],

@@ -132,20 +132,20 @@ class QuotasSection:
     """`[quotas]`: what each user may have at once; None is no limit.
 
     Attributes:
-        jobs: jobs that run.
+        max_running: jobs that run.
         gpus: GPUs of these, shared ones counted once for each.
-        queued: jobs that are not over.
-        users: other numbers for some users, e.g. `[quotas.users.ann]` with `jobs = 10`.
+        max_unfinished: jobs that are not over.
+        users: other numbers for some users, e.g. `[quotas.users.ann]` with `max_running = 10`.
     """
 
-    jobs: int | None = None
+    max_running: int | None = None
     gpus: int | None = None
-    queued: int | None = None
+    max_unfinished: int | None = None
     users: Mapping[str, object] = field(default_factory=dict)
 
     def of_all(self) -> Quota:
         """What holds for users that are not named."""
-        return Quota(jobs=self.jobs, gpus=self.gpus, queued=self.queued)
+        return Quota(max_running=self.max_running, gpus=self.gpus, max_unfinished=self.max_unfinished)
 
     def of_users(self) -> dict[str, Quota]:
         """What holds for those that are.

@@ -1,6 +1,6 @@
 """Runs a command that must not outlive the daemon. Run as a script, on the standard library alone.
 
-    python -I -S leash.py LIFELINE COMMAND...
+    python -I -S parent_watchdog.py LIFELINE COMMAND...
 
 LIFELINE is the number of an inherited descriptor: the reading end of a pipe whose writing end only the daemon has.
 When that end closes, even by `kill -9`, or on SIGTERM, the command ends with everything it started.

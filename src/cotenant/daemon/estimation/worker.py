@@ -17,7 +17,7 @@ from typing import IO
 
 from cotenant.daemon.auth import impersonation
 
-WATCHDOG = Path(__file__).with_name("leash.py")
+WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
 
 
 class WorkerExited(Exception):

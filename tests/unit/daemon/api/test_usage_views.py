@@ -89,14 +89,14 @@ def test_kinds_of_work_and_what_they_do_to_each_other():
     jobs = {1: first, 2: second, 3: third}
     for each in jobs.values():
         history.learn(each, jobs)
-    found = {each["work"]: each for each in by_workload([*jobs.values(), ran(9)], Told(history=history))}
+    found = {each["workload"]: each for each in by_workload([*jobs.values(), ran(9)], Told(history=history))}
     assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
     victim = found["python /tmp/1.py"]
     assert (victim["runs"], victim["steps_hz"]) == (2, 10.0)
-    assert victim["beside"] == [{"works": ["python /tmp/2.py"], "seconds": 60.0, "steps_hz": 5.0, "slowdown": 2.0}]
-    assert victim["suffers"] > 1
-    assert victim["inflicts"] is None
-    assert found["python /tmp/2.py"]["inflicts"] > 1
+    assert victim["co_runs"] == [{"workloads": ["python /tmp/2.py"], "seconds": 60.0, "steps_hz": 5.0, "slowdown": 2.0}]
+    assert victim["sensitivity"] > 1
+    assert victim["aggressiveness"] is None
+    assert found["python /tmp/2.py"]["aggressiveness"] > 1
 
 
 def test_the_past_is_that_of_the_gpus_there_are():

@@ -16,7 +16,7 @@ CUT = [a_gpu(0), replace(a_gpu(1), mig_profile="3g.20gb")]
 
 
 @pytest.mark.parametrize(
-    ("policy", "options", "gpus", "no_mps", "ways"),
+    ("policy", "options", "gpus", "mps_unavailable_reason", "ways"),
     [
         ("most-memory", {}, PLAIN, None, ["auto", "none", "time", "mps"]),
         ("most-memory", {}, PLAIN, "it is not there", ["auto", "none", "time"]),
@@ -37,11 +37,11 @@ def test_what_is_not_offered_is_refused_with_the_reason():
     refused = unavailable_modes(
         create("most-memory", {}), PLAIN, mps_unavailable_reason="there is no `nvidia-cuda-mps-control`"
     )
-    check_available([a_spec(), a_spec(share="time")], refused)
+    check_available([a_spec(), a_spec(sharing="time")], refused)
     with pytest.raises(
         UsageError, match="does not offer `--sharing mps`: there is no `nvidia-cuda-mps-control`"
     ) as found:
-        check_available([a_spec(), a_spec(share="mps")], refused)
+        check_available([a_spec(), a_spec(sharing="mps")], refused)
     assert found.value.hint == "it offers auto, none, time"
     with pytest.raises(UsageError, match="none of its GPUs has MIG instances"):
-        check_available([a_spec(share="mig")], refused)
+        check_available([a_spec(sharing="mig")], refused)

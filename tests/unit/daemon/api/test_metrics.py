@@ -84,7 +84,7 @@ def test_journal_that_cannot_be_written_and_an_empty_queue():
         ("memory_total_bytes", 100),
         ("memory_used_bytes", 40),
         ("memory_promised_bytes", 70),
-        ("memory_strangers_bytes", 5),
+        ("memory_foreign_bytes", 5),
         ("memory_available_bytes", 25),
         ("sm_activity_ratio", 0.5),
         ("dram_activity_ratio", 0.25),
@@ -165,6 +165,6 @@ def test_what_jobs_and_users_have_used():
     }
     assert found["job_gpu_seconds", "9", "bob", "dark"] == 3.0
     assert ("job_energy_joules", "9", "bob", "dark") not in found, "what is not known is not 0"
-    assert (found["user_gpu_seconds_total", "ann"], found["user_gpu_part_seconds_total", "ann"]) == (200.0, 120.0)
+    assert (found["user_gpu_seconds_total", "ann"], found["user_gpu_share_seconds_total", "ann"]) == (200.0, 120.0)
     assert found["user_energy_joules_total", "ann"] == 10000.0
     assert ("user_energy_joules_total", "bob") not in found

@@ -37,7 +37,7 @@ def test_a_flag_not_given_changes_nothing(tmp_path):
 
 def test_policy_options_are_merged_and_typed(tmp_path):
     env = {"COTENANT_POLICY__OPTIONS__SMACT_LIMIT": "0.7", "COTENANT_POLICY__OPTIONS__SHARING": "mps"}
-    config = loaded(tmp_path, "[policy.options]\nsettle_s = 3\nsmact_limit = 0.9", env=env)
+    config = loaded(tmp_path, "[policy.options]\nwarmup_s = 3\nsmact_limit = 0.9", env=env)
     assert config.policy.options == {"warmup_s": 3, "smact_limit": 0.7, "sharing": "mps"}
 
 
@@ -94,7 +94,7 @@ def test_a_variable_that_is_wrong_is_named(tmp_path, variable, value, reason):
 
 def test_settings_say_where_each_value_comes_from(tmp_path):
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
-    first.write_text("[daemon]\ntick_s = 2\nlog_level = 'debug'\n[policy.options]\nsettle_s = 3\nsmact_limit = 0.9")
+    first.write_text("[daemon]\ntick_s = 2\nlog_level = 'debug'\n[policy.options]\nwarmup_s = 3\nsmact_limit = 0.9")
     second.write_text("[daemon]\nlog_level = 'info'")
     env = {"COTENANT_POLICY__OPTIONS__SMACT_LIMIT": "0.7"}
     found = {(each.section, each.key): (each.value, each.origin) for each in effective_values([first, second], env)}

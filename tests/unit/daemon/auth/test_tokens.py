@@ -203,7 +203,7 @@ class TestGuessing:
         assert not bad.refuses("1.2.3.4", None)
 
     def test_addresses_without_end_take_no_memory_without_end(self, clock, monkeypatch):
-        monkeypatch.setattr(tokens, "MOST_REMEMBERED", 10)
+        monkeypatch.setattr(tokens, "MAX_TRACKED", 10)
         bad = TokenThrottle(now=clock)
         for i in range(1000):
             bad.add(f"10.0.{i // 250}.{i % 250}", None)

@@ -47,10 +47,12 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"time_slice_s": 6e12}, "a time slot of 6e+12 s is beyond ten years", id="slot too long"),
         pytest.param({"max_slowdown": -1.0}, "`max_slowdown` is -1.0", id="negative bound"),
         pytest.param({"estimator": "traecd"}, "no estimator named `traecd`", id="estimator"),
-        pytest.param({"share": "mbs"}, "`value.share` is 'mbs'", id="no way to share"),
-        pytest.param({"share": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
-        pytest.param({"share": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
-        pytest.param({"share": "mps", "exclusive": True}, "to be alone, and to share by mps", id="alone and together"),
+        pytest.param({"sharing": "mbs"}, "`value.sharing` is 'mbs'", id="no way to share"),
+        pytest.param({"sharing": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
+        pytest.param({"sharing": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
+        pytest.param(
+            {"sharing": "mps", "exclusive": True}, "to be alone, and to share by mps", id="exclusive and shared"
+        ),
         pytest.param({"env": {"A": "x" * 2**17}}, "the kernel takes 6291456 and 131071", id="a word too long to run"),
         pytest.param({"command": ["x" * 2**16] * 97}, "have 6356", id="more than a program can be given"),
         pytest.param({"name": "x" * 256}, "has 256 characters, wanted at most 255", id="a name that is a page"),
@@ -139,7 +141,7 @@ def test_limits_are_what_the_kernel_says_and_not_the_client(monkeypatch):
 
 
 def test_update_of_how_it_shares_is_tried_again_and_ends():
-    fields = {"share": "time", "retries": 3, "time_slice_s": 60.0, "notify": None, "progress": "tqdm"}
+    fields = {"sharing": "time", "retries": 3, "time_slice_s": 60.0, "notify": None, "progress": "tqdm"}
     new = job_specs.with_changes(a_spec(notify="mail ann", limits={"core": (0, -1)}, umask=0o77), fields, 17)
     assert {name: getattr(new, name) for name in fields} == fields
     assert (new.limits, new.umask) == ({"core": (0, -1)}, 0o77)
@@ -168,7 +170,7 @@ def test_a_path_that_an_update_leaves_alone_is_no_pattern():
         ({"priority": 10**7}, "is beyond"),
         ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
         ({"stderr_path": "here"}, "not an absolute path"),
-        ({"share": "mps", "exclusive": True}, "to be alone, and to share by mps"),
+        ({"sharing": "mps", "exclusive": True}, "to be alone, and to share by mps"),
         ({"limits": {}}, "`limits` of a job cannot be updated"),
         ({"progress": "step"}, "has no group"),
     ],
