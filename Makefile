@@ -33,8 +33,10 @@ bench: setup ## every benchmark in its quick form
 	@set -e; for name in $$(grep -rl --include=*.py -- --quick benchmarks | grep -v /_lib/ | sort | sed 's,/,.,g; s,\.py$$,,'); do \
 		echo "== $$name"; $(BIN)/python -m $$name --quick; done
 
-docs: setup ## check the documentation: links, commands, code
+docs: setup ## check the documentation and build the site in build/site, offline
 	@$(BIN)/python -m pytest tests/unit/test_docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --site-dir build/site
+	@echo "open build/site/index.html"
 
 clean: ## remove what the above made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,7 +4,7 @@
 
 Sets: `mlp`, `cnn`, `transformer` (networks of GPUMemNet's generator), `timm` (models of timm), all by nvidia-smi on an
 A100-40GB in 2024; `xmem` (torchvision networks and language models on two small cards and an A100). The jobs are in
-`benchmarks/jobs`; `ground_truth_rows.py` says which rows are left out, and why.
+`benchmarks/estimator/jobs`; `ground_truth_rows.py` says which rows are left out, and why.
 
 Where a set counts the whole device, one constant stands for the CUDA context and the libraries: what the first rows of
 the sample leave beside our reserved bytes, most often or in the median. Those rows are not scored. Rows with batch norm

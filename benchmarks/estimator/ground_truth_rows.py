@@ -19,7 +19,7 @@ class Row:
     """One measured job.
 
     Attributes:
-        script: file in `benchmarks/jobs`, run with `args`.
+        script: file in `benchmarks/estimator/jobs`, run with `args`.
         gpu: name of a device profile; torch: version whose allocator rules hold.
         measured_bytes: as the set measures; where `measured_oom`, only the level reached before it failed.
         loads: libraries that are loaded beside those of every row of the set: they have a constant of their own.

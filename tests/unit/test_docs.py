@@ -1,7 +1,8 @@
-"""The documentation tells no lies that a machine can find: dead links, unknown commands, code that does not parse."""
+"""Documentation: links resolve, commands and named modules exist, code parses, tables of terms are in order."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,11 +21,16 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LOADED = re.compile(
+    r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+rel=\"stylesheet\"[^>]+href=\"(https?:[^\"]+)"
+)
 COMMAND = re.compile(r"^\$ cotenant ([a-z][a-z-]*)", re.MULTILINE)
 
 
 def test_there_are_pages():
-    assert {"README.md", "CONTRIBUTING.md", "docs/architecture.md"} <= {str(page.relative_to(ROOT)) for page in PAGES}
+    assert {"README.md", "CONTRIBUTING.md", "docs/explanation/architecture.md", "benchmarks/README.md"} <= {
+        str(page.relative_to(ROOT)) for page in PAGES
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -85,6 +91,10 @@ TESTS = {
 }
 SECTIONS = {each.name: each.default_factory() for each in fields(Config)}
 NO_MODULES = {"cotenant.service"}  # a unit of systemd
+GROUPS = set(
+    re.findall(r"`(cotenant\.[a-z_]+)`", (ROOT / "docs" / "how-to" / "add-a-plugin.md").read_text(encoding="utf-8"))
+)
+"""Entry point groups look like modules."""
 
 
 def test_modules_files_and_tests_that_are_named_exist():
@@ -103,7 +113,7 @@ def stale_names(page: Path) -> list[str]:
 def names_nothing(word: str, page: Path) -> bool:
     """Whether `word` looks like the name of a module, a file or a test of ours, and there is none."""
     if DOTTED.fullmatch(word):
-        return not (word in NO_MODULES or is_setting(word) or is_code(word.removeprefix("cotenant.")))
+        return not (word in NO_MODULES or word in GROUPS or is_setting(word) or is_code(word.removeprefix("cotenant.")))
     if re.fullmatch(r"test_\w+", word) and page.suffix == ".md":
         return word not in TESTS
     if PATH.fullmatch(word) and word.split("/")[0] in {*ROOMS, *(path.name for path in ROOT.iterdir()), "unit"}:
@@ -135,8 +145,8 @@ def is_code(dotted: str) -> bool:
     return True
 
 
-def test_parts_of_rooms_are_all_told():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+def test_architecture_names_every_part_of_a_room():
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("| room | parts |")[2].partition("\n\n")[0]
     parts = {path.parent.name for room in ROOMS for path in (PACKAGE / room).glob("*/__init__.py")}
     assert parts == set(CODE.findall(table)) - set(ROOMS)
@@ -157,7 +167,38 @@ def test_a_decision_has_its_four_parts(page):
     assert headings == ["Context", "Decision", "Consequences", "Turned down"]
 
 
-def test_glossary_is_sorted():
+def glossary_rows() -> list[tuple[str, ...]]:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    terms = [term.lower() for term in re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| **")]
+    return [tuple(cell.strip() for cell in row) for row in rows]
+
+
+def test_glossary_has_a_meaning_and_a_user_for_each_term():
+    rows = glossary_rows()
+    assert len(rows) > 40
+    assert [row for row in rows if len(row) != 3 or not all(row)] == []
+
+
+def test_glossary_is_sorted():
+    terms = [row[0].strip("*").lower() for row in glossary_rows()]
     assert terms == sorted(terms)
+
+
+def test_site_has_every_page_in_its_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    named = set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    decisions = {page for page in pages if re.fullmatch(r"decisions/\d{4}-.*", page)}
+    assert named == pages - decisions
+
+
+def test_site_builds_offline_without_warnings(tmp_path):
+    pytest.importorskip("mkdocs", reason="needs mkdocs (`pip install cotenant[docs]`)")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=250)
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = list((tmp_path / "site").rglob("*.html"))
+    loaded = [match for page in pages for match in LOADED.findall(page.read_text(encoding="utf-8"))]
+    assert pages
+    assert loaded == []
