@@ -83,7 +83,7 @@ def _learn_at_first_backward(torch: Any, session: Any) -> None:
     def first(*args: Any, **kwargs: Any) -> Any:
         torch.autograd.backward = backward
         with session.recorder.paused():
-            session.mode.sums.learn()
+            session.mode.grad_accumulation.learn()
         return backward(*args, **kwargs)
 
     torch.autograd.backward = first

@@ -1,8 +1,9 @@
-"""Tokens that a model generates: believed to be ordinary ones, so that every text has its largest length.
+"""Tokens that a model generates: assumed to be ordinary ones, so that every text reaches its maximum length.
 
-Nobody computes the scores that they are drawn from. A choice out of as many as a table of embeddings has rows is taken
-to be of a token: one from the middle of the vocabulary, where none ends a text, and another for each place. What a
-script computes or decodes of it is real then: lengths, masks and texts, of which rewards are made.
+The scores from which a token is drawn are not computed. A choice among as many candidates as an embedding table has
+rows is taken for the choice of a token: the value comes from the middle third of the vocabulary, where no special token
+ends a text, and differs from position to position. What the script computes or decodes from it is then real: lengths,
+masks, texts, and the rewards made of them.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import math
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions import moe_routing
-from cotenant.tracing.assumptions.known_values import GENERATED_TEXT
-from cotenant.tracing.operators import dynamic_shapes, fast_paths
+from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, KnownValues
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 
-_MIN_VOCABULARY = 48  # tokens of a vocabulary: letters and signs
+operators = OperatorTable()
+
+_MIN_VOCABULARY = 48  # tokens: letters and punctuation, of the smallest character models
 _CHOICES_ATTRIBUTE = "_cotenant_choices"
-_aten = torch.ops.aten
 
 
 class GeneratedTokens:
-    """The vocabularies of a script's models, and how many tokens were made up."""
+    """The vocabulary sizes of a script's models, and tokens made up so far.
+
+    Attributes:
+        warned: whether the user has been warned of the assumption.
+    """
 
     def __init__(self) -> None:
         self._vocabularies: set[int] = set()
@@ -31,72 +37,66 @@ class GeneratedTokens:
         self.warned = False
 
     def add_embedding(self, rows: int) -> None:
-        """A table of so many rows was looked up."""
+        """Note that an embedding table of so many rows is used."""
         if rows >= _MIN_VOCABULARY:
             self._vocabularies.add(rows)
 
     def is_vocabulary(self, choices: int) -> bool:
-        """Whether a choice out of so many is of a token."""
+        """Whether a choice among so many candidates is the choice of a token."""
         return choices in self._vocabularies
 
-    def assume_tokens(self, mode: Any, chosen: FakeTensor, choices: int) -> None:
-        """Believe `chosen`, drawn out of `choices`, to be tokens, if that is what it can be."""
+    def assume_tokens(self, values: KnownValues, chosen: FakeTensor, choices: int) -> None:
+        """Assume tokens for the values of `chosen`, drawn among `choices`, if that is the size of a vocabulary."""
         if not self.is_vocabulary(choices):
             return
         middle = choices // 3
         made = middle + (self._made + torch.arange(math.prod(chosen.shape))) % middle
         self._made += made.numel()
-        mode.values.assume(chosen, made.reshape(chosen.shape), GENERATED_TEXT)
+        values.assume(chosen, made.reshape(chosen.shape), GENERATED_TEXT)
 
 
-def _embedding(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    mode.tokens.add_embedding(args[0].shape[0])
-    return fast_paths.SHAPE_FUNCTIONS[func](mode, func, args, kwargs)
+@operators.assumption_for("aten::embedding")
+def _embedding(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    ctx.generated_tokens.add_embedding(args[0].shape[0])
 
 
-def _multinomial(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """`multinomial`: numbers of the last dimension, of each row."""
-    out = mode.run_fake(func, args, kwargs, args[0].device)
+@operators.assumption_for("aten::multinomial")
+def _multinomial(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Indices into the last dimension, of each row."""
     if args[0].dim():
-        mode.tokens.assume_tokens(mode, out, args[0].shape[-1])
-    return out
+        ctx.generated_tokens.assume_tokens(ctx.known_values, out, args[0].shape[-1])
 
 
-def _argmax(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """`argmax` and `max` over the last dimension of one row for each text, as where the next token is chosen."""
-    out = mode.run_fake(func, args, kwargs, args[0].device)
+@operators.assumption_for("aten::argmax", "aten::max.dim")
+def _argmax(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Greedy decoding: the maximum over the last dimension, with one row for each text."""
     chosen = out[1] if isinstance(out, (list, tuple)) else out
     if _chooses_next_token(args[0], _dim(args, kwargs, 1)):
-        mode.tokens.assume_tokens(mode, chosen, args[0].shape[-1])
-    return out
+        ctx.generated_tokens.assume_tokens(ctx.known_values, chosen, args[0].shape[-1])
 
 
-def _sort(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """`sort` and `topk`: what is picked of the places that they give is a token."""
-    out = NotImplemented
-    if func in moe_routing.SHAPE_FUNCTIONS:
-        out = moe_routing.SHAPE_FUNCTIONS[func](mode, func, args, kwargs)
-    if out is NotImplemented:
-        out = mode.run_fake(func, args, kwargs, args[0].device)
-    position = next(i for i, each in enumerate(func._schema.arguments) if each.name == "dim")
-    if _chooses_next_token(args[0], _dim(args, kwargs, position)) and mode.tokens.is_vocabulary(args[0].shape[-1]):
-        setattr(out[1].untyped_storage(), _CHOICES_ATTRIBUTE, args[0].shape[-1])
-    return out
+@operators.assumption_for("aten::topk", "aten::sort", "aten::sort.stable")
+def _sort(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Top-k and top-p sampling: an element picked out of the indices that a sort returns is a token."""
+    position = next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "dim")
+    if not _chooses_next_token(args[0], _dim(args, kwargs, position)):
+        return
+    choices = args[0].shape[-1]
+    if ctx.generated_tokens.is_vocabulary(choices):
+        setattr(out[1].untyped_storage(), _CHOICES_ATTRIBUTE, choices)
 
 
-def _gather(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """`gather` and an index, of places in an order."""
-    source, handler = args[0], dynamic_shapes.SHAPE_FUNCTIONS.get(func)
-    out = handler(mode, func, args, kwargs) if handler is not None else NotImplemented
+@operators.assumption_for("aten::gather", "aten::index.Tensor")
+def _gather(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Picks elements out of sorted indices: see `_sort`."""
+    source = args[0]
     choices = getattr(source.untyped_storage(), _CHOICES_ATTRIBUTE, 0) if _is_integer(source) else 0
     if choices:
-        out = mode.run_fake(func, args, kwargs, source.device) if out is NotImplemented else out
-        mode.tokens.assume_tokens(mode, out, choices)
-    return out
+        ctx.generated_tokens.assume_tokens(ctx.known_values, out, choices)
 
 
-def _dim(args: Any, kwargs: Any, position: int) -> int | None:
-    """The dimension asked for; by default the last, but of `argmax` all."""
+def _dim(args: Args, kwargs: Kwargs, position: int) -> int | None:
+    """The `dim` of a call; the default is the last one, but all of them (None) for `argmax`."""
     given = args[position] if len(args) > position else kwargs.get("dim", None if position == 1 else -1)
     return int(given) if given is not None else None
 
@@ -112,16 +112,3 @@ def _chooses_next_token(scores: Any, dim: int | None) -> bool:
 
 def _is_integer(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.dtype is torch.int64 and tensor.layout is torch.strided
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten.embedding.default: _embedding,
-    _aten.multinomial.default: _multinomial,
-    _aten.argmax.default: _argmax,
-    _aten.max.dim: _argmax,
-    _aten.topk.default: _sort,
-    _aten.sort.default: _sort,
-    _aten.sort.stable: _sort,
-    _aten.gather.default: _gather,
-    _aten.index.Tensor: _gather,
-}

@@ -1,31 +1,35 @@
-"""Which expert gets which token: believed to be shared out evenly, where a mixture of experts asks its router.
+"""Routing in mixtures of experts: tokens are assumed to be spread evenly over the experts.
 
-Nobody computes the scores, but what the choices add up to is sure: every token goes to `k` of the experts. Even shares
-keep that sum; taking every expert to get every token, as for other unknown sizes, would multiply it. A real router is
-uneven, which moves bytes between experts and leaves their sum as it is.
+The router's scores are not computed, but the sum of its choices is known: every token goes to `k` experts. An even
+spread keeps that sum; taking the largest possible size, as elsewhere, would send every token to every expert. A real
+router is uneven, which moves bytes between experts and leaves their sum unchanged.
 
-Of random numbers alone, `topk` draws a mask (as masked autoencoders do), of which nothing but the count matters: it is
-believed in the same way, and not told.
+`topk` of random numbers draws a mask, as masked autoencoders do. Only the number of drawn elements matters for memory,
+so the same assumption is made without a warning.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions.known_values import EVEN_ROUTING, RANDOM_CHOICE, KnownValues, assumption_of
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable, overload_names
+
+operators = OperatorTable()
 
 _MAX_EXPERTS = 1024
 _RANDOM_ATTRIBUTE = "_cotenant_drawn"
-_RANDOM_OPERATORS = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "exponential_")
-_aten = torch.ops.aten
+_RANDOM = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "exponential_")
 
 
 def install(values: KnownValues) -> None:
-    """Follow `one_hot`, which takes its steps on tensors of sizes that are not followed otherwise."""
+    """Propagate assumptions through `one_hot`, whose own operators scatter into tensors too large to be tracked."""
     original: Any = torch.nn.functional.one_hot
 
     def one_hot(tensor: Any, num_classes: int = -1) -> Any:
@@ -42,69 +46,50 @@ def install(values: KnownValues) -> None:
     torch.nn.functional.one_hot = torch._C._nn.one_hot = one_hot
 
 
-def _topk(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """`topk` over the last dimension of many rows, of which each chooses the next `k`, beginning again at the end."""
+@operators.assumption_for("aten::topk")
+def _topk(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Over the last dimension of many rows: each row chooses the next `k` candidates, round robin."""
     source, k = args[0], args[1]
-    device = source.device
-    out = mode.run_fake(func, args, kwargs, device)
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
     choices = source.shape[-1] if source.dim() else 0
     few = 1 < choices <= _MAX_EXPERTS and k < choices
-    if few and source.dim() > 1 and source.numel() > choices and dim % source.dim() == source.dim() - 1:
-        indices = out[1]
-        if mode.values.of(source) is None and indices.numel() <= mode.values.max_assumed_elements:
-            drawn = hasattr(source.untyped_storage(), _RANDOM_ATTRIBUTE) and not source.requires_grad
-            why = RANDOM_CHOICE if drawn else EVEN_ROUTING
-            mode.values.assume(indices, _even_choices(indices.shape, choices), why)
-    return out
+    if not few or source.dim() < 2 or source.numel() <= choices or dim % source.dim() != source.dim() - 1:
+        return
+    indices = out[1]
+    if ctx.known_values.of(source) is None and indices.numel() <= ctx.known_values.max_assumed_elements:
+        drawn = hasattr(source.untyped_storage(), _RANDOM_ATTRIBUTE) and not source.requires_grad
+        why = RANDOM_CHOICE if drawn else EVEN_ROUTING
+        ctx.known_values.assume(indices, _even_choices(indices.shape, choices), why)
 
 
-def _scatter_ones(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """`zeros.scatter(1, chosen, 1)`: a one for each choice, in a tensor too big for its zeros to be known."""
+@operators.assumption_for("aten::scatter.value", "aten::scatter_.value")
+def _scatter_ones(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """`zeros.scatter(1, chosen, 1)`: a one for each choice, in a tensor whose zeros are too many to be tracked."""
     target, dim, chosen, value = args
-    out = target if func._opname.endswith("_") else mode.run_fake(func, args, kwargs, target.device)
-    values = mode.values
+    values = ctx.known_values
     why = assumption_of(chosen)
     if value != 1 or why not in (EVEN_ROUTING, RANDOM_CHOICE) or out.numel() > values.max_assumed_elements:
-        return out
-    mode.warn_assumed(why)  # what is counted so becomes sizes in Python
+        return
+    ctx.warn_assumed(why)  # scripts sum these ones into sizes that they use in Python
     if values.of(target) is None:
         marked = torch.zeros(out.shape, dtype=out.dtype)
-        if out is not target or out.dtype.is_floating_point:  # of integers, what is written is followed
+        if out is not target or out.dtype.is_floating_point:  # known values follow writes into integers by themselves
             marked.scatter_(dim, values.of(chosen), 1)
         values.assume(out, marked, why)
-    return out
 
 
-def _mark_random(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    mode.note(out)
+@operators.assumption_for(*[name for operator in _RANDOM for name in overload_names(f"aten::{operator}")])
+def _mark_random(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     setattr(out.untyped_storage(), _RANDOM_ATTRIBUTE, True)
 
 
-def _masked_fill_random(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Random numbers of which some, such as those of padding, are never the largest."""
+@operators.assumption_for("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
+def _masked_fill_random(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Random numbers of which some are set so that `topk` never picks them, such as those of padding."""
     if args[0].layout is torch.strided and hasattr(args[0].untyped_storage(), _RANDOM_ATTRIBUTE):
-        _mark_random(mode, func, args, kwargs, out)
-    else:
-        mode.note(out)
+        _mark_random(ctx, func, args, kwargs, out)
 
 
-def _even_choices(shape: Any, choices: int) -> torch.Tensor:
-    """Numbers below `choices`, in turn: all equally often, and different ones in a row that is shorter."""
+def _even_choices(shape: Sequence[int], choices: int) -> torch.Tensor:
+    """Numbers below `choices`, round robin: all equally often, and distinct within a row of at most `choices`."""
     return (torch.arange(math.prod(shape)) % choices).reshape(shape)
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten.topk.default: _topk,
-    _aten.scatter.value: _scatter_ones,
-    _aten.scatter_.value: _scatter_ones,
-}
-RECORDERS: dict[Any, Any] = {
-    **{
-        getattr(getattr(_aten, name), each): _mark_random
-        for name in _RANDOM_OPERATORS
-        for each in getattr(_aten, name).overloads()
-    },
-    _aten.masked_fill.Scalar: _masked_fill_random,
-    _aten.masked_fill.Tensor: _masked_fill_random,
-}

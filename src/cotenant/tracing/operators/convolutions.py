@@ -11,9 +11,13 @@ import math
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import is_channels_last, memory_format_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 
@@ -35,22 +39,23 @@ def _is_supported(x: Any, w: Any) -> bool:
     )
 
 
-def _new(mode: Any, shape: Any, like: Any, memory_format: torch.memory_format) -> FakeTensor:
+def _new(ctx: OpContext, shape: Any, like: Any, memory_format: torch.memory_format) -> FakeTensor:
     shape = tuple(shape)
-    return mode.empty_strided(shape, memory_format_strides(shape, memory_format), like.dtype, like.device)
+    return ctx.empty_strided(shape, memory_format_strides(shape, memory_format), like.dtype, like.device)
 
 
-def _copies_in_format(mode: Any, tensors: Any, memory_format: torch.memory_format) -> list[FakeTensor]:
+def _copies_in_format(ctx: OpContext, tensors: Any, memory_format: torch.memory_format) -> list[FakeTensor]:
     """Copies of those that are laid out otherwise; they live as long as the call."""
     made = []
     for each in tensors:
         if not each.is_contiguous(memory_format=memory_format):
-            made.append(_new(mode, each.shape, each, memory_format))
-            mode.note(made[-1])
+            made.append(_new(ctx, each.shape, each, memory_format))
+            ctx.record(made[-1])
     return made
 
 
-def _forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::convolution")
+def _forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
     channels = w.shape[1] * groups if transposed else w.shape[0]
     if not _is_supported(x, w) or x.shape[1] != (w.shape[0] if transposed else w.shape[1] * groups):
@@ -69,24 +74,22 @@ def _forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if min(sides) <= 0:
         return NotImplemented
     layout = _memory_format(x, w)
-    copies = _copies_in_format(mode, (x, w), layout)
-    out = _new(mode, (x.shape[0], channels, *sides), x, layout)
-    mode.keep_until_done(copies)
+    copies = _copies_in_format(ctx, (x, w), layout)
+    out = _new(ctx, (x.shape[0], channels, *sides), x, layout)
+    ctx.keep_until_done(copies)
     return out
 
 
-def _backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::convolution_backward")
+def _backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(gradient of input, of weight, of bias)."""
     grad, x, w, *_rest, mask = args
     if not _is_supported(x, w) or not isinstance(grad, FakeTensor) or not math.prod(grad.shape):
         return NotImplemented
     layout = _memory_format(x, w)
-    copies = _copies_in_format(mode, (x, grad, w), layout)
-    grad_x = _new(mode, x.shape, x, layout) if mask[0] else None
-    grad_w = _new(mode, w.shape, w, layout) if mask[1] else None
-    grad_b = _new(mode, (grad.shape[1],), grad, torch.contiguous_format) if mask[2] else None
-    mode.keep_until_done(copies)
+    copies = _copies_in_format(ctx, (x, grad, w), layout)
+    grad_x = _new(ctx, x.shape, x, layout) if mask[0] else None
+    grad_w = _new(ctx, w.shape, w, layout) if mask[1] else None
+    grad_b = _new(ctx, (grad.shape[1],), grad, torch.contiguous_format) if mask[2] else None
+    ctx.keep_until_done(copies)
     return grad_x, grad_w, grad_b
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {_aten.convolution.default: _forward, _aten.convolution_backward.default: _backward}

@@ -9,10 +9,14 @@ import math
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.meta_kernels import run_meta_kernel
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides, view_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _as_strided = _aten.as_strided.default
@@ -47,21 +51,22 @@ FACTORIES = frozenset(
 _META_OPTIONS = {"device": torch.device("meta"), "pin_memory": None, "generator": None}
 
 
-def factory(mode: Any, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+def factory(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
     """A new tensor on `device`, made by the meta kernel."""
-    known = mode.meta_cache.key_of(func, args, kwargs, device)
+    known = ctx.meta_cache.key_of(func, args, kwargs, device)
     if known is not None:
-        out = mode.meta_cache.find(mode, known, args, device)
+        out = ctx.meta_cache.find(ctx, known, args, device)
         if out is not NotImplemented:
             return out
     kwargs = {**kwargs, **{key: value for key, value in _META_OPTIONS.items() if key in kwargs}}
-    out = mode.wrap(run_meta_kernel(mode.fake, func, *args, **kwargs), device)
+    out = ctx.wrap(run_meta_kernel(ctx.fake, func, *args, **kwargs), device)
     if known is not None:
-        mode.meta_cache.keep(known, args, out)
+        ctx.meta_cache.put(known, args, out)
     return out
 
 
-def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::view", "aten::_unsafe_view")
+def _view(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     source, shape = args
     if not _is_strided_cuda(source):
         return NotImplemented
@@ -79,15 +84,16 @@ def _view(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         strides = contiguous_strides(shape)
     else:  # of a part, such as the queries in a product for queries, keys and values
         strides = view_strides(source, shape)
-    return NotImplemented if strides is None else view_of(mode, source, shape, strides, source.storage_offset())
+    return NotImplemented if strides is None else view_of(ctx, source, shape, strides, source.storage_offset())
 
 
-def view_of(mode: Any, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
+def view_of(ctx: OpContext, source: FakeTensor, shape: Any, strides: Any, offset: int) -> FakeTensor:
     """A view of `source`."""
-    return mode.wrap(run_meta_kernel(mode.fake, _as_strided, source, shape, strides, offset), source.fake_device)
+    return ctx.wrap(run_meta_kernel(ctx.fake, _as_strided, source, shape, strides, offset), source.fake_device)
 
 
-def _slice(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::slice.Tensor")
+def _slice(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """A range of a dimension. Source: aten/src/ATen/native/TensorShape.cpp, `slice`."""
     defaults: tuple[Any, ...] = (0, None, None, 1)
     source, dim, start, end, step = tuple(args) + defaults[len(args) - 1 :]
@@ -100,7 +106,7 @@ def _slice(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     offset = source.storage_offset() + start * strides[dim]
     shape[dim] = -(-(end - start) // step)
     strides[dim] *= step
-    return view_of(mode, source, shape, strides, offset)
+    return view_of(ctx, source, shape, strides, offset)
 
 
 def _clamp_index(place: int, least: int, size: int) -> int:
@@ -108,7 +114,8 @@ def _clamp_index(place: int, least: int, size: int) -> int:
     return min(max(place + size if place < 0 else place, least), size)
 
 
-def _select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::select.int")
+def _select(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """One place of a dimension, which goes. Source: aten/src/ATen/native/TensorShape.cpp, `select`."""
     source, dim, index = args
     if not _is_strided_cuda(source) or not -source.dim() <= dim < source.dim():
@@ -119,10 +126,11 @@ def _select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     offset = source.storage_offset() + index % shape[dim] * strides[dim]
     rest = [each for each in range(source.dim()) if each != dim]
-    return view_of(mode, source, [shape[each] for each in rest], [strides[each] for each in rest], offset)
+    return view_of(ctx, source, [shape[each] for each in rest], [strides[each] for each in rest], offset)
 
 
-def _embedding(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::embedding")
+def _embedding(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Rows of a table, by number."""
     table, numbers = args[:2]
     if (
@@ -134,14 +142,31 @@ def _embedding(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if numbers.dtype not in (torch.int64, torch.int32):
         return NotImplemented
     shape = (*numbers.shape, table.shape[1])
-    return mode.empty_strided(shape, contiguous_strides(shape), table.dtype, table.fake_device)
+    return ctx.empty_strided(shape, contiguous_strides(shape), table.dtype, table.fake_device)
 
 
 def _is_strided_cuda(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.layout is torch.strided and tensor.fake_device.type == "cuda"
 
 
-def _elementwise(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of(
+    "aten::add.Tensor",
+    "aten::sub.Tensor",
+    "aten::mul.Tensor",
+    "aten::div.Tensor",
+    "aten::neg",
+    "aten::gelu",
+    "aten::gelu_backward",
+    "aten::relu",
+    "aten::threshold_backward",
+    "aten::sigmoid",
+    "aten::sigmoid_backward",
+    "aten::silu",
+    "aten::tanh",
+    "aten::tanh_backward",
+    "aten::pow.Tensor_Scalar",
+)
+def _elementwise(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Elementwise over tensors of one shape, type and layout, and numbers that do not change the type."""
     first = args[0]
     if not isinstance(first, FakeTensor) or first.layout is not torch.strided or not first.dtype.is_floating_point:
@@ -156,15 +181,17 @@ def _elementwise(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
                 return NotImplemented
         elif isinstance(each, complex):
             return NotImplemented
-    return mode.empty_like(first)
+    return ctx.empty_like(first)
 
 
-def _dropout_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::native_dropout_backward")
+def _dropout_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     grad, mask = args[0], args[1]
-    return mode.empty_like(grad) if grad.shape == mask.shape and grad.stride() == mask.stride() else NotImplemented
+    return ctx.empty_like(grad) if grad.shape == mask.shape and grad.stride() == mask.stride() else NotImplemented
 
 
-def _matmul(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::mm", "aten::bmm", "aten::addmm")
+def _matmul(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`mm`, `bmm`, and `addmm`, whose result is always new and row-major."""
     first, second = args[-2], args[-1]
     if kwargs and any(value != 1 for key, value in kwargs.items() if key in ("beta", "alpha", "out_dtype", "out")):
@@ -178,7 +205,7 @@ def _matmul(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     shape = (*first.shape[:-1], second.shape[-1])
     if len(args) == 3 and tuple(args[0].shape) not in (shape, shape[-1:]):
         return NotImplemented
-    return mode.empty_strided(shape, contiguous_strides(shape), first.dtype, first.fake_device)
+    return ctx.empty_strided(shape, contiguous_strides(shape), first.dtype, first.fake_device)
 
 
 _ELEMENTWISE = (
@@ -198,15 +225,3 @@ _ELEMENTWISE = (
     _aten.tanh_backward.default,
     _aten.pow.Tensor_Scalar,
 )
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten.view.default: _view,
-    _aten._unsafe_view.default: _view,
-    _aten.slice.Tensor: _slice,
-    _aten.select.int: _select,
-    _aten.embedding.default: _embedding,
-    _aten.mm.default: _matmul,
-    _aten.bmm.default: _matmul,
-    _aten.addmm.default: _matmul,
-    _aten.native_dropout_backward.default: _dropout_backward,
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-}

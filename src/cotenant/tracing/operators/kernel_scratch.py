@@ -14,6 +14,11 @@ import math
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
+
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _FLOAT_BYTES = 4
@@ -24,14 +29,14 @@ _NO_REDUCTION = 0
 # -- operands that a kernel wants in another order ------------------------------------------------------------------
 
 
-def contiguous_copies(mode: Any, *tensors: Any) -> None:
+def contiguous_copies(ctx: OpContext, *tensors: Any) -> None:
     """Copies of those tensors whose elements are not in row-major order, until the call is over."""
     for each in tensors:
         if each is not None and not each.is_contiguous():
-            mode.keep_until_done([_copy_of(mode, each)])
+            ctx.keep_until_done([_copy_of(ctx, each)])
 
 
-def blas_copies(mode: Any, *matrices: Any) -> None:
+def blas_copies(ctx: OpContext, *matrices: Any) -> None:
     """Copies of matrices, or batches of them, that are neither row-major nor transposed, until the call is over.
 
     Source: ATen/native/cuda/Blas.cpp, `prepare_matrix_for_cublas`, `prepare_batch_matrix_for_cublas`.
@@ -41,52 +46,54 @@ def blas_copies(mode: Any, *matrices: Any) -> None:
             continue
         (rows, columns), (down, across) = each.shape[-2:], each.stride()[-2:]
         if not ((across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))):
-            mode.keep_until_done([_copy_of(mode, each)])
+            ctx.keep_until_done([_copy_of(ctx, each)])
 
 
-def _copy_of(mode: Any, tensor: Any) -> Any:
-    return mode.scratch(tensor.numel() * tensor.element_size(), tensor.device)
+def _copy_of(ctx: OpContext, tensor: Any) -> Any:
+    return ctx.scratch(tensor.numel() * tensor.element_size(), tensor.device)
 
 
 # -- attention ------------------------------------------------------------------------------------------------------
 
 
-def _efficient_backward(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::_scaled_dot_product_efficient_attention_backward")
+def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Rows of the gradient in order, and the product whose sums are `delta`; the kernels of half precision need none.
 
     Source: ATen/native/transformers/cuda/attention_backward.cu, `_efficient_attention_backward`;
     mem_eff_attention/kernel_backward.h, `kKernelComputesDelta`. Not modeled: what half precision accumulates.
     """
     grad, query = args[0], args[1]
-    contiguous_copies(mode, grad.transpose(1, 2))
-    mode.note(out)
+    contiguous_copies(ctx, grad.transpose(1, 2))
+    ctx.record(out)
     delta_bytes = math.prod(query.shape[:3]) * _FLOAT_BYTES
     if query.dtype is torch.float32:
-        product = mode.scratch(grad.numel() * _FLOAT_BYTES, grad.device)
-        summed = mode.scratch(delta_bytes, grad.device)
+        product = ctx.scratch(grad.numel() * _FLOAT_BYTES, grad.device)
+        summed = ctx.scratch(delta_bytes, grad.device)
         del product
-        mode.keep_until_done([mode.scratch(delta_bytes, grad.device)])
+        ctx.keep_until_done([ctx.scratch(delta_bytes, grad.device)])
         del summed
     else:
-        mode.keep_until_done([mode.scratch(delta_bytes, grad.device)])
+        ctx.keep_until_done([ctx.scratch(delta_bytes, grad.device)])
 
 
-def _flash_backward(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::_scaled_dot_product_flash_attention_backward")
+def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Gradients of queries summed in float32, and those of keys and values for each query's head.
 
     Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`. Not modeled: deterministic algorithms.
     """
     grad, query, key, _, result = args[:5]
-    contiguous_copies(mode, grad.transpose(1, 2), result.transpose(1, 2))
-    mode.note(out)
+    contiguous_copies(ctx, grad.transpose(1, 2), result.transpose(1, 2))
+    ctx.record(out)
     batch, heads, length, head = query.shape
     length_up = -(-length // 128) * 128
     head_up = -(-head // 32) * 32 if head <= 192 else 256
     rows_bytes = batch * heads * length_up * _FLOAT_BYTES
-    mode.keep_until_done([mode.scratch(rows_bytes, grad.device), mode.scratch(rows_bytes * head_up, grad.device)])
+    ctx.keep_until_done([ctx.scratch(rows_bytes, grad.device), ctx.scratch(rows_bytes * head_up, grad.device)])
     if key.shape[1] != heads:
         each_bytes = batch * key.shape[2] * heads * head * key.element_size()
-        mode.keep_until_done([mode.scratch(each_bytes, grad.device) for _ in "kv"])
+        ctx.keep_until_done([ctx.scratch(each_bytes, grad.device) for _ in "kv"])
 
 
 # -- embeddings, indices, masks -------------------------------------------------------------------------------------
@@ -95,33 +102,35 @@ _MAX_UNSORTED_INDICES = 3072
 _ROWS_PER_PARTIAL_SUM = 10
 
 
-def _embedding_backward(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::embedding_dense_backward")
+def _embedding_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Indices sorted, and rows of the gradient summed in parts of ten, in float32 at least.
 
     Source: ATen/native/cuda/Embedding.cu, `embedding_dense_backward_cuda`; EmbeddingBackwardKernel.cu.
     """
     grad, indices, rows = args[:3]
-    contiguous_copies(mode, grad)
+    contiguous_copies(ctx, grad)
     count, width = indices.numel(), out.shape[-1]
     if count <= _MAX_UNSORTED_INDICES:
-        mode.note(out)
+        ctx.record(out)
         return
     index_bytes = count * indices.element_size()
-    mode.keep_until_done([mode.scratch(index_bytes, grad.device) for _ in ("sorted", "original")])
-    mode.note(out)
+    ctx.keep_until_done([ctx.scratch(index_bytes, grad.device) for _ in ("sorted", "original")])
+    ctx.record(out)
     segments = min(count, int(rows))
     parts = count // _ROWS_PER_PARTIAL_SUM + segments
     sizes = (index_bytes, segments * _INDEX_BYTES, segments * _INDEX_BYTES, parts * _INDEX_BYTES)
-    mode.keep_until_done([mode.scratch(each, grad.device) for each in sizes])
-    mode.keep_until_done([mode.scratch(parts * width * max(_FLOAT_BYTES, grad.element_size()), grad.device)])
+    ctx.keep_until_done([ctx.scratch(each, grad.device) for each in sizes])
+    ctx.keep_until_done([ctx.scratch(parts * width * max(_FLOAT_BYTES, grad.element_size()), grad.device)])
 
 
-def _index_put(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Where values are added: the places in one row of numbers, sorted, with where they were.
 
     Source: ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`.
     """
-    mode.note(out)
+    ctx.record(out)
     indices, values = args[1], args[2]
     if not (args[3] if len(args) > 3 else kwargs.get("accumulate", False)):
         return
@@ -129,89 +138,55 @@ def _index_put(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     if not shapes or values.device.type != "cuda":
         return
     places_bytes = math.prod(torch.broadcast_shapes(*shapes)) * _INDEX_BYTES
-    mode.keep_until_done([mode.scratch(places_bytes, values.device) for _ in ("places", "sorted", "original", "range")])
-    contiguous_copies(mode, values)
+    ctx.keep_until_done([ctx.scratch(places_bytes, values.device) for _ in ("places", "sorted", "original", "range")])
+    contiguous_copies(ctx, values)
 
 
-def _masked_scatter(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::masked_scatter", "aten::masked_scatter_")
+def _masked_scatter(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """How many elements of the mask are set before each. Source: ATen/native/cuda/IndexKernel.cpp."""
-    mode.note(out)
-    mode.keep_until_done([mode.scratch(out.numel() * _INDEX_BYTES, out.device)])
+    ctx.record(out)
+    ctx.keep_until_done([ctx.scratch(out.numel() * _INDEX_BYTES, out.device)])
 
 
 # -- losses, normalization ------------------------------------------------------------------------------------------
 
 
-def _reduced_loss(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss")
+def _reduced_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """The loss of each element, before it is reduced. Source: ATen/native/Loss.cpp, TORCH_IMPL_FUNC(mse_loss_out)."""
     names = [each.name for each in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     if given.get("reduction", 1) != _NO_REDUCTION:
         shape = torch.broadcast_shapes(given["self"].shape, given["target"].shape)
-        mode.keep_until_done([mode.scratch(math.prod(shape) * out.element_size(), out.device)])
-    mode.note(out)
+        ctx.keep_until_done([ctx.scratch(math.prod(shape) * out.element_size(), out.device)])
+    ctx.record(out)
 
 
-def _contiguous_input(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm")
+def _contiguous_input(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Source: ATen/native/cuda/SoftMax.cu, `host_softmax`; layer_norm_kernel.cu, `layer_norm_cuda`."""
-    contiguous_copies(mode, args[0])
-    mode.note(out)
+    contiguous_copies(ctx, args[0])
+    ctx.record(out)
 
 
-def _contiguous_inputs(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Of backward passes: the gradient, and the result or the input."""
-    contiguous_copies(mode, args[0], args[1])
-    mode.note(out)
-
-
-RECORDERS: dict[Any, Any] = {
-    _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
-    _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
-    _aten.embedding_dense_backward.default: _embedding_backward,
-    _aten.index_put.default: _index_put,
-    _aten.index_put_.default: _index_put,
-    _aten._index_put_impl_.default: _index_put,
-    _aten.masked_scatter.default: _masked_scatter,
-    _aten.masked_scatter_.default: _masked_scatter,
-    **dict.fromkeys((_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.huber_loss.default), _reduced_loss),
-    **dict.fromkeys(
-        (_aten._softmax.default, _aten._log_softmax.default, _aten.native_layer_norm.default), _contiguous_input
-    ),
-    **dict.fromkeys(
-        (
-            _aten._softmax_backward_data.default,
-            _aten._log_softmax_backward_data.default,
-            _aten.native_layer_norm_backward.default,
-        ),
-        _contiguous_inputs,
-    ),
-}
-"""What records a call, by operator."""
-
-_COMPOSITE_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-_COMPOSITE_NON_FUNCTIONAL = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
-
-
-def find_operator(name: str) -> Any:
-    """The operator of that name, such as `sum` or `sum.dim_IntList`; None where this PyTorch has none."""
-    packet, _, rest = name.partition(".")
-    return getattr(getattr(_aten, packet, None), rest or "default", None)
-
-
-def _decomposed(*names: str) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for name in names:
-        func = find_operator(name)
-        for key in (_COMPOSITE_EXPLICIT, _COMPOSITE_NON_FUNCTIONAL):
-            if func is not None and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key.name):
-                found.setdefault(func, key)
-    return found
-
-
-DECOMPOSED = _decomposed(
-    *("_safe_softmax", "_trilinear", "binary_cross_entropy_with_logits", "logsumexp", "logsumexp.out"),
-    *("soft_margin_loss", "soft_margin_loss_backward"),
+@operators.recorder_of(
+    "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::native_layer_norm_backward"
 )
-"""Operators of one implementation for all devices, made of others whose results are as large as their operands, with
-the dispatch key of that implementation. Source: ATen/native/native_functions.yaml.
-"""
+def _contiguous_inputs(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Of backward passes: the gradient, and the result or the input."""
+    contiguous_copies(ctx, args[0], args[1])
+    ctx.record(out)
+
+
+# Their results are as large as their operands, and so are those of the operators that they call.
+# Source: ATen/native/native_functions.yaml.
+operators.decompose(
+    "aten::_safe_softmax",
+    "aten::_trilinear",
+    "aten::binary_cross_entropy_with_logits",
+    "aten::logsumexp",
+    "aten::logsumexp.out",
+    "aten::soft_margin_loss",
+    "aten::soft_margin_loss_backward",
+)

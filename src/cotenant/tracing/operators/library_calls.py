@@ -10,57 +10,74 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from cotenant.tracing.operators import kernel_scratch, reductions
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import is_channels_last
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 
 
-def _gemm(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    kernel_scratch.blas_copies(mode, *args[-2:])
-    mode.note(out)
-    mode.call("gemm", out.fake_device, dtype=_dtype(out))
+@operators.recorder_of("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmv", "aten::baddbmm", "aten::addbmm")
+def _gemm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    kernel_scratch.blas_copies(ctx, *args[-2:])
+    ctx.record(out)
+    ctx.record_call("gemm", out.fake_device, dtype=_dtype(out))
 
 
-def _gemm_bias(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::addmm")
+def _gemm_bias(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     # A bias vector is fused by cuBLASLt; anything else is copied and goes to cuBLAS.
-    kernel_scratch.blas_copies(mode, *args[1:3])
-    mode.note(out)
+    kernel_scratch.blas_copies(ctx, *args[1:3])
+    ctx.record(out)
     bias = args[0]
     fused = bias.dim() == 1 and bias.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
     fused = fused and out.dim() == 2 and bias.shape[0] == out.shape[1] and out.shape[0] > 1 and out.shape[1] > 1
-    mode.call("gemm_lt" if fused else "gemm", out.fake_device, dtype=_dtype(out))
+    ctx.record_call("gemm_lt" if fused else "gemm", out.fake_device, dtype=_dtype(out))
 
 
-def _conv(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::convolution")
+def _conv(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     x, w, _bias, stride, padding, dilation, transposed, _output_padding, groups = args[:9]
-    mode.note(out)
+    ctx.record(out)
     if x.numel():
-        _conv_call(mode, "conv_forward", x, w, out, stride, padding, dilation, transposed, groups)
+        _conv_call(ctx, "conv_forward", x, w, out, stride, padding, dilation, transposed, groups)
 
 
-def _conv_backward(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+@operators.recorder_of("aten::convolution_backward")
+def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     grad, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask = args[:11]
     grad_x, grad_w, grad_b = out
     shape = (stride, padding, dilation, transposed, groups)
     if mask[0]:
-        mode.note(grad_x)
-        _conv_call(mode, "conv_dgrad", x, w, grad, *shape)
+        ctx.record(grad_x)
+        _conv_call(ctx, "conv_dgrad", x, w, grad, *shape)
     if mask[1]:
-        mode.note(grad_w)
-        _conv_call(mode, "conv_wgrad", x, w, grad, *shape)
+        ctx.record(grad_w)
+        _conv_call(ctx, "conv_wgrad", x, w, grad, *shape)
     if mask[2]:
-        mode.note(grad_b)
+        ctx.record(grad_b)
         pixels = tuple(each for each in range(grad.dim()) if each != 1)
-        reductions.split_reduction(mode, grad, pixels, reductions.accumulator_bytes(grad.dtype))
+        reductions.split_reduction(ctx, grad, pixels, reductions.accumulator_bytes(grad.dtype))
 
 
 def _conv_call(
-    mode: Any, kind: str, x: Any, w: Any, y: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, groups: Any
+    ctx: OpContext,
+    kind: str,
+    x: Any,
+    w: Any,
+    y: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    groups: Any,
 ) -> None:
     cudnn = torch.backends.cudnn
-    mode.call(
+    ctx.record_call(
         kind,
         x.fake_device,
         x=tuple(x.shape),
@@ -80,25 +97,11 @@ def _conv_call(
     )
 
 
-def _resize(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    mode.recorder.record_resize(args[0].untyped_storage())
-    mode.note(out)
+@operators.recorder_of("aten::resize_")
+def _resize(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    ctx.recorder.record_resize(args[0].untyped_storage())
+    ctx.record(out)
 
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-RECORDERS = {
-    _aten.resize_.default: _resize,
-    _aten.mm.default: _gemm,
-    _aten.bmm.default: _gemm,
-    _aten.mv.default: _gemm,
-    _aten.dot.default: _gemm,
-    _aten.addmv.default: _gemm,
-    _aten.baddbmm.default: _gemm,
-    _aten.addbmm.default: _gemm,
-    _aten.addmm.default: _gemm_bias,
-    _aten.convolution.default: _conv,
-    _aten.convolution_backward.default: _conv_backward,
-}

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.fast_paths import view_of
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _ROW_ALIGNMENT_BYTES = 16
@@ -34,85 +38,83 @@ def install() -> dict[Any, Any]:
     return {_aten.ctc_loss.Tensor: ctc_loss}
 
 
-def _no_cudnn_ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+@operators.shape_of(
+    "aten::_use_cudnn_ctc_loss",
+    "aten::_use_cudnn_ctc_loss.Tensor",
+    "aten::_use_miopen_ctc_loss",
+    "aten::_use_miopen_ctc_loss.Tensor",
+)
+def _no_cudnn_ctc(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     """CuDNN's own loss needs int32 targets on the CPU, which nobody passes by chance; MIOpen's is for other GPUs."""
     return False
 
 
-def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_ctc_loss", "aten::_ctc_loss.Tensor")
+def _ctc(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(loss of each sample, forward variables). Source: ATen/native/cuda/LossCTC.cu, `ctc_loss_gpu_template`."""
     log_probs, targets, _, target_lengths = args[:4]
-    known = mode.values.of(target_lengths) if isinstance(target_lengths, torch.Tensor) else torch.tensor(target_lengths)
+    known = (
+        ctx.known_values.of(target_lengths)
+        if isinstance(target_lengths, torch.Tensor)
+        else torch.tensor(target_lengths)
+    )
     # Lengths that came out of the model are not known, and read as 0.
     longest = (int(known.max()) if known is not None and known.numel() else 0) or targets.shape[-1]
     steps, batch = (log_probs.shape[0], log_probs.shape[1]) if log_probs.dim() == 3 else (log_probs.shape[0], 1)
-    loss = mode.empty_strided((batch,), (1,), log_probs.dtype, log_probs.device)
+    loss = ctx.empty_strided((batch,), (1,), log_probs.dtype, log_probs.device)
     alpha = (batch, steps, 2 * longest + 1)
-    return loss, mode.empty_strided(alpha, contiguous_strides(alpha), log_probs.dtype, log_probs.device)
+    return loss, ctx.empty_strided(alpha, contiguous_strides(alpha), log_probs.dtype, log_probs.device)
 
 
-def _ctc_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor")
+def _ctc_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The gradient, beside backward variables as big as the forward ones."""
     log_probs, log_alpha = args[1], args[6]
-    beta = mode.empty_like(log_alpha)
-    mode.note(beta)
+    beta = ctx.empty_like(log_alpha)
+    ctx.record(beta)
     shape = tuple(log_probs.shape)
-    return mode.empty_strided(shape, contiguous_strides(shape), log_probs.dtype, log_probs.device)
+    return ctx.empty_strided(shape, contiguous_strides(shape), log_probs.dtype, log_probs.device)
 
 
-def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> FakeTensor:
+@operators.shape_of("aten::_grouped_mm")
+def _grouped_mm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> FakeTensor:
     """A product for each group of rows. Rows of the result are padded to 16 bytes.
 
     Source: ATen/native/GroupedMMUtils.h, `create_grouped_gemm_output_tensor`.
     """
-    bound = dict(zip([each.name for each in func._schema.arguments], args, strict=False)) | kwargs
-    first, second, offsets = bound["self"], bound["mat2"], bound.get("offs")
+    names = [argument.name for argument in func._schema.arguments]
+    bound: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+    first, second = bound["self"], bound["mat2"]
     dtype = bound.get("out_dtype") or first.dtype
     if first.dim() == 2:
-        lead = (offsets.shape[0], first.shape[0]) if second.dim() == 2 else (first.shape[0],)
+        lead = (bound["offs"].shape[0], first.shape[0]) if second.dim() == 2 else (first.shape[0],)
     else:
         lead = (first.shape[1],) if second.dim() == 2 else (first.shape[0], first.shape[1])
     shape = (*lead, second.shape[-1])
     step = _ROW_ALIGNMENT_BYTES // dtype.itemsize
     width = -(-shape[-1] // step) * step
     strides = (shape[1] * width, width, 1) if len(shape) == 3 else (width, 1)
-    return mode.empty_strided(shape, strides, dtype, first.device)
+    return ctx.empty_strided(shape, strides, dtype, first.device)
 
 
-def _margin_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward")
+def _margin_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Of the input's shape. Source: ATen/native/cuda/Multi{Margin,LabelMargin}Loss.cu."""
-    return mode.empty_like(args[1])
+    return ctx.empty_like(args[1])
 
 
-def _log_sigmoid(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::log_sigmoid_forward")
+def _log_sigmoid(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The result, and an empty buffer: only the CPU keeps one. Source: ATen/native/cuda/Activation.cpp."""
-    return mode.empty_like(args[0]), mode.empty_strided((0,), (1,), args[0].dtype, args[0].device)
+    return ctx.empty_like(args[0]), ctx.empty_strided((0,), (1,), args[0].dtype, args[0].device)
 
 
-def _binary_cross_entropy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::binary_cross_entropy")
+def _binary_cross_entropy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """A reduced loss stays in the storage of the loss of each element.
 
     Source: ATen/native/cuda/Loss.cu, `binary_cross_entropy_out_cuda`.
     """
-    each = mode.empty_like(args[0])
+    each = ctx.empty_like(args[0])
     reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    return each if reduction == 0 else view_of(mode, each, (), (), 0)
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten.log_sigmoid_forward.default: _log_sigmoid,
-    _aten.binary_cross_entropy.default: _binary_cross_entropy,
-    _aten.multi_margin_loss_backward.default: _margin_backward,
-    _aten.multilabel_margin_loss_backward.default: _margin_backward,
-    _aten._ctc_loss.default: _ctc,
-    _aten._ctc_loss.Tensor: _ctc,
-    _aten._ctc_loss_backward.default: _ctc_backward,
-    _aten._ctc_loss_backward.Tensor: _ctc_backward,
-}
-for _name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
-    if hasattr(_aten, _name):
-        SHAPE_FUNCTIONS.update(
-            dict.fromkeys(map(getattr(_aten, _name).__getattr__, ("default", "Tensor")), _no_cudnn_ctc)
-        )
-if hasattr(_aten, "_grouped_mm"):
-    SHAPE_FUNCTIONS[_aten._grouped_mm.default] = _grouped_mm
+    return each if reduction == 0 else view_of(ctx, each, (), (), 0)

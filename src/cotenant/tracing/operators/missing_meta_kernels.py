@@ -8,61 +8,92 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def _like_argument(place: int) -> Any:
-    """A new tensor of the shape and layout of the argument at `place`."""
+@operators.shape_of(
+    "aten::batch_norm_elemt",
+    "aten::batch_norm_backward_elemt",
+    "aten::_fake_quantize_learnable_per_tensor_affine",
+    "aten::_fake_quantize_learnable_per_channel_affine",
+    "aten::_masked_softmax",
+    "aten::_masked_softmax_backward",
+    "aten::glu_jvp",
+    "aten::glu_backward_jvp",
+)
+def _like_first(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return ctx.empty_like(args[0])
 
-    def handler(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        return mode.empty_like(args[place])
 
-    return handler
-
-
-def _empty_vector(mode: Any, count: int, dtype: torch.dtype, device: torch.device) -> Any:
-    return mode.empty_strided((count,), (1,), dtype, device)
+@operators.shape_of("aten::fractional_max_pool3d_backward")
+def _like_second(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return ctx.empty_like(args[1])
 
 
-def _batch_norm_stats(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+def _empty_vector(ctx: OpContext, count: int, dtype: torch.dtype, device: torch.device) -> Any:
+    return ctx.empty_strided((count,), (1,), dtype, device)
+
+
+@operators.shape_of(
+    "aten::batch_norm_stats",
+    "aten::batch_norm_gather_stats",
+    "aten::batch_norm_gather_stats_with_counts",
+    "aten::batch_norm_update_stats",
+)
+def _batch_norm_stats(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Two numbers for each channel, in the type that is accumulated in. Source: native/cuda/Normalization.cu."""
     x = args[0]
     dtype = torch.float32 if x.dtype in _HALF else x.dtype
-    return tuple(_empty_vector(mode, x.shape[1], dtype, x.fake_device) for _ in range(2))
+    return tuple(_empty_vector(ctx, x.shape[1], dtype, x.fake_device) for _ in range(2))
 
 
-def _batch_norm_backward_reduce(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::batch_norm_backward_reduce")
+def _batch_norm_backward_reduce(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Two sums, and gradients of weight and bias. Source: the same, `batch_norm_backward_reduce_cuda`."""
     _grad, x, mean, _deviation, weight, for_input, for_weight, for_bias = args
     wanted = (for_input, for_input, for_weight and weight is not None, for_bias and weight is not None)
     kinds = (mean.dtype, mean.dtype, *2 * [None if weight is None else weight.dtype])
     return tuple(
-        _empty_vector(mode, x.shape[1], kind, x.fake_device) if each else None
+        _empty_vector(ctx, x.shape[1], kind, x.fake_device) if each else None
         for each, kind in zip(wanted, kinds, strict=True)
     )
 
 
-def _fake_quantize_cachemask(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of(
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    "aten::fake_quantize_per_channel_affine_cachemask",
+)
+def _fake_quantize_cachemask(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(rounded values, which of them were in range). Source: native/quantized/cuda/FakeQuantizeCore.cu."""
-    return mode.empty_like(args[0]), mode.empty_like(args[0], torch.bool)
+    return ctx.empty_like(args[0]), ctx.empty_like(args[0], torch.bool)
 
 
-def _fake_quantize_learnable_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of(
+    "aten::_fake_quantize_learnable_per_tensor_affine_backward",
+    "aten::_fake_quantize_learnable_per_channel_affine_backward",
+)
+def _fake_quantize_learnable_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Gradients of input, scale and zero point, the latter two of as many elements before they are summed.
 
     Source: native/quantized/FakeQuantPer{Tensor,Channel}Affine.cpp.
     """
     x, scale = args[1], args[2]
-    mode.keep_until_done(before := [mode.empty_like(x), mode.empty_like(x)])
-    mode.note(before)
-    return (mode.empty_like(x), *(_empty_vector(mode, scale.numel(), scale.dtype, x.fake_device) for _ in range(2)))
+    ctx.keep_until_done(before := [ctx.empty_like(x), ctx.empty_like(x)])
+    ctx.record(before)
+    return (ctx.empty_like(x), *(_empty_vector(ctx, scale.numel(), scale.dtype, x.fake_device) for _ in range(2)))
 
 
-def _geqrf(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::geqrf")
+def _geqrf(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(columns one after the other, a factor for each). Source: ATen/native/BatchLinearAlgebra.cpp, `geqrf`."""
     matrix = args[0]
     *lead, rows, columns = matrix.shape
@@ -70,30 +101,6 @@ def _geqrf(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     strides = (*turned[:-2], turned[-1], turned[-2])
     factors = (*lead, min(rows, columns))
     return tuple(
-        mode.empty_strided(shape, each, matrix.dtype, matrix.fake_device)
+        ctx.empty_strided(shape, each, matrix.dtype, matrix.fake_device)
         for shape, each in ((matrix.shape, strides), (factors, contiguous_strides(factors)))
     )
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten.batch_norm_stats.default: _batch_norm_stats,
-    _aten.batch_norm_gather_stats.default: _batch_norm_stats,
-    _aten.batch_norm_gather_stats_with_counts.default: _batch_norm_stats,
-    _aten.batch_norm_update_stats.default: _batch_norm_stats,
-    _aten.batch_norm_elemt.default: _like_argument(0),
-    _aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
-    _aten.batch_norm_backward_elemt.default: _like_argument(0),
-    _aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize_cachemask,
-    _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_cachemask,
-    _aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_cachemask,
-    _aten._fake_quantize_learnable_per_tensor_affine.default: _like_argument(0),
-    _aten._fake_quantize_learnable_per_channel_affine.default: _like_argument(0),
-    _aten._fake_quantize_learnable_per_tensor_affine_backward.default: _fake_quantize_learnable_backward,
-    _aten._fake_quantize_learnable_per_channel_affine_backward.default: _fake_quantize_learnable_backward,
-    _aten.fractional_max_pool3d_backward.default: _like_argument(1),
-    _aten._masked_softmax.default: _like_argument(0),
-    _aten._masked_softmax_backward.default: _like_argument(0),
-    _aten.glu_jvp.default: _like_argument(0),
-    _aten.glu_backward_jvp.default: _like_argument(0),
-    _aten.geqrf.default: _geqrf,
-}

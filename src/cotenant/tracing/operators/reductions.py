@@ -12,25 +12,42 @@ import math
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
-from cotenant.tracing.operators.kernel_scratch import find_operator
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+
+operators = OperatorTable()
 
 _MIN_SPLIT_ELEMENTS = 256
 """Elements of a result with which it can be divided."""
 
-_EXTREMES = ("amax", "amin", "max", "min")
-_EXTREMES_WITH_INDEX = ("argmax", "argmin", "max.dim", "min.dim")
-_MOMENTS = ("std.correction", "var.correction", "std_mean.correction", "var_mean.correction")
+_SUMS = (
+    "aten::sum",
+    "aten::sum.dim_IntList",
+    "aten::nansum",
+    "aten::mean",
+    "aten::mean.dim",
+    "aten::prod",
+    "aten::prod.dim_int",
+    "aten::linalg_vector_norm",
+    "aten::norm.Scalar",
+    "aten::norm.ScalarOpt_dim",
+    "aten::norm.ScalarOpt_dim_dtype",
+    "aten::norm.ScalarOpt_dtype",
+)
+_EXTREMES = ("aten::amax", "aten::amin", "aten::max", "aten::min")
+_EXTREMES_WITH_INDEX = ("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim")
+_MOMENTS = ("aten::std.correction", "aten::var.correction", "aten::std_mean.correction", "aten::var_mean.correction")
 _INDEX_BYTES = 8
 _COUNT_BYTES = 4
 _VECTOR_WIDTH = 4
 
 
-def split_reduction(mode: Any, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
+def split_reduction(ctx: OpContext, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
     """Record that `x` is reduced over `dims`, where that can take a buffer; a thread keeps `sum_bytes`."""
     if math.prod(x.shape[each] for each in dims) < _MIN_SPLIT_ELEMENTS or not x.numel():
         return
-    mode.call(
+    ctx.record_call(
         "reduction",
         x.fake_device,
         shape=tuple(x.shape),
@@ -49,18 +66,19 @@ def accumulator_bytes(dtype: torch.dtype) -> int:
     return max(4, dtype.itemsize)
 
 
-def _reduction(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    mode.note(out)
+@operators.recorder_of(*_SUMS, *_EXTREMES, *_EXTREMES_WITH_INDEX, *_MOMENTS)
+def _reduction(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    ctx.record(out)
     x = args[0]
     if x.layout is not torch.strided:
         return
-    name, at = _name_and_dim_position(func)
+    position = _dim_position(func)
     if _converts_first(func, x, out):
-        x = mode.empty_like(x, out.dtype)
-        mode.note(x)
-        mode.keep_until_done([x])
-    dims = args[at] if at < len(args) else kwargs.get("dim")
-    split_reduction(mode, x, _normalized_dims(dims, x.dim()), _accumulator_bytes_of(name, x))
+        x = ctx.empty_like(x, out.dtype)
+        ctx.record(x)
+        ctx.keep_until_done([x])
+    dims = args[position] if position < len(args) else kwargs.get("dim")
+    split_reduction(ctx, x, _normalized_dims(dims, x.dim()), _accumulator_bytes_of(func.name(), x))
 
 
 def _converts_first(func: Any, x: Any, out: Any) -> bool:
@@ -84,7 +102,7 @@ def _accumulator_bytes_of(name: str, x: Any) -> int:
         return 2 * number + max(number, _COUNT_BYTES) + number
     if x.dtype.is_complex and "norm" in name:  # real numbers, as its result
         return x.element_size() // 2
-    return x.element_size() if name.partition(".")[0] in _EXTREMES else accumulator_bytes(x.dtype)
+    return x.element_size() if name in _EXTREMES else accumulator_bytes(x.dtype)
 
 
 def _normalized_dims(dims: Any, rank: int) -> tuple[int, ...]:
@@ -96,20 +114,7 @@ def _normalized_dims(dims: Any, rank: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def _name_and_dim_position(func: Any) -> tuple[str, int]:
-    """(Name without `.default`, place of `dim` among the arguments)."""
-    names = [each.name for each in func._schema.arguments]
-    name = func._opname if func._overloadname == "default" else f"{func._opname}.{func._overloadname}"
-    return name, names.index("dim") if "dim" in names else len(names)
-
-
-_SUMS = (
-    *("sum", "sum.dim_IntList", "nansum", "mean", "mean.dim", "prod", "prod.dim_int", "linalg_vector_norm"),
-    *("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype"),
-)
-RECORDERS: dict[Any, Any] = {
-    func: _reduction
-    for func in map(find_operator, (*_SUMS, *_EXTREMES, *_EXTREMES_WITH_INDEX, *_MOMENTS))
-    if func is not None
-}
-"""What records a call, by operator."""
+def _dim_position(func: OpOverload) -> int:
+    """Where `dim` stands among the arguments; their number, where the operator has none."""
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index("dim") if "dim" in names else len(names)

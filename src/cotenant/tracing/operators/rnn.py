@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _libraries: list[Any] = []
@@ -148,15 +152,16 @@ def _rows_batch_steps(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> 
     return batch * steps, batch, steps
 
 
-def _cudnn_rnn(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_cudnn_rnn")
+def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`_cudnn_rnn`: (output, last hidden, last cell, kept for backward, weights in one block)."""
     (x, weights, _, block, _, cx, number, hidden, projected, layers, batch_first, _, train, both, batch_sizes, _) = args
     rows, batch, steps = _rows_batch_steps(x, batch_first, batch_sizes)
     directions, width = (2 if both else 1), projected or hidden
 
     def new(shape: Sequence[int], dtype: torch.dtype | None = None) -> FakeTensor:
-        made = mode.empty_strided(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
-        mode.note(made)
+        made = ctx.empty_strided(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
+        ctx.record(made)
         return made
 
     copies = [new(x.shape)] if not (x.transpose(0, 1) if batch_first else x).is_contiguous() else []
@@ -174,7 +179,8 @@ def _cudnn_rnn(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return out, hy, cy, new((kept,), torch.uint8), block
 
 
-def _cudnn_rnn_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_cudnn_rnn_backward")
+def _cudnn_rnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`_cudnn_rnn_backward`: gradients of input, hidden, cell and each weight; the last are pieces of one block."""
     x, weights, _, block, hx, cx, _, grad_out, _, _, number, hidden, _, _, batch_first, *rest = args
     both, batch_sizes, mask = rest[2], rest[3], rest[6]
@@ -182,8 +188,8 @@ def _cudnn_rnn_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     kept_alive = []
 
     def new(shape: Sequence[int]) -> FakeTensor:
-        made = mode.empty_strided(shape, contiguous_strides(shape), x.dtype, x.device)
-        mode.note(made)
+        made = ctx.empty_strided(shape, contiguous_strides(shape), x.dtype, x.device)
+        ctx.record(made)
         kept_alive.append(made)
         return made
 
@@ -208,31 +214,25 @@ def _cudnn_rnn_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 _GRU_WORKSPACE_VALUES = 5
 
 
-def _gru_cell(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_thnn_fused_gru_cell")
+def _gru_cell(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(next hidden, kept for backward). Source: ATen/native/cuda/RNN.cu, `_thnn_fused_gru_cell_cuda`."""
     hidden = args[2]
-    kept = _empty_contiguous(mode, (hidden.shape[0], hidden.shape[1] * _GRU_WORKSPACE_VALUES), hidden)
-    mode.note(kept)
-    return _empty_contiguous(mode, hidden.shape, hidden), kept
+    kept = _empty_contiguous(ctx, (hidden.shape[0], hidden.shape[1] * _GRU_WORKSPACE_VALUES), hidden)
+    ctx.record(kept)
+    return _empty_contiguous(ctx, hidden.shape, hidden), kept
 
 
-def _gru_cell_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_thnn_fused_gru_cell_backward")
+def _gru_cell_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Gradients of both gates, the hidden state and both biases."""
     grad, kept, has_bias = args
     gates = 3 * (kept.shape[1] // _GRU_WORKSPACE_VALUES)
     shapes = [(kept.shape[0], gates)] * 2 + [grad.shape] + ([(gates,)] * 2 if has_bias else [])
-    made = [_empty_contiguous(mode, each, kept) for each in shapes]
+    made = [_empty_contiguous(ctx, each, kept) for each in shapes]
     return (*made, *[None] * (5 - len(made)))
 
 
-def _empty_contiguous(mode: Any, shape: Sequence[int], like: Any) -> FakeTensor:
-    made: FakeTensor = mode.empty_strided(shape, contiguous_strides(shape), like.dtype, like.fake_device)
+def _empty_contiguous(ctx: OpContext, shape: Sequence[int], like: Any) -> FakeTensor:
+    made: FakeTensor = ctx.empty_strided(shape, contiguous_strides(shape), like.dtype, like.fake_device)
     return made
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten._cudnn_rnn.default: _cudnn_rnn,
-    _aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
-    _aten._thnn_fused_gru_cell.default: _gru_cell,
-    _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
-}

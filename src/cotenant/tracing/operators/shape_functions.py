@@ -9,12 +9,16 @@ import mmap
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import booleans
 from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
 from cotenant.tracing.operators import sparse
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides, copy_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _MAX_ZEROED_NUMEL = 1 << 20
@@ -24,50 +28,52 @@ def _is_cuda(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
 
 
-def _local_scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_local_scalar_dense")
+def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """A value read from the GPU, if it is known; else one, or False, but see `loops`. Scripts divide by losses."""
-    value = mode.values.of(args[0])
+    value = ctx.known_values.of(args[0])
     dtype = args[0].dtype
-    _note_read(mode, args[0], value, number=dtype.is_floating_point)
+    _note_read(ctx, args[0], value, number=dtype.is_floating_point)
     if value is not None:
         return value.item()
     if dtype is torch.bool:
         known = booleans.assumed(args[0])
-        return known if isinstance(known, bool) else mode.loops.truth(likely=known == "likely")
+        return known if isinstance(known, bool) else ctx.loops.truth(likely=known == "likely")
     if dtype.is_complex:
         return complex(1.0)
-    return mode.loops.number() if dtype.is_floating_point else 1
+    return ctx.loops.number() if dtype.is_floating_point else 1
 
 
-def _to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_to_copy")
+def _to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`.to(...)`: between CPU and GPU nothing is copied but the shape."""
     source = args[0]
     device = kwargs.get("device")
     target = torch.device(device) if device is not None else source.device
     if source.layout is not torch.strided:
-        return sparse.to_copy(mode, func, args, kwargs)
+        return sparse.to_copy(ctx, func, args, kwargs)
     dtype = kwargs.get("dtype") or source.dtype
     layout = copy_strides(source, kwargs.get("memory_format"))
     if target.type == "cuda":
         if target.index is None:
             target = source.device if _is_cuda(source) else torch.device("cuda", torch.cuda.current_device())
-        made = mode.empty_strided(source.shape, layout, dtype, target)
+        made = ctx.empty_strided(source.shape, layout, dtype, target)
         if not _is_cuda(source):
-            mode.note(made)
-            mode.recorder.classify(made, "input")  # a parameter or buffer is told apart later
+            ctx.record(made)
+            ctx.recorder.classify(made, "input")  # a parameter or buffer is told apart later
         return made
     if target.type == "cpu" and _is_cuda(source):
-        return _read_back(mode, source, _empty_on_cpu(source.shape, layout, dtype))
+        return _read_back(ctx, source, _empty_on_cpu(source.shape, layout, dtype))
     return NotImplemented
 
 
-def _read_back(mode: Any, source: Any, target: torch.Tensor) -> torch.Tensor:
+def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tensor:
     """`target`, on the CPU, with what is known of `source`: its values, or one as a scalar, or zeros.
 
     A large one stays as it is: a new one is zero, and into one that the script made nothing is written.
     """
-    value = mode.values.of(source)
-    _note_read(mode, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
+    value = ctx.known_values.of(source)
+    _note_read(ctx, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
     if value is not None:
         return target.copy_(value)
     if target.dtype is torch.bool and booleans.assumed(source) in (True, "likely"):
@@ -89,39 +95,58 @@ def _empty_on_cpu(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(pages, dtype=dtype).as_strided(made.shape, made.stride())
 
 
-def _note_read(mode: Any, source: Any, value: torch.Tensor | None, *, number: bool) -> None:
+def _note_read(ctx: OpContext, source: Any, value: torch.Tensor | None, *, number: bool) -> None:
     why = assumption_of(source)
     if value is None or why:
-        mode.reads.note(number=number)
+        ctx.host_reads.note(number=number)
     if why == GENERATED_TEXT:  # what a router chose is told where a size depends on it
-        mode.warn_assumed(why)
+        ctx.warn_assumed(why)
 
 
-def _copy_(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::copy_")
+def _copy_(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`dst.copy_(src)`: the destination, whatever side it is on."""
     target, source = args[:2]
     if not _is_cuda(target):
-        return _read_back(mode, source, target)
+        return _read_back(ctx, source, target)
     return target if _broadcasts_to(source, target) else NotImplemented
 
 
-def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::clone")
+def _clone(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     source = args[0]
     if source.layout is not torch.strided:
         return NotImplemented
-    return mode.empty_strided(
+    return ctx.empty_strided(
         source.shape, copy_strides(source, kwargs.get("memory_format")), source.dtype, source.fake_device
     )
 
 
-def _in_place(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of(
+    "aten::uniform_",
+    "aten::normal_",
+    "aten::exponential_",
+    "aten::bernoulli_.float",
+    "aten::random_",
+    "aten::zero_",
+    "aten::fill_.Scalar",
+    "aten::add_.Tensor",
+    "aten::mul_.Tensor",
+    "aten::div_.Tensor",
+    "aten::addcmul_",
+    "aten::addcdiv_",
+    "aten::lerp_.Scalar",
+    "aten::relu_",
+)
+def _in_place(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The first tensor, if the others fit into it; of those that do not, the general way tells the error."""
     target = args[0]
     fit = all(_broadcasts_to(each, target) for each in args[1:] if isinstance(each, torch.Tensor))
     return target if fit else NotImplemented
 
 
-def _update_scale(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_amp_update_scale_")
+def _update_scale(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The scale of gradients, whose shape is its own: it and the others have one element."""
     return args[0]
 
@@ -135,140 +160,108 @@ def _broadcasts_to(source: torch.Tensor, target: torch.Tensor) -> bool:
     return lead >= 0 and all(a in (1, b) for a, b in zip(shape, wanted[lead:], strict=True))
 
 
-def _is_pinned(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::is_pinned")
+def _is_pinned(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return False
 
 
-def _returns_none(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::record_stream", "aten::_amp_foreach_non_finite_check_and_unscale_")
+def _returns_none(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return None
 
 
-def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
-    first, second = mode.values.of(args[0]), mode.values.of(args[1])
+@operators.shape_of("aten::equal", "aten::allclose")
+def _equal(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    first, second = ctx.known_values.of(args[0]), ctx.known_values.of(args[1])
     return first is not None and second is not None and bool(func(first, second, *args[2:], **kwargs))
 
 
-def _like(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    return mode.empty_like(args[0]) if _is_cuda(args[0]) else NotImplemented
+@operators.shape_of(
+    "aten::silu_backward",
+    "aten::mish_backward",
+    "aten::_sample_dirichlet",
+    "aten::_dirichlet_grad",
+    "aten::_standard_gamma",
+    "aten::_standard_gamma_grad",
+    "aten::binomial",
+    "aten::poisson",
+    "aten::_logcumsumexp",
+)
+def _like(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return ctx.empty_like(args[0]) if _is_cuda(args[0]) else NotImplemented
 
 
-def _batch_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::native_batch_norm")
+def _batch_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(output, saved mean, saved inverse deviation); the statistics are of the accumulation type."""
     x, training = args[0], args[5]
     if training:  # its schema does not say that the running mean and variance are written to
-        mode.values.forget(args[3])
-        mode.values.forget(args[4])
+        ctx.known_values.forget(args[3])
+        ctx.known_values.forget(args[4])
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     channels = (x.shape[1],) if training else (0,)
-    save = [mode.empty_strided(channels, (1,), dtype, x.fake_device) for _ in range(2)]
-    return (mode.empty_like(x), *save)
+    save = [ctx.empty_strided(channels, (1,), dtype, x.fake_device) for _ in range(2)]
+    return (ctx.empty_like(x), *save)
 
 
-def _batch_norm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::native_batch_norm_backward")
+def _batch_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     grad, x, weight, mask = args[0], args[1], args[2], args[9]
     stats = weight.dtype if weight is not None else x.dtype
     channels = (x.shape[1],)
-    grad_x = mode.empty_like(x) if mask[0] else None
-    pair = [mode.empty_strided(channels, (1,), stats, grad.fake_device) if wanted else None for wanted in mask[1:3]]
+    grad_x = ctx.empty_like(x) if mask[0] else None
+    pair = [ctx.empty_strided(channels, (1,), stats, grad.fake_device) if wanted else None for wanted in mask[1:3]]
     return (grad_x, *pair)
 
 
-def _layer_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::native_layer_norm")
+def _layer_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     x, shape = args[0], args[1]
     lead = tuple(x.shape[: x.dim() - len(shape)]) + (1,) * len(shape)
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    out = mode.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device)
-    stats = [mode.empty_strided(lead, contiguous_strides(lead), dtype, x.fake_device) for _ in range(2)]
+    out = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device)
+    stats = [ctx.empty_strided(lead, contiguous_strides(lead), dtype, x.fake_device) for _ in range(2)]
     return (out, *stats)
 
 
-def _layer_norm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::native_layer_norm_backward")
+def _layer_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     _grad, x, _shape, _mean, _rstd, weight, bias, mask = args
-    grad_x = mode.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device) if mask[0] else None
-    grad_w = mode.empty_like(weight) if mask[1] and weight is not None else None
-    grad_b = mode.empty_like(bias) if mask[2] and bias is not None else None
+    grad_x = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device) if mask[0] else None
+    grad_w = ctx.empty_like(weight) if mask[1] and weight is not None else None
+    grad_b = ctx.empty_like(bias) if mask[2] and bias is not None else None
     return (grad_x, grad_w, grad_b)
 
 
-def _log_softmax_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_log_softmax_backward_data")
+def _log_softmax_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """In rows, however the gradient lies. Source: ATen/native/SoftMax.cpp, TORCH_META_FUNC(log_softmax_backward_data);
     the decomposition that stands in for it follows the gradient.
     """
     grad = args[0]
-    return mode.empty_strided(grad.shape, contiguous_strides(grad.shape), args[3], grad.fake_device)
+    return ctx.empty_strided(grad.shape, contiguous_strides(grad.shape), args[3], grad.fake_device)
 
 
-def _dropout(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::native_dropout")
+def _dropout(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """(output, mask); CUDA allocates the mask first. Source: ATen/native/cuda/Dropout.cu, `dropout_cuda`."""
     x, _p, train = args
     if train is False or x.numel() == 0:
         return NotImplemented
-    mask = mode.empty_like(x, torch.bool)
-    mode.note(mask)
-    return (mode.empty_like(x), mask)
+    mask = ctx.empty_like(x, torch.bool)
+    ctx.record(mask)
+    return (ctx.empty_like(x), mask)
 
 
-def foreach(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_foreach_*", "aten::_fused_*")
+def _foreach(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`torch._foreach_*` and `torch._fused_*`: nothing in place, else one new tensor for each of the first list."""
     first = next((each for each in args if isinstance(each, (list, tuple))), ())
     name = func._opname
     if name.endswith("_"):
         return None
     if name in {"_foreach_norm", "_foreach_max", "_foreach_sum"}:
-        return [mode.empty_strided((), (), each.dtype, each.fake_device) for each in first]
+        return [ctx.empty_strided((), (), each.dtype, each.fake_device) for each in first]
     if all(_is_cuda(each) for each in first) and name.startswith("_foreach_"):
-        return [mode.empty_like(each) for each in first]
+        return [ctx.empty_like(each) for each in first]
     return NotImplemented
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten._local_scalar_dense.default: _local_scalar,
-    _aten.equal.default: _equal,
-    _aten.allclose.default: _equal,
-    _aten._to_copy.default: _to_copy,
-    _aten.copy_.default: _copy_,
-    _aten.clone.default: _clone,
-    _aten.is_pinned.default: _is_pinned,
-    _aten.record_stream.default: _returns_none,
-    _aten.native_batch_norm.default: _batch_norm,
-    _aten.native_batch_norm_backward.default: _batch_norm_backward,
-    _aten.native_layer_norm.default: _layer_norm,
-    _aten.native_layer_norm_backward.default: _layer_norm_backward,
-    _aten._log_softmax_backward_data.default: _log_softmax_backward,
-    _aten.native_dropout.default: _dropout,
-    **dict.fromkeys(
-        (
-            _aten.silu_backward.default,
-            _aten.mish_backward.default,
-            _aten._sample_dirichlet.default,
-            _aten._dirichlet_grad.default,
-            _aten._standard_gamma.default,
-            _aten._standard_gamma_grad.default,
-            _aten.binomial.default,
-            _aten.poisson.default,
-            _aten._logcumsumexp.default,
-        ),
-        _like,
-    ),
-    **dict.fromkeys(
-        (
-            _aten.uniform_.default,
-            _aten.normal_.default,
-            _aten.exponential_.default,
-            _aten.bernoulli_.float,
-            _aten.random_.default,
-            _aten.zero_.default,
-            _aten.fill_.Scalar,
-            _aten.add_.Tensor,
-            _aten.mul_.Tensor,
-            _aten.div_.Tensor,
-            _aten.addcmul_.default,
-            _aten.addcdiv_.default,
-            _aten.lerp_.Scalar,
-            _aten.relu_.default,
-        ),
-        _in_place,
-    ),
-    _aten._amp_foreach_non_finite_check_and_unscale_.default: _returns_none,
-    _aten._amp_update_scale_.default: _update_scale,
-}

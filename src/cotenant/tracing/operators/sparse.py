@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+
+operators = OperatorTable()
 
 _aten = torch.ops.aten
 _PARTS_ATTRIBUTE = "_cotenant_parts"
@@ -22,68 +26,78 @@ def sparse_parts(tensor: Any) -> tuple[Any, Any]:
     return getattr(tensor, _PARTS_ATTRIBUTE)
 
 
-def _make_sparse(mode: Any, size: Any, indices: Any, values: Any, sparse_dims: int) -> FakeTensor:
+def _make_sparse(ctx: OpContext, size: Any, indices: Any, values: Any, sparse_dims: int) -> FakeTensor:
     shell = torch.sparse_coo_tensor(size=tuple(size), dtype=values.dtype, device="meta", check_invariants=False)
     shell.sparse_resize_(tuple(size), sparse_dims, len(size) - sparse_dims)
-    made = FakeTensor(mode.fake, shell, values.device)
+    made = FakeTensor(ctx.fake, shell, values.device)
     setattr(made, _PARTS_ATTRIBUTE, (indices, values))
     return made
 
 
-def _with_parts(mode: Any, like: Any, indices: Any, values: Any) -> FakeTensor:
-    return _make_sparse(mode, like.shape, indices, values, indices.shape[0])
+def _with_parts(ctx: OpContext, like: Any, indices: Any, values: Any) -> FakeTensor:
+    return _make_sparse(ctx, like.shape, indices, values, indices.shape[0])
 
 
-def _new(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_sparse_coo_tensor_with_dims_and_tensors")
+def _new(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     sparse_dims, _dense_dims, size, indices, values = args[:5]
-    return _make_sparse(mode, size, indices, values, sparse_dims)
+    return _make_sparse(ctx, size, indices, values, sparse_dims)
 
 
-def _indices(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_indices", "aten::indices")
+def _indices(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return sparse_parts(args[0])[0]
 
 
-def _values(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_values", "aten::values")
+def _values(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return sparse_parts(args[0])[1]
 
 
-def _nnz(mode: Any, func: Any, args: Any, kwargs: Any) -> int:
+@operators.shape_of("aten::_nnz")
+def _nnz(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> int:
     return int(sparse_parts(args[0])[0].shape[1])
 
 
-def _false(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+@operators.shape_of("aten::is_coalesced")
+def _false(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     return False
 
 
-def _first_argument(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.sparse_shape_of("aten::zero_", "aten::mul_.Tensor", "aten::div_.Tensor", "aten::mul_.Scalar")
+@operators.shape_of("aten::_coalesced_")
+def _first_argument(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return args[0]
 
 
-def _shallow_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    return _with_parts(mode, args[0], *sparse_parts(args[0]))
+@operators.sparse_shape_of("aten::detach", "aten::alias")
+def _shallow_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return _with_parts(ctx, args[0], *sparse_parts(args[0]))
 
 
-def to_copy(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+def to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`.to(...)`: indices and values, each for itself. Source: ATen/native/sparse/SparseTensor.cpp, `copy_sparse_`."""
     source = args[0]
     if source.layout is not torch.sparse_coo:
         return NotImplemented
     indices, values = sparse_parts(source) if isinstance(source, FakeTensor) else (source._indices(), source._values())
     device = kwargs.get("device") or values.device
-    with mode:
+    with ctx:
         indices, values = indices.to(device, copy=True), values.to(device, kwargs.get("dtype"), copy=True)
     if values.is_cuda:
-        return _make_sparse(mode, source.shape, indices, values, indices.shape[0])
+        return _make_sparse(ctx, source.shape, indices, values, indices.shape[0])
     return torch.sparse_coo_tensor(indices, values, source.shape, check_invariants=False)
 
 
-def _clone(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    with mode:
+@operators.sparse_shape_of("aten::clone")
+def _clone(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    with ctx:
         indices, values = (each.clone() for each in sparse_parts(args[0]))
-    return _with_parts(mode, args[0], indices, values)
+    return _with_parts(ctx, args[0], indices, values)
 
 
-def _to_sparse(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_to_sparse", "aten::_to_sparse.sparse_dim")
+def _to_sparse(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Every element is taken for one that is not zero. Source: ATen/native/TensorConversions.cpp, `dense_to_sparse`."""
     source = args[0]
     if (
@@ -93,64 +107,70 @@ def _to_sparse(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     ):
         return NotImplemented
     sparse_dims = args[1] if len(args) > 1 else source.dim()
-    mode.recorder.warn("the size that `to_sparse` gives depends on the data; assumed: no element is zero")
-    with mode:
+    ctx.recorder.warn("the size that `to_sparse` gives depends on the data; assumed: no element is zero")
+    with ctx:
         values = source.reshape(-1, *source.shape[sparse_dims:]).clone()
         indices = torch.empty((sparse_dims, values.shape[0]), dtype=torch.int64, device=source.device)
-    return _make_sparse(mode, source.shape, indices, values, sparse_dims)
+    return _make_sparse(ctx, source.shape, indices, values, sparse_dims)
 
 
-def _coalesce(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_coalesce")
+def _coalesce(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Equal indices summed: as many rows as there are different ones, if they are known."""
     indices, values = sparse_parts(args[0])
-    known = mode.values.of(indices)
+    known = ctx.known_values.of(indices)
     if known is None:
-        mode.recorder.warn("the size that `coalesce` gives depends on the data; assumed: all indices are different")
+        ctx.recorder.warn("the size that `coalesce` gives depends on the data; assumed: all indices are different")
         count = indices.shape[1]
     else:
         count = torch.unique(known, dim=1).shape[1]
     fewer = indices.new_empty((indices.shape[0], count))
-    return _with_parts(mode, args[0], fewer, values.new_empty((count, *values.shape[1:])))
+    return _with_parts(ctx, args[0], fewer, values.new_empty((count, *values.shape[1:])))
 
 
-def _embedding_bag_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_embedding_bag_backward")
+def _embedding_bag_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Gradient of `EmbeddingBag(sparse=True)`: a row for each index. Source: ATen/native/EmbeddingBag.cpp."""
     grad, indices, num_weights, is_sparse = args[0], args[1], args[6], args[9]
     if not is_sparse:
         return NotImplemented
-    values = mode.empty_strided((indices.numel(), grad.shape[1]), (grad.shape[1], 1), grad.dtype, grad.device)
-    with mode:
+    values = ctx.empty_strided((indices.numel(), grad.shape[1]), (grad.shape[1], 1), grad.dtype, grad.device)
+    with ctx:
         rows = indices.reshape(1, -1)
-    return _make_sparse(mode, (num_weights, grad.shape[1]), rows, values, 1)
+    return _make_sparse(ctx, (num_weights, grad.shape[1]), rows, values, 1)
 
 
-def _sparse_mask(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::sparse_mask")
+def _sparse_mask(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Elements of a dense tensor where the sparse one has some."""
     dense, sparse = args[0], args[1]
     indices, values = sparse_parts(sparse)
-    return _with_parts(mode, sparse, indices, values.new_empty(values.shape, dtype=dense.dtype))
+    return _with_parts(ctx, sparse, indices, values.new_empty(values.shape, dtype=dense.dtype))
 
 
-def _add(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.sparse_shape_of("aten::add.Tensor", "aten::add_.Tensor")
+def _add(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Sparse plus sparse: all rows of both, one after the other. Dense plus sparse: dense."""
     first, second = args[0], args[1]
     if first.layout is torch.strided:
-        return first if func._opname.endswith("_") else mode.empty_like(first)
+        return first if func._opname.endswith("_") else ctx.empty_like(first)
     (indices, values), (more_indices, more_values) = sparse_parts(first), sparse_parts(second)
-    with mode:
+    with ctx:
         indices, values = torch.cat((indices, more_indices), 1), torch.cat((values, more_values))
-    return _with_parts(mode, first, indices, values)
+    return _with_parts(ctx, first, indices, values)
 
 
-def _transpose(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.sparse_shape_of("aten::t", "aten::transpose.int")
+def _transpose(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Rows of indices change places; values are shared."""
     indices, values = sparse_parts(args[0])
-    with mode:
+    with ctx:
         indices = indices.flip(0)
-    return _make_sparse(mode, tuple(args[0].shape)[::-1], indices, values, 2)
+    return _make_sparse(ctx, tuple(args[0].shape)[::-1], indices, values, 2)
 
 
-def _sparse_matmul(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.sparse_shape_of("aten::mm", "aten::addmm", "aten::_sparse_addmm")
+def _sparse_matmul(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Sparse times dense: rows compressed, column indices in 32 bits, a dense result. cuSPARSE's buffer is left out.
 
     Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`.
@@ -161,61 +181,27 @@ def _sparse_matmul(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     indices, values = sparse_parts(sparse)
     count = indices.shape[1]
     scratch = [
-        mode.empty_strided((size,), (1,), torch.int32, sparse.device) for size in (sparse.shape[0] + 1, count, count)
+        ctx.empty_strided((size,), (1,), torch.int32, sparse.device) for size in (sparse.shape[0] + 1, count, count)
     ]
     for each in scratch:
-        mode.note(each)
-    mode.keep_until_done(scratch)
+        ctx.record(each)
+    ctx.keep_until_done(scratch)
     shape = (sparse.shape[0], dense.shape[1])
-    return mode.empty_strided(shape, contiguous_strides(shape), values.dtype, sparse.device)
+    return ctx.empty_strided(shape, contiguous_strides(shape), values.dtype, sparse.device)
 
 
-def _sum_of_values(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.sparse_shape_of("aten::sum")
+def _sum_of_values(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Sum of all values."""
     values = sparse_parts(args[0])[1]
-    return mode.empty_strided((), (), kwargs.get("dtype") or values.dtype, values.device)
+    return ctx.empty_strided((), (), kwargs.get("dtype") or values.dtype, values.device)
 
 
 def _is_sparse(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo
 
 
-def _dense(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+@operators.shape_of("aten::_to_dense")
+def _dense(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     values = sparse_parts(args[0])[1]
     return values.new_empty(args[0].shape)
-
-
-SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten._sparse_coo_tensor_with_dims_and_tensors.default: _new,
-    _aten._indices.default: _indices,
-    _aten.indices.default: _indices,
-    _aten._values.default: _values,
-    _aten.values.default: _values,
-    _aten._nnz.default: _nnz,
-    _aten.is_coalesced.default: _false,
-    _aten._coalesced_.default: _first_argument,
-    _aten._coalesce.default: _coalesce,
-    _aten._embedding_bag_backward.default: _embedding_bag_backward,
-    _aten.sparse_mask.default: _sparse_mask,
-    _aten._to_dense.default: _dense,
-    _aten._to_sparse.default: _to_sparse,
-    _aten._to_sparse.sparse_dim: _to_sparse,
-}
-SPARSE_SHAPE_FUNCTIONS: dict[Any, Any] = {
-    _aten.detach.default: _shallow_copy,
-    _aten.alias.default: _shallow_copy,
-    _aten.clone.default: _clone,
-    _aten.add.Tensor: _add,
-    _aten.add_.Tensor: _add,
-    _aten.zero_.default: _first_argument,
-    _aten.mul_.Tensor: _first_argument,
-    _aten.div_.Tensor: _first_argument,
-    _aten.mul_.Scalar: _first_argument,
-    _aten.t.default: _transpose,
-    _aten.transpose.int: _transpose,
-    _aten.mm.default: _sparse_matmul,
-    _aten.addmm.default: _sparse_matmul,
-    _aten._sparse_addmm.default: _sparse_matmul,
-    _aten.sum.default: _sum_of_values,
-}
-"""Handlers of operators that dense tensors have, too; used where an argument is sparse."""

@@ -151,7 +151,7 @@ class TracingSession:
         self.mode.composites.update(routes)
         self.mode.enter_in_new_threads()
         missing_cuda_kernels.route_scalar_reads(self.mode)
-        moe_routing.install(self.mode.values)
+        moe_routing.install(self.mode.known_values)
         self.mode.groups = groups
         torch_save.install(self.overlay)
         legacy_tensor_types.install()
@@ -179,7 +179,7 @@ class TracingSession:
         try:
             with self.mode:
                 libtorch_patch.start_autograd_threads()
-                self.mode.sums.learn()
+                self.mode.grad_accumulation.learn()
                 self.recorder.reset(header)
                 body()
         except SystemExit as stop:
@@ -227,7 +227,7 @@ class TracingSession:
 
     def _raised(self, error: BaseException) -> NoReturn:
         script_traceback.print_script_traceback(error)
-        told = f"{_describe(error)}{self.mode.reads.suspect(error)}"
+        told = f"{_describe(error)}{self.mode.host_reads.suspect(error)}"
         if self.loop.draining and isinstance(error, StopIteration):
             self._answer(partial=False)  # of a loader that was made to run dry
         if self.loop.draining:

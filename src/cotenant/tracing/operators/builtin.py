@@ -1,0 +1,50 @@
+"""All tables of shape functions: those of this package, and those of other distributions."""
+
+from __future__ import annotations
+
+import functools
+
+from cotenant.core.errors import PluginError
+from cotenant.core.registry import Registry
+from cotenant.tracing.operators.registry import OperatorTable
+
+OPERATOR_TABLES: Registry[OperatorTable] = Registry(
+    "table of shape functions",
+    "cotenant.shape_functions",
+    {
+        "fast_paths": "cotenant.tracing.operators.fast_paths:operators",
+        "shape_functions": "cotenant.tracing.operators.shape_functions:operators",
+        "convolutions": "cotenant.tracing.operators.convolutions:operators",
+        "dynamic_shapes": "cotenant.tracing.operators.dynamic_shapes:operators",
+        "rnn": "cotenant.tracing.operators.rnn:operators",
+        "losses": "cotenant.tracing.operators.losses:operators",
+        "missing_meta_kernels": "cotenant.tracing.operators.missing_meta_kernels:operators",
+        "sparse": "cotenant.tracing.operators.sparse:operators",
+        "library_calls": "cotenant.tracing.operators.library_calls:operators",
+        "kernel_scratch": "cotenant.tracing.operators.kernel_scratch:operators",
+        "reductions": "cotenant.tracing.operators.reductions:operators",
+        "moe_routing": "cotenant.tracing.assumptions.moe_routing:operators",
+        "generated_tokens": "cotenant.tracing.assumptions.generated_tokens:operators",
+    },
+)
+
+
+@functools.cache
+def all_operators() -> OperatorTable:
+    """One table of all that is registered.
+
+    Raises:
+        PluginError: a table of another distribution cannot be imported, is no table, or registers an operator that has
+            a shape function or recorder already, without `override=True`.
+    """
+    merged = OperatorTable()
+    for name in OPERATOR_TABLES.names():
+        table = OPERATOR_TABLES.get(name)
+        if not isinstance(table, OperatorTable):
+            found = f"`{name}` of {OPERATOR_TABLES.provider(name)} is a `{type(table).__name__}`"
+            raise PluginError(
+                f"{found}, wanted an `OperatorTable`",
+                hint="an entry point of `cotenant.shape_functions` names the table, e.g. `my_package.shapes:operators`",
+            )
+        merged.add(table)
+    return merged
