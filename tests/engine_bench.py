@@ -53,7 +53,7 @@ class Bench:
         return self.events(kind, job_id)[0]
 
     def output(self, job_id=1):
-        return self.engine.log_paths(ref(job_id))[0]
+        return Path(self.engine.log_paths(ref(job_id))[0])
 
 
 def wait_until(holds):

@@ -152,7 +152,7 @@ def measured(
     # As if the engine had started them; on the simulated server all are this process.
     for pid, ref in refs.items() if name != "simulated" else [(os.getsid(0), AttemptRef(job_id=1, attempt=1))]:
         folder_of = AttemptDir(folder, ref)
-        engine._watched[ref] = _WatchedAttempt(folder=folder_of, runner_pid=pid, runner=None, descriptor=-1)
+        engine._watched[ref] = _WatchedAttempt(attempt_dir=folder_of, runner_pid=pid, runner=None, descriptor=-1)
     clock = iter(range(1, 10**9))
     monitor = Monitor(
         backend,  # type: ignore[arg-type]

@@ -12,11 +12,11 @@ import pytest
 
 from cotenant.core.errors import UnknownName
 from cotenant.core.events import AttemptExited, AttemptStarted
-from cotenant.engines import NAMES, create
+from cotenant.engines import ENGINES, create
 from engine_bench import IGNORES_TERM, TIMEOUT_S, is_running, opened, ref, wait_until
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=ENGINES.names())
 def bench(request, tmp_path):
     with opened(request.param, tmp_path) as bench:
         yield bench
@@ -109,7 +109,7 @@ def test_user_logs_are_appended_to(bench, tmp_path):
 def test_own_logs_are_private(bench):
     bench.launch("echo", "hello")
     bench.wait(AttemptExited)
-    out, err = bench.engine.log_paths(ref())
+    out, err = map(Path, bench.engine.log_paths(ref()))
     assert (out.read_text(), err.read_text()) == ("hello\n", "")
     assert out.stat().st_mode & 0o077 == 0
 
@@ -153,7 +153,7 @@ def test_stop_of_unknown_and_ended_is_ignored(bench):
     bench.launch("true")
     bench.wait(AttemptExited)
     bench.engine.stop(ref(), reason="cancelled", grace_s=1)
-    assert bench.engine.find([ref()])[0].exited.exit.reason == "exited"
+    assert bench.engine.recover([ref()])[0].exited.exit.reason == "exited"
 
 
 def test_stop_at_once_after_launch(bench):

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.events import AttemptExited, AttemptStarted
-from cotenant.engines import NAMES
+from cotenant.engines import ENGINES
 from engine_bench import ENV, IGNORES_TERM, TIMEOUT_S, Bench, is_running, opened, ref, wait_until
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=ENGINES.names())
 def bench(request, tmp_path):
     with opened(request.param, tmp_path) as bench:
         yield bench
@@ -40,7 +40,7 @@ LAUNCHER = textwrap.dedent("""
 """)
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=ENGINES.names())
 def killed_daemon(request, tmp_path):
     """Launches a command from a process that is then killed; gives a new engine on the same state."""
     benches = []
@@ -63,7 +63,7 @@ def killed_daemon(request, tmp_path):
 def test_adopts_what_outlived_the_daemon(killed_daemon, tmp_path):
     os.mkfifo(tmp_path / "gate")
     bench = killed_daemon("sh", "-c", f"read line <{tmp_path}/gate; exit 6")
-    (found,) = bench.engine.find([ref()])
+    (found,) = bench.engine.recover([ref()])
     assert found.started.process.pid > 0
     assert found.exited is None
     assert bench.engine.owners([found.started.process.pid]) == {found.started.process.pid: ref()}
@@ -74,7 +74,7 @@ def test_adopts_what_outlived_the_daemon(killed_daemon, tmp_path):
 
 def test_adopted_attempt_can_be_stopped(killed_daemon):
     bench = killed_daemon(*IGNORES_TERM)
-    bench.engine.find([ref()])
+    bench.engine.recover([ref()])
     wait_until(lambda: bench.output().exists() and "ready" in bench.output().read_text())
     bench.engine.stop(ref(), reason="cancelled", grace_s=0.1)
     ended = bench.wait(AttemptExited).exit
@@ -86,7 +86,7 @@ def test_adopts_without_pidfd(killed_daemon, tmp_path, monkeypatch):
     monkeypatch.setattr("cotenant.engines.local.POLL_S", 0.02)
     os.mkfifo(tmp_path / "gate")
     bench = killed_daemon("sh", "-c", f"read line <{tmp_path}/gate; exit 6")
-    bench.engine.find([ref()])
+    bench.engine.recover([ref()])
     (tmp_path / "gate").write_text("go\n")
     assert bench.wait(AttemptExited).exit.exit_code == 6
 
@@ -97,7 +97,7 @@ def test_finds_what_ended_meanwhile(killed_daemon, tmp_path):
     (tmp_path / "gate").write_text("go\n")
     wait_until(lambda: list(tmp_path.rglob("result.json")))
     for _ in range(2):
-        (found,) = bench.engine.find([ref()])
+        (found,) = bench.engine.recover([ref()])
         assert found.started is not None
         assert (found.exited.exit.exit_code, found.exited.exit.reason) == (6, "exited")
     assert bench.told == []
@@ -111,7 +111,7 @@ def test_lost_when_the_runner_was_killed_too(killed_daemon, tmp_path):
     os.kill(runner, signal.SIGKILL)
     wait_until(lambda: not is_running(runner))
     for _ in range(2):
-        (found,) = bench.engine.find([ref()])
+        (found,) = bench.engine.recover([ref()])
         assert found.exited.exit.reason == "lost"
         assert not is_running(pid)
 
@@ -131,7 +131,7 @@ def test_exit_of_a_watched_attempt_is_told_to_the_listener_only(bench, tmp_path)
     result = next(tmp_path.rglob("claim")).with_name("result.json")  # written a moment before the runner ends
     fields = {"reason": "exited", "exit_code": 0, "signal": None, "detail": "", "oom": {}, "ended_at_s": 1.0}
     result.write_text(json.dumps(fields))
-    assert bench.engine.find([ref()])[0].exited is None
+    assert bench.engine.recover([ref()])[0].exited is None
     result.unlink()
 
 
@@ -147,13 +147,13 @@ def test_stop_of_a_runner_that_does_not_answer(bench, monkeypatch):
 
 
 def test_never_started_never_will(bench):
-    (found,) = bench.engine.find([ref(9)])
+    (found,) = bench.engine.recover([ref(9)])
     assert (found.started, found.exited) == (None, None)
     bench.launch("true", job_id=9)
     bench.launch("true", job_id=10)
     bench.wait(AttemptExited, 10)
     assert bench.events(AttemptStarted, 9) == []
-    assert bench.engine.find([ref(9)])[0] == found
+    assert bench.engine.recover([ref(9)])[0] == found
 
 
 def test_a_runner_that_comes_late_finds_the_attempt_void(bench, tmp_path):
@@ -163,7 +163,7 @@ def test_a_runner_that_comes_late_finds_the_attempt_void(bench, tmp_path):
     spec = {"argv": ["touch", str(tmp_path / "ran")], "cwd": "/", "env": ENV, "grace_s": 1}
     spec |= {"stdout": str(folder / "out"), "stderr": str(folder / "err")}
     (folder / "spec.json").write_text(json.dumps(spec))
-    assert bench.engine.find([ref(3)])[0].started is None
+    assert bench.engine.recover([ref(3)])[0].started is None
     runner = Path(sys.modules["cotenant.engines"].__file__).parents[1] / "runner"
     subprocess.run([sys.executable, "-I", "-S", str(runner), str(folder)], check=True, timeout=TIMEOUT_S)
     assert not (tmp_path / "ran").exists()
@@ -188,7 +188,7 @@ def test_strangers_with_our_pid_are_not_ours(bench, tmp_path, change):
         (folder / "claim").write_text(json.dumps({"by": "runner", "process": process}))
         started = {"runner": process, "job": process, "session": stranger.pid, "started_at_s": 5.0}
         (folder / "started.json").write_text(json.dumps(started))
-        (found,) = bench.engine.find([ref(4)])
+        (found,) = bench.engine.recover([ref(4)])
         assert found.exited.exit.reason == "lost"
         assert stranger.poll() is None
     finally:
@@ -197,14 +197,14 @@ def test_strangers_with_our_pid_are_not_ours(bench, tmp_path, change):
 
 
 def test_close_leaves_attempts_alone(tmp_path):
-    for name in NAMES:
+    for name in ENGINES.names():
         bench = Bench(name, tmp_path / name)
         bench.launch("sleep", "1000")
         pid = bench.wait(AttemptStarted).process.pid
         bench.engine.close()
         assert is_running(pid)
         again = Bench(name, tmp_path / name)
-        assert again.engine.find([ref()])[0].exited is None
+        assert again.engine.recover([ref()])[0].exited is None
         again.engine.stop(ref(), reason="end", grace_s=0)
         again.wait(AttemptExited)
         again.engine.close()

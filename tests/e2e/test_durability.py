@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from cotenant.core.errors import JournalError
-from cotenant.engines import processes
+from cotenant.osutil import procfs
 
 FILLER = "filler"
 
@@ -35,7 +35,7 @@ def power_cut(site):
 
 def after_reboot(site):
     """What is kept of processes is of an earlier boot now."""
-    old, new = processes.boot_id().encode(), b"00000000-0000-4000-8000-000000000000"
+    old, new = procfs.boot_id().encode(), b"00000000-0000-4000-8000-000000000000"
     changed = 0
     for path in (site.root / "state").rglob("*"):
         if path.is_file() and "attempts" in path.parts and old in (text := path.read_bytes()):

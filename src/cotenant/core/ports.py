@@ -15,7 +15,7 @@ from cotenant.core.snapshot import ManagerSnapshot
 
 
 class GpuBackend(Protocol):
-    """Reads the GPUs of this machine. Calls may block for milliseconds; never called from two threads."""
+    """Reads the GPUs of this machine. Calls may block for milliseconds; never called from two threads at once."""
 
     name: str
 
@@ -28,11 +28,11 @@ class GpuBackend(Protocol):
         ...
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
-        """A reading of every GPU that could be read, by UUID. A GPU that fails is left out, not invented."""
+        """One sample of every GPU that can be read, by UUID. A GPU that fails is left out, not invented."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver; the backend is not used again."""
+        """Release the driver; the backend is not used again."""
         ...
 
 
@@ -46,7 +46,7 @@ class AttemptRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredAttempt:
-    """What an engine knows of an attempt after a restart: `started` and `exited` are as it would have told them."""
+    """What an engine knows of an attempt after a restart: the events it would have reported, None for those to come."""
 
     ref: AttemptRef
     started: AttemptStarted | None
@@ -54,34 +54,41 @@ class RecoveredAttempt:
 
 
 class Engine(Protocol):
-    """Starts, watches and stops attempts. One attempt is one object of the engine, never edited."""
+    """Starts, watches and stops attempts, here or elsewhere. An attempt never changes after its launch."""
 
     name: str
 
     def start(self, on_event: Callable[[AttemptStarted | AttemptExited], None]) -> None:
-        """Begin to watch; `on_event` is called from a thread of the engine, once per event."""
+        """Begin to watch; a thread of the engine calls `on_event` once for each event."""
         ...
 
     def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:
         """Start an attempt; a second call for the same job and attempt starts nothing.
 
-        `env` is laid over `spec.env`. Returns before the attempt is known to run.
+        `env` overrides `spec.env`. The call returns before the attempt is known to run.
 
         Raises:
-            BackendError: it cannot be started at all (the reason is told); nothing was left behind.
+            BackendError: it cannot be started, for the reason given; nothing is left behind.
         """
         ...
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
-        """Ask an attempt to end and make sure of it after `grace_s`. Unknown or ended attempts are ignored."""
+        """Send SIGTERM to an attempt, and kill what is left of it after `grace_s`; ignored if it is unknown or over."""
         ...
 
-    def find(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
-        """After a restart: what became of these. One never started has neither event and never will start."""
+    def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
+        """After a restart: what became of these attempts. One without any event never started, and never will."""
         ...
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
-        """Which attempt each process belongs to; processes of strangers are absent."""
+        """The attempts that processes of this machine belong to; other processes are absent.
+
+        An engine that runs attempts on other machines returns nothing.
+        """
+        ...
+
+    def log_paths(self, ref: AttemptRef) -> tuple[str, str]:
+        """Paths of files that this machine can read, with the attempt's standard output and standard error."""
         ...
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ class _Machine:
             run.exit = AttemptExit(exit_code=None, signal=15, reason="stopped", detail=reason)
         self._may_crash("after the stop")
 
-    def find(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
+    def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """What became of attempts; one that was never started never will be."""
         found = []
         for ref in refs:
@@ -129,6 +129,10 @@ class _Machine:
     def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:  # noqa: ARG002
         """Samples here name attempts, not processes."""
         return {}
+
+    def log_paths(self, ref: AttemptRef) -> tuple[str, str]:  # noqa: ARG002
+        """Nothing is written."""
+        return "/dev/null", "/dev/null"
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -261,7 +265,7 @@ class CrashSchedule:
         if self._starts % 2 == 0:
             self._disk.save_snapshot(manager.folded())
         live = [job for job in manager.jobs.values() if isinstance(job.state, (Starting, Running))]
-        found = self._machine.find([AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live])
+        found = self._machine.recover([AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live])
         loop = ControlLoop(
             manager=manager,
             journal=self._disk,

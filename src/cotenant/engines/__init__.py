@@ -1,24 +1,30 @@
-"""Launch, watch and stop attempts."""
+"""Engines launch, watch and stop attempts. A new one is one file here and one line in `ENGINES`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from cotenant.core.errors import UnknownName
 from cotenant.core.ports import Engine
+from cotenant.core.registry import Registry
 
-NAMES = ("local",)
+EngineFactory = Callable[[Path], Engine]
+"""Makes an engine that keeps its files in the given folder, which it creates if need be."""
+
+ENGINES: Registry[EngineFactory] = Registry(
+    "engine",
+    "cotenant.engines",
+    {
+        "local": "cotenant.engines.local:LocalEngine",
+    },
+)
 
 
 def create(name: str, state_dir: Path) -> Engine:
-    """The engine of that name, keeping its files under `state_dir`.
+    """The engine of that name, with its files in `state_dir`.
 
     Raises:
         UnknownName: there is no such engine.
         BackendError: it cannot work on this machine.
     """
-    if name == "local":
-        from cotenant.engines.local import LocalEngine
-
-        return LocalEngine(state_dir)
-    raise UnknownName("engine", name, NAMES)
+    return ENGINES.get(name)(state_dir)

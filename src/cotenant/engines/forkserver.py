@@ -1,4 +1,4 @@
-"""Starts runners by asking a process that has everything loaded already; see `runner/forkserver.py`."""
+"""Starts runners by forking a process that has loaded the interpreter already; its side is `runner/forkserver.py`."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.job import ProcessId
-from cotenant.engines import processes
+from cotenant.osutil import procfs
 
 REPLY_TIMEOUT_S = 30.0
-"""A fork takes a millisecond; a zygote that takes so long is stuck, and another is started."""
+"""A fork takes a millisecond; a fork server that needs this long hangs, and another is started."""
 
 MAX_IDLE = 24
-"""Runners that are kept for attempts to come: about as many as can be between a start and an end at once."""
+"""Runners kept for attempts to come: about as many as can be between a start and an end at once."""
 
 IDLE_TIMEOUT_S = 60.0
-"""So long after the last attempt has ended they are let go, all but one: each holds 2 MiB."""
+"""This long after the last attempt has ended all idle runners but one are ended: each holds 2 MiB."""
 
 MAX_MESSAGE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReusableRunner:
-    """A process that runs one attempt at a time, and the channel to it; see `runner/reusable_runner.py`."""
+    """A process that runs one attempt at a time, and the channel to it; its side is `runner/reusable_runner.py`."""
 
     process: ProcessId
     channel: socket.socket
 
-    def assign(self, folder: Path) -> None:
-        """Let it run the attempt in `folder`.
+    def assign(self, attempt_dir: Path) -> None:
+        """Let it run the attempt in `attempt_dir`.
 
         Raises:
             OSError: it has ended.
         """
-        self.channel.send(os.fsencode(folder))
+        self.channel.send(os.fsencode(attempt_dir))
 
     def receive(self) -> bytes:
-        """What it has said: `started`, `ended`, or b"" if it is no more.
+        r"""The next message: b"started\n", b"ended", or b"" once the runner has ended.
 
         Raises:
-            BlockingIOError: nothing so far.
+            BlockingIOError: there is none yet.
         """
         try:
             return self.channel.recv(MAX_MESSAGE_BYTES)
@@ -55,7 +55,7 @@ class ReusableRunner:
 
 
 class RunnerForkServer:
-    """The process that forks runners, started when first needed and anew if it has died, and the runners that are idle.
+    """The fork server, started when first needed and again if it has died, and the runners that are idle.
 
     `program` is the runner's folder.
     """
@@ -65,11 +65,11 @@ class RunnerForkServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._idle: list[ReusableRunner] = []  # the last is the newest
+        self._idle: list[ReusableRunner] = []  # the last one is the newest
         self._idle_since_s = 0.0
 
-    def start_runner(self, folder: Path) -> ReusableRunner:
-        """A runner that has been given the attempt in `folder`: one that was idle, or a new one.
+    def start_runner(self, attempt_dir: Path) -> ReusableRunner:
+        """A runner, idle before or new, that has been assigned the attempt in `attempt_dir`.
 
         Raises:
             OSError: none could be started.
@@ -80,22 +80,22 @@ class RunnerForkServer:
                     break
                 runner = self._idle.pop()
             try:
-                runner.assign(folder)
+                runner.assign(attempt_dir)
             except OSError:
-                runner.channel.close()
+                runner.channel.close()  # it died while idle
             else:
                 return runner
         with self._lock:
-            runner = self._forked()
+            runner = self._fork_with_retry()
         try:
-            runner.assign(folder)
+            runner.assign(attempt_dir)
         except OSError:
             runner.channel.close()
             raise
         return runner
 
     def release(self, runner: ReusableRunner) -> None:
-        """Keep for later a runner that has said `ended`; nobody may signal it from now on."""
+        """Return a runner that has sent `ended`; from now on nobody may signal it."""
         with self._lock:
             self._idle_since_s = time.monotonic()
             if len(self._idle) < MAX_IDLE:
@@ -104,51 +104,60 @@ class RunnerForkServer:
         runner.channel.close()
 
     def trim_idle(self) -> float | None:
-        """Let go of runners that nobody has needed; when to look again, or None."""
+        """End the idle runners but one if it is time to; seconds until it will be, None if there is nothing to end."""
         with self._lock:
             if len(self._idle) < 2:
                 return None
             due_s = self._idle_since_s + IDLE_TIMEOUT_S - time.monotonic()
             if due_s > 0:
                 return due_s
-            for each in self._idle[:-1]:
-                each.channel.close()
+            for runner in self._idle[:-1]:
+                runner.channel.close()
             del self._idle[:-1]
             return None
 
-    def _forked(self) -> ReusableRunner:
+    def close(self) -> None:
+        """End the fork server and the idle runners; those that run an attempt go on."""
+        with self._lock:
+            for runner in self._idle:
+                runner.channel.close()
+            self._idle.clear()
+            self._stop_server()
+
+    def _fork_with_retry(self) -> ReusableRunner:
         try:
             return self._fork()
         except OSError:
-            # It died, perhaps with a runner half started, which ends at once: nobody holds the channel to it.
-            self._drop()
+            # The server died, perhaps with a runner half started. That runner ends: nobody holds its channel.
+            self._stop_server()
             return self._fork()
 
     def _fork(self) -> ReusableRunner:
+        # SOCK_SEQPACKET keeps messages apart, and tells both ends when the other one has closed (unix(7)).
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                process = self._ask(theirs)
+                process = self._request_fork(theirs)
         except BaseException:
             ours.close()
             raise
         ours.setblocking(False)  # noqa: FBT003 - takes no keyword
         return ReusableRunner(process=process, channel=ours)
 
-    def _ask(self, runners_end: socket.socket) -> ProcessId:
-        channel = self._channel or self._spawn()
+    def _request_fork(self, runners_end: socket.socket) -> ProcessId:
+        channel = self._channel or self._start_server()
         socket.send_fds(channel, [b"runner"], [runners_end.fileno()])
-        answer = channel.recv(MAX_MESSAGE_BYTES).split()
-        if len(answer) != 2:
-            raise ConnectionResetError(104, "the process that starts runners has ended")
-        return ProcessId(pid=int(answer[0]), start_ticks=int(answer[1]), boot_id=processes.boot_id())
+        reply = channel.recv(MAX_MESSAGE_BYTES).split()
+        if len(reply) != 2:
+            raise ConnectionResetError(104, "the runners' fork server has ended")
+        return ProcessId(pid=int(reply[0]), start_ticks=int(reply[1]), boot_id=procfs.boot_id())
 
-    def _spawn(self) -> socket.socket:
+    def _start_server(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(REPLY_TIMEOUT_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(self._program), "--zygote", str(theirs.fileno())],
+                [sys.executable, "-I", "-S", str(self._program), "--forkserver", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -160,7 +169,7 @@ class RunnerForkServer:
         self._channel = ours
         return ours
 
-    def _drop(self) -> None:
+    def _stop_server(self) -> None:
         if self._channel is not None:
             self._channel.close()
         if self._process is not None:
@@ -170,11 +179,3 @@ class RunnerForkServer:
                 self._process.kill()
                 self._process.wait()
         self._channel = self._process = None
-
-    def close(self) -> None:
-        """End it and the idle runners; those that run an attempt go on."""
-        with self._lock:
-            for each in self._idle:
-                each.channel.close()
-            self._idle.clear()
-            self._drop()

@@ -1,4 +1,4 @@
-"""Starts a process that measures itself, watches it, and ends it and all it started."""
+"""A process that measures itself and holds what it measured until it is released; used by measurement campaigns."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError
+from cotenant.osutil.procfs import session_pids
 
 POLL_S = 0.02
+EXIT_TIMEOUT_S = 10.0
+"""A process that has answered exits by itself within this time, or is killed."""
 HOLD_FD = "COTENANT_HOLD_FD"
-"""Names to the process the pipe that ends when it may go."""
+"""Variable with the descriptor of a pipe: the process may exit once reading it gives end of file."""
 
 _LOG_TAIL_BYTES = 3000
 
 
 @dataclass(slots=True, kw_only=True)
 class HeldProcessResult:
-    """How it went.
+    """How a held process ended.
 
     Attributes:
         answer: what the process wrote; None if it wrote nothing.
         pids: its processes when it had answered.
-        code: exit code, negative for a signal; None if it was ended by us.
+        code: exit code, negative for a signal; None if we killed it.
     """
 
     answer: dict[str, Any] | None
@@ -40,9 +43,9 @@ class HeldProcessResult:
 
 
 class HeldProcess:
-    """One process that writes `answer`, then holds what it holds until `release`.
+    """One process that writes the JSON file `answer`, then holds its resources until `release`.
 
-    Start it from the main thread: it ends with the thread that started it.
+    Start it from the main thread: a process with PR_SET_PDEATHSIG ends with the thread that started it (prctl(2)).
 
     Raises:
         CotenantError: the interpreter cannot be started.
@@ -76,11 +79,11 @@ class HeldProcess:
 
     @property
     def is_ready(self) -> bool:
-        """It has answered and holds, or it has ended."""
+        """It has answered and holds its resources, or it has ended."""
         return self.answer_path.exists() or self.process.poll() is not None
 
     def wait(self, limit_s: float) -> bool:
-        """Whether it was ready within `limit_s` of its start."""
+        """Wait until it is ready, at most `limit_s` from its start; whether it is."""
         end_s = self._began_s + limit_s
         while not self.is_ready:
             if time.monotonic() >= end_s:
@@ -93,7 +96,7 @@ class HeldProcess:
         return session_pids(self.process.pid)
 
     def release(self) -> HeldProcessResult:
-        """Let it go, end what is left of it, and tell how it went."""
+        """Let it exit, and kill what is left of it."""
         pids = self.pids()
         answer = None
         if self.answer_path.exists():
@@ -103,23 +106,12 @@ class HeldProcess:
         code: int | None = None
         if answer is not None or self.process.poll() is not None:
             with suppress(subprocess.TimeoutExpired):
-                code = self.process.wait(10)
+                code = self.process.wait(EXIT_TIMEOUT_S)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         elapsed_s = time.monotonic() - self._began_s
         return HeldProcessResult(answer=answer, pids=pids, code=code, elapsed_s=elapsed_s, log_tail=_tail(self._log))
-
-
-def session_pids(leader: int) -> set[int]:
-    """`leader` and all processes of its session."""
-    found = {leader}
-    for name in os.listdir("/proc"):  # noqa: PTH208 (as names, in one call; this runs while a GPU waits)
-        if name.isdigit():
-            with suppress(OSError):
-                if os.getsid(int(name)) == leader:
-                    found.add(int(name))
-    return found
 
 
 def _tail(path: Path) -> str:

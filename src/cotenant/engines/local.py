@@ -1,4 +1,4 @@
-"""Attempts as processes of this machine, each wrapped by a runner that outlives the daemon."""
+"""Attempts as processes of this machine, each supervised by a runner that outlives the daemon."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ from cotenant.core.events import AttemptExited, AttemptStarted
 from cotenant.core.job import AttemptExit, JobSpec, ProcessId
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
-from cotenant.engines import processes
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.forkserver import ReusableRunner, RunnerForkServer
-from cotenant.engines.runner_spec import GRACE_S, RUNNER_PATH, runner_spec
+from cotenant.engines.leftovers import kill_leftovers
+from cotenant.engines.runner_spec import GRACE_S, RUNNER_DIR, runner_spec
+from cotenant.osutil import procfs
 
 logger = logging.getLogger(__name__)
 
 EventListener = Callable[[AttemptStarted | AttemptExited], None]
 
 CAUSE = "local engine"
-RUNNER_REPLY_TIMEOUT_S = 30.0  # a runner that has not ended this long after the grace does not answer
-START_TIMEOUT_S = 30.0  # a runner gets from claim to start in milliseconds; one that takes longer hangs
-POLL_S = 1.0  # how often an adopted runner is looked at where the kernel has no pidfd
+RUNNER_REPLY_TIMEOUT_S = 30.0
+"""A runner that has not ended this long after the grace period hangs, and is killed."""
+START_TIMEOUT_S = 30.0
+"""A runner gets from its claim to the start of the job in milliseconds; one that takes this long hangs."""
+POLL_S = 1.0
+"""How often a recovered runner is checked where the kernel has no pidfds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,14 +43,14 @@ class _WatchedAttempt:
     """An attempt whose end is awaited.
 
     Attributes:
-        runner_pid: also the id of the session that the job's processes are born into.
-        runner: the runner that we gave it to; None where it is one that we found.
-        descriptor: the channel to a runner of ours, the pidfd of one that we found, or -1 without either.
-        start_reported: AttemptStarted has been given to the listener, or to the caller of `find`.
-        kill_at_s: monotonic time when a stop that was asked for is forced, or None.
+        runner_pid: also the id of the session that the job's processes start in.
+        runner: the runner that this engine assigned the attempt to; None for one recovered after a restart.
+        descriptor: the channel to our runner, the pidfd of a recovered one, or -1 without either.
+        start_reported: AttemptStarted has been given to the listener, or to the caller of `recover`.
+        kill_at_s: monotonic time when a requested stop is forced, or None.
     """
 
-    folder: AttemptDir
+    attempt_dir: AttemptDir
     runner_pid: int
     runner: ReusableRunner | None
     descriptor: int
@@ -56,7 +60,7 @@ class _WatchedAttempt:
 
 
 class LocalEngine:
-    """Runs attempts on this machine; everything about them is in `<state_dir>/attempts/<job>/<attempt>/`."""
+    """Runs attempts on this machine; all that it knows of them is in `<state_dir>/attempts/<job>/<attempt>/`."""
 
     name = "local"
 
@@ -67,19 +71,19 @@ class LocalEngine:
         self._on_event: EventListener | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._zygote = RunnerForkServer(RUNNER_PATH)
+        self._forkserver = RunnerForkServer(RUNNER_DIR)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = select.epoll()
         self._poller.register(self._wake_read, select.EPOLLIN)
         self._by_descriptor: dict[int, _WatchedAttempt] = {}
-        self._looked_at: dict[AttemptRef, _WatchedAttempt] = {}  # those of which no descriptor tells all
+        self._polled: dict[AttemptRef, _WatchedAttempt] = {}  # those with a deadline, or without a descriptor
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BackendError(f"cannot create `{self._root}`: {error.strerror}") from error
 
     def start(self, on_event: EventListener) -> None:
-        """Begin to watch."""
+        """Start the thread that watches attempts and calls `on_event`."""
         self._on_event = on_event
         self._thread = threading.Thread(target=self._watch, name="local-engine", daemon=True)
         self._thread.start()
@@ -88,96 +92,96 @@ class LocalEngine:
         """Start the runner of an attempt.
 
         Raises:
-            BackendError: no folder, no process, or not the right to become the submitter.
+            BackendError: the attempt_dir or the process cannot be created, or we may not become the submitter.
         """
-        folder = AttemptDir(self._root, AttemptRef(job_id=placement.job_id, attempt=attempt))
+        attempt_dir = AttemptDir(self._root, AttemptRef(job_id=placement.job_id, attempt=attempt))
         if spec.uid != os.geteuid() and os.geteuid() != 0:
             raise BackendError(
                 f"cannot run a job of user `{spec.user}` (uid {spec.uid}) as uid {os.geteuid()}",
                 hint="start the daemon as root to serve several users",
             )
         try:
-            folder.path.mkdir(mode=0o700, parents=True)
+            attempt_dir.path.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             return
         except OSError as error:
-            raise BackendError(f"cannot create `{folder.path}`: {error.strerror}") from error
+            raise BackendError(f"cannot create `{attempt_dir.path}`: {error.strerror}") from error
         try:
-            folder.write("spec.json", runner_spec(spec, folder, attempt, placement, env), durable=False)
+            attempt_dir.write("spec.json", runner_spec(spec, attempt_dir, attempt, placement, env), durable=False)
             with self._lock:
-                runner = self._zygote.start_runner(folder.path)
-                self._follow(
+                runner = self._forkserver.start_runner(attempt_dir.path)
+                self._add(
                     _WatchedAttempt(
-                        folder=folder,
+                        attempt_dir=attempt_dir,
                         runner_pid=runner.process.pid,
                         runner=runner,
                         descriptor=runner.channel.fileno(),
                     )
                 )
         except OSError as error:
-            shutil.rmtree(folder.path, ignore_errors=True)
+            shutil.rmtree(attempt_dir.path, ignore_errors=True)
             raise BackendError(f"cannot start a runner for job {placement.job_id}: {error.strerror}") from error
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
-        """Tell the runner to stop, and be ready to do it without the runner."""
-        folder = AttemptDir(self._root, ref)
-        if not folder.path.is_dir() or folder.read("result.json") is not None:
+        """Signal the runner to stop the job, and kill the runner if it does not."""
+        attempt_dir = AttemptDir(self._root, ref)
+        if not attempt_dir.path.is_dir() or attempt_dir.read("result.json") is not None:
             return
-        with contextlib.suppress(OSError):  # on a full disk the runner stops without knowing why
-            folder.write("stop.json", {"reason": reason, "grace_s": grace_s}, durable=False)
+        with contextlib.suppress(OSError):  # on a full disk the runner stops without a reason
+            attempt_dir.write("stop.json", {"reason": reason, "grace_s": grace_s}, durable=False)
         with self._lock:
             watched = self._watched.get(ref)
             if watched is not None:
                 due_s = time.monotonic() + grace_s + RUNNER_REPLY_TIMEOUT_S
                 watched.kill_at_s = due_s if watched.kill_at_s is None else min(due_s, watched.kill_at_s)
                 watched.stop_reason = watched.stop_reason or reason
-                self._looked_at[ref] = watched
+                self._polled[ref] = watched
                 # Under the lock: once it is no longer watched, its runner may be at another attempt.
                 self._signal(watched, signal.SIGTERM)
-            elif (runner := folder.runner()) is not None and runner.pid not in self._runner_pids():
-                processes.send_signal(runner, signal.SIGTERM)
+            elif (runner := attempt_dir.runner()) is not None and runner.pid not in self._runner_pids():
+                procfs.send_signal(runner, signal.SIGTERM)
         self._wake()
 
-    def find(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
+    def recover(self, refs: Iterable[AttemptRef]) -> tuple[RecoveredAttempt, ...]:
         """What became of attempts of an earlier daemon; those that still run are watched from now on."""
-        return tuple(self._find(AttemptDir(self._root, ref)) for ref in refs)
+        return tuple(self._recover(AttemptDir(self._root, ref)) for ref in refs)
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
-        """By the session of the process or of an ancestor: orphans of a job are children of its runner."""
+        """By the session of the process or of an ancestor: orphans of a job become children of its runner."""
         with self._lock:
-            runners = {each.runner_pid: each.folder.ref for each in self._watched.values()}
+            runners = {watched.runner_pid: watched.attempt_dir.ref for watched in self._watched.values()}
         wanted = set(pids)
         found: dict[int, AttemptRef | None] = {}
         for pid in wanted:
             line: list[int] = []
             owner: AttemptRef | None = None
-            for each in processes.ancestors(pid):
-                if each.pid in found:
-                    owner = found[each.pid]
+            for stat in procfs.ancestors(pid):
+                if stat.pid in found:
+                    owner = found[stat.pid]
                     break
-                line.append(each.pid)
-                if each.session in runners:
-                    owner = runners[each.session]
+                line.append(stat.pid)
+                if stat.session in runners:
+                    owner = runners[stat.session]
                     break
             found.update(dict.fromkeys(line, owner))
         return {pid: ref for pid, ref in found.items() if ref is not None and pid in wanted}
 
-    def log_paths(self, ref: AttemptRef) -> tuple[Path, Path]:
-        """Where the attempt's output and errors go."""
-        folder = AttemptDir(self._root, ref)
-        spec = folder.read("spec.json") or {}
-        return Path(spec.get("stdout", folder.stdout_path)), Path(spec.get("stderr", folder.stderr_path))
+    def log_paths(self, ref: AttemptRef) -> tuple[str, str]:
+        """Files with the attempt's standard output and error."""
+        attempt_dir = AttemptDir(self._root, ref)
+        spec = attempt_dir.read("spec.json") or {}
+        return str(spec.get("stdout", attempt_dir.stdout_path)), str(spec.get("stderr", attempt_dir.stderr_path))
 
     def close(self) -> None:
-        """Stop watching; runners go on by themselves."""
+        """Stop watching; runners and their jobs go on."""
         self._closing = True
         self._wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._zygote.close()
+        self._forkserver.close()
         with self._lock:
-            for each in self._watched.values():
-                self._let_go(each)
+            for watched in self._watched.values():
+                self._unwatch(watched)
             self._watched.clear()
         self._poller.close()
         for descriptor in (self._wake_read, self._wake_write):
@@ -185,39 +189,41 @@ class LocalEngine:
         self._wake_write = -1
 
     def _runner_pids(self) -> set[int]:
-        """Runners that are at an attempt. To be called under the lock."""
-        return {each.runner_pid for each in self._watched.values()}
+        """Runners that run an attempt. Call with the lock held."""
+        return {watched.runner_pid for watched in self._watched.values()}
 
-    # -- finding
+    # -- recovery
 
-    def _find(self, folder: AttemptDir) -> RecoveredAttempt:
+    def _recover(self, attempt_dir: AttemptDir) -> RecoveredAttempt:
         with self._lock:
-            known = folder.ref in self._watched
-        watched = known or (folder.exited(CAUSE) is None and self._settle(folder))
-        # The exit of a watched attempt is told to the listener, and only there.
+            known = attempt_dir.ref in self._watched
+        watched = known or (attempt_dir.exited(CAUSE) is None and self._resolve(attempt_dir))
+        # The exit of a watched attempt is reported to the listener only.
         return RecoveredAttempt(
-            ref=folder.ref, started=folder.started(CAUSE), exited=None if watched else folder.exited(CAUSE)
+            ref=attempt_dir.ref,
+            started=attempt_dir.started(CAUSE),
+            exited=None if watched else attempt_dir.exited(CAUSE),
         )
 
-    def _settle(self, folder: AttemptDir) -> bool:
-        """Bring an attempt that nobody watches into one of three states: never starts, ended, or watched (True)."""
+    def _resolve(self, attempt_dir: AttemptDir) -> bool:
+        """Bring an unwatched attempt into one of three states: never starts, ended, or watched (True)."""
         try:
-            voided = folder.tombstone()
+            buried = attempt_dir.tombstone()
         except OSError as error:
-            raise BackendError(f"cannot read or write `{folder.path}`: {error.strerror}") from error
-        runner = folder.runner()
-        if voided or runner is None:
+            raise BackendError(f"cannot read or write `{attempt_dir.path}`: {error.strerror}") from error
+        runner = attempt_dir.runner()
+        if buried or runner is None:
             return False
-        if not _await_start(folder, runner):
-            self._kill_remains(folder)
-            if folder.read("started.json") is not None:
-                self._end_without_runner(folder, "")
+        if not _await_start(attempt_dir, runner):
+            self._kill_leftovers(attempt_dir)
+            if attempt_dir.read("started.json") is not None:
+                self._end_without_runner(attempt_dir, "")
             return False
-        descriptor = processes.open_pidfd(runner)
+        descriptor = procfs.open_pidfd(runner)
         with self._lock:
-            self._follow(
+            self._add(
                 _WatchedAttempt(
-                    folder=folder,
+                    attempt_dir=attempt_dir,
                     runner_pid=runner.pid,
                     runner=None,
                     descriptor=-1 if descriptor is None else descriptor,
@@ -227,40 +233,42 @@ class LocalEngine:
         self._wake()
         return True
 
-    def _kill_remains(self, folder: AttemptDir) -> int:
-        return processes.kill_leftovers(folder.recorded_processes(), folder.env_tag(), timeout_s=GRACE_S)
+    def _kill_leftovers(self, attempt_dir: AttemptDir) -> int:
+        return kill_leftovers(attempt_dir.recorded_processes(), attempt_dir.env_tag(), timeout_s=GRACE_S)
 
-    def _end_without_runner(self, folder: AttemptDir, stop_reason: str) -> AttemptExited:
-        """What is told of an attempt whose runner is gone, after making sure that nothing of it is left."""
-        told = folder.exited(CAUSE)
-        if told is not None:
-            return told
-        left = self._kill_remains(folder)
-        told = folder.exited(CAUSE)  # the runner's last act may have come in between
-        if told is not None:
-            return told
-        ended = _exit_without_runner(stop_reason, started=folder.read("started.json") is not None, left=left)
+    def _end_without_runner(self, attempt_dir: AttemptDir, stop_reason: str) -> AttemptExited:
+        """The exit of an attempt whose runner is gone, after killing what is left of it."""
+        exited = attempt_dir.exited(CAUSE)
+        if exited is not None:
+            return exited
+        left = self._kill_leftovers(attempt_dir)
+        exited = attempt_dir.exited(CAUSE)  # the runner may have written it as its last act
+        if exited is not None:
+            return exited
+        attempt_exit = _exit_without_runner(
+            stop_reason, started=attempt_dir.read("started.json") is not None, left=left
+        )
         at_s = time.time()
         try:
-            folder.write_result(ended, at_s)
+            attempt_dir.write_result(attempt_exit, at_s)
         except OSError as error:
-            logger.warning("cannot write the result of %s: %s", folder.ref, error)
-        return folder.exit_event(ended, at_s, CAUSE)
+            logger.warning("cannot write the result of %s: %s", attempt_dir.ref, error)
+        return attempt_dir.exit_event(attempt_exit, at_s, CAUSE)
 
     # -- watching
 
-    def _follow(self, watched: _WatchedAttempt) -> None:
-        """Watch it from now on. To be called under the lock."""
-        self._watched[watched.folder.ref] = watched
+    def _add(self, watched: _WatchedAttempt) -> None:
+        """Watch it from now on. Call with the lock held."""
+        self._watched[watched.attempt_dir.ref] = watched
         if watched.descriptor < 0:
-            self._looked_at[watched.folder.ref] = watched
+            self._polled[watched.attempt_dir.ref] = watched
             return
         self._by_descriptor[watched.descriptor] = watched
         self._poller.register(watched.descriptor, select.EPOLLIN)
 
-    def _let_go(self, watched: _WatchedAttempt, *, reusable: bool = False) -> None:
-        """Watch it no longer. To be called under the lock."""
-        self._looked_at.pop(watched.folder.ref, None)
+    def _unwatch(self, watched: _WatchedAttempt, *, reusable: bool = False) -> None:
+        """Watch it no longer. Call with the lock held."""
+        self._polled.pop(watched.attempt_dir.ref, None)
         if watched.descriptor < 0:
             return
         del self._by_descriptor[watched.descriptor]
@@ -268,7 +276,7 @@ class LocalEngine:
         if watched.runner is None:
             os.close(watched.descriptor)
         elif reusable:
-            self._zygote.release(watched.runner)
+            self._forkserver.release(watched.runner)
         else:
             watched.runner.channel.close()
 
@@ -278,70 +286,70 @@ class LocalEngine:
                 if descriptor == self._wake_read:
                     os.read(self._wake_read, 4096)
                 elif (watched := self._by_descriptor.get(descriptor)) is not None:
-                    self._heard(watched)
-            if self._looked_at:
+                    self._on_ready(watched)
+            if self._polled:
                 with self._lock:
-                    looked_at = list(self._looked_at.values())
-                for each in looked_at:
-                    self._check(each)
+                    polled = list(self._polled.values())
+                for watched in polled:
+                    self._check(watched)
 
     def _timeout_s(self) -> float | None:
-        """Until the next forced stop or, for runners without a descriptor or without work, the next look."""
+        """Seconds until the next forced stop, check of a runner without a descriptor, or end of idle runners."""
         with self._lock:
-            waits_s = (_next_poll_s(self._looked_at.values()), self._zygote.trim_idle())
-        return min((each for each in waits_s if each is not None), default=None)
+            waits_s = (_next_poll_s(self._polled.values()), self._forkserver.trim_idle())
+        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    def _heard(self, watched: _WatchedAttempt) -> None:
-        """Our runner spoke or is gone, or an adopted one ended."""
+    def _on_ready(self, watched: _WatchedAttempt) -> None:
+        """Our runner sent a message or ended, or a recovered one ended."""
         if watched.runner is None:
-            self._ended(watched)
+            self._on_end(watched)
             return
         try:
-            told = watched.runner.receive()
+            message = watched.runner.receive()
         except BlockingIOError:
             return
-        if told == b"started\n":
-            self._tell_start(watched)
+        if message == b"started\n":
+            self._report_start(watched)
         else:
-            self._ended(watched, reusable=told == b"ended")
+            self._on_end(watched, reusable=message == b"ended")
 
     def _check(self, watched: _WatchedAttempt) -> None:
-        """What no descriptor tells: a runner that does not answer, and runners without a pidfd."""
+        """Kill a runner that does not stop in time; notice the end of one that has no descriptor."""
         if watched.kill_at_s is not None and time.monotonic() >= watched.kill_at_s:
             watched.kill_at_s = None
             self._signal(watched, signal.SIGKILL)
         elif watched.descriptor < 0:
-            runner = watched.folder.runner()
-            if runner is None or not processes.is_alive(runner):
-                self._ended(watched)
+            runner = watched.attempt_dir.runner()
+            if runner is None or not procfs.is_alive(runner):
+                self._on_end(watched)
 
     def _signal(self, watched: _WatchedAttempt, number: signal.Signals) -> None:
-        """Signal the runner of a watched attempt; whether it has claimed it yet is no matter."""
-        runner = watched.folder.runner() if watched.runner is None else watched.runner.process
+        """Signal the runner of a watched attempt, whether it has claimed it yet or not."""
+        runner = watched.attempt_dir.runner() if watched.runner is None else watched.runner.process
         if runner is not None:
-            processes.send_signal(runner, number)
+            procfs.send_signal(runner, number)
 
-    def _tell_start(self, watched: _WatchedAttempt) -> None:
-        started = None if watched.start_reported else watched.folder.started(CAUSE)
+    def _report_start(self, watched: _WatchedAttempt) -> None:
+        started = None if watched.start_reported else watched.attempt_dir.started(CAUSE)
         if started is not None:
             watched.start_reported = True
             self._emit(started)
 
-    def _ended(self, watched: _WatchedAttempt, *, reusable: bool = False) -> None:
-        folder = watched.folder
+    def _on_end(self, watched: _WatchedAttempt, *, reusable: bool = False) -> None:
+        attempt_dir = watched.attempt_dir
         with self._lock:
-            if self._watched.pop(folder.ref, None) is None:
+            if self._watched.pop(attempt_dir.ref, None) is None:
                 return
-            self._let_go(watched, reusable=reusable)
-        self._tell_start(watched)
-        self._emit(self._end_without_runner(folder, watched.stop_reason))
+            self._unwatch(watched, reusable=reusable)
+        self._report_start(watched)
+        self._emit(self._end_without_runner(attempt_dir, watched.stop_reason))
 
     def _emit(self, event: AttemptStarted | AttemptExited) -> None:
         if self._on_event is None:
             return
         try:
             self._on_event(event)
-        except Exception:  # a listener's bug must not end the watch over all other attempts
+        except Exception:  # a bug of the listener must not end the watch over all attempts
             logger.exception("listener failed on %s", type(event).__name__)
 
     def _wake(self) -> None:
@@ -361,21 +369,21 @@ def _exit_without_runner(stop_reason: str, *, started: bool, left: int) -> Attem
     return AttemptExit(exit_code=None, signal=None, reason="lost", detail=detail + remains)
 
 
-def _await_start(folder: AttemptDir, runner: ProcessId) -> bool:
-    """Whether the runner lives and has started its job; it is between the two for milliseconds only."""
-    give_up_s = time.monotonic() + START_TIMEOUT_S
-    while processes.is_alive(runner):
-        if folder.read("started.json") is not None:
+def _await_start(attempt_dir: AttemptDir, runner: ProcessId) -> bool:
+    """Wait until the runner has started its job, which takes milliseconds after its claim; False if it ends instead."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while procfs.is_alive(runner):
+        if attempt_dir.read("started.json") is not None:
             return True
-        if time.monotonic() > give_up_s:
-            processes.send_signal(runner, signal.SIGKILL)
+        if time.monotonic() > deadline_s:
+            procfs.send_signal(runner, signal.SIGKILL)
             return False
         time.sleep(0.002)
     return False
 
 
-def _next_poll_s(looked_at: Iterable[_WatchedAttempt]) -> float | None:
+def _next_poll_s(polled: Iterable[_WatchedAttempt]) -> float | None:
     now_s = time.monotonic()
-    waits_s = [each.kill_at_s - now_s for each in looked_at if each.kill_at_s is not None]
-    waits_s += [POLL_S for each in looked_at if each.descriptor < 0]
+    waits_s = [watched.kill_at_s - now_s for watched in polled if watched.kill_at_s is not None]
+    waits_s += [POLL_S for watched in polled if watched.descriptor < 0]
     return max(0.0, min(waits_s)) + 0.001 if waits_s else None

@@ -1,4 +1,4 @@
-"""What a runner is told."""
+"""What the engine tells a runner: the content of `spec.json`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from cotenant.core.placement import Placement
 from cotenant.core.units import MiB
 from cotenant.engines.attempt_dir import AttemptDir
 
-RUNNER_PATH = Path(__file__).parent.parent / "runner"  # started, never imported
+RUNNER_DIR = Path(__file__).parent.parent / "runner"
+"""The runner's folder, which is a program: it is started, never imported."""
 PROGRESS_ENV = "COTENANT_PROGRESS"
-GRACE_S = 10.0  # between SIGTERM and SIGKILL where nobody says otherwise, e.g. at a time limit
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL where nobody gives another time, e.g. at a time limit."""
 
 
 def runner_spec(
-    spec: JobSpec, folder: AttemptDir, attempt: int, placement: Placement, env: Mapping[str, str]
+    spec: JobSpec, attempt_dir: AttemptDir, attempt: int, placement: Placement, env: Mapping[str, str]
 ) -> dict[str, object]:
-    """The runner's `spec.json`. In the job's environment ours stands over the submitter's, and `env` over ours."""
-    gpus = {
+    """The runner's `spec.json`. Our variables override the submitter's environment, and `env` overrides ours."""
+    ours = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(placement.gpu_uuids),
         "COTENANT_JOB_ID": str(placement.job_id),
@@ -28,27 +30,28 @@ def runner_spec(
         "COTENANT_GPU_MEM_MIB": str(placement.promised_bytes // MiB),
     }
     if spec.array is not None:
-        gpus["COTENANT_ARRAY_JOB_ID"] = str(spec.array.array_id)
-        gpus["COTENANT_ARRAY_TASK_ID"] = str(spec.array.index)
+        ours["COTENANT_ARRAY_JOB_ID"] = str(spec.array.array_id)
+        ours["COTENANT_ARRAY_TASK_ID"] = str(spec.array.index)
     progress: dict[str, str | None] = {}
     if spec.progress is not None:
-        # Its output is watched, and only that: two who count would not count the same.
+        # The runner counts steps in the job's output, so the job itself gets no progress file: only one may write it.
         progress = {"progress": spec.progress, "progress_file": env.get(PROGRESS_ENV)}
         env = {name: value for name, value in env.items() if name != PROGRESS_ENV}
-        gpus.setdefault("PYTHONUNBUFFERED", spec.env.get("PYTHONUNBUFFERED", "1"))  # what is printed must be there
+        ours["PYTHONUNBUFFERED"] = spec.env.get("PYTHONUNBUFFERED", "1")  # else lines come kilobytes late
+    is_ours = spec.uid == os.geteuid()
     return {
         "job_id": placement.job_id,
         "attempt": attempt,
         "argv": list(spec.command),
         "cwd": spec.workdir,
-        "env": {**spec.env, **gpus, **env, **folder.env_tag()},
-        "stdout": spec.stdout_path or str(folder.stdout_path),
-        "stderr": spec.stderr_path or str(folder.stderr_path),
+        "env": {**spec.env, **ours, **env, **attempt_dir.env_tag()},
+        "stdout": spec.stdout_path or str(attempt_dir.stdout_path),
+        "stderr": spec.stderr_path or str(attempt_dir.stderr_path),
         "time_limit_s": spec.time_limit_s,
         **progress,
         "grace_s": GRACE_S,
-        "uid": None if spec.uid == os.geteuid() else spec.uid,
+        "uid": None if is_ours else spec.uid,
         "user": spec.user,
         "umask": spec.umask,
-        "limits": None if spec.uid == os.geteuid() else spec.limits,
+        "limits": None if is_ours else spec.limits,
     }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from cotenant.core.job import ProcessId
 
+PROC = "/proc"
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 
 
@@ -35,8 +36,8 @@ class ProcessStat(NamedTuple):
     Attributes:
         state: one letter; `Z` is a zombie.
         start_ticks: clock ticks from boot to its start.
-        is_execing: it has no address range for arguments. So looks a process inside execve(2), between the old program
-            and the new, one that is about to end, and one of which we may not read more.
+        is_execing: the kernel shows no environment (`env_end` is 0): the process is inside execve(2), between the old
+            program and the new, or about to end, or we may not look at it (ptrace(2), "access mode checking").
     """
 
     pid: int
@@ -57,7 +58,7 @@ def boot_id() -> str:
 def read_stat(pid: int) -> ProcessStat | None:
     """The process, zombies included; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:
             text = file.read()
     except OSError:
         return None
@@ -94,7 +95,7 @@ def is_alive(process: Identity) -> bool:
 
 def all_stats() -> list[ProcessStat]:
     """Every process of the machine."""
-    found = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = (read_stat(int(name)) for name in os.listdir(PROC) if name.isdigit())
     return [stat for stat in found if stat is not None]
 
 
@@ -113,7 +114,7 @@ def ancestors(pid: int) -> Iterator[ProcessStat]:
 def session_pids(leader: int) -> set[int]:
     """`leader` and all processes of its session."""
     found = {leader}
-    for name in os.listdir("/proc"):
+    for name in os.listdir(PROC):
         if name.isdigit():
             with contextlib.suppress(OSError):
                 if os.getsid(int(name)) == leader:

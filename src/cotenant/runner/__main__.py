@@ -1,4 +1,4 @@
-"""Entry point: `python -I -S <folder of this file> <attempt folder> [notify fd]`, or `... --zygote FD`."""
+"""Entry point: `python -I -S <folder of this file> <attempt folder> [notify fd]`, or `... --forkserver FD`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if not __package__:
     del sys.path[0]
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
 
-if sys.argv[1:2] == ["--zygote"]:
+if sys.argv[1:2] == ["--forkserver"]:
     from cotenant.runner.forkserver import serve
 
     sys.exit(serve(int(sys.argv[2])))

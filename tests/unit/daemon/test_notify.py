@@ -18,7 +18,7 @@ from cotenant.core.job import Done
 from cotenant.daemon import notifier as notifier_module
 from cotenant.daemon.api.views import end_message
 from cotenant.daemon.notifier import Notifier, is_url
-from cotenant.engines.processes import read_stat
+from cotenant.osutil.procfs import read_stat
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 MESSAGE = end_message(a_job(7, name="n", user=ME)) | {"state": "FAILED", "reason": "exit code 3", "exit_code": 3}

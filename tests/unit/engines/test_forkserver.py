@@ -1,4 +1,4 @@
-"""The process that forks runners, and runners that are used again: replaced when they die, and outliving the daemon."""
+"""The fork server and its reusable runners: replaced when they die, and outliving the daemon."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import threading
 
 import pytest
 
-from cotenant.engines import forkserver, processes
+from cotenant.engines import forkserver
 from cotenant.engines.forkserver import MAX_IDLE, RunnerForkServer
-from cotenant.engines.runner_spec import RUNNER_PATH
+from cotenant.engines.runner_spec import RUNNER_DIR
+from cotenant.osutil import procfs
 
 TIMEOUT_S = 60
 
 
 class Bench:
-    """Attempts in a folder, started by one zygote."""
+    """Attempts in a folder, started by one fork server."""
 
     def __init__(self, folder):
         self.folder = folder
-        self.zygote = RunnerForkServer(RUNNER_PATH)
+        self.forkserver = RunnerForkServer(RUNNER_DIR)
         os.mkfifo(folder / "gate")
 
     def start(self, name, *argv):
@@ -33,7 +34,7 @@ class Bench:
         logs = {"stdout": str(folder / "stdout.log"), "stderr": str(folder / "stderr.log")}
         spec = {"argv": argv, "cwd": "/", "env": {"PATH": os.environ["PATH"]}, **logs, "grace_s": 1.0}
         (folder / "spec.json").write_text(json.dumps(spec))
-        return self.zygote.start_runner(folder)
+        return self.forkserver.start_runner(folder)
 
     def start_gated(self, name):
         """The runner of an attempt that exits with 7 once the gate opens."""
@@ -49,12 +50,12 @@ class Bench:
         return runner.receive()
 
     def result(self, name, runner):
-        """How it ended, once it is told."""
+        """How it ended, once the runner has reported it."""
         assert self.receive(runner) == b"started\n", (self.folder / name / "runner.log").read_text()
         assert self.receive(runner) == b"ended"
-        return self.kept(name)
+        return self.saved_result(name)
 
-    def kept(self, name):
+    def saved_result(self, name):
         return json.loads((self.folder / name / "result.json").read_text())
 
     def claimed_by(self, name):
@@ -65,12 +66,12 @@ class Bench:
 def bench(tmp_path):
     bench = Bench(tmp_path)
     yield bench
-    bench.zygote.close()
+    bench.forkserver.close()
 
 
 def gone(runner):
     """Whether the process ends."""
-    descriptor = processes.open_pidfd(runner.process)
+    descriptor = procfs.open_pidfd(runner.process)
     if descriptor is None:
         return True
     found = select.select([descriptor], [], [], TIMEOUT_S)[0]
@@ -78,133 +79,133 @@ def gone(runner):
     return bool(found)
 
 
-def test_runners_are_who_it_says_and_lead_a_session_of_their_own(bench):
+def test_the_reply_identifies_the_runner_which_leads_its_own_session(bench):
     runner = bench.start_gated("a")
-    assert processes.identity(runner.process.pid) == runner.process
-    assert processes.read_stat(runner.process.pid).session == runner.process.pid
+    assert procfs.identity(runner.process.pid) == runner.process
+    assert procfs.read_stat(runner.process.pid).session == runner.process.pid
     assert bench.claimed_by("a") == runner.process.pid
     bench.open_gate()
     assert bench.receive(runner) == b"ended"
-    assert bench.kept("a")["exit_code"] == 7
+    assert bench.saved_result("a")["exit_code"] == 7
 
 
-def test_many_at_once(bench):
+def test_twenty_runners_at_once(bench):
     started = [bench.start(f"{i}", "sh", "-c", f"exit {i}") for i in range(20)]
     assert len({runner.process.pid for runner in started}) == 20
     assert [bench.result(f"{i}", runner)["exit_code"] for i, runner in enumerate(started)] == list(range(20))
 
 
-def test_asked_from_many_threads(bench):
+def test_runners_can_be_started_from_many_threads(bench):
     found = {}
 
-    def ask(i):
+    def start(i):
         found[i] = bench.start(f"{i}", "true")
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    threads = [threading.Thread(target=start, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert {bench.result(f"{i}", runner)["exit_code"] for i, runner in found.items()} == {0}
 
 
-def test_a_runner_that_is_given_back_runs_the_next_attempt(bench):
+def test_a_released_runner_runs_the_next_attempt(bench):
     runner = bench.start("a", "sh", "-c", "exit 3")
     assert bench.result("a", runner)["exit_code"] == 3
-    bench.zygote.release(runner)
+    bench.forkserver.release(runner)
     assert bench.start("b", "sh", "-c", "exit 4") is runner
-    told = bench.result("b", runner)
-    assert (told["exit_code"], bench.claimed_by("b")) == (4, runner.process.pid)
+    result = bench.result("b", runner)
+    assert (result["exit_code"], bench.claimed_by("b")) == (4, runner.process.pid)
 
 
-def test_accounts_are_of_one_attempt(bench):
+def test_resource_usage_is_counted_per_attempt(bench):
     burn = "import time\nblock = b'x' * 2**28\nwhile time.process_time() < 0.5: pass"
     runner = bench.start("a", sys.executable, "-c", burn)
     first = bench.result("a", runner)
-    bench.zygote.release(runner)
+    bench.forkserver.release(runner)
     second = bench.result("b", bench.start("b", "true"))
     assert first["user_s"] + first["system_s"] >= 0.5 > second["user_s"] + second["system_s"]
     assert first["max_rss_bytes"] > 2**28 > second["max_rss_bytes"]
 
 
-def test_a_stop_that_came_late_is_not_for_the_next_attempt(bench):
+def test_a_late_stop_does_not_reach_the_next_attempt(bench):
     runner = bench.start("a", "true")
     bench.result("a", runner)
-    processes.send_signal(runner.process, signal.SIGTERM)
-    bench.zygote.release(runner)
+    procfs.send_signal(runner.process, signal.SIGTERM)
+    bench.forkserver.release(runner)
     assert bench.start_gated("b") is runner
     bench.open_gate()
     assert bench.receive(runner) == b"ended"
-    assert bench.kept("b")["reason"] == "exited"
+    assert bench.saved_result("b")["reason"] == "exited"
 
 
 def test_an_idle_runner_that_died_is_replaced(bench):
     runner = bench.start("a", "true")
     bench.result("a", runner)
-    processes.send_signal(runner.process, signal.SIGKILL)
+    procfs.send_signal(runner.process, signal.SIGKILL)
     assert gone(runner)
-    bench.zygote.release(runner)
+    bench.forkserver.release(runner)
     other = bench.start("b", "true")
     assert other is not runner
     assert bench.result("b", other)["exit_code"] == 0
 
 
-def test_no_more_idle_runners_than_wanted(bench):
+def test_no_more_idle_runners_are_kept_than_max_idle(bench):
     started = [bench.start(f"{i}", "true") for i in range(MAX_IDLE + 1)]
     for i, runner in enumerate(started):
         bench.result(f"{i}", runner)
-        bench.zygote.release(runner)
+        bench.forkserver.release(runner)
     assert gone(started[-1])
-    assert processes.is_alive(started[0].process)
+    assert procfs.is_alive(started[0].process)
 
 
-def test_runners_that_nobody_needs_are_let_go_all_but_one(bench, monkeypatch):
+def test_all_idle_runners_but_one_are_ended_after_a_while(bench, monkeypatch):
     started = [bench.start(f"{i}", "true") for i in range(3)]
     for i, runner in enumerate(started):
         bench.result(f"{i}", runner)
-        bench.zygote.release(runner)
-    assert 0 < bench.zygote.trim_idle() <= forkserver.IDLE_TIMEOUT_S
+        bench.forkserver.release(runner)
+    assert 0 < bench.forkserver.trim_idle() <= forkserver.IDLE_TIMEOUT_S
     monkeypatch.setattr(forkserver, "IDLE_TIMEOUT_S", 0.0)
-    assert bench.zygote.trim_idle() is None
-    assert [gone(each) for each in started[:2]] == [True, True]
+    assert bench.forkserver.trim_idle() is None
+    assert [gone(runner) for runner in started[:2]] == [True, True]
     assert bench.start("next", "true") is started[2]
-    assert bench.zygote.trim_idle() is None
+    assert bench.forkserver.trim_idle() is None
 
 
 def test_a_job_does_not_inherit_the_channel(bench):
     """It would keep the engine from seeing that its runner was killed."""
     runner = bench.start_gated("a")
-    processes.send_signal(runner.process, signal.SIGKILL)
+    procfs.send_signal(runner.process, signal.SIGKILL)
     assert bench.receive(runner) == b""
     bench.open_gate()
 
 
-def test_one_that_died_is_replaced_and_its_runners_go_on(bench):
+def test_a_fork_server_that_died_is_replaced_and_its_runners_go_on(bench):
     runner = bench.start_gated("a")
-    bench.zygote._process.kill()
-    bench.zygote._process.wait()
+    bench.forkserver._process.kill()
+    bench.forkserver._process.wait()
     assert bench.result("b", bench.start("b", "true"))["exit_code"] == 0
     bench.open_gate()
     assert bench.receive(runner) == b"ended"
-    assert bench.kept("a")["exit_code"] == 7
+    assert bench.saved_result("a")["exit_code"] == 7
 
 
-def test_it_ends_with_the_daemon_and_leaves_the_runners_that_are_at_work(bench):
+def test_close_ends_the_fork_server_and_idle_runners_but_no_running_attempt(bench):
     runner = bench.start_gated("a")
     idle = bench.start("b", "true")
     bench.result("b", idle)
-    bench.zygote.release(idle)
-    process = bench.zygote._process
-    bench.zygote.close()
+    bench.forkserver.release(idle)
+    process = bench.forkserver._process
+    bench.forkserver.close()
     assert process.returncode == 0
     assert gone(idle)
     runner.channel.close()  # as the kernel does when the daemon ends
     bench.open_gate()
     assert gone(runner)
-    assert bench.kept("a")["exit_code"] == 7
+    assert bench.saved_result("a")["exit_code"] == 7
 
 
-def test_one_that_cannot_be_started_is_an_error(bench, monkeypatch):
+def test_an_interpreter_that_cannot_be_started_is_an_error(bench, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(OSError, match="No such file"):
         bench.start("a", "true")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import CotenantError
-from cotenant.engines.held_process import HOLD_FD, HeldProcess, session_pids
+from cotenant.engines.held_process import HOLD_FD, HeldProcess
 
 ANSWER = f"""
 import os, pathlib, sys
@@ -93,7 +93,3 @@ def test_an_old_answer_does_not_count(tmp_path):
 def test_an_interpreter_that_is_not_there(tmp_path):
     with pytest.raises(CotenantError, match="cannot start `/no/python`"):
         HeldProcess(["/no/python"], workdir=str(tmp_path), env={}, log=tmp_path / "log", answer=tmp_path / "answer")
-
-
-def test_the_session_of_a_process_is_itself_and_no_stranger():
-    assert session_pids(10**9) == {10**9}

@@ -1,0 +1,71 @@
+"""Ends what is left of an attempt after its runner has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Mapping
+
+from cotenant.core.job import ProcessId
+from cotenant.osutil import procfs
+from cotenant.osutil.procfs import ProcessStat
+
+EXEC_TIMEOUT_S = 1.0
+"""A process is inside execve(2) for microseconds, longer only where it waits for a processor."""
+POLL_S = 0.02
+
+
+def has_env_tag(pid: int, env_tag: Mapping[str, str]) -> bool | None:
+    """Whether the process was started with all variables of `env_tag`; False where we may not look.
+
+    None where nobody can know yet: inside execve(2) the old environment is gone and the new one not there.
+    """
+    try:
+        environment = _environment(pid)
+        if not environment:
+            stat = procfs.read_stat(pid)
+            if stat is not None and stat.is_execing:
+                return None
+            environment = _environment(pid)  # the new program may have started between the two reads
+    except OSError:
+        return False
+    entries = environment.split(b"\0")
+    return all(f"{key}={value}".encode() in entries for key, value in env_tag.items())
+
+
+def kill_leftovers(known: Collection[ProcessId], env_tag: Mapping[str, str], *, timeout_s: float) -> int:
+    """SIGKILL all processes of an attempt; returns how many were still alive after `timeout_s`.
+
+    These are the `known` processes, all that have `env_tag` in their environment, and all that share a session with one
+    of them. A session id alone proves nothing: the kernel gives it to strangers once its last member has ended.
+    """
+    began_s = time.monotonic()
+    while True:
+        stats = [stat for stat in procfs.all_stats() if stat.state != "Z" and stat.pid != os.getpid()]
+        tagged = {stat.pid: has_env_tag(stat.pid, env_tag) for stat in stats}
+        ours = {stat.pid for stat in stats if tagged[stat.pid] or _is_one_of(stat, known)}
+        sessions = {stat.session for stat in stats if stat.pid in ours}
+        doomed = ours | {stat.pid for stat in stats if stat.session in sessions}
+        elapsed_s = time.monotonic() - began_s
+        is_unclear = None in tagged.values() and elapsed_s < EXEC_TIMEOUT_S
+        if elapsed_s > timeout_s or not (doomed or is_unclear):
+            return len(doomed)
+        for pid in doomed:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
+def _environment(pid: int) -> bytes:
+    with open(f"{procfs.PROC}/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123
+        return file.readall()
+
+
+def _is_one_of(stat: ProcessStat, known: Collection[ProcessId]) -> bool:
+    boot_id = procfs.boot_id()
+    return any(
+        (process.pid, process.start_ticks, process.boot_id) == (stat.pid, stat.start_ticks, boot_id)
+        for process in known
+    )
