@@ -1,4 +1,4 @@
-"""What the bound of networks with guessed workspaces costs by other ways to count its errors (decision 0024).
+"""What the bound of networks with guessed workspaces costs by other ways to count its errors (decision 0011).
 
 A way is a scale, and whether its quantile comes on top of the interval or stands beside it. What is told of each comes
 from rows that took no part in its quantile; in the last row of the table the way itself was chosen without them, too.

@@ -7,13 +7,13 @@ of workloads are split in two halves by a seed; jobs are drawn from one half, an
 the activity of unknown work by is fitted to the other half alone, and used in that section in place of what ships.
 `2080 Ti`: bootstraps of the trace of AEGIS on 4 x RTX 2080 Ti, whose pairs gain less. `chosen on`: resamples of four
 traces with seeds of their own; defaults of ours were chosen there (decision 0048), the latest on other resamples of all
-sections (decision 0051). Policies know the memory as told by the estimator named, start with no history, and are asked
+sections (decision 0048). Policies know the memory as told by the estimator named, start with no history, and are asked
 for a slowdown bound of 1.5 unless another bound is named. Our estimator (`cotenant`) tells the bound of the traced
 memory, and the SM activity of CNNs as `hybrid` tells it. Where it was given no script of a job, the job counts as
 unknown and runs alone; which these are is said above the table. "Best known" is a search that knows everything, on each
 tenth bootstrap. "No schedule beats" is of a program over all sets of at most four jobs that fit a GPU, which may cut
 jobs at will, on each tenth bootstrap. `as the goal was set`: t1 in the world of the prototype that the goals come from
-(decision 0049), where pairs that nobody measured cost 1.94 x SMACT^4.44 and costs add up without a ceiling.
+(decision 0048), where pairs that nobody measured cost 1.94 x SMACT^4.44 and costs add up without a ceiling.
 """
 
 from __future__ import annotations
