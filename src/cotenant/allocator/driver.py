@@ -12,7 +12,7 @@ class MemoryDriver:
     """Gives memory up to a capacity.
 
     Addresses only grow or, `descending`, only shrink: which one a real driver takes is not told anywhere. Shrinking
-    agrees with more of the published runs in which it matters (decision 0010), so replays ask for that.
+    agrees with more of the published runs in which it matters (decision 0008), so replays ask for that.
 
     Attributes:
         capacity_bytes: what one process can get; None: as much as it asks for.

@@ -34,7 +34,7 @@ FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
 
 _GUESSED_BYTES = 2048 * MiB
 _SPLIT_WEIGHT = 8
-"""What a guessed job's scale has beside the reserved bytes (decision 0024)."""
+"""What a guessed job's scale has beside the reserved bytes (decision 0011)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ of 16 bytes on the way. The gradient of the weights is summed in parts, one for 
 otherwise leave multiprocessors idle.
 
 What is said of float32 on compute capability 8.0 was then corrected by 1,029 networks of 3x3 convolutions, measured on
-an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decisions 0010 and 0023), and of 8.6 and 8.9 by 35 runs
-of eight networks on two cards (decision 0012). What the cuDNN of the job's own environment says goes before all of
+an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decisions 0008 and 0023), and of 8.6 and 8.9 by 35 runs
+of eight networks on two cards (decision 0008). What the cuDNN of the job's own environment says goes before all of
 this.
 """
 
@@ -52,7 +52,7 @@ _MANY_IMAGES = 44
 """Images from which on it is split with more input channels, too."""
 _WIDE_TILE = 256
 _SUSPECTED_TILES = 6
-"""Tiles of channels of an input gradient that takes several times its operands on many networks (decision 0024)."""
+"""Tiles of channels of an input gradient that takes several times its operands on many networks (decision 0011)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class ConvRule:
     def split_bytes(self, call: LibraryCall) -> int | None:
         """What `call` takes where it is split over the elements of its kernel; None if it is not suspected of that.
 
-        Suspected are guessed calls of two kinds that measured networks had beyond any rule (decision 0024): input
+        Suspected are guessed calls of two kinds that measured networks had beyond any rule (decision 0011): input
         gradients of 1,281 to 1,536 channels, whose result is written once for each element, and weight gradients over
         few pixels, for which the rule takes nothing.
         """
@@ -206,7 +206,7 @@ class ConvRule:
         return sizes.x + sizes.y + self._tf32_parts(p) * sizes.weight
 
     def _tf32_parts(self, p: dict[str, Any]) -> int:
-        """Parts that Ampere sums a weight gradient of float32 in, read off an A100 (decision 0023)."""
+        """Parts that Ampere sums a weight gradient of float32 in, read off an A100 (decision 0008)."""
         out_channels, in_channels, *kernel = p["w"]
         tiles = math.ceil(out_channels / _TILE) * math.ceil(in_channels / _TILE) * math.prod(kernel)
         if tiles < _FILLED * self.sm_count:

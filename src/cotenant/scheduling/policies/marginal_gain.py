@@ -8,12 +8,12 @@ is taken, the one with most memory available among equals. For a job that ran ou
 bounds count that users have asked for: it had its place, and starts wherever there is room.
 
 A bound is of a whole run, and a company lasts for a part of it, so what a pair costs counts in part; where three or
-more would share, and it is guessed what one of them does, predictions are too low more often (`SLOWDOWN_WEIGHTS`, decision 0051).
+more would share, and it is guessed what one of them does, predictions are too low more often (`SLOWDOWN_WEIGHTS`, decision 0048).
 
 What a job does to a GPU comes from the history of the same work, and so do its slowdowns. Before there is any, a
 newcomer's activity is expected from the memory that it needs (decision 0048), that of a resident is what the GPU did
 while it was alone there, or is told apart from what all do together, and others suffer as such activity and memory
-cost them on average (decision 0049).
+cost them on average (decision 0048).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLOWDOWN_WEIGHTS = {(2, False): 0.75, (2, True): 0.85, (3, False): 1.0, (3, True
 standing for more, and whether it is guessed what one of them does to a GPU."""
 
 PATIENCE = 3.0
-"""A job is due so many times its GPU time after its submission (decision 0051)."""
+"""A job is due so many times its GPU time after its submission (decision 0048)."""
 
 _ORDERS: dict[QueueOrder, orders.Order] = {
     "oldest": orders.fifo,

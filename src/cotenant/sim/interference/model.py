@@ -3,7 +3,7 @@
 A job's slowdown is 1 plus what its partners cost it. What one partner costs comes from the first source that
 knows the pair: a measurement, a fit to measurements, or a law; `origin` says which. Of more than two jobs there are
 no pairs' tables: costs add up or multiply, as chosen, and the speeds together stay below a ceiling, as chosen too
-(decision 0045).
+(decision 0036).
 """
 
 from __future__ import annotations
