@@ -134,7 +134,7 @@ def simulated(folder: Path, _: list[int], count: int, each: int) -> tuple[GpuBac
     for index in range(count):
         for _ in range(each):
             server.attach(str(index), context_bytes=GiB).set_activity(smact=0.3, utilization=0.5)
-    return gpus.create("simulated", simulated_dir=folder / "server"), lambda _: None
+    return gpus.create("simulated", gpus.BackendOptions(simulated_dir=folder / "server")), lambda _: None
 
 
 def measured(

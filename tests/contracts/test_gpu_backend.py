@@ -1,7 +1,8 @@
-"""What every registered GPU backend honors: NVML over a driver that does not exist, and the simulated server."""
+"""What every registered GPU backend honors."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,51 +10,22 @@ import sys
 import pytest
 
 from cotenant.core.errors import BackendError, UnknownName
-from cotenant.gpus import NAMES, create
-from cotenant.simserver.backend import SimulatedServer
+from cotenant.gpus import GPU_BACKENDS, BackendOptions, create
+from cotenant.simserver.server import SimulatedServer
 from fake_pynvml import FakeDriver, FakeGpu
 
 GIB = 2**30
 
 
-class NvmlCase:
-    """Two GPUs; a child process holds 3 GiB on the second."""
-
-    def __init__(self, monkeypatch, folder):
-        self.gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")]
-        monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(*self.gpus))
-        self.backend = create("nvml")
-
-    def hold(self, pid, size_bytes):
-        self.gpus[1].processes = [(pid, size_bytes)]
-        self.gpus[1].free_bytes = self.gpus[1].total_bytes - size_bytes
-
-    def lose(self):
-        self.gpus[0].broken.add("*")
-
-
-class SimulatedCase:
-    """The same on the simulated server."""
-
-    def __init__(self, monkeypatch, folder):
-        self.server = SimulatedServer.create(folder, "2xH100-80GB")
-        self.backend = create("simulated", simulated_dir=folder)
-
-    def hold(self, pid, size_bytes):
-        assert pid == os.getpid()
-        attached = self.server.attach(self.server.uuids[1], context_bytes=GIB)
-        attached.allocate(size_bytes - GIB)
-
-    def lose(self):
-        self.server.set_failed(self.server.uuids[0], failed=True)
-
-
-CASES = {"nvml": NvmlCase, "simulated": SimulatedCase}
-
-
-@pytest.fixture(params=[name for name in NAMES if name != "auto"])
+@pytest.fixture(params=GPU_BACKENDS.names())
 def case(request, monkeypatch, tmp_path):
-    case = CASES[request.param](monkeypatch, tmp_path / "server")
+    """Two GPUs of a backend: `gpu_backend_case_NAME.Case(monkeypatch, folder)`, a module on the path of the tests.
+
+    It has `backend`; `hold(pid, size_bytes)`, after which a process holds memory on the second GPU; and `lose()`, after
+    which the first GPU cannot be read.
+    """
+    module = importlib.import_module(f"gpu_backend_case_{request.param.replace('-', '_')}")
+    case = module.Case(monkeypatch, tmp_path / "server")
     yield case
     case.backend.close()
 
@@ -62,7 +34,7 @@ def test_inventory(case):
     gpus = case.backend.inventory()
     assert [each.index for each in gpus] == [0, 1]
     assert len({each.uuid for each in gpus}) == 2
-    assert {each.memory_total_bytes for each in gpus} == {81559 * 2**20}
+    assert all(gpu.memory_total_bytes > 0 for gpu in gpus)
     assert all(each.name and each.mig_parent is None for each in gpus)
     assert case.backend.inventory() == gpus
 
@@ -78,8 +50,8 @@ def test_sample(case):
     assert [(each.pid, each.used_bytes) for each in held.processes] == [(os.getpid(), 3 * GIB)]
     for ratio in (held.smact, held.smocc, held.drama, held.utilization):
         assert ratio is None or 0 <= ratio <= 1
-    assert held.power_w > 0
-    assert held.energy_j >= 0
+    assert held.power_w is None or held.power_w > 0
+    assert held.energy_j is None or held.energy_j >= 0
 
 
 def test_sample_without_inventory(case):
@@ -100,7 +72,7 @@ def test_unknown_name():
 def test_auto_prefers_a_gpu(monkeypatch, tmp_path):
     SimulatedServer.create(tmp_path / "server", "1xL4-24GB")
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(FakeGpu(uuid="GPU-a")))
-    assert create("auto", simulated_dir=tmp_path / "server").name == "nvml"
+    assert create("auto", BackendOptions(simulated_dir=tmp_path / "server")).name == "nvml"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +83,7 @@ def test_auto_without_a_gpu(monkeypatch, tmp_path, driver):
     with pytest.raises(BackendError, match="no GPU here: NVML"):
         create("auto")
     SimulatedServer.create(tmp_path / "server", "1xL4-24GB")
-    assert create("auto", simulated_dir=tmp_path / "server").name == "simulated"
+    assert create("auto", BackendOptions(simulated_dir=tmp_path / "server")).name == "simulated"
     assert not driver.is_open
 
 
@@ -124,7 +96,7 @@ def test_nvml_without_its_library(monkeypatch):
 @pytest.mark.parametrize("folder", [pytest.param(None, id="unnamed"), pytest.param("absent", id="absent")])
 def test_simulated_without_a_server(tmp_path, folder):
     with pytest.raises(BackendError, match="no simulated server"):
-        create("simulated", simulated_dir=None if folder is None else tmp_path / folder)
+        create("simulated", BackendOptions(simulated_dir=None if folder is None else tmp_path / folder))
 
 
 def test_room_does_not_load_the_driver_library():

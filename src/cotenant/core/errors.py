@@ -1,8 +1,8 @@
 """Every error that cotenant raises on purpose.
 
-A message says what was found and what was wanted, in lower case and without a final stop; `hint` says what
-to do. `exit_code` is what a command line ends with. A GPU that will not do is no error but a `Verdict`;
-an out-of-memory exit of a job is no exception but an event.
+A message says what was found and what was wanted, in lower case and without a final stop; `hint` says what to do.
+`exit_code` is the exit status of the command line. A GPU that does not qualify for a job is not an error but a
+`Rejection`; a job that runs out of memory is not an exception but an event.
 
     CotenantError                1
     |- UsageError                2   the request itself is wrong
@@ -15,13 +15,13 @@ an out-of-memory exit of a job is no exception but an event.
     |- NotPermitted              5
     |- DaemonRunning             1   a second daemon on the same state
     |- JournalError              1   the journal cannot be read or written
+    |- PluginError               1   a plug-in of another distribution cannot be imported
     |- TraceError                1   a script could not be traced
     `- BackendError              1   GPUs, or the engine, cannot be reached
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -36,7 +36,7 @@ class CotenantError(Exception):
         self.hint = hint
 
     def as_json(self) -> dict[str, str | int | None]:
-        """As `--json` and the daemon tell it."""
+        """As `--json` prints it and the daemon sends it."""
         return {
             "kind": type(self).__name__,
             "message": self.message,
@@ -75,14 +75,14 @@ class UnknownName(UsageError):
     """A name that is not in a registry; lists what is known and the nearest spelling."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        import difflib  # not at import: each command and each simulated job imports this module
+
         names = sorted(known)
-        close = difflib.get_close_matches(name.lower(), names, n=1) or difflib.get_close_matches(
-            name.lower(), [each.lower() for each in names], n=1
-        )
-        spelled = next((each for each in names if close and each.lower() == close[0].lower()), None)
+        by_lower = {candidate.lower(): candidate for candidate in names}
+        close = difflib.get_close_matches(name.lower(), by_lower, n=1)
         super().__init__(
             f"no {kind} named `{name}` (known: {', '.join(names)})",
-            hint=f"did you mean `{spelled}`?" if spelled else None,
+            hint=f"did you mean `{by_lower[close[0]]}`?" if close else None,
         )
 
 

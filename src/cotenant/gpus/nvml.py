@@ -10,14 +10,40 @@ card's say, whatever each instance does. What the share of no instance is, is no
 from __future__ import annotations
 
 import contextlib
+import logging
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 
+if TYPE_CHECKING:
+    from cotenant.core.ports import GpuBackend
+    from cotenant.gpus import BackendOptions
+
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+
+def create(_: BackendOptions) -> GpuBackend:
+    """NVML, with SM activity from DCGM where the driver has none and DCGM runs.
+
+    Raises:
+        BackendError: pynvml is missing, or no driver answers.
+    """
+    backend = NvmlBackend()
+    if backend.has_activity or shutil.which("dcgmi") is None:
+        return backend
+    from cotenant.gpus.dcgm import DcgmActivityBackend, DcgmReader
+
+    try:
+        return DcgmActivityBackend(backend, DcgmReader())
+    except BackendError as error:
+        logger.warning("no SM activity from DCGM", extra={"fields": {"why": error.message, "hint": error.hint}})
+        return backend
 
 
 @dataclass(slots=True, kw_only=True)

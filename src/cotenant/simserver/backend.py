@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
+from cotenant.gpus import BackendOptions
 from cotenant.simserver.card import CardState, SimulatedOutOfMemory
 from cotenant.simserver.server import Attachment, SimulatedServer
 
 __all__ = ["Attachment", "SimulatedBackend", "SimulatedOutOfMemory", "SimulatedServer"]
+
+
+def create(options: BackendOptions) -> SimulatedBackend:
+    """The backend of the server in `options.simulated_dir`.
+
+    Raises:
+        BackendError: no folder is given, or there is no server in it.
+    """
+    if options.simulated_dir is None:
+        raise BackendError("no simulated server was named", hint="give the folder of one")
+    return SimulatedBackend(options.simulated_dir)
 
 
 class SimulatedBackend:
