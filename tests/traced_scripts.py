@@ -115,7 +115,7 @@ def check_well_formed(trace: MemoryTrace) -> None:
             assert event.storage_id in live
             live.remove(event.storage_id)
         elif event.action == "op":
-            assert 0 <= event.storage_id < len(trace.ops)
+            assert 0 <= event.op_id < len(trace.ops)
         assert event.phase in {"load", "forward", "backward", "step"}
 
 

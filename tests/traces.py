@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.core.units import MiB
 
-HEADER: Mapping[str, object] = {
-    "torch": "2.13.0",
-    "python": "3.11.7",
-    "steps": 2,
-    "capability": [8, 0],
-    "devices": 1,
-    "libraries": {},
-}
+HEADER = TraceHeader(torch_version="2.13.0", python_version="3.11.7", steps=2, capability=(8, 0), gpus=1)
 
 
 def alloc(
@@ -32,12 +26,12 @@ def free(number: int, phase: str = "backward") -> MemoryEvent:
 
 def call(number: int, phase: str = "forward") -> MemoryEvent:
     """A library call."""
-    return MemoryEvent("op", number, 0, "", phase, "", 0, 0)
+    return MemoryEvent("op", -1, 0, "", phase, "", 0, 0, number)
 
 
 def a_trace(events: Iterable[MemoryEvent], ops: Iterable[LibraryCall] = (), **header: Any) -> MemoryTrace:
     """A trace of these events, made by torch 2.13 for an A100."""
-    return MemoryTrace(events=tuple(events), ops=tuple(ops), header={**HEADER, **header})
+    return MemoryTrace(events=tuple(events), ops=tuple(ops), header=replace(HEADER, **header))
 
 
 def steps(*, batch_mib: float = 400, layers: int = 4, count: int = 3) -> MemoryTrace:

@@ -64,7 +64,7 @@ def test_errors_bounds_and_where_the_histories_part(bench, tmp_path, monkeypatch
             "repeat": 1,
             "outcome": "ok",
             "gpu": "NVIDIA H200",
-            "torch": str(result.trace.header["torch"]),
+            "torch": result.trace.header.torch_version,
             "peak_allocated_bytes": estimate.peak_allocated_bytes,
             "peak_reserved_bytes": estimate.peak_reserved_bytes * 2,
             "end_device_bytes": estimate.bound_bytes + 1,

@@ -137,7 +137,7 @@ sys.excepthook = lambda *_: None
 )
 def test_is_traced(tmp_path, lines):
     trace = trained(tmp_path, lines)
-    assert (trace.partial, trace.warnings, trace.header["steps"]) == (False, (), 3)
+    assert (trace.partial, trace.warnings, trace.header.steps) == (False, (), 3)
     assert {each.name for each in tmp_path.iterdir()} <= {"train.py", "answer", "log", "scratch"}
 
 
@@ -164,7 +164,7 @@ del x
     trace = traced(tmp_path, lines + MODEL + TRAIN.format(steps=3))
     most = share * 40 * 2**30
     assert 0.5 * most < peak(trace) <= most
-    assert trace.header["memory_fraction"] == share
+    assert trace.header.memory_fraction == share
 
 
 def test_no_share_beyond_all(tmp_path):
@@ -181,7 +181,7 @@ def test_a_layout_that_a_weight_cannot_have(tmp_path):
 def test_settings_that_a_script_makes_are_those_of_its_replay(tmp_path):
     lines = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
     trace = traced(tmp_path, lines + MODEL + TRAIN.format(steps=3))
-    assert trace.header["settings"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert trace.header.settings["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
 
 
 OVER = """
@@ -202,7 +202,7 @@ def test_too_long_is_told_with_its_line(tmp_path):
 
 def test_what_was_seen_until_the_limit_is_a_lower_bound(tmp_path):
     found = until_over(tmp_path, MODEL + TRAIN.format(steps=2))
-    assert (found.partial, found.header["steps"]) == (True, 2)
+    assert (found.partial, found.header.steps) == (True, 2)
     assert "was stopped 1h00m after it started (the `--timeout`); it was at train.py, line 13" in found.warnings[0]
 
 

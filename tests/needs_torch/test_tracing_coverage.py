@@ -79,7 +79,7 @@ for _ in range(4):
     loss.backward()
     optimizer.step()
 """
-    assert traced(tmp_path, source).header["steps"] == 3
+    assert traced(tmp_path, source).header.steps == 3
 
 
 @pytest.mark.parametrize(("cell", "kept"), [("GRUCell", 3 + 3 + 5 + 1), ("LSTMCell", 4 + 4 + 4 + 1 + 1)])
@@ -200,7 +200,7 @@ assert batch == 500_000, batch
 def test_a_script_that_waits_for_out_of_memory_gets_it(tmp_path, error):
     trace = traced(tmp_path, HEAD + HALVES + CATCHES.format(error=error))
     assert peak(trace) <= 40 * 2**30
-    assert trace.header["oom_raised"] is True
+    assert trace.header.oom_raised
     assert "catches out-of-memory errors" in trace.warnings[0]
 
 
@@ -208,7 +208,7 @@ def test_a_script_that_does_not_wait_for_it_has_no_limit(tmp_path):
     unrelated = "try:\n    pass\nexcept torch.cuda.OutOfMemoryError:\n    pass\n"
     trace = traced(tmp_path, HEAD + HALVES + unrelated + "for _ in range(3):\n    step(batch)\n")
     assert peak(trace) > 500 * 2**30
-    assert "oom_raised" not in trace.header
+    assert not trace.header.oom_raised
 
 
 @pytest.mark.parametrize("product", ["torch.sparse.mm(near, x)", "torch.spmm(near, x)", "near @ x"])

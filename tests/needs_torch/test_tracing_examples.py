@@ -41,14 +41,14 @@ def test_those_without_a_test_of_their_own(tmp_path, words):
     if name.startswith("hf_"):
         needs("transformers", "accelerate")
     trace = example(tmp_path, name, *args)
-    assert (trace.partial, trace.header["steps"]) == (False, 3)
+    assert (trace.partial, trace.header.steps) == (False, 3)
 
 
 def test_a_decoder_on_several_gpus(tmp_path):
     launcher = ["torchrun", "--nproc-per-node", "4"]
     copied = example(tmp_path, "ddp.py", *SMALL, launcher=launcher)
     sharded = example(tmp_path, "ddp.py", *SMALL, "--shard", launcher=launcher)
-    assert (copied.partial, sharded.partial, copied.header["processes"]) == (False, False, 4)
+    assert (copied.partial, sharded.partial, copied.header.processes) == (False, False, 4)
     states = by_category(copied)["optimizer state"], by_category(sharded)["optimizer state"]
     assert states[0] == pytest.approx(4 * states[1], rel=0.01)
 
@@ -56,7 +56,7 @@ def test_a_decoder_on_several_gpus(tmp_path):
 def test_a_detector(tmp_path):
     needs("torchvision")
     trace = example(tmp_path, "detection.py", "--side", "96", "--model", "ssdlite320_mobilenet_v3_large")
-    assert (trace.partial, trace.header["steps"]) == (False, 3)
+    assert (trace.partial, trace.header.steps) == (False, 3)
 
 
 TIMM = ("--model", "resnet18", "--side", "64", "-b", "16", "-vb", "32", "--classes", "10")
@@ -162,7 +162,7 @@ def test_videos(tmp_path):
 
 def test_two_networks_with_an_optimizer_each(tmp_path):
     trace = example(tmp_path, "gan.py", "--width", "8", "--side", "16", "--batch-size", "4", steps=6)
-    assert (trace.partial, trace.header["steps"]) == (False, 6)
+    assert (trace.partial, trace.header.steps) == (False, 6)
     assert any(op.params["transposed"] for op in trace.ops if op.kind == "conv_dgrad")
     # Both optimizers were made while the weights were on the CPU; spectral norm's two vectors are buffers.
     assert by_category(trace)["optimizer state"] == 2 * by_category(trace)["parameter"]
@@ -181,8 +181,8 @@ def test_a_model_spread_over_four(tmp_path, how):
     pytest.importorskip("torch.distributed.tensor", reason="needs a torch with DTensor")
     small = ("--width", "256", "--layers", "2", "--batch-size", "4", "--how", how)
     trace = example(tmp_path, "sharded.py", *small, launcher=["torchrun", "--nproc-per-node", "4"])
-    assert (trace.partial, trace.header["processes"]) == (False, 4)
-    assert trace.header["nccl"]["groups"] == [4]
+    assert (trace.partial, trace.header.processes) == (False, 4)
+    assert trace.header.nccl.group_sizes == (4,)
     weights = 4 * 2 * (8 * 256**2 + 7 * 256)
     shares = 1 if how.startswith("ddp") else 4
     found = by_category(trace)["optimizer state"]
@@ -208,7 +208,7 @@ def test_the_engine_of_deepspeed(tmp_path, stage):
     needs("deepspeed")
     small = ("--width", "256", "--layers", "4", "--batch-size", "2", "--bucket", "2000000", "--stage", str(stage))
     trace = example(tmp_path, "deepspeed_zero.py", *small, launcher=["deepspeed", "--num_gpus", "4"])
-    assert (trace.partial, trace.header["processes"]) == (False, 4)
+    assert (trace.partial, trace.header.processes) == (False, 4)
     numbers = 4 * (256**2 + 256)
     assert by_category(trace)["optimizer state"] == pytest.approx(2 * 4 * numbers / 4, rel=0.01)  # fp32, a quarter
     assert 2 * 2_000_000 in allocations(trace)  # a bucket, however few gradients there are
@@ -216,12 +216,12 @@ def test_the_engine_of_deepspeed(tmp_path, stage):
 
 def test_processes_that_a_script_starts(tmp_path):
     trace = example(tmp_path, "sharded.py", "--width", "64", "--layers", "1", "--how", "spawn", gpus=2)
-    assert (trace.partial, trace.header["processes"], trace.header["nccl"]) == (False, 2, {"groups": [2]})
+    assert (trace.partial, trace.header.processes, trace.header.nccl.group_sizes) == (False, 2, (2,))
 
 
 def test_replicas_of_one_process(tmp_path):
     trace = example(tmp_path, "sharded.py", "--width", "64", "--layers", "1", "--how", "data-parallel", gpus=2)
-    assert (trace.partial, trace.header["nccl"]) == (False, {"groups": [2]})
+    assert (trace.partial, trace.header.nccl.group_sizes) == (False, (2,))
     assert {event.device for event in trace.events} == {0, 1}
 
 
@@ -313,7 +313,7 @@ def test_accelerate(tmp_path):
     launcher = ["accelerate", "--multi_gpu", "--num_processes", "2", "--mixed_precision", "bf16"]
     small = ("--layers", "1", "--width", "64", "--length", "16", "--batch-size", "4")
     trace = example(tmp_path, "accelerate_bert.py", *small, launcher=launcher)
-    assert (trace.partial, trace.header["processes"], trace.header["nccl"]["groups"]) == (False, 2, [2])
+    assert (trace.partial, trace.header.processes, trace.header.nccl.group_sizes) == (False, 2, (2,))
 
 
 def test_learning_from_a_memory(tmp_path):
@@ -326,6 +326,6 @@ def test_learning_from_a_memory(tmp_path):
 def test_a_script_that_looks_for_its_batch(tmp_path):
     trace = example(tmp_path, "largest_batch.py", "--width", "1024", "--share", "0.1")
     assert not trace.partial
-    assert trace.header["memory_fraction"] == 0.1
-    assert trace.header["oom_raised"] is True
+    assert trace.header.memory_fraction == 0.1
+    assert trace.header.oom_raised
     assert 2 * 2**30 < peak(trace) <= 4 * 2**30

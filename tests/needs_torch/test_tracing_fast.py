@@ -82,4 +82,4 @@ for _ in range(3):
 
 
 def test_a_kernel_that_raises_leaves_the_dispatcher_as_it_was(tmp_path):
-    assert traced(tmp_path, THREADS).header["steps"] == 3
+    assert traced(tmp_path, THREADS).header.steps == 3

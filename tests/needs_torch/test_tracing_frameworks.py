@@ -123,7 +123,7 @@ def test_a_loader_with_one_iterator_for_all_epochs_ends_its_epoch(tmp_path):
     trace = traced(tmp_path, HEAD + ENDLESS)
     assert not trace.warnings
     assert not trace.partial
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
     assert any(event.bytes == 100 * 64 * 4 for event in trace.events if event.action == "alloc")
 
 
@@ -144,13 +144,13 @@ for epoch in range(1000):
 def test_layers_that_thaw_in_the_next_epoch_are_seen(tmp_path):
     trace = traced(tmp_path, HEAD + THAWS.replace("epoch == 2", "epoch == 1"))
     assert by_category(trace)["optimizer state"] == 2 * (BODY + TOP)
-    assert trace.header["steps"] == 6
+    assert trace.header.steps == 6
 
 
 def test_layers_that_stay_frozen_ask_for_no_more_steps(tmp_path):
     trace = traced(tmp_path, HEAD + THAWS.replace("epoch == 2", "False"))
     assert by_category(trace)["optimizer state"] == 2 * TOP
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
 
 
 FASTAI_OPTIMIZER = """
@@ -211,7 +211,7 @@ def test_loaders_and_optimizers_of_fastai_are_seen(tmp_path):
     (tmp_path / "fastai" / "data" / "load.py").write_text(textwrap.dedent(FASTAI_LOADER))
     trace = traced(tmp_path, HEAD + FASTAI_SCRIPT)
     assert not trace.partial
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
     assert by_category(trace)["optimizer state"] == BODY + TOP
     assert sum(event.bytes == 100 * 64 * 4 for event in trace.events if event.action == "alloc") == 2
 

@@ -23,7 +23,7 @@ def streams(trace, words="alloc"):
 def test_a_captured_step_keeps_its_memory_in_a_pool_of_its_own(tmp_path):
     small = ("--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
-    assert trace.header["steps"] == 4  # three to warm up, one in the capture
+    assert trace.header.steps == 4  # three to warm up, one in the capture
     assert "private pool is modeled" in trace.warnings[0]
     found = streams(trace)
     captured = [event for event in trace.events if event.stream < 0 and event.action == "alloc"]
@@ -36,7 +36,7 @@ def test_a_captured_step_keeps_its_memory_in_a_pool_of_its_own(tmp_path):
 def test_graphed_callables_share_a_pool_and_go_on_training(tmp_path):
     small = ("--what", "model", "--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
     private = {each for each in streams(trace) if each < 0}
     assert len(private) == 1
     after = [each for each in streams(trace) if each >= 0]
@@ -59,7 +59,7 @@ with torch.cuda.stream(torch.cuda.Stream()):
             {leave}
 """
     )
-    assert traced(tmp_path, source).header["steps"] == steps
+    assert traced(tmp_path, source).header.steps == steps
 
 
 def test_functions_for_torchscript_run_as_written(tmp_path):
@@ -138,7 +138,7 @@ def test_a_stage_keeps_what_its_schedule_has_in_flight(tmp_path, monkeypatch, ra
 
 def test_the_first_stage_needs_no_shapes_and_later_ones_do(tmp_path, monkeypatch):
     trace = stage(tmp_path, monkeypatch, "Schedule1F1B", 0)
-    assert (trace.partial, trace.header["steps"]) == (False, 3)
+    assert (trace.partial, trace.header.steps) == (False, 3)
     assert any("stage 0 of 4 of a pipeline is traced" in each for each in trace.warnings)
     with failing("unsupported", "stage 2 of a pipeline learns the shapes of its inputs from stage 1"):
         stage(tmp_path, monkeypatch, "Schedule1F1B", 2)
@@ -148,7 +148,7 @@ def test_a_pipeline_of_decoders(tmp_path):
     small = ("--width", "64", "--layers", "1", "--length", "16", "--batch-size", "8", "--microbatches", "4")
     launcher = ["torchrun", "--nproc-per-node", "2"]
     trace = traced(tmp_path, (EXAMPLES / "pipeline.py").read_text(), *small, launcher=launcher)
-    assert (trace.partial, trace.header["steps"], trace.header["processes"]) == (False, 3, 2)
+    assert (trace.partial, trace.header.steps, trace.header.processes) == (False, 3, 2)
 
 
 # -- training in several parts ---------------------------------------------------------------------------------------

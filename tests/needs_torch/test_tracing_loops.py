@@ -54,7 +54,7 @@ def test_training_until_a_loss_is_small_goes_on(tmp_path):
     loop = "rounds = 0\nwhile loss > limit:\n  loss = model(torch.ones(4, 64, device='cuda')).sum()\n"
     loop += "  loss.backward(); optimizer.step(); optimizer.zero_grad()"
     trace = traced(tmp_path, HEAD + WAITS.format(loop=loop))
-    assert (trace.header["steps"], trace.warnings, trace.partial) == (3, (), False)
+    assert (trace.header.steps, trace.warnings, trace.partial) == (3, (), False)
 
 
 def test_numbers_compare_as_they_are_read(tmp_path):

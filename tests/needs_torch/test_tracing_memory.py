@@ -199,7 +199,7 @@ for step in range(3):
 @pytest.mark.parametrize(("dtype", "scaled"), [("float16", True), ("bfloat16", False)])
 def test_autocast_keeps_half_copies_of_weights(tmp_path, dtype, scaled):
     trace = traced(tmp_path, AMP.format(dtype=dtype, scaled=scaled))
-    assert trace.header["steps"] == 3  # a scaler that saw an overflow would not have stepped
+    assert trace.header.steps == 3  # a scaler that saw an overflow would not have stepped
     forward = allocations(trace, "forward")
     assert forward.count(2 * 64 * 128) == 3
     assert forward.count(2 * 128 * 32) == 3
@@ -291,7 +291,7 @@ def test_a_bigger_validation_batch_is_seen(tmp_path):
                     model(x.cuda())
         """,
     )
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
     assert 4 * 320 * 16 in allocations(trace)
 
 

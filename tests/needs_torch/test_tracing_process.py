@@ -65,8 +65,8 @@ def test_runs_as_python_would(tmp_path, capfd):
     (tmp_path / "data.txt").write_text("here")
     found = run(tmp_path, TRAIN, "--lr", "1", env={**os.environ, "MINE": "kept", "CUDA_VISIBLE_DEVICES": "0"})
     check_well_formed(found)
-    assert found.header["steps"] == 3
-    assert found.header["torch"] == torch.__version__
+    assert found.header.steps == 3
+    assert found.header.torch_version == torch.__version__
     assert capfd.readouterr() == ("", "")
 
 
@@ -79,7 +79,7 @@ def test_a_module_with_relative_imports(tmp_path):
     (package / "train.py").write_text("import sys, torch\nfrom .sizes import WIDTH\n" + body)
     program = Program(python=sys.executable, kind="module", target="package.train", args=())
     assert (
-        trace_script(program, card=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header["steps"]
+        trace_script(program, card=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header.steps
         == 3
     )
 

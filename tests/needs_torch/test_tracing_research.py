@@ -151,7 +151,7 @@ for _ in range(4):
     optimizer.step()
 """
     trace = traced(tmp_path, source.replace("SHARED", str(bool(shared))).replace("CALL", shared or "pass"))
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
     assert by_category(trace)["optimizer state"] >= 2 * 64 * 64 * 4
 
 

@@ -163,7 +163,7 @@ def test_runs_as_on_a_gpu(tmp_path, lines):
 
     trace = traced(tmp_path, MODEL + textwrap.dedent(lines) + TRAIN)
     assert not trace.partial
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
 
 
 def test_unknown_sizes_are_the_largest_and_told(tmp_path):
@@ -243,7 +243,7 @@ for batch in LOADER:
 )
 def test_batches_have_their_true_shape(tmp_path, loader, rows):
     trace = traced(tmp_path, LOADER.replace("LOADER", loader))
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
     found = [nbytes for nbytes in allocations(trace, category="input") if nbytes % (4 * 8) == 0]
     assert found[:3] == [4 * 8 * each for each in rows]
 
@@ -265,7 +265,7 @@ def test_a_batch_mixes_lengths(tmp_path):
             optimizer.step()
         """,
     )
-    assert trace.header["steps"] == 3
+    assert trace.header.steps == 3
 
 
 def test_recurrent_layers_are_one_call_of_cudnn(tmp_path):
@@ -375,10 +375,10 @@ def test_what_was_traced_before_an_error_is_partial(tmp_path):
         tmp_path, MODEL + TRAIN.replace("    optimizer.step()", "    optimizer.step()\n    raise OSError('disk')")
     )
     assert trace.partial
-    assert trace.header["steps"] == 1
+    assert trace.header.steps == 1
     assert "OSError: disk (train.py, line 12), after 1 optimizer step" in trace.warnings[0]
 
 
 def test_a_script_that_ends_by_itself_is_complete(tmp_path):
     trace = traced(tmp_path, MODEL + TRAIN.replace("range(5)", "range(1)"))
-    assert (trace.partial, trace.header["steps"]) == (False, 1)
+    assert (trace.partial, trace.header.steps) == (False, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cotenant
-from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.estimators.per_device import devices_of, on_device
 from traced_scripts import allocations, by_category, failing, live_bytes, peak, traced
 
@@ -145,7 +145,7 @@ def test_a_gpu_without_a_number_is_the_current_one(tmp_path):
 def test_ddp_keeps_buckets_beside_the_gradients(tmp_path):
     plain = layers(tmp_path, setup="")
     wrapped = layers(tmp_path, wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])")
-    assert wrapped.header["processes"] == 2
+    assert wrapped.header.processes == 2
     assert 4 * MiB <= peak(wrapped) - peak(plain) < 4.1 * MiB
 
 
@@ -250,7 +250,7 @@ if __name__ == "__main__":
 )
 def test_processes_started_by_hand_are_one(tmp_path, head, device, worker):
     trace = traced(tmp_path, BY_HAND.format(head=head, device=device, worker=worker))
-    assert (trace.header["steps"], trace.partial) == (1, False)
+    assert (trace.header.steps, trace.partial) == (1, False)
     assert trace.warnings == ("of the processes that the script starts for the GPU, the first was traced",)
 
 
@@ -272,7 +272,7 @@ def test_spawned_processes_are_one(tmp_path):
         """,
         gpus=4,
     )
-    assert (trace.header["processes"], trace.header["steps"], trace.partial) == (4, 3, False)
+    assert (trace.header.processes, trace.header.steps, trace.partial) == (4, 3, False)
 
 
 @pytest.mark.parametrize("told", [("--multi_gpu",), ()])  # it counts GPUs itself where it is not told
@@ -293,7 +293,7 @@ def test_accelerate_is_told_what_its_launcher_says(tmp_path, told):
         """,
         launcher=["accelerate", *told, "--num_processes=2", "--mixed_precision", "bf16"],
     )
-    assert trace.header["processes"] == 2
+    assert trace.header.processes == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -325,7 +325,7 @@ def test_a_trace_taken_apart():
             an_event("free", 1, 1),
         ),
         ops=(),
-        header={},
+        header=TraceHeader(torch_version="2.13.0"),
     )
     second = on_device(trace, 1)
     assert [(event.action, event.device) for event in second.events] == [("alloc", 0), ("empty_cache", 0), ("free", 0)]

@@ -30,7 +30,7 @@ while True:
     trace = traced(tmp_path, source)
     weights = 4 * (32 * 8 + 32 + 64 * 32 + 64)
     assert by_category(trace)["optimizer state"] == 2 * weights
-    assert trace.header["steps"] == 7  # the critic's sixth sees all states and all gradients
+    assert trace.header.steps == 7  # the critic's sixth sees all states and all gradients
 
 
 def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(tmp_path):
@@ -44,7 +44,7 @@ while True:
     first.step()
 """
     )
-    assert traced(tmp_path, source).header["steps"] == 3 + 2 * 5
+    assert traced(tmp_path, source).header.steps == 3 + 2 * 5
 
 
 def test_steps_within_backward_reach_all_parameters(tmp_path):
@@ -181,13 +181,13 @@ BIG = 4 * 5000 * 64
 def test_work_that_comes_soon_is_waited_for(tmp_path, loop, steps):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
     assert BIG in allocations(trace, "forward")
-    assert (trace.header["steps"], trace.warnings) == (steps, ())
+    assert (trace.header.steps, trace.warnings) == (steps, ())
 
 
 def test_work_that_comes_late_is_told(tmp_path):
     loop = f"for i in range(9999):\n    {STEP}\n    if i % 1000 == 999:\n        evaluate(model, 64)"
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
-    assert (trace.header["steps"], BIG in allocations(trace, "forward")) == (3, False)
+    assert (trace.header.steps, BIG in allocations(trace, "forward")) == (3, False)
     assert trace.warnings == (
         "the work at train.py, line 19, comes after more steps than were traced, and was not seen",
     )
@@ -209,7 +209,7 @@ def test_work_that_comes_late_is_told(tmp_path):
 )
 def test_other_conditions_change_nothing(tmp_path, loop):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop.format(step=STEP)))
-    assert (trace.header["steps"], trace.warnings) == (3, ())
+    assert (trace.header.steps, trace.warnings) == (3, ())
 
 
 def test_looking_for_such_work_keeps_no_tensor_alive(tmp_path):

@@ -141,7 +141,7 @@ class _Replay:
         """All events of `device`, up to the first that finds no memory."""
         points = self.points
         for index, event in enumerate(events):
-            action, storage_id, _, _, phase, _, _, event_device = event
+            action, storage_id, _, _, phase, _, _, event_device, _ = event
             if event_device != device:
                 continue
             if phase != self.phase:
@@ -169,7 +169,7 @@ class _Replay:
 
     def alloc(self, index: int, event: MemoryEvent) -> None:
         """A new storage; hot, like `free`."""
-        _, storage_id, request_bytes, category, _, _, stream, _ = event
+        _, storage_id, request_bytes, category, _, _, stream, _, _ = event
         if storage_id in self.live:
             raise ValueError(f"event {index} allocates storage {storage_id}, which is live")
         allocator = self.allocator

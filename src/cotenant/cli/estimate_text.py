@@ -94,9 +94,9 @@ def _print_breakdown(estimate: Estimate) -> None:
 
 def _made_from(result: TracedResult, elapsed_s: float) -> str:
     header = result.trace.header
-    steps = f"{header['steps']} optimizer step{'s' if header['steps'] != 1 else ''}"
+    steps = f"{header.steps} optimizer step{'s' if header.steps != 1 else ''}"
     kept = "; trace from the cache, `--no-cache` makes a new one" if result.from_cache else ""
-    return f"{steps}, {len(result.trace.events):,} events, torch {header['torch']}, {elapsed_s:.1f} s{kept}"
+    return f"{steps}, {len(result.trace.events):,} events, torch {header.torch_version}, {elapsed_s:.1f} s{kept}"
 
 
 def _spread(result: TracedResult | None) -> str:

@@ -1,4 +1,4 @@
-"""A training script's memory, as a list of events that no GPU had to make."""
+"""The memory of a training script, as a list of events that no GPU had to make."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class MemoryEvent(NamedTuple):
     """One thing that happened to memory; a tuple, because a trace has 10^4 to 10^6 of them.
 
     Attributes:
-        action: `alloc` and `free` of a storage; `op`: a call that takes a workspace, not a storage, and whose
-            bytes depend on the GPU; `phase`: a new phase begins; `empty_cache`: `torch.cuda.empty_cache()`.
-        storage_id: of the storage; for `op` the index into `MemoryTrace.ops`; otherwise -1.
+        action: `alloc` and `free` of a storage; `op`: a library call, whose workspace depends on the GPU; `phase`: a
+            new phase begins; `empty_cache`: `torch.cuda.empty_cache()`.
+        storage_id: of the storage that `alloc` or `free` is about; otherwise -1.
         bytes: requested bytes of the storage; 0 for the other actions.
         category: one of `CATEGORIES` for `alloc`; otherwise empty.
         phase: `load`, `forward`, `backward`, `step`, ...
         module: dotted name of the innermost module, or empty.
         stream: CUDA stream; 0 is the default stream, a negative one the private pool of CUDA graphs.
         device: index of the GPU, 0 for the first.
+        op_id: for `op`, the index of the call in `MemoryTrace.ops`; otherwise -1.
     """
 
     action: Action
@@ -43,6 +44,7 @@ class MemoryEvent(NamedTuple):
     module: str
     stream: int
     device: int
+    op_id: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class LibraryCall:
 
     Attributes:
         kind: `gemm` or `gemm_lt` (cuBLAS handle of `thread`), `conv_forward`, `conv_dgrad`, `conv_wgrad`, `reduction`.
-        thread: `main` or `autograd`: cuBLAS keeps a handle, and so a workspace, for each.
+        thread: `main` or `autograd`: cuBLAS has a handle, and so a workspace, for each.
         params: what decides the size: for convolutions `x`, `w`, `y` (shapes), `stride`, `padding`, `dilation`,
             `groups`, `dtype`, `channels_last`, `transposed`, `benchmark`, `deterministic`, `allow_tf32`; for reductions
             `shape`, `strides`, `offset`, `dims`, `item_bytes`, `sum_bytes`.
@@ -62,21 +64,91 @@ class LibraryCall:
     params: Mapping[str, object] = field(default_factory=dict)
 
 
+class LayerCall(NamedTuple):
+    """A call of a `torch.nn` layer in the forward pass.
+
+    Attributes:
+        kind: name of the layer's class.
+        parameters: elements of its parameters that no earlier call has used.
+        output_shape: of its first output tensor, the batch first; empty if there is none.
+    """
+
+    kind: str
+    parameters: int
+    output_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclUsage:
+    """What the script does with NCCL.
+
+    Attributes:
+        group_sizes: GPUs of each process group that a collective used, two or more.
+        max_channels: NCCL_MAX_CTAS, or else NCCL_MAX_NCHANNELS; None: not set.
+        buffer_bytes: NCCL_BUFFSIZE; None: not set.
+    """
+
+    group_sizes: tuple[int, ...]
+    max_channels: int | None = None
+    buffer_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceHeader:
+    """What was true when a trace was recorded; None: not known.
+
+    Attributes:
+        torch_version: e.g. `2.13.0+cpu`; `cuda_version` is None for a CPU build.
+        torch_folder: the package's folder.
+        gpu: name of the simulated GPU; `capability`: its compute capability; `gpus`: how many of them the process saw.
+        processes: of the distributed job, of which one was traced.
+        steps: optimizer steps traced.
+        memory_fraction: set by `torch.cuda.set_per_process_memory_fraction`.
+        oom_raised: the script got an out-of-memory error, so the trace holds for this GPU only.
+        libraries: versions of the libraries that the script imported, by name.
+        layers: calls of layers in one forward pass.
+        sources: (path, digest) of each imported file that is of the user; the digest is None for an unreadable one.
+        site_folders: folders of the installed packages.
+        settings: environment variables for the allocator and cuBLAS at the end of the trace; `settings_before`: in the
+            environment that the script was started with.
+        alloc_conf, cublas_workspace_config: the same two settings at the start of the trace.
+    """
+
+    torch_version: str
+    torch_folder: str | None = None
+    cuda_version: str | None = None
+    python_version: str | None = None
+    gpu: str | None = None
+    capability: tuple[int, int] | None = None
+    gpus: int | None = None
+    processes: int | None = None
+    steps: int | None = None
+    nccl: NcclUsage | None = None
+    memory_fraction: float | None = None
+    oom_raised: bool = False
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    layers: tuple[LayerCall, ...] = ()
+    sources: tuple[tuple[str, str | None], ...] | None = None
+    site_folders: tuple[str, ...] | None = None
+    settings: Mapping[str, str] | None = None
+    settings_before: Mapping[str, str] | None = None
+    alloc_conf: str | None = None
+    cublas_workspace_config: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTrace:
-    """Events of one process, and what was true when they were recorded.
+    """The events of one process.
 
     Attributes:
         events: in program order; every `free` names an `alloc` before it.
-        ops: distinct library calls, named by `op` events.
-        header: `torch`, `python`, `steps` (optimizer steps traced), `devices`, `capability`, versions of the
-            libraries that the script imported, environment settings that matter to the allocator.
-        warnings: what was assumed or not seen, as sentences.
+        ops: distinct library calls; `op` events name them by index.
+        warnings: what was assumed or left out, as sentences.
         partial: the script ended before the trace was complete.
     """
 
     events: tuple[MemoryEvent, ...]
     ops: tuple[LibraryCall, ...]
-    header: Mapping[str, object]
+    header: TraceHeader
     warnings: tuple[str, ...] = ()
     partial: bool = False

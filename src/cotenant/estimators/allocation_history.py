@@ -154,7 +154,7 @@ class _RecordingAllocator:
         if not self.driver.changed:
             return
         self.driver.changed = False
-        held = {each.address: each.size_bytes for each in self.allocator.segments()}
+        held = {segment.address: segment.size_bytes for segment in self.allocator.segments()}
         told = _differing_ranges(self.held, held) if self.expandable else _differing_segments(self.held, held)
         self.history.blocks += [BlockEvent(action, address, size, index) for action, address, size in told]
         self.held = held
@@ -178,7 +178,7 @@ def _differing_ranges(before: dict[int, int], after: dict[int, int]) -> Iterator
         was, held = _covers(before, start), _covers(after, start)
         if was != held:
             told.append(("segment_map" if held else "segment_unmap", start, end - start))
-    yield from sorted(told, key=lambda each: each[0] == "segment_map")
+    yield from sorted(told, key=lambda difference: difference[0] == "segment_map")
 
 
 def _covers(ranges: dict[int, int], address: int) -> bool:

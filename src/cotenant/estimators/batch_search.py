@@ -132,22 +132,22 @@ class _Search:
     @property
     def known(self) -> list[Trial]:
         """Trials whose bound is known."""
-        return [each for each in self.trials if each.bound_bytes is not None]
+        return [trial for trial in self.trials if trial.bound_bytes is not None]
 
     @property
     def smallest(self) -> int:
-        return min(each.batch_size for each in self.trials)
+        return min(trial.batch_size for trial in self.trials)
 
     def is_flat(self) -> bool:
         """More than one bound is known, and all are the same."""
-        return len(self.known) > 1 and len({each.bound_bytes for each in self.known}) == 1
+        return len(self.known) > 1 and len({name.bound_bytes for name in self.known}) == 1
 
     def plateau(self) -> Trial | None:
         """The first trial from which on memory does not grow; None if it does, or nobody knows."""
         if self.high is not None or self.low is None:
             return None
-        same = [each for each in self.known if each.bound_bytes == self.low.bound_bytes]
-        first = min(same, key=lambda each: each.batch_size)
+        same = [name for name in self.known if name.bound_bytes == self.low.bound_bytes]
+        first = min(same, key=lambda trial: trial.batch_size)
         return first if self.low.batch_size >= _PLATEAU * first.batch_size else None
 
     def remark(self) -> str | None:
@@ -188,10 +188,10 @@ class _Search:
 
     def on_line(self) -> int | None:
         """The size at which the line through the two trials around the limit, or nearest to it, reaches it."""
-        known = [(each.bound_bytes, each.batch_size) for each in self.trials if each.bound_bytes is not None]
-        near = sorted(known, key=lambda each: abs(each[0] - self.limit_bytes))
-        below = [each for each in near if each[0] <= self.limit_bytes]
-        above = [each for each in near if each[0] > self.limit_bytes]
+        known = [(trial.bound_bytes, trial.batch_size) for trial in self.trials if trial.bound_bytes is not None]
+        near = sorted(known, key=lambda point: abs(point[0] - self.limit_bytes))
+        below = [row for row in near if row[0] <= self.limit_bytes]
+        above = [row for row in near if row[0] > self.limit_bytes]
         pair = (below[0], above[0]) if below and above else tuple(near[:2])
         if len(pair) < 2 or pair[0][0] == pair[1][0]:
             return None
@@ -203,10 +203,10 @@ class _Search:
 def value_of(args: Sequence[str], argument: str) -> int | None:
     """The number that `argument` has in `args` (`--batch-size 64`, `--batch-size=64`, `batch_size=64`), or None."""
     argument = argument.removesuffix("=")
-    for i, each in enumerate(args):
-        text = args[i + 1] if each == argument and i + 1 < len(args) else None
-        if each.startswith(f"{argument}="):
-            text = each[len(argument) + 1 :]
+    for i, arg in enumerate(args):
+        text = args[i + 1] if arg == argument and i + 1 < len(args) else None
+        if arg.startswith(f"{argument}="):
+            text = arg[len(argument) + 1 :]
         if text is not None and text.isdecimal() and int(text) > 0:
             return int(text)
     return None
@@ -217,11 +217,11 @@ def with_value(args: Sequence[str], argument: str, value: int) -> tuple[str, ...
     name = argument.removesuffix("=")
     found = list(args)
     hits = 0
-    for i, each in enumerate(args):
-        if each == name and i + 1 < len(args):
+    for i, arg in enumerate(args):
+        if arg == name and i + 1 < len(args):
             found[i + 1] = str(value)
             hits += 1
-        elif each.startswith(f"{name}="):
+        elif arg.startswith(f"{name}="):
             found[i] = f"{name}={value}"
             hits += 1
     if not hits:

@@ -109,7 +109,7 @@ def judge(scene: ReplayInput, free: ReplayResult, margin: int) -> tuple[Fit, Rep
 
 def worst(fits: Sequence[Fit]) -> Fit:
     """Of verdicts for one kind of GPU, that of the job's GPU that fits least; the one with the larger bound of two."""
-    return max(fits, key=lambda each: (get_args(FitVerdict).index(each.verdict), each.bound_bytes))
+    return max(fits, key=lambda fit: (get_args(FitVerdict).index(fit.verdict), fit.bound_bytes))
 
 
 def fits_on(
@@ -129,26 +129,25 @@ def fits_on(
     made = capability_of(trace)
     seen: dict[object, tuple[ReplayInput, ReplayResult]] = {}
     found = []
-    for gpu in (with_nccl(each, trace.header) for each in _all_gpus(instances=instances)):
+    for gpu in (with_nccl(spec, trace.header) for spec in _all_gpus(instances=instances)):
         scene, free = _replayed(trace, gpu, stack, seen)
         margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.answers, split_bytes=split_bytes)
         fit, _ = judge(scene, free, margin.bytes)
         differs = made is not None and gpu.compute_capability != made
         found.append(replace(fit, capability_differs=differs))
-    return tuple(sorted(found, key=lambda each: (-each.usable_bytes, each.gpu)))
+    return tuple(sorted(found, key=lambda verdict: (-verdict.usable_bytes, verdict.gpu)))
 
 
 def capability_of(trace: MemoryTrace) -> tuple[int, int] | None:
     """The compute capability that a trace was made for; None if it does not say."""
-    found = trace.header.get("capability")
-    return (int(found[0]), int(found[1])) if isinstance(found, (list, tuple)) and len(found) == 2 else None
+    return trace.header.capability
 
 
 def _all_gpus(*, instances: bool) -> Iterator[GpuSpec]:
     for card in all_gpu_specs():
         yield card
-        for each in card.mig if instances else ():
-            yield card.instance(each.name)
+        for profile in card.mig if instances else ():
+            yield card.instance(profile.name)
 
 
 def _replayed(

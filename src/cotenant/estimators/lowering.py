@@ -60,14 +60,14 @@ def lower(
     workspace cannot be had, torch tries cuDNN's next plans (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`), and
     among those is one that needs none: so in all of 1,800 lists (cuDNN 9.10.2 for 8.0, and 9.20 for 8.6).
     """
-    number = max((event.storage_id for event in trace.events), default=-1) + 1 + len(trace.ops)
+    number = max((event.storage_id for event in trace.events), default=-1)
     known: dict[int, tuple[int, ...]] = {}
     handles: set[tuple[str, int, int]] = set()
     for event in trace.events:
         if event.action != "op":
             yield event
             continue
-        op = trace.ops[event.storage_id]
+        op = trace.ops[event.op_id]
         if op.kind.startswith("gemm"):
             # cuBLASLt has no handle of its own: it asks for cuBLAS', which brings that one's workspace along.
             handle = (op.thread, event.stream, event.device)
@@ -75,17 +75,17 @@ def lower(
                 handles.add(handle)
                 number += 1
                 yield _alloc(event, number, blas.handle_bytes)
-        if event.storage_id not in known:
+        if event.op_id not in known:
             sizes = _taken_for(op, blas, conv, reduction)
-            known[event.storage_id] = tuple(each for each in sizes if each)
+            known[event.op_id] = tuple(size for size in sizes if size)
         first = number + 1
-        for nbytes in known[event.storage_id]:
+        for nbytes in known[event.op_id]:
             number += 1
             yield _alloc(event, number, nbytes)
         if optional_storages is not None and op.kind.startswith("conv"):
             optional_storages.update(range(first, number + 1))
-        for each in range(number, first - 1, -1):
-            yield event._replace(action="free", storage_id=each, bytes=0, category="", module="")
+        for storage_id in range(number, first - 1, -1):
+            yield event._replace(action="free", storage_id=storage_id, bytes=0, category="", module="", op_id=-1)
 
 
 def _taken_for(op: LibraryCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduction: Buffers) -> tuple[int, ...]:
@@ -98,4 +98,4 @@ def _taken_for(op: LibraryCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduc
 
 
 def _alloc(event: MemoryEvent, number: int, nbytes: int) -> MemoryEvent:
-    return event._replace(action="alloc", storage_id=number, bytes=nbytes, category="workspace")
+    return event._replace(action="alloc", storage_id=number, bytes=nbytes, category="workspace", op_id=-1)

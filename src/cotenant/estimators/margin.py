@@ -154,4 +154,4 @@ def calibration() -> Mapping[str, tuple[float, ...]]:
     """Scores by family, ascending."""
     file = resources.files("cotenant.estimators") / "data" / "margins.json"
     families = json.loads(file.read_text(encoding="utf-8"))["families"]
-    return {name: tuple(each / 10_000 for each in families[name]["scores"]) for name in FAMILIES}
+    return {name: tuple(score / 10_000 for score in families[name]["scores"]) for name in FAMILIES}

@@ -22,9 +22,9 @@ def snapshot_of(history: AllocationHistory, stack: SoftwareStack) -> dict[str, A
 
     In place of a call stack stand the category and the module of a block, and the phase it was made in.
     """
-    trace = [entry for each in history.blocks for entry in _entries(each, history.events[each.event_index])]
+    trace = [entry for block in history.blocks for entry in _entries(block, history.events[block.event_index])]
     return {
-        "segments": [_segment(each, history) for each in history.segments],
+        "segments": [_segment(segment, history) for segment in history.segments],
         "device_traces": [trace],
         "allocator_settings": {
             "PYTORCH_CUDA_ALLOC_CONF": stack.alloc_conf,
@@ -67,26 +67,26 @@ def _frames(event: MemoryEvent) -> list[dict[str, Any]]:
 
 def _segment(segment: SegmentInfo, history: AllocationHistory) -> dict[str, Any]:
     blocks = []
-    for each in segment.blocks:
-        made = history.addresses.get(each.address) if each.state == "live" else None
+    for block in segment.blocks:
+        made = history.addresses.get(block.address) if block.state == "live" else None
         blocks.append(
             {
-                "address": each.address,
-                "size": each.size_bytes,
-                "requested_size": each.requested_bytes,
-                "state": _STATES[each.state],
+                "address": block.address,
+                "size": block.size_bytes,
+                "requested_size": block.requested_bytes,
+                "state": _STATES[block.state],
                 "frames": [] if made is None else _frames(history.events[made]),
             }
         )
-    live = sum(each.size_bytes for each in segment.blocks if each.state == "live")
-    active = live + sum(each.size_bytes for each in segment.blocks if each.state == "pending")
+    live = sum(block.size_bytes for block in segment.blocks if block.state == "live")
+    active = live + sum(block.size_bytes for block in segment.blocks if block.state == "pending")
     return {
         "device": 0,
         "address": segment.address,
         "total_size": segment.size_bytes,
         "allocated_size": live,
         "active_size": active,
-        "requested_size": sum(each.requested_bytes for each in segment.blocks),
+        "requested_size": sum(block.requested_bytes for block in segment.blocks),
         "stream": segment.stream,
         "segment_type": segment.pool,
         "segment_pool_id": (0, 0),

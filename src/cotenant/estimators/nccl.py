@@ -12,10 +12,9 @@ Not modeled: several machines, whose buffers depend on their network; all-to-all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from cotenant.core.trace import NcclUsage, TraceHeader
 from cotenant.core.units import MiB, format_bytes
 from cotenant.gpu_specs import GpuSpec
 
@@ -34,22 +33,19 @@ class NcclBytes:
     high_bytes: int
 
 
-def nccl_bytes(header: Mapping[str, object], gpu: GpuSpec) -> NcclBytes | None:
+def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
     """For the groups that a trace's header tells of; None where there are none of more than one GPU."""
-    told = header.get("nccl")
-    if not isinstance(told, Mapping):
+    usage = header.nccl
+    if usage is None or not usage.group_sizes:
         return None
-    sizes = [int(each) for each in told.get("groups", ()) if int(each) > 1]
-    if not sizes:
-        return None
-    most = _number(told.get("max_channels")) or 32
+    max_channels = usage.max_channels or 32
     nvlink = gpu.compute_capability in _WITH_NVLINK and ":" not in gpu.name
     channels = (2, 24, 32) if nvlink else (1, 2, 8)
-    low, typical, high = (_total(sizes, min(each, most), told) for each in channels)
+    low, typical, high = (_total(usage, min(count, max_channels)) for count in channels)
     return NcclBytes(low_bytes=low, typical_bytes=typical, high_bytes=high)
 
 
-def with_nccl(gpu: GpuSpec, header: Mapping[str, object]) -> GpuSpec:
+def with_nccl(gpu: GpuSpec, header: TraceHeader) -> GpuSpec:
     """`gpu` with a context that holds NCCL's memory as well; as it is where NCCL has none."""
     more = nccl_bytes(header, gpu)
     if more is None:
@@ -63,7 +59,7 @@ def with_nccl(gpu: GpuSpec, header: Mapping[str, object]) -> GpuSpec:
     return replace(gpu, context=context)
 
 
-def nccl_warnings(header: Mapping[str, object], gpu: GpuSpec) -> tuple[str, ...]:
+def nccl_warnings(header: TraceHeader, gpu: GpuSpec) -> tuple[str, ...]:
     """The term as a sentence."""
     found = nccl_bytes(header, gpu)
     if found is None:
@@ -72,14 +68,8 @@ def nccl_warnings(header: Mapping[str, object], gpu: GpuSpec) -> tuple[str, ...]
     return (f"the context holds {format_bytes(found.typical_bytes)} for NCCL, by what four A100s took; {interval}",)
 
 
-def _total(sizes: Sequence[int], channels: int, told: Mapping[str, Any]) -> int:
+def _total(usage: NcclUsage, channels: int) -> int:
     scale = 1.0
-    simple = _number(told.get("buffer_bytes"))
-    if simple is not None:
-        scale = (_BUFFERS_BYTES - _SIMPLE_BYTES + simple) / _BUFFERS_BYTES
-    return round(sum(channels * (_PAIR_BYTES if size == 2 else _MORE_BYTES) for size in sizes) * scale)
-
-
-def _number(value: object) -> int | None:
-    text = str(value) if value is not None else ""
-    return int(text) if text.isdecimal() else None
+    if usage.buffer_bytes is not None:
+        scale = (_BUFFERS_BYTES - _SIMPLE_BYTES + usage.buffer_bytes) / _BUFFERS_BYTES
+    return round(sum(channels * (_PAIR_BYTES if size == 2 else _MORE_BYTES) for size in usage.group_sizes) * scale)

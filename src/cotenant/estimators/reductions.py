@@ -54,8 +54,8 @@ class ReductionRule:
         `op.params`: `shape`, `strides` and `offset` (elements), `dims` that are reduced, `item_bytes` of an element,
         `sum_bytes` of what a thread keeps.
         """
-        shape, strides, dims = (cast("Sequence[int]", op.params[each]) for each in ("shape", "strides", "dims"))
-        offset, item_bytes, sum_bytes = (cast("int", op.params[each]) for each in ("offset", "item_bytes", "sum_bytes"))
+        shape, strides, dims = (cast("Sequence[int]", op.params[name]) for name in ("shape", "strides", "dims"))
+        offset, item_bytes, sum_bytes = (cast("int", op.params[name]) for name in ("offset", "item_bytes", "sum_bytes"))
         grid = _Grid(_iteration(shape, strides, dims), offset, item_bytes)
         blocks = self._blocks_of_result(grid)
         return (sum_bytes * grid.kept * blocks, _COUNTER_BYTES * grid.width) if blocks > 1 else ()
@@ -95,9 +95,9 @@ class _Grid:
 
     def __init__(self, dims: list[_Dim], offset: int, item_bytes: int) -> None:
         dims = _indexable(dims, item_bytes)
-        reduced = [each for each in dims if each.is_reduced]
-        results = math.prod(each.size for each in dims if not each.is_reduced)
-        inputs = math.prod(each.size for each in reduced)
+        reduced = [dim for dim in dims if dim.is_reduced]
+        results = math.prod(dim.size for dim in dims if not dim.is_reduced)
+        inputs = math.prod(dim.size for dim in reduced)
         count = len(reduced)
         rows = count == len(dims) or dims[0].stride < dims[count].stride
         vector = _output_vector(dims, count, offset) if not rows and dims[count].stride == 1 else 1
@@ -111,7 +111,7 @@ class _Grid:
 
 def _block(across: int, down: int, limit: int) -> tuple[int, int]:
     """(Width, height) of a block of threads. Source: `set_block_dimension`."""
-    most_across, most_down = (_power_of_two(min(max(each, 1), limit)) for each in (across, down))
+    most_across, most_down = (_power_of_two(min(max(extent, 1), limit)) for extent in (across, down))
     width = min(most_across, _WARP)
     height = min(most_down, limit // width)
     return min(most_across, limit // height), height
@@ -125,9 +125,9 @@ def _power_of_two(number: int) -> int:
 def _output_vector(dims: Sequence[_Dim], first: int, offset: int) -> int:
     """Results that a thread loads together, if all addresses are multiples. Source: `get_output_vec_size`."""
     vector = _VECTOR
-    multiples = (offset, dims[first].size, *(each.stride for i, each in enumerate(dims) if i != first))
-    for each in multiples:
-        while each % vector:
+    multiples = (offset, dims[first].size, *(dim.stride for i, dim in enumerate(dims) if i != first))
+    for multiple in multiples:
+        while multiple % vector:
             vector //= 2
     return vector
 
@@ -167,15 +167,15 @@ def _compare(one: _Dim, other: _Dim) -> int:
 
 def _merged(dims: list[_Dim]) -> list[_Dim]:
     merged = dims[:1]
-    for each in dims[1:]:
+    for dim in dims[1:]:
         last = merged[-1]
-        follows = last.size * last.stride == each.stride and last.size * last.out_stride == each.out_stride
+        follows = last.size * last.stride == dim.stride and last.size * last.out_stride == dim.out_stride
         if last.size == 1:
-            merged[-1] = _Dim(each.size, each.stride, each.out_stride)
-        elif follows or each.size == 1:
-            last.size *= each.size
+            merged[-1] = _Dim(dim.size, dim.stride, dim.out_stride)
+        elif follows or dim.size == 1:
+            last.size *= dim.size
         else:
-            merged.append(each)
+            merged.append(dim)
     return merged
 
 
@@ -184,11 +184,11 @@ def _indexable(dims: list[_Dim], item_bytes: int) -> list[_Dim]:
 
     Source: `with_32bit_indexing`, which halves the dimension that spans most bytes.
     """
-    dims = [_Dim(each.size, each.stride, each.out_stride) for each in dims]
+    dims = [_Dim(dim.size, dim.stride, dim.out_stride) for dim in dims]
     while (
-        math.prod(each.size for each in dims) > _INDEX_LIMIT
-        or 1 + sum((each.size - 1) * each.stride * item_bytes for each in dims) > _INDEX_LIMIT
+        math.prod(dim.size for dim in dims) > _INDEX_LIMIT
+        or 1 + sum((dim.size - 1) * dim.stride * item_bytes for dim in dims) > _INDEX_LIMIT
     ):
-        widest = max(dims, key=lambda each: (each.size - 1) * max(each.stride, each.out_stride))
+        widest = max(dims, key=lambda dim: (dim.size - 1) * max(dim.stride, dim.out_stride))
         widest.size -= widest.size // 2
     return dims

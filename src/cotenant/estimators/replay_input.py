@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cotenant.allocator import AllocatorOptions, AllocatorRules, ReplayResult, parse_options, replay, rules_for
 from cotenant.allocator import settings_text as allocator_text
-from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.estimators.cudnn.query import CudnnWorkspaces
 from cotenant.estimators.cudnn.workspaces import ConvRule
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace, blas_workspaces, lower
@@ -41,20 +41,19 @@ class SoftwareStack:
 
 
 def software_stack(
-    header: Mapping[str, object], *, env: Mapping[str, str] | None = None, torch_version: str | None = None
+    header: TraceHeader, *, env: Mapping[str, str] | None = None, torch_version: str | None = None
 ) -> SoftwareStack:
     """The stack that a trace's header tells of, with the settings of `env` where the script itself set nothing else.
 
     Raises:
         UsageError: torch refuses the allocator's settings, so the job would not start.
     """
-    version = torch_version or str(header["torch"])
+    version = torch_version or header.torch_version
     settings = _settings(header, env)
     made = make_software_stack(version, allocator_text(settings, version), settings.get(_CUBLAS, ""))
-    fraction = header.get("memory_fraction")  # of `torch.cuda.set_per_process_memory_fraction`
-    if not isinstance(fraction, float):
+    if header.memory_fraction is None:
         return made
-    return replace(made, options=replace(made.options, per_process_memory_fraction=fraction))
+    return replace(made, options=replace(made.options, per_process_memory_fraction=header.memory_fraction))
 
 
 def make_software_stack(torch_version: str, alloc_conf: str, cublas_config: str = "") -> SoftwareStack:
@@ -81,14 +80,13 @@ def make_software_stack(torch_version: str, alloc_conf: str, cublas_config: str 
     )
 
 
-def _settings(header: Mapping[str, object], env: Mapping[str, str] | None) -> dict[str, str]:
-    after = header.get("settings")
-    if not isinstance(after, Mapping):
-        return {_ALLOC: str(header.get("alloc_conf", "")), _CUBLAS: str(header.get("cublas_workspace_config", ""))}
-    before = header.get("settings_before")
-    if env is None or not isinstance(before, Mapping):
-        return {str(name): str(value) for name, value in after.items()}
-    own = {str(name): str(value) for name, value in after.items() if before.get(name) != value}
+def _settings(header: TraceHeader, env: Mapping[str, str] | None) -> dict[str, str]:
+    after, before = header.settings, header.settings_before
+    if after is None:
+        return {_ALLOC: header.alloc_conf or "", _CUBLAS: header.cublas_workspace_config or ""}
+    if env is None or before is None:
+        return dict(after)
+    own = {name: value for name, value in after.items() if before.get(name) != value}
     return {**env, **own}
 
 

@@ -82,7 +82,7 @@ def trace_key(
         "launcher": list(program.launcher),
         "options": dict(options or {}),
         "program": [program.kind, program.target, file_digest(target) if program.kind == "script" else None],
-        "args": [[each, _named_file(each, workdir)] for each in program.args],
+        "args": [[arg, _named_file(arg, workdir)] for arg in program.args],
         "workdir": os.path.realpath(workdir),
         "env": {name: value for name, value in sorted(env.items()) if _matters(name)},
         "gpu": [list(capability), devices],
@@ -132,14 +132,15 @@ class TraceCache:
         """Keep a trace that was made in `env`, unless it broke off, does not say what it came from, or holds an
         out-of-memory error, which is one GPU's alone.
         """
-        if trace.partial or "sources" not in trace.header or "oom_raised" in trace.header:
+        header = trace.header
+        if trace.partial or header.sources is None or header.oom_raised:
             return
         manifest = {
             "schema": SCHEMA,
-            "sources": trace.header["sources"],
-            "sites": {each: site_digest(Path(each)) for each in _texts(trace.header.get("site_folders"))},
+            "sources": header.sources,
+            "sites": {site_folder: site_digest(Path(site_folder)) for site_folder in header.site_folders or ()},
             "before": _settings(env),
-            "after": trace.header.get("settings", {}),
+            "after": dict(header.settings or {}),
         }
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,8 +158,8 @@ class TraceCache:
         number, scratch = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".part")
         try:
             with os.fdopen(number, "wb") as raw, gzip.open(raw, "wt", compresslevel=3, encoding="utf-8") as file:
-                for each in values:
-                    file.write(json.dumps(each, separators=(",", ":")) + "\n")
+                for value in values:
+                    file.write(json.dumps(value, separators=(",", ":")) + "\n")
             os.replace(scratch, path)  # noqa: PTH105 - `scratch` is a text
         except BaseException:
             Path(scratch).unlink(missing_ok=True)
@@ -244,9 +245,9 @@ def _tracer_digest() -> str:
     """Of the code that traces: a trace made by other code is another trace."""
     package = Path(cotenant.__file__).parent
     files = [*sorted((package / "tracing").rglob("*.py")), package / "core" / "trace.py"]
-    lines = [f"{each.relative_to(package)} {file_digest(each)}" for each in files]
+    lines = [f"{file.relative_to(package)} {file_digest(file)}" for file in files]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _texts(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, (list, tuple)) else []
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []

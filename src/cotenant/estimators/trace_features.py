@@ -80,7 +80,7 @@ def features_of(trace: MemoryTrace, command: Sequence[str] = ()) -> Features:
     sizes = {category: _sizes(before, category) for category in ("parameter", "gradient", "optimizer state")}
     forward = _forward_pass(trace.events)
     input_bytes, layers = _layers(forward, trace)
-    calls = [trace.ops[each.storage_id] for each in forward if each.action == "op"]
+    calls = [trace.ops[event.op_id] for event in forward if event.action == "op"]
     convolutions = [call for call in calls if call.kind == "conv_forward"]
     return Features(
         parameter_bytes=sizes["parameter"],
@@ -91,7 +91,7 @@ def features_of(trace: MemoryTrace, command: Sequence[str] = ()) -> Features:
         input_bytes=input_bytes,
         layers=layers,
         batch=_batch_of(convolutions[0].params) if convolutions else batch_option(command),
-        devices=_int(trace.header.get("devices")) or 1,
+        devices=trace.header.gpus or 1,
     )
 
 
@@ -141,13 +141,13 @@ def first_backward_end(events: Sequence[MemoryEvent]) -> int:
 
 def _sizes(events: Iterable[MemoryEvent], category: str) -> tuple[int, ...]:
     return tuple(
-        each.bytes for each in events if each.action == "alloc" and each.category == category and each.device == 0
+        event.bytes for event in events if event.action == "alloc" and event.category == category and event.device == 0
     )
 
 
 def _step_ends(events: Sequence[MemoryEvent]) -> list[int]:
     """Indices of the first event behind each optimizer step."""
-    phases = [(i, each.phase) for i, each in enumerate(events) if each.action == "phase"]
+    phases = [(i, event.phase) for i, event in enumerate(events) if event.action == "phase"]
     following = [*(i for i, _ in phases[1:]), len(events)]
     return [end for (_, phase), end in zip(phases, following, strict=True) if phase == "step"]
 
@@ -159,13 +159,13 @@ def _forward_pass(events: Sequence[MemoryEvent]) -> Sequence[MemoryEvent]:
         window = events[start:]
         for i, event in enumerate(window):
             if event.action == "phase" and event.phase == "backward":
-                return [each for each in window[:i] if each.phase == "forward"]
+                return [event for event in window[:i] if event.phase == "forward"]
     return []
 
 
 def _layers(forward: Sequence[MemoryEvent], trace: MemoryTrace) -> tuple[int, tuple[ModuleShape, ...]]:
     """Bytes made before the first module, which are the inputs, and the calls of modules behind them."""
-    names = {each.module for each in forward if each.action in ("alloc", "op")}
+    names = {call.module for call in forward if call.action in ("alloc", "op")}
     parents = {name.rpartition(".")[0] for name in names} | {""}
     parents |= {parent[: dot.start()] for parent in parents for dot in re.finditer(r"\.", parent)}
     layers: list[ModuleShape] = []
@@ -188,7 +188,7 @@ def _layers(forward: Sequence[MemoryEvent], trace: MemoryTrace) -> tuple[int, tu
         elif event.action == "free":
             run.pop(event.storage_id, None)
         elif event.action == "op":
-            item = _ITEM_BYTES.get(str(trace.ops[event.storage_id].params.get("dtype")), item)
+            item = _ITEM_BYTES.get(str(trace.ops[event.op_id].params.get("dtype")), item)
     close()
     has_inputs = bool(layers) and not layers[0].module and len(layers) > 1
     inputs = sum(layers[0].saved_bytes) if has_inputs else 0

@@ -16,8 +16,7 @@ from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, qu
 from cotenant.estimators.cudnn.workspaces import workspace_sources
 from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
-from cotenant.estimators.nccl import nccl_warnings
-from cotenant.estimators.nccl import with_nccl
+from cotenant.estimators.nccl import nccl_warnings, with_nccl
 from cotenant.estimators.per_device import devices_of, on_device
 from cotenant.estimators.replay_input import ReplayInput, make_replay_input, software_stack
 from cotenant.estimators.sensitivity import ReservedRange, reserved_range_of
@@ -77,13 +76,13 @@ class TracedResult:
         MIG instances are for processes on one GPU: CUDA shows a process one instance, whatever there are.
         """
         by_name: dict[str, list[Fit]] = {}
-        for each in self.gpus or (self,):
+        for gpu in self.gpus or (self,):
             for row in fits_on(
-                each.trace,
-                each.scene.stack,
-                each.spread_bytes,
-                each.coverage,
-                split_bytes=each.reserved_range.split_bytes,
+                gpu.trace,
+                gpu.scene.stack,
+                gpu.spread_bytes,
+                gpu.coverage,
+                split_bytes=gpu.reserved_range.split_bytes,
                 instances=not self.gpus,
             ):
                 by_name.setdefault(row.gpu, []).append(row)
@@ -173,7 +172,7 @@ class TracedEstimator:
             warm=self._forkserver,
         )
         before = {name: env[name] for name in SETTINGS if name in env}
-        recorded = replace(recorded, header={**recorded.header, "settings_before": before})
+        recorded = replace(recorded, header=replace(recorded.header, settings_before=before))
         if self._cache is not None:
             self._cache.put(key, recorded, env)
         return recorded, False
@@ -187,9 +186,8 @@ class TracedEstimator:
         found = [
             replace(self._on_one(on_device(recorded, index), gpu, env), index=index) for index in devices_of(recorded)
         ]
-        largest = max(found, key=lambda each: each.fit.bound_bytes)
-        processes = recorded.header.get("processes")
-        estimate = replace(largest.estimate, processes=processes if isinstance(processes, int) else 1)
+        largest = max(found, key=lambda result: result.fit.bound_bytes)
+        estimate = replace(largest.estimate, processes=recorded.header.processes or 1)
         if len(found) == 1:
             return replace(largest, estimate=estimate)
         estimate = replace(
@@ -225,8 +223,8 @@ class TracedEstimator:
     def _answers(self, recorded: MemoryTrace, gpu: GpuSpec) -> CudnnWorkspaces | None:
         """Of the cuDNN that the job would load; None where it is for another torch, or nothing can be asked."""
         calls = [op for op in recorded.ops if op.kind.startswith("conv")]
-        torch_folder = recorded.header.get("torch_folder")
-        if not calls or not isinstance(torch_folder, str) or self._torch_version is not None:
+        torch_folder = recorded.header.torch_folder
+        if not calls or torch_folder is None or self._torch_version is not None:
             return None
         library = installed_cudnn(torch_folder)
         folder = None if self._cache is None else self._cache.folder.parent / "cudnn"
@@ -235,10 +233,10 @@ class TracedEstimator:
 
 def _other_gpu_warnings(found: Sequence[TracedResult], told: TracedResult) -> tuple[str, ...]:
     """A verdict on another GPU that is worse than that on the one which is `told`."""
-    least = worst([each.fit for each in found])
+    least = worst([result.fit for result in found])
     if least.verdict == told.fit.verdict:
         return ()
-    index = next(each.index for each in found if each.fit is least)
+    index = next(result.index for result in found if result.fit is least)
     return (f"GPU {index} {least.sentence}",)
 
 

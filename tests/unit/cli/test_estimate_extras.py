@@ -51,7 +51,7 @@ def test_a_plot_ends_where_the_context_begins(tmp_path, monkeypatch):
 
 def test_of_several_gpus_the_files_name_theirs(tmp_path, capsys):
     events = [alloc(0, 10), alloc(1, 500)._replace(device=1)]
-    result = TracedEstimator().on(a_trace(events, devices=2), GPU)
+    result = TracedEstimator().on(a_trace(events, gpus=2), GPU)
     extras(snapshot=tmp_path / "x.pickle").save_files(result, title="train.py")
     assert "snapshot of GPU 1 in" in capsys.readouterr().err
 

@@ -38,7 +38,7 @@ def test_finds_the_largest_on_a_line(start):
 )
 def test_the_answer_was_tried_and_one_more_does_not_fit(bound):
     found = search(bound)
-    by_size = {each.batch_size: each for each in found.trials}
+    by_size = {trial.batch_size: trial for trial in found.trials}
     assert by_size[found.largest].fits
     assert not by_size[found.smallest_misfit].fits
     assert 0 < found.smallest_misfit - found.largest <= max(1, found.largest // 100)
@@ -47,7 +47,7 @@ def test_the_answer_was_tried_and_one_more_does_not_fit(bound):
 
 def test_one_that_fits_to_the_byte_is_below_the_limit():
     found = search(line, limit_mib=line(130), start=130)
-    assert [each.batch_size for each in found.trials] == [130, 260, 131]
+    assert [trial.batch_size for trial in found.trials] == [130, 260, 131]
     assert found.largest == 130
 
 
@@ -80,7 +80,7 @@ def test_small_batches_may_look_alike():
 
 def test_a_limit_below_what_small_batches_share_is_no_batch():
     found = search(lambda size: 500 + 2 * (size // 100), limit_mib=400)
-    assert [each.batch_size for each in found.trials] == [8, 4, 1]
+    assert [trial.batch_size for trial in found.trials] == [8, 4, 1]
     assert (found.largest, found.smallest_misfit) == (None, 1)
 
 
@@ -92,12 +92,12 @@ def test_a_script_that_fails_with_a_large_batch_bounds_it():
 
     found = search(bound)
     assert found.largest == 100
-    assert next(each for each in found.trials if each.batch_size > 100).problem.startswith("the script ended")
+    assert next(trial for trial in found.trials if trial.batch_size > 100).problem.startswith("the script ended")
     assert found.remark.startswith("with 101 it is not memory that is missing: the script ended")
 
 
 def test_from_far_above_the_line_leads_down():
-    assert [each.batch_size for each in search(line, start=1000).trials] == [1000, 500, 130, 131]
+    assert [trial.batch_size for trial in search(line, start=1000).trials] == [1000, 500, 130, 131]
 
 
 def test_a_half_that_fails_is_halved_again():
@@ -107,7 +107,7 @@ def test_a_half_that_fails_is_halved_again():
         return line(size)
 
     found = search(bound, limit_mib=line(2))
-    assert [each.batch_size for each in found.trials] == [8, 4, 2, 3]
+    assert [trial.batch_size for trial in found.trials] == [8, 4, 2, 3]
     assert (found.largest, found.smallest_misfit) == (2, 3)
 
 

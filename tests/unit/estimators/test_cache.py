@@ -41,7 +41,7 @@ def key(folder, *args, **changes):
 
 def traced(folder, **header):
     """A trace that imported the model, and ran with these settings."""
-    sources = [[str(folder / "model.py"), file_digest(folder / "model.py")]]
+    sources = ((str(folder / "model.py"), file_digest(folder / "model.py")),)
     return a_trace([alloc(0, 1)], sources=sources, **header)
 
 
@@ -123,7 +123,7 @@ def test_a_lost_import_is_a_miss(project, cache):
 def test_an_installed_package_is_a_miss(project, cache, tmp_path):
     site = tmp_path / "site-packages"
     (site / "torch-2.13.0.dist-info").mkdir(parents=True)
-    cache.put("k", traced(project, site_folders=[str(site)]), {})
+    cache.put("k", traced(project, site_folders=(str(site),)), {})
     assert cache.get("k", {}) is not None
     (site / "torch-2.13.0.dist-info").rename(site / "torch-2.14.0.dist-info")
     assert cache.get("k", {}) is None
@@ -151,7 +151,7 @@ NAME = "PYTORCH_CUDA_ALLOC_CONF"
     ],
 )
 def test_settings_that_a_script_may_set_itself(cache, before, after, now, found):
-    cache.put("k", a_trace([alloc(0, 1)], sources=[], settings=after), before)
+    cache.put("k", a_trace([alloc(0, 1)], sources=(), settings=after), before)
     assert (cache.get("k", now) is not None) == found
 
 
@@ -196,7 +196,7 @@ def test_nobody_else_can_read_it(cache, project):
     cache.put("k", traced(project), {})
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((cache.folder / "k.json.gz").stat().st_mode) == 0o600
-    assert [each.name for each in cache.folder.iterdir()] == ["k.json.gz"]
+    assert [path.name for path in cache.folder.iterdir()] == ["k.json.gz"]
 
 
 def test_an_entry_of_somebody_else_is_a_miss(cache, project, monkeypatch):

@@ -42,7 +42,7 @@ def refit():
 
 
 def verdict(trace, mib, *, margin_mib=0, conf=""):
-    scene = make_replay_input(trace, a_card(mib), software_stack({**trace.header, "alloc_conf": conf}))
+    scene = make_replay_input(trace, a_card(mib), software_stack(replace(trace.header, alloc_conf=conf)))
     return judge(scene, scene.replay(), margin_mib * MiB)
 
 
@@ -103,7 +103,7 @@ def test_where_it_fits_only_just_the_bound_is_the_whole_gpu():
     found = TracedEstimator(coverage=0.5).on(refit(), a_card(700))
     assert found.fit.verdict == "tight"
     assert found.estimate.bound_bytes == 1200 * MiB
-    assert any("only just" in each and "1000.0 MiB" in each for each in found.estimate.warnings)
+    assert any("only just" in warning and "1000.0 MiB" in warning for warning in found.estimate.warnings)
 
 
 def test_where_it_may_not_fit_the_bound_does_not_either():
@@ -116,24 +116,24 @@ def test_where_it_may_not_fit_the_bound_does_not_either():
 def test_where_it_does_not_fit_the_estimate_is_for_a_card_without_limit():
     found = TracedEstimator().on(refit(), a_card(500))
     assert found.estimate.peak_reserved_bytes == 1000 * MiB
-    assert any("without limit" in each and "step of `head`" in each for each in found.estimate.warnings)
+    assert any("without limit" in warning and "step of `head`" in warning for warning in found.estimate.warnings)
 
 
 def test_another_capability_is_told():
     found = TracedEstimator().on(steps(), gpu_spec("H100-80GB"))
     assert found.fit.capability_differs
-    assert any("compute capability" in each for each in found.estimate.warnings)
+    assert any("compute capability" in warning for warning in found.estimate.warnings)
     assert not TracedEstimator().on(steps(), gpu_spec("A100-80GB")).fit.capability_differs
 
 
 def test_fits_on_knows_cards_and_their_instances():
     trace = steps(batch_mib=2000)  # about 9 GiB
-    fits = {each.gpu: each for each in fits_on(trace, software_stack(trace.header), 0)}
+    fits = {fit.gpu: fit for fit in fits_on(trace, software_stack(trace.header), 0)}
     assert fits["A100-40GB"].verdict == fits["A100-40GB:3g.20gb"].verdict == "fits"
     assert fits["A100-40GB:1g.5gb"].verdict == fits["RTX4060-8GB"].verdict == "no"
     assert not fits["A100-40GB:1g.5gb"].capability_differs
     assert fits["H100-80GB"].capability_differs
-    sizes = [each.usable_bytes for each in fits.values()]
+    sizes = [fit.usable_bytes for fit in fits.values()]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -141,7 +141,7 @@ def test_fits_on_says_what_an_estimate_for_that_gpu_says():
     # A cuBLAS workspace is larger on an H100.
     multiplies = LibraryCall(kind="gemm", thread="main")
     trace = a_trace([call(0, "load"), *steps(batch_mib=2000).events], [multiplies])
-    told = {each.gpu: each for each in fits_on(trace, software_stack(trace.header), 0)}
+    told = {fit.gpu: fit for fit in fits_on(trace, software_stack(trace.header), 0)}
     for gpu in ("RTX3090-24GB", "A100-80GB:1g.10gb", "T4-16GB", "H100-80GB"):
         alone = TracedEstimator().on(trace, gpu_spec(gpu))
         assert told[gpu].reserved_bytes == alone.fit.reserved_bytes

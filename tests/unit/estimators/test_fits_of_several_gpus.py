@@ -18,7 +18,7 @@ SMALL = replace(GPU, name="card", memory_total_bytes=1000 * MiB, torch_total_byt
 
 
 def on_gpu(index, events):
-    return [each._replace(device=index) for each in events]
+    return [event._replace(device=index) for event in events]
 
 
 def in_pieces(count, first):
@@ -40,31 +40,31 @@ def test_the_worst_verdict_counts_then_the_larger_bound():
 
 def test_each_gpu_must_fit_and_not_only_the_one_with_the_largest_bound():
     # GPU 0 caches 600 MiB and wants 600 at once: 1200 without end, but 600 will do. GPU 1 needs 1100 at once.
-    result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], devices=2), SMALL)
+    result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], gpus=2), SMALL)
     assert (result.index, result.fit.verdict) == (0, "tight")
-    assert [each.fit.verdict for each in result.gpus] == ["tight", "no"]
-    assert any(each.startswith("GPU 1 does not fit card: out of memory") for each in result.estimate.warnings)
+    assert [gpu.fit.verdict for gpu in result.gpus] == ["tight", "no"]
+    assert any(warning.startswith("GPU 1 does not fit card: out of memory") for warning in result.estimate.warnings)
 
 
 def test_fits_on_tells_of_each_gpu_the_worst(monkeypatch):
     monkeypatch.setattr("cotenant.estimators.fit.all_gpu_specs", lambda: (SMALL,))
-    result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], devices=2), GPU)
+    result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], gpus=2), GPU)
     (told,) = result.fits_on()
     assert (told.gpu, told.verdict, told.reserved_bytes) == ("card", "no", 1100 * MiB)
 
 
 def test_instances_of_a_gpu_are_for_one_gpu_only():
     one = TracedEstimator().on(a_trace([alloc(0, 10)]), GPU)
-    two = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 10)])], devices=2), GPU)
-    assert any(":" in each.gpu for each in one.fits_on())
-    assert {each.gpu for each in two.fits_on()} == {each.gpu for each in one.fits_on() if ":" not in each.gpu}
+    two = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 10)])], gpus=2), GPU)
+    assert any(":" in fit.gpu for fit in one.fits_on())
+    assert {fit.gpu for fit in two.fits_on()} == {fit.gpu for fit in one.fits_on() if ":" not in fit.gpu}
 
 
 def test_the_answer_says_which_gpu_it_is_about(capsys):
-    result = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 500)])], devices=2), GPU)
+    result = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 500)])], gpus=2), GPU)
     estimate_text.print_estimate("train.py", result.estimate, result, 0.1)
     assert "to spare (GPU 1, the fullest of 2)\n" in capsys.readouterr().out
     extras = EstimateReports(fits_on=True, what_if=False, utilization=False, plot=None, snapshot=None, batch=None)
     told = extras.tables(result, ["train.py"], json=False)
     assert capsys.readouterr().out.startswith("\nfor 2 of a kind: a row is of the process's GPU that fits it least\n")
-    assert not any(":" in each["gpu"] for each in told["fits_on"])
+    assert not any(":" in fit["gpu"] for fit in told["fits_on"])

@@ -42,7 +42,7 @@ def interval(trace):
     ],
 )
 def test_states(mib, states):
-    assert states_of([each * MiB for each in mib]) == tuple((low * MiB, high * MiB) for low, high in states)
+    assert states_of([value * MiB for value in mib]) == tuple((low * MiB, high * MiB) for low, high in states)
 
 
 def test_holds_the_unchanged_replay():
@@ -63,16 +63,16 @@ def test_a_stray_block_needs_room():
 
 
 def test_strays_are_of_two_to_eight_mib_on_the_first_stream():
-    events = tuple(each._replace(stream=3, device=1) for each in (alloc(0, 1), free(0)))
+    events = tuple(event._replace(stream=3, device=1) for event in (alloc(0, 1), free(0)))
     strays = [
-        each
+        event
         for seed in range(40)
-        for each in module._with_stray(events, random.Random(seed), stays=True)
-        if each not in events
+        for event in module._with_stray(events, random.Random(seed), stays=True)
+        if event not in events
     ]
-    assert {(each.stream, each.device) for each in strays} == {(0, 0)}
-    assert 2 * MiB <= min(each.bytes for each in strays) < 4 * MiB
-    assert 6 * MiB < max(each.bytes for each in strays) <= 8 * MiB
+    assert {(stray.stream, stray.device) for stray in strays} == {(0, 0)}
+    assert 2 * MiB <= min(stray.bytes for stray in strays) < 4 * MiB
+    assert 6 * MiB < max(stray.bytes for stray in strays) <= 8 * MiB
 
 
 def test_a_trace_without_events_has_an_interval():
@@ -80,7 +80,7 @@ def test_a_trace_without_events_has_an_interval():
 
 
 def test_a_tenth_of_the_storages_end_late():
-    events = [each for i in range(1000) for each in (alloc(i, 1), free(i))]
+    events = [event for i in range(1000) for event in (alloc(i, 1), free(i))]
     changed = module._with_late_frees(tuple(events), random.Random(0))
     at = {event: place for place, event in enumerate(changed)}
     late = [i for i in range(999) if at[events[2 * i + 1]] > at[events[2 * i + 2]]]
@@ -89,7 +89,7 @@ def test_a_tenth_of_the_storages_end_late():
 
 def test_a_late_end_meets_the_next_storage():
     # Every block is reused at once; one that dies late makes the next storage take new memory.
-    events = [each for i in range(100) for each in (alloc(i, 64), free(i, "forward"))]
+    events = [event for i in range(100) for event in (alloc(i, 64), free(i, "forward"))]
     reserved, found = interval(a_trace(events))
     assert reserved == 64 * MiB
     assert found.high_bytes >= 128 * MiB
@@ -106,17 +106,17 @@ def test_in_every_fourth_the_threads_share_a_handle():
     ops = [LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")]
     trace = a_trace([call(0), alloc(0, 11), call(1)], ops)
     scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    handles = [sum(each.bytes == GPU.cublas_workspace_bytes for each in scene.events) for scene in scenes]
+    handles = [sum(event.bytes == GPU.cublas_workspace_bytes for event in scene.events) for scene in scenes]
     assert handles == [2, 2, 2, 1]
 
 
 def test_in_half_of_them_weight_gradients_have_other_parts():
     ops = [conv_wgrad() for _ in range(8)]
     trace = a_trace([call(i) for i in range(8)], ops)
-    usual, other = (conv_of(GPU, second_guess=each)(ops[0]) for each in (False, True))
+    usual, other = (conv_of(GPU, second_guess=guess)(ops[0]) for guess in (False, True))
     assert usual != other
     scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    taken = [{each.bytes for each in scene.events} & {usual, other} for scene in scenes]
+    taken = [{event.bytes for event in scene.events} & {usual, other} for scene in scenes]
     assert taken == [{usual}, {other}, {other}, {usual}]
 
 
@@ -146,11 +146,11 @@ def test_a_split_that_finds_room_adds_nothing():
 def test_in_every_other_the_addresses_grow():
     trace = a_trace([alloc(0, 1)])
     scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    assert [each.descending for each in scenes] == [True, False, True, False]
+    assert [scene.descending for scene in scenes] == [True, False, True, False]
 
 
 def test_strays_and_late_ends_take_turns():
-    trace = a_trace([each for i in range(100) for each in (alloc(i, 1), free(i))])
+    trace = a_trace([event for i in range(100) for event in (alloc(i, 1), free(i))])
     for seed, added in enumerate(["alloc", None, "alloc and free", None]):
         events = module._changed(trace, GPU, software_stack(trace.header), seed).events
         assert len(events) - len(trace.events) == {"alloc": 1, "alloc and free": 2, None: 0}[added]
@@ -165,6 +165,6 @@ def test_the_unchanged_replay_counts():
 
 
 def test_long_traces_are_replayed_less_often():
-    events = [each for i in range(20_000) for each in (alloc(i, 1), free(i))]
+    events = [event for i in range(20_000) for event in (alloc(i, 1), free(i))]
     assert interval(a_trace(events))[1].replays == 3
     assert interval(a_trace(events[:10]))[1].replays == 8

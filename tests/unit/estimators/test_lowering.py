@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.estimators import lowering
 from cotenant.estimators.lowering import BlasWorkspaces, blas_workspaces
 
 
 def event(action, number=-1, nbytes=0, stream=0):
+    if action == "op":
+        return MemoryEvent(action, -1, 0, "", "forward", "", stream, 0, number)
     return MemoryEvent(action, number, nbytes, "", "forward", "", stream, 0)
 
 
@@ -18,9 +20,9 @@ def lower(trace, *, blas, conv=lambda op: 0, reduction=lambda op: (), optional_s
 
 
 def lowered(events, ops, *, lt_bytes=0, **rules):
-    trace = MemoryTrace(events=tuple(events), ops=tuple(ops), header={})
+    trace = MemoryTrace(events=tuple(events), ops=tuple(ops), header=TraceHeader(torch_version="2.13.0"))
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=lt_bytes)
-    return [(each.action, each.bytes) for each in lower(trace, blas=blas, **rules)]
+    return [(lowered_event.action, lowered_event.bytes) for lowered_event in lower(trace, blas=blas, **rules)]
 
 
 MAIN, AUTOGRAD = LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")
@@ -58,25 +60,31 @@ def test_a_reduction_takes_its_buffers_together():
 
 def test_a_reduction_cannot_do_without():
     optional_storages: set[int] = set()
-    trace = MemoryTrace(events=(event("op", 0),), ops=(REDUCTION,), header={})
+    trace = MemoryTrace(events=(event("op", 0),), ops=(REDUCTION,), header=TraceHeader(torch_version="2.13.0"))
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=0)
     assert [
-        each.bytes for each in lower(trace, blas=blas, reduction=lambda op: (9,), optional_storages=optional_storages)
+        taken.bytes for taken in lower(trace, blas=blas, reduction=lambda op: (9,), optional_storages=optional_storages)
     ] == [9, 0]
     assert optional_storages == set()
 
 
 def test_a_convolution_can_do_without_and_a_handle_cannot():
     optional_storages: set[int] = set()
-    trace = MemoryTrace(events=tuple(event("op", i) for i in (0, 1, 2)), ops=(MAIN, CONV, LT), header={})
+    trace = MemoryTrace(
+        events=tuple(event("op", i) for i in (0, 1, 2)),
+        ops=(MAIN, CONV, LT),
+        header=TraceHeader(torch_version="2.13.0"),
+    )
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=7)
     found = list(lower(trace, blas=blas, conv=lambda op: 9, optional_storages=optional_storages))
-    assert {each.storage_id for each in found if each.action == "alloc" and each.bytes == 9} == optional_storages
+    assert {event.storage_id for event in found if event.action == "alloc" and event.bytes == 9} == optional_storages
 
 
 def test_what_takes_nothing_is_not_spared():
     optional_storages: set[int] = set()
-    trace = MemoryTrace(events=(event("op", 1), event("op", 0)), ops=(MAIN, CONV), header={})
+    trace = MemoryTrace(
+        events=(event("op", 1), event("op", 0)), ops=(MAIN, CONV), header=TraceHeader(torch_version="2.13.0")
+    )
     list(
         lower(
             trace,
@@ -89,9 +97,11 @@ def test_what_takes_nothing_is_not_spared():
 
 
 def test_numbers_do_not_meet_those_of_the_trace():
-    trace = MemoryTrace(events=(event("alloc", 5, 1), event("op", 0)), ops=(MAIN,), header={})
+    trace = MemoryTrace(
+        events=(event("alloc", 5, 1), event("op", 0)), ops=(MAIN,), header=TraceHeader(torch_version="2.13.0")
+    )
     found = list(lower(trace, blas=BlasWorkspaces(handle_bytes=1, lt_bytes=0), conv=lambda op: 0))
-    assert len({each.storage_id for each in found}) == 2
+    assert len({event.storage_id for event in found}) == 2
 
 
 @pytest.mark.parametrize(

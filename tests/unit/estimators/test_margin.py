@@ -172,7 +172,7 @@ def test_a_suspected_call_widens_the_margin_and_its_absence_does_not(scores):
     trace = with_ops(conv(padding=(9, 9)))
     free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     context = A100.context.high_bytes - A100.context.typical_bytes
-    usual, suspected = (margin_of(trace, A100, free, 0, 0.9, split_bytes=each).bytes for each in (0, 100 * MiB))
+    usual, suspected = (margin_of(trace, A100, free, 0, 0.9, split_bytes=nbytes).bytes for nbytes in (0, 100 * MiB))
     assert usual == round(0.9 * scale_bytes(GUESSED, free.peak_reserved_bytes, 0, 0)) + context
     assert suspected - usual == round(0.9 * 8 * 100 * MiB)
 
@@ -201,6 +201,8 @@ def test_shipped_scores(family):
 
 def test_more_coverage_never_gives_a_lower_bound():
     trace = with_ops(conv())
-    bounds = [TracedEstimator(coverage=each).on(trace, A100).estimate.bound_bytes for each in (0.5, 0.9, 0.95, 0.99)]
+    bounds = [
+        TracedEstimator(coverage=coverage).on(trace, A100).estimate.bound_bytes for coverage in (0.5, 0.9, 0.95, 0.99)
+    ]
     assert bounds == sorted(bounds)
     assert bounds[0] < bounds[-1]

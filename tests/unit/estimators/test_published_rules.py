@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.allocator import parse_options, replay, rules_for
 from cotenant.core.errors import UsageError
-from cotenant.core.trace import MemoryEvent, MemoryTrace
+from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.core.units import GiB, MiB
 from cotenant.estimators import ESTIMATORS, create
 from cotenant.estimators.base import POINT
@@ -46,7 +46,7 @@ def some_features(**changes):
 
 
 def a_trace(*events, **changes):
-    return MemoryTrace(**{"events": tuple(events), "ops": (), "header": {"torch": "2.13.0"}, **changes})
+    return MemoryTrace(**{"events": tuple(events), "ops": (), "header": TraceHeader(torch_version="2.13.0"), **changes})
 
 
 def says(name, features=None, trace=None):
@@ -180,7 +180,7 @@ def test_graph_has_the_optimizer_beside_the_second_pass():
 
 
 def test_graph_makes_every_gradient_in_every_step():
-    made = [each.bytes for each in graph_events(some_features()) if each.category == "gradient"]
+    made = [made_event.bytes for made_event in graph_events(some_features()) if made_event.category == "gradient"]
     assert made == [2 * MiB, 4 * MiB] * 2
 
 
@@ -244,14 +244,14 @@ def test_llmem_refuses_other_models(layers):
 
 
 def opinions_of(trace, *command):
-    return {each.name: each for each in compare_estimators(TracedEstimator().on(trace, A100), A100, command)}
+    return {result.name: result for result in compare_estimators(TracedEstimator().on(trace, A100), A100, command)}
 
 
 def test_opinions_of_one_trace():
     found = opinions_of(a_trace(*STEP))
     assert next(iter(found)) == "traced"
     assert set(found) == set(ESTIMATORS) - {"declared"}
-    assert all(each.leaves_out for each in found.values())
+    assert all(result.leaves_out for result in found.values())
     assert found["llmem"].estimate is None
     assert "no decoder-only" in str(found["llmem"].problem)
     assert found["faketensor"].estimate.device_bytes == 2300

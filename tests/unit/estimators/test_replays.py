@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cotenant.core.errors import UsageError
@@ -26,13 +28,13 @@ SPLIT, EXPAND = "max_split_size_mb:128", "expandable_segments:True"
     ],
 )
 def test_settings_of_the_allocator(before, after, env, told):
-    header = {**HEADER, "settings_before": before, "settings": after}
+    header = replace(HEADER, settings_before=before, settings=after)
     assert software_stack(header, env=env).alloc_conf == told
 
 
 def test_settings_of_a_trace_without_an_environment():
-    assert software_stack({**HEADER, "settings": {OLD: SPLIT}}).alloc_conf == SPLIT
-    assert software_stack({**HEADER, "alloc_conf": SPLIT, "cublas_workspace_config": ":16:8"}).cublas_config == ":16:8"
+    assert software_stack(replace(HEADER, settings={OLD: SPLIT})).alloc_conf == SPLIT
+    assert software_stack(replace(HEADER, alloc_conf=SPLIT, cublas_workspace_config=":16:8")).cublas_config == ":16:8"
 
 
 def test_another_backend_is_told_and_not_modeled():

@@ -20,7 +20,7 @@ EMPTY = MemoryEvent("empty_cache", -1, 0, "", "step", "", 0, 0)
 
 
 def scene(trace, conf=""):
-    return make_replay_input(trace, GPU, software_stack({**trace.header, "alloc_conf": conf}))
+    return make_replay_input(trace, GPU, software_stack(replace(trace.header, alloc_conf=conf)))
 
 
 def refit():
@@ -46,21 +46,21 @@ def test_peaks_are_those_of_the_replay(conf, trace, capacity_mib):
 @CONFS
 def test_what_came_less_what_went_is_held(conf):
     history = allocation_history(scene(refit(), conf), 700 * MiB)
-    came = sum(each.size for each in history.blocks if each.action in {"segment_alloc", "segment_map"})
-    went = sum(each.size for each in history.blocks if each.action in {"segment_free", "segment_unmap"})
+    came = sum(block.size for block in history.blocks if block.action in {"segment_alloc", "segment_map"})
+    went = sum(block.size for block in history.blocks if block.action in {"segment_free", "segment_unmap"})
     assert came > went > 0
-    assert came - went == history.reserved_bytes[-1] == sum(each.size_bytes for each in history.segments)
+    assert came - went == history.reserved_bytes[-1] == sum(segment.size_bytes for segment in history.segments)
 
 
 def test_a_retry_gives_back_before_it_asks_again():
     history = allocation_history(scene(refit()), 700 * MiB)
-    at = next(i for i, each in enumerate(history.blocks) if each.action == "alloc" and each.size == 600 * MiB)
-    assert [each.action for each in history.blocks[at - 5 : at]] == ["segment_free"] * 4 + ["segment_alloc"]
+    at = next(i for i, block in enumerate(history.blocks) if block.action == "alloc" and block.size == 600 * MiB)
+    assert [block.action for block in history.blocks[at - 5 : at]] == ["segment_free"] * 4 + ["segment_alloc"]
 
 
 def test_emptying_the_cache_gives_back_there_and_then():
     history = allocation_history(scene(a_trace([alloc(0, 30), free(0), EMPTY, alloc(1, 90)])))
-    assert [(each.action, each.event_index) for each in history.blocks if each.action.startswith("segment")] == [
+    assert [(block.action, block.event_index) for block in history.blocks if block.action.startswith("segment")] == [
         ("segment_alloc", 0),
         ("segment_free", 2),
         ("segment_alloc", 3),
@@ -100,12 +100,12 @@ def test_snapshot_has_what_readers_of_torch_expect(tmp_path):
     assert told == snapshot_of(history, where.stack)
     first = told["segments"][-1]  # in order of addresses, which shrink
     assert (first["total_size"], first["segment_type"], first["stream"]) == (30 * MiB, "large", 0)
-    assert [each["state"] for each in first["blocks"]] == ["active_allocated"]
-    assert [each["name"] for each in first["blocks"][0]["frames"]] == ["parameter", "head", "load"]
-    actions = [each["action"] for each in told["device_traces"][0]]
+    assert [block["state"] for block in first["blocks"]] == ["active_allocated"]
+    assert [frame["name"] for frame in first["blocks"][0]["frames"]] == ["parameter", "head", "load"]
+    actions = [device_trace["action"] for device_trace in told["device_traces"][0]]
     assert actions[:2] == ["segment_alloc", "alloc"]
     assert actions.count("free_requested") == actions.count("free_completed") == 1
-    assert sum(each["allocated_size"] for each in told["segments"]) == 31 * MiB
+    assert sum(segment["allocated_size"] for segment in told["segments"]) == 31 * MiB
 
 
 def test_a_workspace_for_which_there_is_no_memory_is_left_out():
@@ -113,8 +113,8 @@ def test_a_workspace_for_which_there_is_no_memory_is_left_out():
         scene(a_trace([alloc(0, 30), alloc(1, 90), free(1), alloc(2, 20)])), optional_storages=frozenset({1})
     )
     told = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
-    assert all(each["action"] != "oom" for each in told["device_traces"][0])
-    assert sum(each["allocated_size"] for each in told["segments"]) == 50 * MiB
+    assert all(device_trace["action"] != "oom" for device_trace in told["device_traces"][0])
+    assert sum(segment["allocated_size"] for segment in told["segments"]) == 50 * MiB
 
 
 def test_snapshot_tells_where_memory_ran_out():

@@ -18,7 +18,7 @@ GPU = gpu_spec("A100-40GB")
 
 def changes(trace):
     result = TracedEstimator().on(trace, GPU)
-    return result, {each.name: each for each in what_if(result)}
+    return result, {saving.name: saving for saving in what_if(result)}
 
 
 def fragmented():
@@ -99,7 +99,7 @@ def test_the_word_of_the_jobs_cudnn_counts_for_changes_too():
     trace = a_trace([alloc(0, 500), call(0)], [call_of])
     result = Asked().on(trace, GPU)
     assert result.fit.bound_bytes != TracedEstimator().on(trace, GPU).fit.bound_bytes
-    found = {each.name: each.saves_bytes for each in what_if(result)}
+    found = {saving.name: saving.saves_bytes for saving in what_if(result)}
     assert found["garbage_collection_threshold:0.8"] == 0
 
 
@@ -109,7 +109,7 @@ def test_no_row_for_states_that_are_not_there():
 
 def test_settings_that_torch_does_not_know_are_left_out():
     trace = fragmented()
-    old = changes(a_trace(trace.events, torch="2.4.0"))[1]
+    old = changes(a_trace(trace.events, torch_version="2.4.0"))[1]
     assert "expandable_segments:True" in old
 
 

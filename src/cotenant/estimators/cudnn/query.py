@@ -73,8 +73,8 @@ def query_of(call: LibraryCall) -> dict[str, Any] | None:
     x, w, y = (list(p[name]) for name in "xwy")
     spatial = {name: list(p[name]) for name in _SPATIAL}
     if len(x) == 3:
-        x, w, y = ([*each[:2], 1, each[2]] for each in (x, w, y))
-        spatial = {name: [int(name != "padding"), *each] for name, each in spatial.items()}
+        x, w, y = ([*shape[:2], 1, shape[2]] for shape in (x, w, y))
+        spatial = {name: [int(name != "padding"), *extents] for name, extents in spatial.items()}
     kind = call.kind
     if p.get("transposed"):
         kind, x, y = _TRANSPOSED[kind], y, x
@@ -130,7 +130,7 @@ def query_cudnn(
 
     `folder`: where answers are kept; None: nowhere. `worker`: the program that loads the library. Never raises.
     """
-    asked = {_key(each): each for each in map(query_of, calls) if each is not None}
+    asked = {_key(query): query for query in map(query_of, calls) if query is not None}
     if not asked:
         return None
     kept = _QueryCache(folder, library, capability)
@@ -160,7 +160,7 @@ def _run_worker(
     """(Version, an answer for each question) of a process that sees no GPU; None if it fails in any way."""
     request = {
         "graph": str(library.graph),
-        "preload": [str(each) for each in library.preload],
+        "preload": [str(path) for path in library.preload],
         "capability": 10 * capability[0] + capability[1],
         "calls": list(questions),
     }
@@ -176,7 +176,7 @@ def _run_worker(
         )
         answer = json.loads(done.stdout) if done.returncode == 0 else {}
         version, found = answer["version"], answer["bytes"]
-        fits = isinstance(version, int) and all(each is None or isinstance(each, int) for each in found)
+        fits = isinstance(version, int) and all(nbytes is None or isinstance(nbytes, int) for nbytes in found)
         return (version, found) if fits and len(found) == len(questions) else None
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return None
@@ -205,8 +205,8 @@ class _QueryCache:
 
     def write(self, version: int, found: Mapping[str, int | None], latest: Mapping[str, int | None]) -> None:
         """All of `found` or, where that is too much, `latest` alone."""
-        texts = (json.dumps({"version": version, "bytes": each}) for each in (found, latest))
-        text = next((each for each in texts if len(each) <= _CACHE_BYTES), None)
+        texts = (json.dumps({"version": version, "bytes": workspaces}) for workspaces in (found, latest))
+        text = next((candidate for candidate in texts if len(candidate) <= _CACHE_BYTES), None)
         if self._path is None or text is None:
             return
         with contextlib.suppress(OSError):

@@ -72,7 +72,7 @@ def cudnn_table(capability: tuple[int, int]) -> CudnnTable | None:
     if not file.is_file():
         return None
     head, *lines = gzip.decompress(file.read_bytes()).decode().splitlines()
-    batches = tuple(int(each) for each in head.split("batches ")[1].split(","))
+    batches = tuple(int(part) for part in head.split("batches ")[1].split(","))
     cells = {}
     for line in lines:
         *geometry, forward, dgrad, wgrad = line.split(",")

@@ -78,8 +78,8 @@ class CudnnBackend:
     """
 
     def __init__(self, graph: str, preload: Sequence[str], capability: int) -> None:
-        for each in preload:
-            ctypes.CDLL(each, mode=ctypes.RTLD_GLOBAL)
+        for path in preload:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         self._cudnn = ctypes.CDLL(graph, mode=ctypes.RTLD_GLOBAL)
         self._cudnn.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(self._cudnn.cudnnGetVersion())
@@ -103,8 +103,8 @@ class CudnnBackend:
         except CudnnError:
             return None
         finally:
-            for each in reversed(self._made):
-                self._cudnn.cudnnBackendDestroyDescriptor(each)
+            for descriptor in reversed(self._made):
+                self._cudnn.cudnnBackendDestroyDescriptor(descriptor)
             self._made.clear()
         return None
 
@@ -117,7 +117,7 @@ class CudnnBackend:
         self._finish(heuristics)
         found = (c_void_p * _MAX_PLANS)(*(self._new(_ENGINE_CONFIG) for _ in range(_MAX_PLANS)))
         count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, _MAX_PLANS, found)
-        yield from (c_void_p(each) for each in found[: min(count, _MAX_PLANS)])
+        yield from (c_void_p(pointer) for pointer in found[: min(count, _MAX_PLANS)])
 
     def _may_run(self, config: c_void_p, call: Mapping[str, Any]) -> bool:
         engine = (c_void_p * 1)(self._new(_ENGINE))
@@ -222,7 +222,7 @@ def main() -> None:
         library = CudnnBackend(asked["graph"], asked["preload"], asked["capability"])
     except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    found = [library.workspace_bytes(each) for each in asked["calls"]]
+    found = [library.workspace_bytes(call) for call in asked["calls"]]
     json.dump({"version": library.version, "bytes": found}, sys.stdout)
 
 

@@ -42,8 +42,7 @@ def kind_of_trace(trace: MemoryTrace) -> str:
     """`conv`, `attention` or `dense`: kinds of networks whose replays err differently."""
     if any(op.kind.startswith("conv") for op in trace.ops):
         return "conv"
-    told: Any = trace.header.get("layers") or ()
-    kinds = {layer_kind(str(name)) for name, *_ in told}
+    kinds = {layer_kind(call.kind) for call in trace.header.layers}
     return "attention" if kinds & {"attention", "embedding"} else "dense"
 
 

@@ -71,7 +71,7 @@ class Network:
     @property
     def family(self) -> str:
         """`transformer` if anything attends or embeds, else `cnn` if anything convolves, else `mlp`."""
-        kinds = {each.kind for each in self.layers}
+        kinds = {layer.kind for layer in self.layers}
         if kinds & {"attention", "embedding"}:
             return "transformer"
         return "cnn" if "conv" in kinds else "mlp"
@@ -85,28 +85,28 @@ def network_of(trace: MemoryTrace, batch: int | None) -> Network:
     Raises:
         UsageError: the trace tells no layers (no `torch.nn` module was called, or an old trace).
     """
-    told = trace.header.get("layers")
-    if not isinstance(told, Sequence) or not told:
+    calls = trace.header.layers
+    if not calls:
         raise UsageError(
             "no layers were seen: learned estimators know a network by the `torch.nn` modules it calls",
             hint="choose another estimator; `traced` needs no modules",
         )
-    firsts = [shape[0] for _, _, shape in told if len(shape) > 1]
-    counted = [each for each in told if each[1] or (each[2] and layer_kind(str(each[0])) != "reshape")]
+    firsts = [call.output_shape[0] for call in calls if len(call.output_shape) > 1]
+    counted = [call for call in calls if call.parameters or (call.output_shape and layer_kind(call.kind) != "reshape")]
     samples = batch or (max(set(firsts), key=firsts.count) if firsts else 1)
     layers = []
     activation = ""
     for name, parameters, shape in counted:
-        kind = layer_kind(str(name))
+        kind = layer_kind(name)
         if kind == "activation" and not activation:
-            activation = activation_of(str(name))
+            activation = activation_of(name)
         layers.append(
             NetworkLayer(
                 kind=kind,
                 outputs=math.prod(shape) // samples if shape else 0,
-                parameters=int(parameters),
+                parameters=parameters,
                 positions=positions_of(kind, shape[1:]),
-                name=str(name),
+                name=name,
             )
         )
     return Network(batch=samples, layers=tuple(layers), activation=activation or "relu")
@@ -115,7 +115,7 @@ def network_of(trace: MemoryTrace, batch: int | None) -> Network:
 def network_in_training(trace: MemoryTrace, features: Features) -> Network:
     """`network_of` a script, with how it was seen to train it; raises as that does."""
     copies = sum(features.state_bytes) / features.weight_bytes if features.weight_bytes else 0.0
-    half = any(each.item_bytes == _HALF for each in features.layers)
+    half = any(layer.item_bytes == _HALF for layer in features.layers)
     return replace(network_of(trace, features.batch), state_copies=round(copies, 2), half=half)
 
 
@@ -142,16 +142,16 @@ def paper_features(network: Network) -> dict[str, float]:
     Source: GPUMemNet (arXiv 2602.17817) and its loaders. Counts and elements, unscaled.
     """
     layers = network.layers
-    count = {kind: sum(each.kind == kind for each in layers) for kind in LAYER_KINDS}
-    parameters = float(sum(each.parameters for each in layers))
-    activations = float(sum(each.outputs for each in layers))
+    count = {kind: sum(layer.kind == kind for layer in layers) for kind in LAYER_KINDS}
+    parameters = float(sum(layer.parameters for layer in layers))
+    activations = float(sum(layer.outputs for layer in layers))
     angle = 2 * math.pi * ACTIVATIONS.index(network.activation) / len(ACTIVATIONS)
     point = {"activation_sin": math.sin(angle), "activation_cos": math.cos(angle)}
     batch = {"batch": float(network.batch)}
     if network.family == "mlp":
         found = {"linears": float(count["linear"]), **batch, "parameters": parameters, "activations": activations}
         return {**found, "batchnorms": float(count["batchnorm"]), "dropouts": float(count["dropout"]), **point}
-    depth = float(sum(each.parameters > 0 for each in layers))
+    depth = float(sum(layer.parameters > 0 for layer in layers))
     totals = {"depth": depth, "activations": activations, "activations_batch": activations * network.batch}
     totals |= {"parameters": parameters, **batch}
     if network.family == "cnn":
@@ -181,15 +181,15 @@ def byte_features(network: Network) -> dict[str, float]:
     scale = _F32 / MiB
     outputs = dict.fromkeys(_BYTE_KINDS, 0.0)
     weights = dict.fromkeys(_BYTE_KINDS, 0.0)
-    for each in network.layers:
-        if each.kind in outputs:
-            outputs[each.kind] += each.outputs * network.batch * scale
-            weights[each.kind] += each.parameters * scale
-    sizes = sorted((each.outputs * network.batch * scale for each in network.layers), reverse=True)
-    heaviest = max((each.parameters for each in network.layers), default=0) * scale
+    for layer in network.layers:
+        if layer.kind in outputs:
+            outputs[layer.kind] += layer.outputs * network.batch * scale
+            weights[layer.kind] += layer.parameters * scale
+    sizes = sorted((layer.outputs * network.batch * scale for layer in network.layers), reverse=True)
+    heaviest = max((layer.parameters for layer in network.layers), default=0) * scale
     found = {f"{kind}_outputs_mib": value for kind, value in outputs.items()}
     found |= {f"{kind}_weights_mib": value for kind, value in weights.items()}
-    found |= {"weights_mib": sum(each.parameters for each in network.layers) * scale}
+    found |= {"weights_mib": sum(layer.parameters for layer in network.layers) * scale}
     found |= {"outputs_mib": sum(sizes), "largest_mib": sizes[0] if sizes else 0.0, "heaviest_mib": heaviest}
     found |= {"second_mib": sizes[1] if len(sizes) > 1 else 0.0}
     found |= {"batch": float(network.batch), "layers": float(len(network.layers))}
@@ -213,11 +213,11 @@ def work_features(network: Network) -> dict[str, float]:
     """
     found = byte_features(network)
     flops = [
-        2e-9 * network.batch * each.parameters * each.positions
-        for each in network.layers
-        if each.kind in ("linear", "conv", "attention")
+        2e-9 * network.batch * layer.parameters * layer.positions
+        for layer in network.layers
+        if layer.kind in ("linear", "conv", "attention")
     ]
-    first = next((each for each in network.layers if each.parameters), None)
+    first = next((layer for layer in network.layers if layer.parameters), None)
     inputs = first.parameters / max(1, first.outputs // first.positions) * first.positions if first else 1.0
     total, count = sum(flops), max(1, len(flops))
     moved = found["weights_mib"] + found["outputs_mib"]
@@ -235,7 +235,7 @@ def layer_sequence(network: Network) -> list[tuple[int, float, float]]:
     """Each layer as the number of its kind, and elements of its outputs of a batch and of its weights."""
     numbers = {kind: number for number, kind in enumerate(LAYER_KINDS)}
     return [
-        (numbers[each.kind], float(each.outputs * network.batch), float(each.parameters)) for each in network.layers
+        (numbers[layer.kind], float(layer.outputs * network.batch), float(layer.parameters)) for layer in network.layers
     ]
 
 
@@ -277,7 +277,7 @@ def conv_features(trace: MemoryTrace, replays: Replays) -> dict[str, float] | No
 
     `largest` is the convolution with the most bytes in input and output, which are what workspaces hold.
     """
-    shapes = [_shapes(trace.ops[event.storage_id].params) for event in _one_forward(trace)]
+    shapes = [_shapes(trace.ops[event.op_id].params) for event in _one_forward(trace)]
     if not shapes:
         return None
     sizes = [(math.prod(x) + math.prod(y)) * _F32 / MiB for x, _, y in shapes]
@@ -289,7 +289,7 @@ def conv_features(trace: MemoryTrace, replays: Replays) -> dict[str, float] | No
         len(sizes),
         x[0],
         shapes[0][0][-1],
-        max(each[1] for _, _, each in shapes),
+        max(nbytes[1] for _, _, nbytes in shapes),
         x[1],
         y[1],
         by_size[0],
@@ -322,8 +322,8 @@ def _one_forward(trace: MemoryTrace) -> Iterable[MemoryEvent]:
 
 
 def _convolves(trace: MemoryTrace, event: MemoryEvent) -> bool:
-    return trace.ops[event.storage_id].kind == "conv_forward"
+    return trace.ops[event.op_id].kind == "conv_forward"
 
 
 def _shapes(params: Mapping[str, object]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(each) for each in params[name]) for name in ("x", "w", "y"))  # type: ignore[attr-defined]
+    return tuple(tuple(int(param) for param in params[name]) for name in ("x", "w", "y"))  # type: ignore[attr-defined]

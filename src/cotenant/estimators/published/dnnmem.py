@@ -29,7 +29,7 @@ class DnnMemEstimator(TraceBasedEstimator):
     leaves_out = "temporaries, workspaces; keeps outputs that no gradient needs"
 
     def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:
-        version = str(recorded.header["torch"])
+        version = recorded.header.torch_version
         result = replay(graph_events(features), options=parse_options("", version), rules=rules_for(version))
         return RawEstimate(
             reserved_bytes=max(result.peak_reserved_bytes, 2 * MiB),
@@ -58,7 +58,7 @@ class _Graph:
             yield self._alloc(features.buffer_bytes, "buffer", "load")
         gradients: list[MemoryEvent] = []
         for step in range(count):
-            yield from (_free(each, "forward") for each in gradients)
+            yield from (_free(gradient, "forward") for gradient in gradients)
             gradients = []
             yield from self._step(gradients)
             if step == 0:
@@ -77,19 +77,19 @@ class _Graph:
         above: MemoryEvent | None = None
         for left in range(len(outputs), 0, -1):
             layer_outputs = outputs.pop()
-            largest = max(each.bytes for each in layer_outputs)
+            largest = max(layer_output.bytes for layer_output in layer_outputs)
             below = self._alloc(largest, "temporary", "backward")
             yield below
             for _ in range(-(-len(due) // left)):
                 gradients.append(self._alloc(due.pop(0), "gradient", "backward"))
                 yield gradients[-1]
-            yield from (_free(each, "backward") for each in layer_outputs)
+            yield from (_free(layer_output, "backward") for layer_output in layer_outputs)
             if above is not None:
                 yield _free(above, "backward")
             above = below
         if above is not None:
             yield _free(above, "backward")
-        yield from (_free(each, "backward") for each in batch)
+        yield from (_free(sample, "backward") for sample in batch)
 
     def _alloc(self, nbytes: int, category: str, phase: str) -> MemoryEvent:
         self._next += 1

@@ -61,7 +61,7 @@ def find_decoder(features: Features) -> DecoderShape:
         UsageError: there is none: no head by a known name, no numbered blocks, or an encoder.
     """
     layers = [layer for layer in features.layers if layer.leaf and layer.item_bytes]
-    head = next((each for each in reversed(layers) if each.module.rpartition(".")[2] in _HEADS), None)
+    head = next((candidate for candidate in reversed(layers) if candidate.module.rpartition(".")[2] in _HEADS), None)
     places = [(match, layer) for layer in layers if (match := _STACK.fullmatch(layer.module))]
     stacks: dict[str, set[str]] = {}
     for match, _ in places:

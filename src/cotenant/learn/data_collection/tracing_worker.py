@@ -79,7 +79,7 @@ def label(config: Config, *, gpu: str, steps: int, limit_s: float) -> LabelRecor
         capacity_bytes=device.memory_total_bytes,
         steps=steps,
         elapsed_s=round(time.monotonic() - began_s, 3),
-        torch="" if found is None else str(found.trace.header.get("torch", "")),
+        torch="" if found is None else found.trace.header.torch_version,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cotenant.core.trace import LibraryCall
+from cotenant.core.trace import LibraryCall, TraceHeader
 from cotenant.estimators.lowering import BlasWorkspaces, ConvWorkspace
 from cotenant.simserver.torch.process_gpus import GpuOutOfMemory, ProcessGpus
 from cotenant.tracing.recorder import TraceRecorder, sparse_parts
@@ -45,7 +45,7 @@ class AllocatingRecorder(TraceRecorder):
         finally:
             self._away = False
 
-    def reset(self, header: dict[str, object]) -> None:
+    def reset(self, header: TraceHeader) -> None:
         """Nothing was kept, so there is nothing to forget."""
         self.header = header
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -47,7 +48,7 @@ class MemoryLimit:
         live, capacity = self._recorder.live_bytes[device], self.capacity_bytes
         if live + nbytes <= capacity or not self._is_awaited():
             return
-        self._recorder.header["oom_raised"] = True
+        self._recorder.header = replace(self._recorder.header, oom_raised=True)
         self._recorder.warn(
             f"the script catches out-of-memory errors: it got one when its tensors exceeded {_gib(capacity)}"
         )
@@ -59,7 +60,7 @@ class MemoryLimit:
     @property
     def capacity_bytes(self) -> int:
         """What the allocator can get: what is beside the context, or the share of the card that the script set."""
-        share = self._recorder.header.get("memory_fraction")
+        share = self._recorder.header.memory_fraction
         return self._capacity_bytes if share is None else min(self._capacity_bytes, int(share * self._total_bytes))
 
     def _is_awaited(self) -> bool:

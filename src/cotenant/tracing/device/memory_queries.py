@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,7 +59,11 @@ def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict
     def set_fraction(fraction: float, device: object = None) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        recorder.header["memory_fraction"] = float(fraction)
+        recorder.header = replace(recorder.header, memory_fraction=float(fraction))
+
+    def get_fraction(device: object = None) -> float:
+        fraction = recorder.header.memory_fraction
+        return 1.0 if fraction is None else float(fraction)
 
     return {
         "empty_cache": recorder.empty_cache,
@@ -78,7 +83,7 @@ def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict
         "reset_max_memory_cached": reset_peak,
         "reset_accumulated_memory_stats": lambda device=None: None,
         "set_per_process_memory_fraction": set_fraction,
-        "get_per_process_memory_fraction": lambda device=None: recorder.header.get("memory_fraction", 1.0),
+        "get_per_process_memory_fraction": get_fraction,
         "memory_snapshot": lambda *_, **__: [],
         "list_gpu_processes": lambda device=None: f"GPU:{at(device)}\nno processes are running",
         "utilization": lambda device=None: 0,

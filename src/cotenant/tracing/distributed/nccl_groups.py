@@ -7,12 +7,17 @@ nobody uses. A `device_id` given to `init_process_group` makes those of the firs
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-SETTINGS = {"max_channels": ("NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS"), "buffer_bytes": ("NCCL_BUFFSIZE",)}
-"""Environment variables that change what NCCL takes, by what the header calls them."""
+from cotenant.core.trace import NcclUsage
+
+_MAX_CHANNELS = ("NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS")
+_BUFFER_BYTES = ("NCCL_BUFFSIZE",)
+"""Environment variables that change what NCCL allocates; the first one that is set counts."""
 
 
 class NcclGroups:
@@ -66,9 +71,14 @@ class NcclGroups:
         self._noted.add(name)
         if size < 2:
             return
-        told = self._recorder.header.setdefault("nccl", {"groups": []})
-        told["groups"].append(size)
-        for what, variables in SETTINGS.items():
-            value = next((os.environ[each] for each in variables if each in os.environ), None)
-            if value is not None:
-                told[what] = value
+        header = self._recorder.header
+        before = header.nccl.group_sizes if header.nccl is not None else ()
+        usage = NcclUsage(
+            group_sizes=(*before, size), max_channels=_setting(_MAX_CHANNELS), buffer_bytes=_setting(_BUFFER_BYTES)
+        )
+        self._recorder.header = replace(header, nccl=usage)
+
+
+def _setting(variables: Sequence[str]) -> int | None:
+    value = next((os.environ[name] for name in variables if name in os.environ), "")
+    return int(value) if value.isdecimal() else None

@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def _install_groups(recorder: Any, groups: NcclGroups) -> None:
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         own = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
         recorder.warn(_ONE_RANK_WARNING)
-        recorder.header["processes"] = size
+        recorder.header = replace(recorder.header, processes=size)
         real_init(backend="fake", store=FakeStore(), rank=own, world_size=size)
         groups.made(c10d._get_default_group(), backend)
 
@@ -140,7 +141,7 @@ def _install_spawn(recorder: Any) -> None:
     def spawn(
         fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False, start_method: str = "spawn"
     ) -> None:
-        recorder.header["processes"] = nprocs
+        recorder.header = replace(recorder.header, processes=nprocs)
         fn(0, *args)
 
     torch.multiprocessing.spawn = spawn

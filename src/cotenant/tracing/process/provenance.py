@@ -7,7 +7,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+
+from cotenant.core.trace import TraceHeader
 
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
 """Environment variables that decide how a trace is replayed, not what is in it. A script may set them itself."""
@@ -15,18 +18,18 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_C
 _SITE_NAMES = ("site-packages", "dist-packages")
 
 
-def provenance() -> dict[str, object]:
-    """For a trace's header.
+def with_provenance(header: TraceHeader) -> TraceHeader:
+    """The header with `sources`, `site_folders` and `settings`.
 
-    `sources`: [path, digest] of every imported file that is neither of Python, nor of an installed package, nor ours.
-    `site_folders`: where the installed packages are. `settings`: those of `SETTINGS` that are set.
+    Sources are imported files that are neither of Python, nor of an installed package, nor ours.
     """
     sites = site_folders(sys.path)
-    return {
-        "sources": [[path, file_digest(Path(path))] for path in _imported(sites)],
-        "site_folders": sites,
-        "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
-    }
+    return replace(
+        header,
+        sources=tuple((path, file_digest(Path(path))) for path in _imported(sites)),
+        site_folders=tuple(sites),
+        settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
+    )
 
 
 def site_folders(path: Iterable[str]) -> list[str]:

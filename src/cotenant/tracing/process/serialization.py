@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import CotenantError, TraceError
-from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, NcclUsage, TraceHeader
 
-SCHEMA = 1
+SCHEMA = 2
 USAGE = "usage"
 """Kind of an error that is a `UsageError` to who asked."""
 _INTERNED = ("action", "category", "phase", "module")
@@ -31,21 +32,23 @@ def trace_to_dict(trace: MemoryTrace) -> dict[str, Any]:
         "texts": list(texts),
         "columns": columns,
         "ops": [{"kind": op.kind, "thread": op.thread, "params": dict(op.params)} for op in trace.ops],
-        "header": dict(trace.header),
+        "header": _header_to_dict(trace.header),
         "warnings": list(trace.warnings),
         "partial": trace.partial,
     }
 
 
 def trace_from_dict(value: dict[str, Any]) -> MemoryTrace:
-    """The trace.
+    """The trace, of this schema or of schema 1, which had no release.
 
     Raises:
         CotenantError: the file is of another version, or damaged.
     """
+    if value.get("schema") == 1:
+        value = _from_schema_1(value)
     if value.get("schema") != SCHEMA:
         raise CotenantError(
-            f"a trace of schema {value.get('schema')!r}, wanted {SCHEMA}", hint="trace the script again"
+            f"the trace has schema {value.get('schema')!r}, wanted 1 to {SCHEMA}", hint="trace the script again"
         )
     texts, columns = value["texts"], value["columns"]
     ready = [
@@ -57,10 +60,79 @@ def trace_from_dict(value: dict[str, Any]) -> MemoryTrace:
         ops=tuple(
             LibraryCall(kind=op["kind"], thread=op["thread"], params=_tuples(op["params"])) for op in value["ops"]
         ),
-        header=value["header"],
+        header=_header_from_dict(value["header"]),
         warnings=tuple(value["warnings"]),
         partial=value["partial"],
     )
+
+
+def _header_to_dict(header: TraceHeader) -> dict[str, Any]:
+    nccl = header.nccl
+    values: dict[str, Any] = {each.name: getattr(header, each.name) for each in fields(header)}
+    return {**values, "nccl": None if nccl is None else {each.name: getattr(nccl, each.name) for each in fields(nccl)}}
+
+
+def _header_from_dict(value: dict[str, Any]) -> TraceHeader:
+    nccl, capability, sources, sites = (value[key] for key in ("nccl", "capability", "sources", "site_folders"))
+    return TraceHeader(
+        **{
+            **value,
+            "capability": None if capability is None else (capability[0], capability[1]),
+            "nccl": None if nccl is None else NcclUsage(**{**nccl, "group_sizes": tuple(nccl["group_sizes"])}),
+            "layers": tuple(LayerCall(kind, count, tuple(shape)) for kind, count, shape in value["layers"]),
+            "sources": None if sources is None else tuple((path, digest) for path, digest in sources),
+            "site_folders": None if sites is None else tuple(sites),
+        }
+    )
+
+
+def _from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
+    """The header had keys without a type, absent where not known; `op` events had the index of the call as storage."""
+    old = value["header"]
+    nccl = old.get("nccl")
+    header = {
+        "torch_version": old["torch"],
+        "torch_folder": old.get("torch_folder"),
+        "cuda_version": old.get("cuda"),
+        "python_version": old.get("python"),
+        "gpu": old.get("card"),
+        "capability": old.get("capability"),
+        "gpus": old.get("devices"),
+        "processes": old.get("processes"),
+        "steps": old.get("steps"),
+        "nccl": None,
+        "memory_fraction": old.get("memory_fraction"),
+        "oom_raised": bool(old.get("oom_raised")),
+        "libraries": old.get("libraries") or {},
+        "layers": old.get("layers") or [],
+        "sources": old.get("sources"),
+        "site_folders": old.get("site_folders"),
+        "settings": old.get("settings"),
+        "settings_before": old.get("settings_before"),
+        "alloc_conf": old.get("alloc_conf"),
+        "cublas_workspace_config": old.get("cublas_workspace_config"),
+    }
+    if nccl:
+        header["nccl"] = {
+            "group_sizes": nccl["groups"],
+            "max_channels": _nccl_number(nccl.get("max_channels")),
+            "buffer_bytes": _nccl_number(nccl.get("buffer_bytes")),
+        }
+    columns = value["columns"]
+    is_op = [value["texts"][index] == "op" for index in columns["action"]]
+    op_ids = [number if op else -1 for number, op in zip(columns["storage_id"], is_op, strict=True)]
+    storage_ids = [-1 if op else number for number, op in zip(columns["storage_id"], is_op, strict=True)]
+    return {
+        **value,
+        "schema": 2,
+        "header": header,
+        "columns": {**columns, "storage_id": storage_ids, "op_id": op_ids},
+    }
+
+
+def _nccl_number(text: object) -> int | None:
+    """The number in an environment variable of NCCL; None if it is not set, or no number."""
+    return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
 def _tuples(params: dict[str, Any]) -> dict[str, Any]:

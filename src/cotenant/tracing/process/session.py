@@ -13,15 +13,17 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.trace import TraceHeader
 from cotenant.core.units import format_duration
 from cotenant.tracing import script_location
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.process import deadline, launcher_env, script_traceback, serialization
-from cotenant.tracing.process.provenance import provenance
+from cotenant.tracing.process.provenance import with_provenance
 from cotenant.tracing.process.serialization import USAGE
 from cotenant.tracing.sandbox import overlay_hooks, restrictions
 from cotenant.tracing.sandbox.overlay import Overlay, cache_folders, make_scratch
@@ -129,7 +131,7 @@ class TracingSession:
         card = cuda_api.FakeGpuSpec(**wanted)
         libtorch_patch.install(card.count)
         self.recorder = (recorder or TraceRecorder)()
-        self.recorder.header.update({**_header(torch, card), "processes": launch.total})
+        self.recorder.header = replace(_header(torch, card), processes=launch.total)
         cuda_api.install(card, self.recorder)
         self.recorder.limit = MemoryLimit(
             self.recorder, card.allocator_bytes or card.total_bytes, card.count, card.total_bytes
@@ -264,7 +266,7 @@ class TracingSession:
         if not self.recorder.cuda_used:
             # Its optimizer steps were on the CPU: 0 B and a context would be told of a job that has neither.
             answer_error(self.answer, _without_gpu("the script trains without putting anything on a GPU"))
-        self.recorder.header.update(_libraries())
+        self.recorder.header = with_provenance(replace(self.recorder.header, libraries=_libraries()))
         self.loop.rare.warn()
         gc.disable()  # of all that is made here nothing goes, and looking for it would take half of the time
         trace = self.recorder.trace(partial=partial)
@@ -335,24 +337,24 @@ def _first_line(error: BaseException) -> str:
     return (lines[0] if lines else script_location.failed_assertion(error) or "(no message)")[:300]
 
 
-def _header(torch: Any, card: Any) -> dict[str, object]:
-    return {
-        "torch": torch.__version__,
-        "torch_folder": str(Path(torch.__file__).parent),
-        "cuda": torch.version.cuda,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "capability": list(card.capability),
-        "card": card.name,
-        "devices": card.count,
-        "alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
-        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
-    }
+def _header(torch: Any, card: Any) -> TraceHeader:
+    return TraceHeader(
+        torch_version=torch.__version__,
+        torch_folder=str(Path(torch.__file__).parent),
+        cuda_version=torch.version.cuda,
+        python_version=".".join(map(str, sys.version_info[:3])),
+        gpu=card.name,
+        capability=card.capability,
+        gpus=card.count,
+        alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
+        cublas_workspace_config=os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+    )
 
 
-def _libraries() -> dict[str, object]:
+def _libraries() -> dict[str, str]:
     versions = {}
     for name in ("transformers", "timm", "torchvision", "lightning", "accelerate", "peft", "deepspeed"):
         module = sys.modules.get(name)
         if module is not None:
             versions[name] = str(getattr(module, "__version__", "?"))
-    return {"libraries": versions, **provenance()}
+    return versions

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cotenant.core.trace import LayerCall
 from cotenant.tracing.recorder import TraceRecorder
 
 _WHOLE = (torch.nn.MultiheadAttention,)
@@ -46,14 +47,14 @@ class LayerLog:
                 parameters += each.numel()
         if is_block and not parameters:
             return
-        shape = [] if is_block else _shape_of(output)
-        recorder.layers.setdefault(step, []).append([type(module).__name__, parameters, shape])
+        shape = () if is_block else _shape_of(output)
+        recorder.layers.setdefault(step, []).append(LayerCall(type(module).__name__, parameters, shape))
 
 
-def _shape_of(output: Any) -> list[int]:
+def _shape_of(output: Any) -> tuple[int, ...]:
     """Of the first tensor of an output; empty if there is none."""
     first = output
     while isinstance(first, (tuple, list, dict)) and first:
         first = next(iter(first.values())) if isinstance(first, dict) else first[0]
     has_shape = isinstance(first, torch.Tensor) and not first.is_nested
-    return [int(each) for each in first.shape] if has_shape else []
+    return tuple(int(size) for size in first.shape) if has_shape else ()

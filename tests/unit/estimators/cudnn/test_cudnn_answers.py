@@ -28,8 +28,8 @@ json.dump({"version": 91002, "bytes": [each["x"][0] for each in asked["calls"]]}
 def site(tmp_path):
     """An environment with torch and a cuDNN that is an empty file; its torch folder."""
     lib = tmp_path / "nvidia" / "cudnn" / "lib"
-    for each in (lib, tmp_path / "torch", tmp_path / "nvidia" / "cublas" / "lib", lib.parent / "include"):
-        each.mkdir(parents=True)
+    for folder in (lib, tmp_path / "torch", tmp_path / "nvidia" / "cublas" / "lib", lib.parent / "include"):
+        folder.mkdir(parents=True)
     (lib / "libcudnn_graph.so.9").touch()
     (tmp_path / "nvidia" / "cublas" / "lib" / "libcublasLt.so.12").touch()
     return tmp_path / "torch"
@@ -44,7 +44,7 @@ def worker(tmp_path, text):
 def test_a_cudnn_beside_torch_is_found_with_what_it_needs(site):
     found = installed_cudnn(str(site))
     assert found.graph == site.parent / "nvidia/cudnn/lib/libcudnn_graph.so.9"
-    assert [each.name for each in found.preload] == ["libcublasLt.so.12"]
+    assert [path.name for path in found.preload] == ["libcublasLt.so.12"]
 
 
 @pytest.mark.parametrize(("minor", "is_asked"), [(1, False), (7, False), (8, True), (20, True)])
@@ -159,6 +159,6 @@ def test_a_real_cudnn_copies_operands_in_float32_and_not_in_half_precision_chann
     calls = [conv_call(), conv_call("conv_dgrad"), conv_call("conv_wgrad"), conv_call(allow_tf32=False)]
     half = conv_call(dtype="bfloat16", channels_last=True)
     found = query_cudnn(installed_cudnn(f"{REAL}/torch"), (8, 0), [*calls, half])
-    copies = [round(found(each) / operand) for each in calls]
+    copies = [round(found(call) / operand) for call in calls]
     assert copies == [1, 2, 2, 0]
     assert found(half) < operand / 100

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.core.trace import LibraryCall, MemoryTrace
+from cotenant.core.trace import LibraryCall, MemoryTrace, TraceHeader
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, query_of
 from cotenant.estimators.cudnn.workspaces import ConvRule, none, workspace_sources
 from cotenant.gpu_specs import gpu_spec
@@ -263,7 +263,7 @@ def test_what_cudnn_was_asked_for_is_not_suspected():
 
 def test_told_of_convolutions():
     calls = (conv(), conv("conv_dgrad"), conv(groups=2), LibraryCall(kind="gemm", thread="main", params={}))
-    trace = MemoryTrace(events=(), ops=calls, header={})
+    trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
     told = workspace_sources(trace, gpu_spec("A100-40GB"), answers(conv(), 5))
     assert told == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
     assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None

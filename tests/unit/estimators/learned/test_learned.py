@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cotenant.core.errors import UsageError
-from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.core.units import MiB
 from cotenant.estimators import create
 from cotenant.estimators.layer_kinds import layer_kind
@@ -49,11 +49,12 @@ def a_trace(layers=MLP_LAYERS, *, ops=(), sizes=(2_000_000, 20_040)) -> MemoryTr
     for phase in ("forward", "backward", "step"):
         events.append(MemoryEvent("phase", -1, 0, "", phase, "", 0, 0))
         if phase == "forward":
-            events += [MemoryEvent("op", i, 0, "", phase, "", 0, 0) for i in range(len(ops))]
+            events += [MemoryEvent("op", -1, 0, "", phase, "", 0, 0, i) for i in range(len(ops))]
         number = len(events)
         events.append(MemoryEvent("alloc", number, 8 * MiB, "activation", phase, "", 0, 0))
         events.append(MemoryEvent("free", number, 0, "", phase, "", 0, 0))
-    header = {"torch": "2.7.0", "layers": layers, "capability": [8, 0]}
+    calls = tuple(LayerCall(kind, parameters, tuple(shape)) for kind, parameters, shape in layers)
+    header = TraceHeader(torch_version="2.7.0", layers=calls, capability=(8, 0))
     return MemoryTrace(events=tuple(events), ops=tuple(ops), header=header)
 
 
@@ -78,8 +79,8 @@ def conv(channels: int, out: int, side: int, batch: int = 4) -> LibraryCall:
 
 def test_network_is_read_from_the_layers_of_a_trace():
     network = network_of(a_trace(), None)
-    assert [each.kind for each in network.layers] == ["linear", "batchnorm", "activation", "dropout", "linear"]
-    assert [each.outputs for each in network.layers] == [500, 500, 500, 500, 10]
+    assert [layer.kind for layer in network.layers] == ["linear", "batchnorm", "activation", "dropout", "linear"]
+    assert [layer.outputs for layer in network.layers] == [500, 500, 500, 500, 10]
     assert (network.batch, network.activation, network.family) == (32, "gelu", "mlp")
 
 
@@ -162,7 +163,7 @@ def test_an_input_beyond_the_training_data_is_told(name):
     huge = [["Linear", 10**10, [32, 10**5]], ["ReLU", 0, [32, 10**5]]]
     trace = a_trace(huge)
     found = create(name).on(trace, features_of(trace), A100)
-    assert any("beyond what it was trained on: linear_weights_mib" in each for each in found.warnings)
+    assert any("beyond what it was trained on: linear_weights_mib" in warning for warning in found.warnings)
 
 
 def calibrated(**quantiles) -> Weights:

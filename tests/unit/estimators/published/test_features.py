@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 from cotenant.estimators.trace_features import batch_option, features_of, first_backward_end, live_peak
 
 
@@ -33,11 +33,13 @@ class Script:
 
     def op(self, kind, module, **params):
         self.ops.append(LibraryCall(kind=kind, thread="main", params=params))
-        self.events.append(MemoryEvent("op", len(self.ops) - 1, 0, "", self.phase, module, 0, 0))
+        self.events.append(MemoryEvent("op", -1, 0, "", self.phase, module, 0, 0, len(self.ops) - 1))
 
     def trace(self, **header):
         return MemoryTrace(
-            events=tuple(self.events), ops=tuple(self.ops), header={"torch": "2.13.0", "steps": 2, **header}
+            events=tuple(self.events),
+            ops=tuple(self.ops),
+            header=TraceHeader(torch_version="2.13.0", steps=2, **header),
         )
 
 
@@ -92,7 +94,7 @@ def test_layers_of_one_pass(steps):
     found = features_of(training(steps=steps, trial=False).trace())
     assert found.input_bytes == 300
     # What the module freed before the next began is gone: `scratch`.
-    assert [(each.module, each.saved_bytes, each.leaf) for each in found.layers] == [
+    assert [(layer.module, layer.saved_bytes, layer.leaf) for layer in found.layers] == [
         ("body.0", (800,), True),
         ("body.1", (200, 800), True),
         ("body", (800,), False),
@@ -102,7 +104,7 @@ def test_layers_of_one_pass(steps):
 
 
 def test_a_trial_run_before_the_first_step_is_no_layer():
-    assert 99999 not in [each.output_bytes for each in features_of(training().trace()).layers]
+    assert 99999 not in [layer.output_bytes for layer in features_of(training().trace()).layers]
 
 
 def test_a_model_of_one_module_is_its_layer():
@@ -126,7 +128,7 @@ def test_a_model_of_one_module_is_its_layer():
 def test_bytes_of_a_parameter(dtype, copies, item_bytes):
     script = training(dtype=dtype, steps=1, trial=False)
     if copies:
-        at = next(i for i, each in enumerate(script.events) if each.module == "body.0")
+        at = next(i for i, event in enumerate(script.events) if event.module == "body.0")
         cast = MemoryEvent("alloc", 1000, 2000, "temporary", "forward", "body.0", 0, 0)
         script.events.insert(at, cast)
     assert features_of(script.trace()).item_bytes == item_bytes
@@ -134,7 +136,7 @@ def test_bytes_of_a_parameter(dtype, copies, item_bytes):
 
 def test_the_first_convolution_tells_the_batch():
     script = training(steps=1, trial=False)
-    at = next(i for i, each in enumerate(script.events) if each.module == "body.0")
+    at = next(i for i, event in enumerate(script.events) if event.module == "body.0")
     script.op("conv_forward", "body.0", dtype="float32", x=(16, 3, 8, 8))
     script.events.insert(at, script.events.pop())
     assert features_of(script.trace(), ("t.py", "--batch-size", "7")).batch == 16
@@ -162,7 +164,7 @@ def test_batch_of_a_command(command, batch):
 
 
 def test_gpus_that_the_script_sees():
-    assert features_of(training().trace(devices=4)).devices == 4
+    assert features_of(training().trace(gpus=4)).devices == 4
     assert features_of(training().trace()).devices == 1
 
 
@@ -186,5 +188,5 @@ def test_rounding_is_of_each_storage():
 def test_first_backward_ends_where_another_phase_begins():
     events = training(trial=False).events
     end = first_backward_end(events)
-    assert [each.phase for each in events[end - 1 : end + 1]] == ["backward", "forward"]
+    assert [event.phase for event in events[end - 1 : end + 1]] == ["backward", "forward"]
     assert first_backward_end(events[: end - 1]) == end - 1

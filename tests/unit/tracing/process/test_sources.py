@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import cotenant.core.units
-from cotenant.tracing.process.provenance import file_digest, provenance, site_folders
+from cotenant.core.trace import TraceHeader
+from cotenant.tracing.process.provenance import file_digest, site_folders, with_provenance
 
 
 @pytest.fixture
@@ -21,13 +22,17 @@ def local_module(tmp_path, monkeypatch):
     del sys.modules["my_local_model"]
 
 
+def provenance():
+    return with_provenance(TraceHeader(torch_version="2.13.0"))
+
+
 def test_a_module_of_the_job_is_a_source(local_module):
-    told = dict(provenance()["sources"])
+    told = dict(provenance().sources)
     assert told[str(local_module)] == hashlib.sha256(b"WIDTH = 8\n").hexdigest()
 
 
 def test_python_installed_packages_and_cotenant_are_not():
-    paths = [path for path, _ in provenance()["sources"]]
+    paths = [path for path, _ in provenance().sources]
     assert hashlib.__file__ not in paths
     assert pytest.__file__ not in paths
     assert cotenant.core.units.__file__ not in paths
@@ -41,16 +46,16 @@ def test_a_module_of_an_installed_package_is_not(tmp_path, monkeypatch):
     importlib.import_module("my_installed_model")
     told = provenance()
     del sys.modules["my_installed_model"]
-    assert str(site / "my_installed_model.py") not in dict(told["sources"])
-    assert str(site) in told["site_folders"]
+    assert str(site / "my_installed_model.py") not in dict(told.sources)
+    assert str(site) in told.site_folders
 
 
 def test_settings_that_are_set(monkeypatch):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    assert provenance()["settings"] == {}
+    assert provenance().settings == {}
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "x")
-    assert provenance()["settings"] == {"PYTORCH_ALLOC_CONF": "x"}
+    assert provenance().settings == {"PYTORCH_ALLOC_CONF": "x"}
 
 
 def test_site_folders_exist_and_are_named_so(tmp_path):
