@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks._lib.results import add_write_option, today, version, write_result
-from cotenant.sim.power import power_model
+from cotenant.gpus.power_model import power_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "carma"

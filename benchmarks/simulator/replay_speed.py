@@ -90,7 +90,7 @@ def timed(trace: Trace, gpus: str, policy: str, **options: object) -> dict[str, 
     began_s = time.process_time()
     run = simulate(trace, cluster.parse(gpus), policy, options=options)
     seconds = time.process_time() - began_s
-    waits = [start - submit for start, submit in zip(run.start_s, run.trace.submit_s, strict=True)]
+    waits = [start - submit for start, submit in zip(run.columns.start_s, run.trace.submit_s, strict=True)]
     return {
         "seconds": seconds,
         "wall_s": run.wall_s,
@@ -134,7 +134,7 @@ def run_ticks(trace: Trace) -> dict[str, float]:
         began_s = time.process_time()
         ours = simulate(trace, cluster.parse(f"{TICKED_SERVERS}*8xP40-24GB"), "exclusive")
         spent.append(time.process_time() - began_s)
-    apart = max(abs(a - b) for a, b in zip(ends_s, ours.end_s, strict=True))
+    apart = max(abs(a - b) for a, b in zip(ends_s, ours.columns.end_s, strict=True))
     return {
         "seconds": statistics.median(spent),
         "ticked_s": ticked_s,

@@ -95,7 +95,7 @@ def _print_unfinished(results: Sequence[PolicyResult]) -> None:
 
 def save_jobs(evaluation: Evaluation, path: Path) -> None:
     """One line for each job under each policy, as CSV; empty where there is no time."""
-    from cotenant.sim.engine.simulation import OUTCOMES
+    from cotenant.sim.engine.records import OUTCOMES
 
     with path.open("w", newline="") as file:
         out = csv.writer(file)
@@ -105,10 +105,16 @@ def save_jobs(evaluation: Evaluation, path: Path) -> None:
         for result in evaluation.results:
             run = result.run
             for number, job in enumerate(run.trace):
-                times = (job.submit_s, run.start_s[number], run.end_s[number], run.run_s[number], job.duration_s)
+                times = (
+                    job.submit_s,
+                    run.columns.start_s[number],
+                    run.columns.end_s[number],
+                    run.columns.run_s[number],
+                    job.duration_s,
+                )
                 told = ["" if math.isnan(each) else f"{each:.3f}" for each in times]
-                row = [result.policy, number + 1, job.workload, job.gpus, *told, run.ooms[number]]
-                out.writerow([*row, OUTCOMES[run.outcome[number]]])
+                row = [result.policy, number + 1, job.workload, job.gpus, *told, run.columns.ooms[number]]
+                out.writerow([*row, OUTCOMES[run.columns.outcome[number]]])
 
 
 def print_catalog(*, json: bool) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cotenant.gpus.power_model import PowerModel
 from cotenant.sim import gpu_speeds
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.interference import Interference
 from cotenant.sim.metrics import NAMES, SimMetrics, changes, interval, intervals, metrics_of
-from cotenant.sim.power import PowerModel
 from cotenant.sim.simulate import SimulationResult, simulate
 from cotenant.sim.trace import Trace
 from cotenant.sim.traces.transforms import manifest, resampled

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from cotenant.core.gpu import Gpu
 from cotenant.core.job import Done, Job, Queued, Running, Starting
 from cotenant.core.units import MiB
+from cotenant.gpus.power_model import power_model
 from cotenant.scheduling.placement.memory_demand import demand_bytes
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
@@ -23,7 +24,6 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.simulation import Simulation
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.model import DEFAULT_GPU
-from cotenant.sim.power import power_model
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
 MIN_REMAINING_S = 60.0
@@ -137,7 +137,7 @@ def forecast_starts(
     everybody = [*found.placed, *found.waiting]
     trace = Trace("queue", (_as_trace_job(each, found.history) for each in everybody))
     jobs = [_as_seen_from(each.job, number + 1, found.at_s) for number, each in enumerate(everybody)]
-    world = Simulation(
+    simulation = Simulation(
         trace,
         found.cluster,
         make_placer(policy, found.history),
@@ -147,12 +147,12 @@ def forecast_starts(
         power_of=power_model,
     )
     for number, each in enumerate(found.placed):
-        world.seat(number, replace(each.job.attempts[-1].placement, job_id=number + 1))
-    world.run()
-    first = len(found.placed)
+        simulation.place_running(number, replace(each.job.attempts[-1].placement, job_id=number + 1))
+    simulation.run()
+    starts_s = simulation.columns.start_s[len(found.placed) :]
     return {
-        each.job.id: None if math.isnan(world.start_s[first + place]) else world.start_s[first + place]
-        for place, each in enumerate(found.waiting)
+        expected.job.id: None if math.isnan(start_s) else start_s
+        for expected, start_s in zip(found.waiting, starts_s, strict=True)
     }
 
 

@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from cotenant.sim.engine.simulation import COMPLETED, FAILED
+from cotenant.core.stats import mean, quantile
+from cotenant.sim.engine.records import COMPLETED, FAILED
 from cotenant.sim.simulate import SimulationResult
 from cotenant.sim.trace import Trace
 
-SLOWDOWN_BOUND = 1.5
+MAX_SLOWDOWN = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +62,22 @@ NAMES: tuple[str, ...] = tuple(each.name for each in fields(SimMetrics))
 """All figures, by name."""
 
 
-def metrics_of(run: SimulationResult, *, max_slowdown: float = SLOWDOWN_BOUND) -> SimMetrics:
+def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> SimMetrics:
     """The figures of a run."""
-    trace = run.trace
-    ended = [number for number, each in enumerate(run.outcome) if each in (COMPLETED, FAILED)]
-    jct_s = [run.end_s[number] - trace.submit_s[number] for number in ended]
-    wait_s = [run.start_s[number] - trace.submit_s[number] + run.retry_wait_s[number] for number in ended]
-    execution_s = [run.run_s[number] - run.lost_s[number] for number in ended]
-    slowdown = [run_s / run.alone_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
+    trace, columns = run.trace, run.columns
+    ended = [number for number, each in enumerate(columns.outcome) if each in (COMPLETED, FAILED)]
+    jct_s = [columns.end_s[number] - trace.submit_s[number] for number in ended]
+    wait_s = [
+        columns.start_s[number] - trace.submit_s[number] + columns.retry_wait_s[number] for number in ended
+    ]
+    execution_s = [columns.run_s[number] - columns.lost_s[number] for number in ended]
+    slowdown = [run_s / columns.alone_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
     crowding = _crowding(trace, run, ended)
     fairness = [
         each_s / (trace.duration_s[number] * crowded)
         for number, each_s, crowded in zip(ended, jct_s, crowding, strict=True)
     ]
-    failed_once = [number for number, count in enumerate(run.ooms) if count]
+    failed_once = [number for number, count in enumerate(columns.ooms) if count]
     span_s = run.makespan_s * len(run.cluster)
     capacity = [slot.gpu.memory_total_bytes for slot in run.cluster.slots]
     memory_s = sum(each.memory_byte_s / size for each, size in zip(run.totals, capacity, strict=True))
@@ -101,10 +104,10 @@ def metrics_of(run: SimulationResult, *, max_slowdown: float = SLOWDOWN_BOUND) -
         shared=sum(each.shared_s for each in run.totals) / span_s,
         power_mean_w=energy_j / run.makespan_s,
         energy_j=energy_j,
-        ooms=sum(run.ooms),
+        ooms=sum(columns.ooms),
         jobs_with_oom=len(failed_once),
-        retry_wait_mean_s=mean([run.retry_wait_s[number] for number in failed_once]) if failed_once else 0.0,
-        lost_gpu_s=sum(lost_s * gpus for lost_s, gpus in zip(run.lost_s, trace.gpus, strict=True)),
+        retry_wait_mean_s=mean([columns.retry_wait_s[number] for number in failed_once]) if failed_once else 0.0,
+        lost_gpu_s=sum(lost_s * gpus for lost_s, gpus in zip(columns.lost_s, trace.gpus, strict=True)),
         blocked=run.idle_while_waiting_s / span_s,
     )
 
@@ -113,7 +116,7 @@ def _crowding(trace: Trace, run: SimulationResult, ended: Sequence[int]) -> list
     """For each ended job, the mean over its stay of demanded over existing GPUs, at least 1."""
     gpus = len(run.cluster)
     changes: list[tuple[float, int]] = []
-    for number, end_s in enumerate(run.end_s):
+    for number, end_s in enumerate(run.columns.end_s):
         changes.append((trace.submit_s[number], trace.gpus[number]))
         if not math.isnan(end_s):
             changes.append((end_s, -trace.gpus[number]))
@@ -130,26 +133,10 @@ def _crowding(trace: Trace, run: SimulationResult, ended: Sequence[int]) -> list
 
     found = []
     for number in ended:
-        submit_s, end_s = trace.submit_s[number], run.end_s[number]
+        submit_s, end_s = trace.submit_s[number], run.columns.end_s[number]
         stay_s = end_s - submit_s
         found.append(max(1.0, (until(end_s) - until(submit_s)) / stay_s / gpus) if stay_s > 0 else 1.0)
     return found
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean; NaN of nothing."""
-    return math.fsum(values) / len(values) if values else math.nan
-
-
-def quantile(values: Sequence[float], q: float) -> float:
-    """The value that a share `q` of `values` does not exceed, between neighbors in proportion; NaN of nothing."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    place = q * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One simulated run: a trace, a cluster, a policy, and what is known of the jobs; out comes what became of each."""
+"""Replays a trace on a cluster under a policy."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from cotenant.gpus.power_model import PowerModel, power_model
 from cotenant.scheduling import policies
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.config import SimulationConfig
-from cotenant.sim.engine.gpu_totals import GpuMoment, GpuTotals
 from cotenant.sim.engine.history_feed import HistoryFeed
-from cotenant.sim.engine.simulation import COMPLETED, Simulation
+from cotenant.sim.engine.records import COMPLETED, GpuMoment, GpuTotals, JobColumns
+from cotenant.sim.engine.simulation import Simulation
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.memory_source import JobFactory
-from cotenant.sim.power import PowerModel, power_model
 from cotenant.sim.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulationResult:
-    """What became of every job and of every GPU; columns as in `Simulation`.
+    """What became of every job and every GPU.
 
     Attributes:
-        policy, estimator: for reports.
-        moments: what each GPU did over time, if that was recorded.
-        wall_s: how long it took to simulate; not part of the result.
+        policy, estimator: names, for reports.
+        columns: what became of each job; `totals`: sums of each GPU.
+        moments: use of each GPU over time, if `config.record` is set.
+        idle_while_waiting_s: GPU seconds in which a GPU was empty while a job was pending.
+        event_count: events that changed something; `decisions`: how often the policy decided.
+        wall_s: wall-clock time of the simulation.
     """
 
     trace: Trace
@@ -39,41 +42,41 @@ class SimulationResult:
     policy: str
     estimator: str
     config: SimulationConfig
-    start_s: array[float]
-    end_s: array[float]
-    alone_s: array[float]
-    run_s: array[float]
-    lost_s: array[float]
-    retry_wait_s: array[float]
-    attempts: array[int]
-    ooms: array[int]
-    outcome: array[int]
+    columns: JobColumns
     totals: tuple[GpuTotals, ...]
     idle_while_waiting_s: float
     event_count: int
     decisions: int
     moments: tuple[tuple[GpuMoment, ...], ...] | None = None
-    wall_s: float = field(default=0.0, compare=False)
+    wall_s: float = field(default=0.0)
 
     def digest(self) -> str:
-        """Names this very result: the same trace, cluster, policy and seed give the same 16 hexadecimal digits."""
-        found = hashlib.sha256(self.trace.digest().encode())
-        for column in (self.start_s, self.end_s, self.run_s, self.attempts, self.ooms, self.outcome):
-            found.update(column.tobytes())
-        for each in self.totals:
-            found.update(array("d", each).tobytes())
-        return found.hexdigest()[:16]
+        """16 hexadecimal digits that are equal for equal trace, cluster, policy and seed."""
+        columns = self.columns
+        sha = hashlib.sha256(self.trace.digest().encode())
+        for column in (
+            columns.start_s,
+            columns.end_s,
+            columns.run_s,
+            columns.attempts,
+            columns.ooms,
+            columns.outcome,
+        ):
+            sha.update(column.tobytes())
+        for totals in self.totals:
+            sha.update(array("d", totals).tobytes())
+        return sha.hexdigest()[:16]
 
     @property
     def makespan_s(self) -> float:
-        """First submission to last end; NaN where no job ended."""
-        ends = [each for each in self.end_s if not math.isnan(each)]
-        return max(ends) - self.trace.submit_s[0] if ends else math.nan
+        """First submission to last end; NaN if no job ended."""
+        ends_s = [end_s for end_s in self.columns.end_s if not math.isnan(end_s)]
+        return max(ends_s) - self.trace.submit_s[0] if ends_s else math.nan
 
     @property
     def completed(self) -> int:
-        """Jobs that ended well."""
-        return sum(1 for each in self.outcome if each == COMPLETED)
+        """Jobs that completed successfully."""
+        return sum(1 for outcome in self.columns.outcome if outcome == COMPLETED)
 
 
 def simulate(
@@ -90,64 +93,49 @@ def simulate(
     learn: bool | None = None,
     power_of: Callable[[str], PowerModel] | None = None,
 ) -> SimulationResult:
-    """Replay `trace` on `cluster` under a policy, given as one or by name and `options`.
+    """Replay `trace` on `cluster` under a policy, given as an object or by name and `options`.
 
-    `interference` is the truth that jobs run under, all measured pairs and what was fitted to them by default;
-    `parse_slowdown` is what every user asks for. With `learn`, the policy has a history as the daemon's has, empty at
-    first; by default all but those that share nothing have it. `facts` is what it may know of jobs instead.
+    `interference` defaults to the measured pairs and the fits to them. Every job requests `max_slowdown`. With `learn`
+    the policy gets a history like the daemon's, empty at first; the default is to learn unless the policy never shares
+    GPUs. `facts` replaces the history.
 
     Raises:
-        UnknownName: no such policy or estimator.
-        UsageError: it has no such option.
+        UnknownName: there is no such policy or estimator.
+        UsageError: the policy has no such option.
     """
     config = config or SimulationConfig()
     chosen = policies.create(policy, options) if isinstance(policy, str) else policy
     began_s = time.perf_counter()
-    maker = JobFactory(trace, estimator, max_slowdown=max_slowdown)
+    job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown)
     if learn is None:
         learn = facts is None and not getattr(chosen, "alone", False)
-    learner = _learner(chosen, maker, len(trace)) if learn else None
-    known: JobPredictions = learner.history if learner is not None else facts or NO_PREDICTIONS
-    world = Simulation(
+    feed: HistoryFeed | None = None
+    if learn:
+        minds_company = getattr(chosen, "minds_company", True)
+        feed = HistoryFeed(WorkloadHistory(), job_of, len(trace), minds_company=minds_company)
+    known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
+    simulation = Simulation(
         trace,
         cluster,
         make_placer(chosen, known),
-        maker,
+        job_of,
         interference or standard(),
         config=config,
         power_of=power_of or power_model,
-        learner=learner,
+        history_feed=feed,
     )
-    world.run()
-    return _run(world, policy=chosen.name, estimator=estimator, wall_s=time.perf_counter() - began_s)
-
-
-def _learner(policy: Policy, job_of: JobFactory, count: int) -> HistoryFeed:
-    return HistoryFeed(WorkloadHistory(), job_of, count, minds_company=getattr(policy, "minds_company", True))
-
-
-def _run(world: Simulation, *, policy: str, estimator: str, wall_s: float) -> SimulationResult:
-    """What a world holds when all has happened."""
-    moments = tuple(tuple(card.moments or ()) for card in world.cards) if world.config.record else None
+    simulation.run()
     return SimulationResult(
-        trace=world.trace,
-        cluster=world.cluster,
-        policy=policy,
+        trace=trace,
+        cluster=cluster,
+        policy=chosen.name,
         estimator=estimator,
-        config=world.config,
-        start_s=world.start_s,
-        end_s=world.end_s,
-        alone_s=world.alone_s,
-        run_s=world.run_s,
-        lost_s=world.lost_s,
-        retry_wait_s=world.retry_wait_s,
-        attempts=world.attempts,
-        ooms=world.ooms,
-        outcome=world.outcome,
-        totals=tuple(card.totals() for card in world.cards),
-        idle_while_waiting_s=world.idle_while_waiting_s,
-        event_count=world.event_count,
-        decisions=world.decisions,
-        moments=moments,
-        wall_s=wall_s,
+        config=config,
+        columns=simulation.columns,
+        totals=tuple(gpu.totals() for gpu in simulation.gpus),
+        idle_while_waiting_s=simulation.idle_while_waiting_s,
+        event_count=simulation.event_count,
+        decisions=simulation.decisions,
+        moments=tuple(tuple(gpu.moments or ()) for gpu in simulation.gpus) if config.record else None,
+        wall_s=time.perf_counter() - began_s,
     )

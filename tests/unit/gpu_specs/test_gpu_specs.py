@@ -18,7 +18,7 @@ from cotenant.gpu_specs import (
 from cotenant.learn.synthetic_traces import simulation
 from cotenant.sim.cluster import memory_bytes
 from cotenant.sim.interference import model as interference_model
-from cotenant.sim.power import power_model
+from cotenant.gpus.power_model import power_model
 from cotenant.simserver.backend import SimulatedBackend
 from cotenant.simserver.server import SimulatedServer
 
@@ -67,12 +67,12 @@ def test_a_gpu_is_found_by_any_of_its_names(name, found):
 
 
 def test_no_two_gpus_share_a_name():
-    names = [name for each in all_gpu_specs() for name in (each.name, *each.aliases, *each.nvml_names)]
+    names = [name for all_gpu_spec in all_gpu_specs() for name in (all_gpu_spec.name, *all_gpu_spec.aliases, *all_gpu_spec.nvml_names)]
     for name in names:
         owners = [
-            each.name
-            for each in all_gpu_specs()
-            if name.lower() in {n.lower() for n in (each.name, *each.aliases, *each.nvml_names)}
+            all_gpu_spec.name
+            for all_gpu_spec in all_gpu_specs()
+            if name.lower() in {n.lower() for n in (all_gpu_spec.name, *all_gpu_spec.aliases, *all_gpu_spec.nvml_names)}
         ]
         assert owners == [gpu_spec(name).name]
 
@@ -83,7 +83,7 @@ def test_an_unknown_name_lists_the_known_ones():
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("card", all_gpu_specs(), ids=lambda each: each.name)
+@pytest.mark.parametrize("card", all_gpu_specs(), ids=lambda spec: spec.name)
 def test_every_figure_has_a_source_and_a_plausible_value(card):
     figures = ("memory_total_bytes", "sm_count", "compute_capability", "cublas_workspace_bytes", "board_power_w")
     for name in (*figures, "context"):
@@ -166,8 +166,8 @@ def test_an_unknown_mig_profile_is_refused(name):
 
 def test_no_mig_instance_has_more_memory_than_its_gpu():
     for card in all_gpu_specs():
-        for each in card.mig:
-            assert card.instance(each.name).usable_bytes <= card.usable_bytes, f"{card.name}:{each.name}"
+        for profile in card.mig:
+            assert card.instance(profile.name).usable_bytes <= card.usable_bytes, f"{card.name}:{profile.name}"
 
 
 def test_every_gpu_can_be_simulated(tmp_path):

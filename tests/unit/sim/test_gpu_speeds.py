@@ -73,22 +73,22 @@ def test_a_job_takes_longer_on_a_slower_kind_and_is_not_called_slowed_down():
     trace = a_trace((0.0, 100.0, 1), (0.0, 100.0, 1))
     found = run_on("1xV100-16GB,1xK80-12GB", trace)
     slower_s = 100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB")
-    assert sorted(found.end_s) == pytest.approx([100.0, slower_s])
-    assert sorted(found.alone_s) == pytest.approx([100.0, slower_s])
+    assert sorted(found.columns.end_s) == pytest.approx([100.0, slower_s])
+    assert sorted(found.columns.alone_s) == pytest.approx([100.0, slower_s])
     assert metrics_of(found).slowdown_mean == pytest.approx(1.0)
 
 
 def test_run_times_may_be_of_a_kind_that_is_not_there():
     trace = a_trace((0.0, 100.0, 1))
     found = run_on("1xA100-40GB", trace, reference_gpu="V100-16GB")
-    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("A100-40GB", "V100-16GB"))
-    assert found.end_s[0] < 60.0
-    assert run_on("1xA100-40GB", trace).end_s[0] == 100.0
+    assert found.columns.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("A100-40GB", "V100-16GB"))
+    assert found.columns.end_s[0] < 60.0
+    assert run_on("1xA100-40GB", trace).columns.end_s[0] == 100.0
 
 
 def test_a_gang_goes_at_the_speed_of_its_slowest_kind():
     found = run_on("1xV100-16GB,1xK80-12GB", a_trace((0.0, 100.0, 2)))
-    assert found.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB"))
+    assert found.columns.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB"))
 
 
 class Halves:
@@ -106,7 +106,7 @@ def test_company_costs_the_same_share_on_a_slower_kind_and_the_gpu_shows_the_sam
     found = simulate(
         trace, cluster.parse("1xP100-16GB"), "round-robin", options=options, interference=Halves(), config=config
     )
-    assert list(found.end_s) == pytest.approx([2000.0 / pace] * 2, rel=0.01)
+    assert list(found.columns.end_s) == pytest.approx([2000.0 / pace] * 2, rel=0.01)
     assert found.totals[0].smact_s / found.totals[0].active_s == pytest.approx(0.5)
     assert metrics_of(found).slowdown_mean == pytest.approx(2.0, rel=0.01)
 
@@ -116,8 +116,8 @@ def test_saved_work_is_worth_the_same_on_another_kind():
     trace = a_trace((0.0, 1000.0, 1))
     found = run_on("1xV100-16GB,1xP100-16GB", trace, **faults)
     slowest_s = 1000.0 / gpu_speeds.relative_speed("P100-16GB", "V100-16GB")
-    assert found.attempts[0] > 1
-    assert 1000.0 <= found.run_s[0] <= slowest_s + found.attempts[0] * 2.0
+    assert found.columns.attempts[0] > 1
+    assert 1000.0 <= found.columns.run_s[0] <= slowest_s + found.columns.attempts[0] * 2.0
 
 
 def test_no_bound_where_run_times_are_of_another_kind():

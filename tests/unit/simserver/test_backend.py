@@ -14,7 +14,8 @@ import pytest
 from cotenant.core.errors import BackendError, UnknownName, UsageError
 from cotenant.gpu_specs import gpu_spec
 from cotenant.sim.interference import TrueActivity
-from cotenant.sim.power import busy, power_model
+from cotenant.gpus.power_model import power_model
+from cotenant.sim.engine.speeds import busy_share
 from cotenant.simserver import card as card_module
 from cotenant.simserver import server as server_module
 from cotenant.simserver.backend import SimulatedBackend, SimulatedOutOfMemory, SimulatedServer
@@ -153,7 +154,7 @@ def test_a_card_draws_what_the_simulator_says_it_does(server):
     second = server.attach("0", context_bytes=GIB)
     second.set_activity(smact=0.25, utilization=0.5)
     members = [TrueActivity(None, 0.64), TrueActivity(None, 0.25, utilization=0.5)]
-    expected_w = power_model(server.card(0).model).watts(2, busy(members))
+    expected_w = power_model(server.card(0).model).watts(2, busy_share(members))
     assert SimulatedBackend(server.folder).sample(0.0)[server.uuids[0]].power_w == pytest.approx(expected_w)
 
 

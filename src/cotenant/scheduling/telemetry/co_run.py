@@ -34,6 +34,7 @@ _co_run: Callable[..., CoRun] = fast_constructor(CoRun)
 # Places in the list of sums of a group: the time, then sum and time of each measure, then steps and their time.
 _SECONDS, _SMACT, _SMOCC, _DRAMA, _STEPS, _STEPS_S = 0, 1, 3, 5, 7, 8
 _SUMS = 9
+_NO_SUMS = (0.0,) * _SUMS
 
 
 class CoRunAccumulator:
@@ -96,13 +97,17 @@ class CoRunAccumulator:
         sums = self._sums.get(group)
         return None if sums is None or sums[0] < self._min_s else self._report(group, sums)
 
-    def solo_smact(self) -> float | None:
-        """Mean SM activity while the job had the GPU to itself, to two digits; None if not known, or too short."""
-        sums = self._sums.get((self._job_id,))
-        if sums is None or sums[0] < self._min_s:
+    def solo_smact(self, running_s: float = 0.0, running_smact: float = 0.0) -> float | None:
+        """Mean SM activity while the job had the GPU to itself, to two digits; None if not known, or too short.
+
+        `running_s` at `running_smact` counts as an interval that has not been added yet.
+        """
+        sums = self._sums.get((self._job_id,), _NO_SUMS)
+        seconds = sums[_SECONDS] + running_s
+        read_s = sums[_SMACT + 1] + running_s
+        if not read_s or seconds < self._min_s or read_s < MIN_READ_SHARE * seconds:
             return None
-        smact = _mean(sums, _SMACT)
-        return None if smact is None else round(smact, 2)
+        return round((sums[_SMACT] + running_smact * running_s) / read_s, 2)
 
     def _report(self, group: Group, sums: Sequence[float]) -> CoRun:
         return _co_run(

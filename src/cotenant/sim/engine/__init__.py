@@ -1,1 +1,1 @@
-"""A server or cluster made of numbers, moved from event to event."""
+"""Discrete-event simulation of jobs on a cluster: attempts, GPUs, speeds, faults, and what a policy observes."""

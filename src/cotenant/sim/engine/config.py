@@ -1,4 +1,4 @@
-"""The numbers of a simulated world that are not the trace's, the GPUs' or the policy's."""
+"""Settings of a simulation besides trace, cluster and policy."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ P95 = 1.6448536269514722
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationConfig:
-    """How a world behaves; the defaults are those of a server with one reading of its GPUs a second.
+    """The defaults are those of a server that samples its GPUs once per second.
 
     Attributes:
-        seed: of all that is drawn: launch delays, sensitivities, faults.
-        delay_median_s, delay_p95_s: from launch to the first work on a GPU, log-normal; part of a job's duration, of
-            which it is at most `delay_share`. Source of both: AEGIS, on its A100 runs.
-        window_s: what a policy sees of the past, in readings `reading_s` apart, each the mean since the one before.
-        recheck_s: so long after a GPU changed, waiting jobs are looked at again, for by then it shows more of what it
-            does now. A daemon looks every second; nothing new shows between these moments.
-        restart_s: from an attempt that ran out of memory to its job being queued again.
-        cross_node_speed: what a job of several GPUs keeps of its speed where they are not all in one server, 0 to 1. Gavel
+        seed: of launch delays, sensitivities and faults.
+        delay_median_s, delay_p95_s: time from launch to the first work on a GPU, log-normal (measured by AEGIS on
+            A100s). The delay is part of a job's duration, at most `delay_share` of it.
+        window_s: how far back a policy sees, in readings `reading_s` apart. A reading is the mean since the last one.
+        recheck_s: pending jobs are reconsidered this long after a GPU changed, when its readings show more of its new
+            activity. A daemon looks every second; between these moments nothing new shows.
+        restart_s: time from an OOM until the job is queued again.
+        cross_node_speed: speed of a job whose GPUs are in several servers, relative to one server, 0 to 1. Gavel
             measured medians of 0.5 on V100s, 0.7 on P100s and 1 on K80s.
-        reference_gpu: the GPU type that the run times of the trace are of; None for the first of the cluster. On other types
-            jobs are as much faster or slower as `gpu_speeds` knows.
-        sensitivity_sd: standard deviation of the log of a factor, hidden from policies, on what company costs a job.
-        fault_every_s: mean time between faults of one GPU, exponential; None for never. Its jobs start again, from
-            the last multiple of `checkpoint_s` of their work if that is given; it is back after `repair_s`.
-        record: keep what every GPU did over time, for reports.
+        reference_gpu: GPU type that the run times of the trace refer to; None for the first of the cluster. On other
+            types jobs run at the relative speeds of `gpu_speeds`.
+        sensitivity_sd: standard deviation of the log of a factor on each job's slowdown that policies cannot see.
+        fault_every_s: mean time between faults of one GPU, exponential; None for no faults. Jobs on it restart, from
+            the last multiple of `checkpoint_s` of their work if that is set; the GPU is back after `repair_s`.
+        record: keep the use of every GPU over time, for reports.
     """
 
     seed: int = 0
@@ -55,24 +55,28 @@ class SimulationConfig:
         for name in ("delay_median_s", "delay_share", "restart_s", "sensitivity_sd", "repair_s"):
             value = getattr(self, name)
             if not 0.0 <= value < math.inf:
-                raise UsageError(f"`{name}` is {value:g}, wanted 0 or more")
+                raise UsageError(f"`{name}` must be >= 0, got {value:g}")
         if not 0.0 < self.cross_node_speed <= 1.0:
-            raise UsageError(f"`cross_node_speed` is {self.cross_node_speed:g}, wanted more than 0 and up to 1")
+            raise UsageError(f"`cross_node_speed` must be > 0 and <= 1, got {self.cross_node_speed:g}")
         if self.delay_p95_s < self.delay_median_s:
-            raise UsageError(f"launch delay has P95 {self.delay_p95_s:g} s below its median {self.delay_median_s:g} s")
+            raise UsageError(
+                f"the P95 of the launch delay, {self.delay_p95_s:g} s, is below its median, {self.delay_median_s:g} s"
+            )
         for name in ("window_s", "reading_s", "fault_every_s", "checkpoint_s"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
-                raise UsageError(f"`{name}` is {value:g}, wanted more than 0")
+                raise UsageError(f"`{name}` must be > 0, got {value:g}")
 
     @property
     def delay_sigma(self) -> float:
         """Standard deviation of the log of the launch delay."""
         return math.log(self.delay_p95_s / self.delay_median_s) / P95 if self.delay_median_s > 0 else 0.0
 
+    def draw_delay_s(self, rng: random.Random) -> float:
+        """A launch delay."""
+        return self.delay_median_s * math.exp(self.delay_sigma * rng.gauss(0.0, 1.0))
+
     def first_delays(self, count: int) -> array[float]:
-        """From launch to first work, for the first attempt of each of `count` jobs: the first that `seed` draws."""
-        drawn = random.Random(self.seed)  # noqa: S311 - no secret
-        return array(
-            "d", [self.delay_median_s * math.exp(self.delay_sigma * drawn.gauss(0.0, 1.0)) for _ in range(count)]
-        )
+        """Launch delays of the first attempts of `count` jobs: the first values drawn from `seed`."""
+        rng = random.Random(self.seed)  # noqa: S311 - no secret
+        return array("d", [self.draw_delay_s(rng) for _ in range(count)])

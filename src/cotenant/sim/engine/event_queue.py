@@ -1,4 +1,4 @@
-"""The queue of what will happen in a simulated world: by time, then in the order it was put there."""
+"""The event queue of a simulation. A module of its own: the simulation and the fault injector share it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+# Kinds of events. The first two belong to attempts and are stale once the attempt's version has changed.
+BEGIN_WORK, MILESTONE, REQUEUE, WAKE, FAULT, REPAIR = range(6)
+
 
 class EventQueue(Generic[T]):
     """A heap of (time, order, kind, subject, version).
 
-    Nothing is ever taken back: whoever puts an event counts up a version of its subject when that event no longer
-    holds, and skips events with an old one. The order of equal times is that of `put`, so a run repeats exactly.
+    Events are never removed: whoever reschedules an event increments the version of its subject, and events with an
+    old version are skipped. Equal times keep the order of `put`, so a run repeats exactly.
     """
 
     __slots__ = ("_count", "heap")
@@ -22,6 +25,6 @@ class EventQueue(Generic[T]):
         self._count = 0
 
     def put(self, at_s: float, kind: int, subject: T, version: int = 0) -> None:
-        """Let `kind` happen to `subject` at `at_s`."""
+        """Schedule an event."""
         self._count += 1
         heapq.heappush(self.heap, (at_s, self._count, kind, subject, version))

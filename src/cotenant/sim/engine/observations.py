@@ -1,7 +1,7 @@
-"""What a policy in a simulated world is shown of the GPUs, and when it is worth another look.
+"""What a policy observes of the GPUs, and when pending jobs are reconsidered.
 
-A daemon reads every GPU once a second. Here a GPU is shown when somebody waits and it has changed: every reading of the
-last window on a server, the mean since its newest attempt was seen on a cluster.
+A daemon samples every GPU once per second. Here a GPU is shown when jobs are pending and it has changed: on a server
+with all readings of the window, on a large cluster with its mean activity since its newest attempt became visible.
 """
 
 from __future__ import annotations
@@ -17,115 +17,114 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.sim_gpu import SimGpu
 
 MAX_GPUS_WITH_READINGS = 64
-"""GPUs; a larger cluster shows its policy mean activity, not every reading."""
+"""A larger cluster shows its policy mean activities, not every reading."""
 
 
 class Observations:
-    """Tells the policy of GPUs; `wake_at` lets the world ask it at a time at which nothing else may happen.
+    """Passes changes on to the policy's placer; `wake_at` schedules a decision at a time without other events.
 
     Attributes:
-        next_look_s: when a GPU that has changed is worth another look, which matters if somebody waits then; infinite
-            for never.
+        next_recheck_s: when pending jobs are reconsidered because of a GPU that changed before; infinite for never.
     """
 
-    def __init__(self, placing: Placer, wake_at: Callable[[float], None], config: SimulationConfig, gpus: int) -> None:
-        self._placing = placing
+    def __init__(self, placer: Placer, wake_at: Callable[[float], None], config: SimulationConfig, gpus: int) -> None:
+        self._placer = placer
         self._wake_at = wake_at
         self._config = config
         self._reading_s = config.reading_s
-        self._full = gpus <= MAX_GPUS_WITH_READINGS
-        self._moving: dict[str, SimGpu] = {}  # what they show changes from reading to reading
-        self._changed: dict[str, SimGpu] = {}  # the policy does not know yet
-        self._stale: dict[SimGpu, None] = {}  # the policy knows, but not their newest activity
+        self._with_readings = gpus <= MAX_GPUS_WITH_READINGS
+        self._changing: dict[str, SimGpu] = {}  # by UUID: their readings still change
+        self._changed: dict[str, SimGpu] = {}  # by UUID: the placer does not know their state
+        self._stale: dict[SimGpu, None] = {}  # the placer knows their state, but not their newest activity
         self._wakes: set[float] = set()
-        self._overdue = False
-        self._after_s = sorted(config.recheck_s)
-        # For each of these delays, in the order of time: when, whom, and the count of changes after which that holds.
-        self._looks: list[deque[tuple[float, SimGpu, int]]] = [deque() for _ in self._after_s]
-        self.next_look_s = math.inf
+        self._wake_is_overdue = False
+        self._delays_s = sorted(config.recheck_s)
+        # One queue per delay, in the order of time: when, which GPU, and its count of changes if it is still current.
+        self._rechecks: list[deque[tuple[float, SimGpu, int]]] = [deque() for _ in self._delays_s]
+        self.next_recheck_s = math.inf
 
-    def changed(self, card: SimGpu) -> None:
-        """It is not as the policy thinks, beyond what the policy did itself."""
-        self._changed[card.gpu.uuid] = card
+    def gpu_changed(self, gpu: SimGpu) -> None:
+        """The GPU changed by more than what the placer did itself."""
+        self._changed[gpu.device.uuid] = gpu
 
-    def moves(self, card: SimGpu, at_s: float) -> None:
-        """Its activity changed: what it shows moves over the next window."""
-        card.moved_s = self.shown_s(at_s)
-        card.moves += 1
-        if self._full:
-            card.moving_until_s = card.moved_s + self._config.window_s + self._reading_s
-            self._moving[card.gpu.uuid] = card
-        self._look_later(card, at_s)
+    def activity_changed(self, gpu: SimGpu, at_s: float) -> None:
+        """The activity of the GPU changed; its readings change over the next window."""
+        gpu.changed_s = self.next_reading_s(at_s)
+        gpu.changes += 1
+        if self._with_readings:
+            gpu.changing_until_s = gpu.changed_s + self._config.window_s + self._reading_s
+            self._changing[gpu.device.uuid] = gpu
+        self._schedule_recheck(gpu, at_s)
 
-    def _look_later(self, card: SimGpu, at_s: float, first: int = 0) -> None:
-        """After the first of the delays from that number on which is not over yet."""
-        moved_s, after_s = card.moved_s, self._after_s
-        for number in range(first, len(after_s)):
-            due_s = moved_s + after_s[number]
+    def _schedule_recheck(self, gpu: SimGpu, at_s: float, first: int = 0) -> None:
+        """Schedule the recheck after the first delay, from index `first` on, that is not over at `at_s`."""
+        changed_s, delays_s = gpu.changed_s, self._delays_s
+        for index in range(first, len(delays_s)):
+            due_s = changed_s + delays_s[index]
             if due_s > at_s:
-                self._looks[number].append((due_s, card, card.moves))
-                self.next_look_s = min(self.next_look_s, due_s)
+                self._rechecks[index].append((due_s, gpu, gpu.changes))
+                self.next_recheck_s = min(self.next_recheck_s, due_s)
                 return
 
-    def look(self, at_s: float) -> bool:
-        """The moments to look at GPUs up to `at_s` have come; False if all those have changed again since."""
-        anything = False
-        stale, last = self._stale, len(self._looks) - 1
-        # Those of longer delays changed earlier, and so each queue stays in the order of time.
-        for number in range(last, -1, -1):
-            looks = self._looks[number]
-            while looks and looks[0][0] <= at_s:
-                _, card, moves = looks.popleft()
-                if card.moves == moves:
-                    anything = True
-                    stale[card] = None
-                    if number < last:
-                        self._look_later(card, at_s, number + 1)
+    def recheck(self, at_s: float) -> bool:
+        """Take the rechecks that are due; False if all of those GPUs have changed again since."""
+        is_any_due = False
+        stale, last = self._stale, len(self._rechecks) - 1
+        # A GPU moves on to the queue of the next delay. Longer delays first, so that each queue stays in time order.
+        for index in range(last, -1, -1):
+            rechecks = self._rechecks[index]
+            while rechecks and rechecks[0][0] <= at_s:
+                _, gpu, changes = rechecks.popleft()
+                if gpu.changes == changes:
+                    is_any_due = True
+                    stale[gpu] = None
+                    if index < last:
+                        self._schedule_recheck(gpu, at_s, index + 1)
         next_s = math.inf
-        for looks in self._looks:
-            if looks and looks[0][0] < next_s:
-                next_s = looks[0][0]
-        self.next_look_s = next_s
-        return anything
+        for rechecks in self._rechecks:
+            if rechecks and rechecks[0][0] < next_s:
+                next_s = rechecks[0][0]
+        self.next_recheck_s = next_s
+        return is_any_due
 
     @property
-    def moving(self) -> bool:
-        """Whether the policy may see something else from one moment to the next, though nothing happens."""
-        return bool(self._moving) or self._overdue
+    def is_changing(self) -> bool:
+        """Whether the placer may decide differently from one moment to the next without an event."""
+        return bool(self._changing) or self._wake_is_overdue
 
     def wake(self, wakes_s: float | None, at_s: float) -> None:
-        """The policy wants to be asked at `wakes_s`, whatever happens; or with the next event, if that is past."""
-        self._overdue = wakes_s is not None and wakes_s <= at_s
+        """Schedule the decision that the placer wants at `wakes_s`; if that is past, the next event triggers it."""
+        self._wake_is_overdue = wakes_s is not None and wakes_s <= at_s
         if wakes_s is not None and wakes_s > at_s and wakes_s not in self._wakes:
             self._wakes.add(wakes_s)
             self._wake_at(wakes_s)
 
-    def woke(self, at_s: float) -> None:
-        """That time has come."""
+    def woken(self, at_s: float) -> None:
+        """A scheduled decision is due."""
         self._wakes.discard(at_s)
 
-    def tell(self, at_s: float) -> None:
-        """Tell the policy what it does not know."""
+    def update_placer(self, at_s: float) -> None:
+        """Pass everything that changed on to the placer."""
         if self._changed:
-            for card in self._changed.values():
-                self._placing.update(self.snapshot(card, at_s))
+            for gpu in self._changed.values():
+                self._placer.update(self.snapshot(gpu, at_s))
             self._changed.clear()
-        if self._full:
-            for uuid, card in list(self._moving.items()):
-                if card.moving_until_s < at_s:
-                    del self._moving[uuid]
-                self._placing.update(self.snapshot(card, at_s))
+        if self._with_readings:
+            for uuid, gpu in list(self._changing.items()):
+                if gpu.changing_until_s < at_s:
+                    del self._changing[uuid]
+                self._placer.update(self.snapshot(gpu, at_s))
         elif self._stale:
-            window_s, activity = self._config.window_s, self._placing.activity
-            for card in self._stale:
-                if card.residents:
-                    activity(card.gpu.uuid, GpuActivity(None, *card.mean_activity(at_s, window_s)))
+            window_s, set_activity = self._config.window_s, self._placer.activity
+            for gpu in self._stale:
+                if gpu.residents:
+                    set_activity(gpu.device.uuid, GpuActivity(None, *gpu.mean_activity(at_s, window_s)))
             self._stale.clear()
 
-    def snapshot(self, card: SimGpu, at_s: float) -> GpuSnapshot:
-        """A GPU as readings show it."""
-        return card.snapshot(at_s, window_s=self._config.window_s, reading_s=self._reading_s)
+    def snapshot(self, gpu: SimGpu, at_s: float) -> GpuSnapshot:
+        """A GPU as its readings show it."""
+        return gpu.snapshot(at_s, window_s=self._config.window_s, reading_s=self._reading_s)
 
-    def shown_s(self, at_s: float) -> float:
+    def next_reading_s(self, at_s: float) -> float:
         """The first reading that shows what happens at `at_s`."""
         return math.ceil(at_s / self._reading_s) * self._reading_s

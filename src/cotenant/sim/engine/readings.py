@@ -1,4 +1,4 @@
-"""What readings show of a GPU of a simulated world, worked out from its changes and not by ticking."""
+"""Readings of one simulated GPU, computed from its changes when a policy looks, not by ticking."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from cotenant.core.gpu import GpuSample
 
 _sample: Callable[..., GpuSample] = fast_constructor(GpuSample)
 
-Values = tuple[float, float, float]
+Activity = tuple[float, float, float]
 """SMACT, SMOCC and DRAMA; ratios."""
 
 
 class GpuReadings:
-    """Of one GPU. Each reading is the mean since the one before."""
+    """Activity of one GPU since its oldest change that a window can reach. A reading is the mean since the last one."""
 
-    __slots__ = ("_history", "_samples")
+    __slots__ = ("_changes", "_samples")
 
     def __init__(self) -> None:
-        self._history: deque[tuple[float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0)])
+        self._changes: deque[tuple[float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0)])
         self._samples: deque[GpuSample] = deque()
 
-    def note(self, at_s: float, smact: float, smocc: float, drama: float) -> None:
-        """From `at_s` on, which is no earlier than what was noted last, the GPU does this."""
-        history = self._history
-        if history[-1][0] == at_s:
-            history[-1] = (at_s, smact, smocc, drama)
+    def change(self, at_s: float, smact: float, smocc: float, drama: float) -> None:
+        """Set the activity from `at_s` on; `at_s` does not decrease from call to call."""
+        changes = self._changes
+        if changes[-1][0] == at_s:
+            changes[-1] = (at_s, smact, smocc, drama)
         else:
-            history.append((at_s, smact, smocc, drama))
+            changes.append((at_s, smact, smocc, drama))
 
-    def of_window(
+    def window(
         self, at_s: float, window_s: float, reading_s: float, *, used_bytes: int, power_w: float
     ) -> tuple[GpuSample, ...]:
-        """Readings of the last `window_s` at multiples of `reading_s`; new ones show these bytes and watts.
+        """Readings of the last `window_s` at multiples of `reading_s`; new ones get these bytes and watts.
 
-        A GPU that has not changed for a whole window shows its ends only: all readings between them are the same.
+        Of a GPU that has not changed for a whole window only both ends are given: all readings between are equal.
         """
-        history = self._history
+        changes = self._changes
         last_s = math.floor(at_s / reading_s) * reading_s
         oldest_s = last_s - window_s
-        while len(history) > 1 and history[1][0] <= oldest_s - reading_s:
-            history.popleft()
+        while len(changes) > 1 and changes[1][0] <= oldest_s - reading_s:
+            changes.popleft()
         samples = self._samples
-        if len(history) == 1 and history[0][0] <= oldest_s - reading_s:
+        if len(changes) == 1 and changes[0][0] <= oldest_s - reading_s:
             samples.clear()
-            values = history[0][1:]
-            return tuple([_sample(each, used_bytes, *values, None, power_w) for each in (max(0.0, oldest_s), last_s)])
+            activity = changes[0][1:]
+            ends = (max(0.0, oldest_s), last_s)
+            return tuple([_sample(end_s, used_bytes, *activity, None, power_w) for end_s in ends])
         while samples and samples[0].at_s <= oldest_s:
             samples.popleft()
         next_s = samples[-1].at_s + reading_s if samples else max(0.0, oldest_s + reading_s)
@@ -58,21 +59,21 @@ class GpuReadings:
         return tuple(samples)
 
     def forget(self, until_s: float) -> None:
-        """Nobody will ask for what was before."""
-        history = self._history
-        while len(history) > 1 and history[1][0] <= until_s:
-            history.popleft()
+        """Drop changes that no mean from `until_s` on needs."""
+        changes = self._changes
+        while len(changes) > 1 and changes[1][0] <= until_s:
+            changes.popleft()
 
     @property
     def changed_s(self) -> float:
-        """When it began to do what it does now."""
-        return self._history[-1][0]
+        """When the activity changed last."""
+        return self._changes[-1][0]
 
-    def mean(self, from_s: float, to_s: float) -> Values:
-        """Mean activity of that interval."""
+    def mean(self, from_s: float, to_s: float) -> Activity:
+        """Mean activity between two times."""
         smact = smocc = drama = 0.0
         end_s = to_s
-        for since_s, its_smact, its_smocc, its_drama in reversed(self._history):
+        for since_s, its_smact, its_smocc, its_drama in reversed(self._changes):
             if since_s >= end_s:
                 continue
             part_s = end_s - (since_s if since_s > from_s else from_s)

@@ -1,88 +1,186 @@
-"""Speeds of jobs in a simulated world: asked of the interference model once for each company, then remembered."""
+"""Speeds of attempts that share a GPU, and the load they put on it: the interference model, cached per group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from cotenant.core.gpu import Sharing
-from cotenant.sim.engine.gpu_load import NO_LOAD, GpuLoad, gpu_load
-from cotenant.sim.engine.sim_gpu import RunningAttempt, SimGpu
 from cotenant.sim.interference import Interference, TrueActivity
 from cotenant.sim.trace import JobProfile
+
+if TYPE_CHECKING:
+    from cotenant.sim.engine.observations import Observations
+    from cotenant.sim.engine.running_attempt import RunningAttempt
+    from cotenant.sim.engine.sim_gpu import SimGpu
 
 MAX_CACHED_LOADS = 200_000
 
 
+class GpuLoad(NamedTuple):
+    """Attempts at work on one GPU at certain speeds, and the activity of the GPU.
+
+    Attributes:
+        speeds: one per attempt, in the order they began to work.
+        smact, smocc, drama: of the GPU, ratios; `busy`: share of time in which it is busy.
+    """
+
+    speeds: tuple[float, ...] = ()
+    smact: float = 0.0
+    smocc: float = 0.0
+    drama: float = 0.0
+    busy: float = 0.0
+
+
+NO_LOAD = GpuLoad()
+
+
+def gpu_load(activities: Sequence[TrueActivity | None], speeds: tuple[float, ...]) -> GpuLoad:
+    """The load of attempts at these speeds; an unknown activity (None) counts as none."""
+    smact = smocc = drama = 0.0
+    for activity, speed in zip(activities, speeds, strict=True):
+        if activity is not None:
+            smact += activity.smact * speed
+            smocc += (activity.smocc or 0.0) * speed
+            drama += (activity.drama or 0.0) * speed
+    return GpuLoad(speeds, min(1.0, smact), min(1.0, smocc), min(1.0, drama), busy_share(activities))
+
+
+def busy_share(activities: Iterable[TrueActivity | None]) -> float:
+    """Share of time in which a GPU is busy, if each of its jobs is busy independently of the others.
+
+    A job that has no measured utilization is busy for the square root of its SM activity, as the 53 workloads measured
+    on an A100 are (rms 0.09).
+    """
+    idle = 1.0
+    for activity in activities:
+        if activity is not None:
+            share = math.sqrt(activity.smact) if activity.utilization is None else activity.utilization
+            idle *= 1.0 - min(1.0, share)
+    return 1.0 - idle
+
+
 class SpeedCache:
-    """Answers by (GPU type, sharing, members); members are numbered, since many jobs do the same."""
+    """Loads by (GPU type, sharing, activities). Activities are numbered, since many jobs have the same."""
 
     def __init__(self, interference: Interference) -> None:
         self._interference = interference
-        self._known: dict[tuple[str, Sharing, tuple[int, ...]], GpuLoad] = {}
-        self._held_up: dict[tuple[tuple[float, ...], tuple[int, ...]], GpuLoad] = {}
+        self._loads: dict[tuple[str, Sharing, tuple[int, ...]], GpuLoad] = {}
+        self._actual_loads: dict[tuple[tuple[float, ...], tuple[int, ...]], GpuLoad] = {}
         self._activities: list[TrueActivity] = []
         self._ids: dict[TrueActivity, int] = {}
 
     def id_of(self, activity: TrueActivity) -> int:
-        """Its number here."""
-        found = self._ids.get(activity)
-        if found is None:
-            found = self._ids[activity] = len(self._activities)
+        """The number of an activity."""
+        number = self._ids.get(activity)
+        if number is None:
+            number = self._ids[activity] = len(self._activities)
             self._activities.append(activity)
-        return found
+        return number
 
     def __getitem__(self, activity_id: int) -> TrueActivity:
         return self._activities[activity_id]
 
-    def of(self, card: SimGpu) -> GpuLoad:
-        """Who is at work on this GPU, in the order of `card.active`, as fast as the model says.
-
-        All speeds are 1 where it is not known of one what it does to a GPU.
-        """
-        members = card.active
-        if not members:
+    def load(self, gpu: SimGpu) -> GpuLoad:
+        """The load of `gpu.active` at the speeds of the model; all speeds are 1 if one activity is unknown."""
+        active = gpu.active
+        if not active:
             return NO_LOAD
-        sharing = members[0].placement.sharing
-        key = (card.gpu_type, sharing, tuple([each.activity_id for each in members]))
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MAX_CACHED_LOADS:
-                self._known.clear()
-            found = self._known[key] = gpu_load([each.activity for each in members], self._ask(card, sharing, key[2]))
-        return found
+        sharing = active[0].placement.sharing
+        key = (gpu.gpu_type, sharing, tuple([attempt.activity_id for attempt in active]))
+        load = self._loads.get(key)
+        if load is None:
+            if len(self._loads) >= MAX_CACHED_LOADS:
+                self._loads.clear()
+            speeds = self._speeds(gpu, sharing, key[2])
+            load = self._loads[key] = gpu_load([attempt.activity for attempt in active], speeds)
+        return load
 
-    def held_up(self, card: SimGpu) -> GpuLoad:
-        """Who is at work on this GPU at the speeds they have: a gang waits for the slowest of its GPUs."""
-        members, model = card.active, card.company
-        for each, speed in zip(members, model.speeds, strict=True):
-            if each.speed != speed:
+    def actual_load(self, gpu: SimGpu) -> GpuLoad:
+        """The load of `gpu.active` at their actual speeds: a job of several GPUs waits for the slowest of them."""
+        active, load = gpu.active, gpu.load
+        for attempt, speed in zip(active, load.speeds, strict=True):
+            if attempt.speed != speed:
                 break
         else:
-            return model
-        key = (tuple([each.speed for each in members]), tuple([each.activity_id for each in members]))
-        found = self._held_up.get(key)
-        if found is None:
-            if len(self._held_up) >= MAX_CACHED_LOADS:
-                self._held_up.clear()
-            found = self._held_up[key] = gpu_load([each.activity for each in members], key[0])
-        return found
+            return load
+        key = (tuple([attempt.speed for attempt in active]), tuple([attempt.activity_id for attempt in active]))
+        actual = self._actual_loads.get(key)
+        if actual is None:
+            if len(self._actual_loads) >= MAX_CACHED_LOADS:
+                self._actual_loads.clear()
+            actual = self._actual_loads[key] = gpu_load([attempt.activity for attempt in active], key[0])
+        return actual
 
-    def alone(self, live: RunningAttempt, card: SimGpu) -> float:
+    def solo_speed(self, attempt: RunningAttempt, gpu: SimGpu) -> float:
         """Speed of an attempt that has this GPU to itself: 1, or less on a MIG instance."""
-        if live.activity is None or card.gpu.mig_profile is None:
+        if attempt.activity is None or gpu.device.mig_profile is None:
             return 1.0
-        return self._ask(card, "mig", (live.activity_id,))[0]
+        return self._speeds(gpu, "mig", (attempt.activity_id,))[0]
 
-    def _ask(self, card: SimGpu, sharing: Sharing, ids: Sequence[int]) -> tuple[float, ...]:
+    def _speeds(self, gpu: SimGpu, sharing: Sharing, ids: Sequence[int]) -> tuple[float, ...]:
         if -1 in ids:
             return (1.0,) * len(ids)
-        mode: Sharing = "mig" if card.gpu.mig_profile is not None else sharing
-        members = [self._activities[each] for each in ids]
-        return tuple([float(each) for each in self._interference.speeds(members, card.gpu_type, mode)])
+        mode: Sharing = "mig" if gpu.device.mig_profile is not None else sharing
+        activities = [self._activities[activity_id] for activity_id in ids]
+        return tuple([float(speed) for speed in self._interference.speeds(activities, gpu.gpu_type, mode)])
+
+
+class SpeedUpdater:
+    """Updates the speeds of attempts whose GPUs changed; `schedule(at_s, attempt)` schedules their next milestone."""
+
+    def __init__(
+        self, cache: SpeedCache, observations: Observations, schedule: Callable[[float, RunningAttempt], None]
+    ) -> None:
+        self._cache = cache
+        self._observations = observations
+        self._schedule = schedule
+
+    def update(self, gpus: Sequence[SimGpu], at_s: float) -> None:
+        """Update all attempts on these GPUs, and the other GPUs of those that span several."""
+        cache = self._cache
+        spanning: dict[RunningAttempt, None] = {}
+        for gpu in gpus:
+            load = gpu.load = cache.load(gpu)
+            for attempt, speed in zip(gpu.active, load.speeds, strict=True):
+                if len(attempt.gpus) > 1:
+                    spanning[attempt] = None
+                elif speed != attempt.speed:
+                    self._change(attempt, speed, at_s)
+        touched: Iterable[SimGpu] = gpus
+        for attempt in spanning:
+            speed = _slowest(attempt)
+            if speed != attempt.speed:
+                self._change(attempt, speed, at_s)
+                touched = dict.fromkeys((*touched, *attempt.gpus))
+        for gpu in touched:
+            gpu.advance(at_s)
+            gpu.actual_load = cache.actual_load(gpu) if spanning else gpu.load
+            gpu.settle(at_s)
+            if gpu.residents:
+                self._observations.activity_changed(gpu, at_s)
+
+    def _change(self, attempt: RunningAttempt, speed: float, at_s: float) -> None:
+        attempt.done_s += attempt.speed * (at_s - attempt.since_s)
+        attempt.since_s = at_s
+        attempt.speed = speed
+        self.reschedule(attempt, at_s)
+
+    def reschedule(self, attempt: RunningAttempt, at_s: float) -> None:
+        """Schedule its milestone at its present speed; its earlier events become stale."""
+        attempt.version += 1
+        left_s = max(0.0, attempt.milestone_s - attempt.done_s)
+        self._schedule(at_s + left_s / attempt.speed, attempt)
+
+
+def _slowest(attempt: RunningAttempt) -> float:
+    """The speed on the slowest of its GPUs, times what the network between them leaves of it."""
+    return min([gpu.load.speeds[gpu.active.index(attempt)] for gpu in attempt.gpus]) * attempt.network_factor
 
 
 def activity_of(profile: JobProfile) -> TrueActivity:
-    """A profile in the words of the interference model."""
+    """The activity of a job with this profile."""
     return TrueActivity(
         workload=profile.workload,
         smact=profile.smact,

@@ -96,7 +96,7 @@ def best_found(
 
 
 def _mean_jct_s(run: SimulationResult) -> float:
-    return sum(end - submit for end, submit in zip(run.end_s, run.trace.submit_s, strict=True)) / len(run.trace)
+    return sum(end - submit for end, submit in zip(run.columns.end_s, run.trace.submit_s, strict=True)) / len(run.trace)
 
 
 def _first_orders(trace: Trace, number: int, drawn: random.Random) -> list[float]:

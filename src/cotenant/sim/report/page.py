@@ -199,7 +199,7 @@ def _completion_times(evaluation: Evaluation, tones: Mapping[str, str]) -> tuple
 
 
 def _jct_s(result: PolicyResult) -> list[float]:
-    pairs = zip(result.run.end_s, result.run.trace.submit_s, strict=True)
+    pairs = zip(result.run.columns.end_s, result.run.trace.submit_s, strict=True)
     return [end_s - submit_s for end_s, submit_s in pairs if not math.isnan(end_s)]
 
 

@@ -1,4 +1,4 @@
-"""What a simulated daemon learns from the attempts that end."""
+"""What the history of a simulation learns from the attempts that end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cotenant.scheduling import policies
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.sim import cluster
 from cotenant.sim.engine.config import SimulationConfig
-from cotenant.sim.engine.sim_gpu import RunningAttempt
+from cotenant.sim.engine.running_attempt import RunningAttempt
 from cotenant.sim.memory_source import JobFactory
 from cotenant.sim.simulate import simulate
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
@@ -54,10 +54,10 @@ def run(trace, policy, **changes):
 def test_who_waits_is_looked_at_again_when_its_work_is_known():
     # Nobody knows what they need, so the first has the GPU alone; then its peak is known, and the others share.
     found = run(a_trace(), "most-memory")
-    assert list(found.start_s)[:2] == pytest.approx([0.0, 100.0])
-    assert 100.0 < found.start_s[2] <= 131.0
+    assert list(found.columns.start_s)[:2] == pytest.approx([0.0, 100.0])
+    assert 100.0 < found.columns.start_s[2] <= 131.0
     without = run(a_trace(), "most-memory", learn=False)
-    assert list(without.start_s) == pytest.approx([0.0, 100.0, 200.0])
+    assert list(without.columns.start_s) == pytest.approx([0.0, 100.0, 200.0])
 
 
 def test_a_history_holds_what_was_seen_alone():
@@ -120,11 +120,11 @@ def test_policies_see_of_residents_what_a_daemon_shows_them():
 def test_a_resident_is_shown_anew_once_its_work_is_known():
     answers = [GpuActivity("w"), GpuActivity("w", smact=0.3)]
     placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
-    live = RunningAttempt(0, JobFactory(a_trace(), "oracle")(0), placement, [], 0.0)
-    live.known = lambda: answers[0]
-    assert live.seen_as(1.0).smact is None
+    attempt = RunningAttempt(0, JobFactory(a_trace(), "oracle")(0), placement, [], 0.0)
+    attempt.predicted = lambda: answers[0]
+    assert attempt.as_resident(1.0).smact is None
     del answers[0]
-    assert live.seen_as(1.0).smact == 0.3
+    assert attempt.as_resident(1.0).smact == 0.3
 
 
 class Glancing:
@@ -157,4 +157,4 @@ def test_policies_that_share_nothing_learn_nothing_unless_asked_to():
     trace = a_trace(2)
     alone = run(trace, "exclusive")
     asked = run(trace, "exclusive", learn=True)
-    assert list(alone.end_s) == list(asked.end_s)
+    assert list(alone.columns.end_s) == list(asked.columns.end_s)

@@ -110,9 +110,9 @@ def test_search_keeps_a_slowdown_bound():
     trace = some_jobs(4, count=20)
     gpus = cluster.parse("2xA100-40GB")
     run = best_found(trace, gpus, tries=4, objective="jct", max_slowdown=1.3).run
-    slowdowns = [run.run_s[i] / trace.duration_s[i] for i in range(len(trace))]
+    slowdowns = [run.columns.run_s[i] / trace.duration_s[i] for i in range(len(trace))]
     assert max(slowdowns) <= 1.3 + 1e-6
-    assert sum(run.ooms) == 0
+    assert sum(run.columns.ooms) == 0
 
 
 def test_search_is_repeatable():

@@ -1,0 +1,170 @@
+"""An attempt on the GPUs of a simulation, from its launch to its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cotenant.core.fast_constructor import fast_constructor
+from cotenant.core.gpu import Resident
+from cotenant.core.job import Attempt, AttemptExit, CoRun, Job, OomEvidence
+from cotenant.core.placement import Placement
+from cotenant.core.units import MiB
+from cotenant.scheduling.prediction.interference import GpuActivity
+from cotenant.scheduling.recovery import after_exit
+from cotenant.scheduling.telemetry.co_run import CoRunAccumulator
+from cotenant.sim.interference import TrueActivity
+from cotenant.sim.trace import JobProfile
+
+if TYPE_CHECKING:
+    from cotenant.sim.engine.sim_gpu import SimGpu
+
+ALLOCATION_STEP = 1 / 32
+"""A job allocates this share of what it still needs at once, at least 64 MiB, until an allocation fails. So the
+evidence of an OOM says little more than how much memory was free, as in reality."""
+
+_UNKNOWN = GpuActivity()
+
+_resident: Callable[..., Resident] = fast_constructor(Resident)
+
+
+class RunningAttempt:
+    """An attempt that has been placed and has not ended.
+
+    Attributes:
+        number: of the job in the trace.
+        work_s: its work after the launch delay, in seconds alone on the GPUs it has.
+        done_s: work done at `since_s`; since then it runs at `speed`.
+        relative_speed: of the slowest GPU it has, relative to the GPU type that the run times of the trace refer to.
+        network_factor: what the network between its GPUs leaves of its speed.
+        visible_s: the first reading that shows it; infinite before it works.
+        milestone_s: the work at which it grows or ends.
+        version: of its newest event in the queue; older events are stale.
+        busy: share of time in which a GPU that it has alone is busy.
+        predicted: what the history knows of its workload by now; None without a history.
+        co_runs: what its first GPU showed in each group of jobs until `co_run_since_s`; None without a history.
+    """
+
+    __slots__ = (
+        "activity",
+        "activity_id",
+        "busy",
+        "co_run_since_s",
+        "co_runs",
+        "delay_s",
+        "done_s",
+        "gpus",
+        "held_bytes",
+        "is_active",
+        "is_full_size",
+        "job",
+        "milestone_s",
+        "network_factor",
+        "number",
+        "placed_s",
+        "placement",
+        "predicted",
+        "profile",
+        "relative_speed",
+        "resident",
+        "since_s",
+        "speed",
+        "version",
+        "visible_s",
+        "work_s",
+    )
+
+    def __init__(self, number: int, job: Job, placement: Placement, gpus: list[SimGpu], placed_s: float) -> None:
+        self.number = number
+        self.job = job
+        self.placement = placement
+        self.gpus = gpus
+        self.placed_s = placed_s
+        self.profile: JobProfile | None = None
+        self.activity: TrueActivity | None = None
+        self.activity_id = -1
+        self.busy = 0.0
+        self.delay_s = 0.0
+        self.work_s = 0.0
+        self.done_s = 0.0
+        self.since_s = placed_s
+        self.speed = 1.0
+        self.network_factor = 1.0
+        self.relative_speed = 1.0
+        self.is_active = False
+        self.visible_s = math.inf
+        self.is_full_size = True
+        self.milestone_s = 0.0
+        self.held_bytes = 0
+        self.version = 0
+        self.resident: Resident | None = None
+        self.predicted: Callable[[], GpuActivity] | None = None
+        self.co_runs: CoRunAccumulator | None = None
+        self.co_run_since_s = placed_s
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory it holds on each GPU at full size; 0 where the trace does not say."""
+        return self.profile.peak_bytes if self.profile is not None else 0
+
+    def as_resident(self, at_s: float) -> Resident:
+        """The attempt as the readings up to `at_s` show it."""
+        resident = self.resident
+        known = _UNKNOWN if self.predicted is None else self.predicted()
+        if known.smact is None and self.predicted is not None:
+            known = known._replace(smact=self._solo_smact(at_s))
+        is_visible = at_s >= self.visible_s
+        if resident is None or (is_visible and resident.first_active_at_s is None) or resident.smact != known.smact:
+            resident = self.resident = _resident(
+                self.job.id,
+                len(self.job.attempts) + 1,
+                self.placement.promised_bytes,
+                self.held_bytes if is_visible else None,
+                self.placement.sharing,
+                self.placed_s,
+                self.visible_s if is_visible else None,
+                self.job.spec.max_slowdown,
+                len(self.gpus),
+                known.workload,
+                known.smact,
+            )
+        return resident
+
+    def _solo_smact(self, at_s: float) -> float | None:
+        """SM activity while it had its first GPU to itself, the running interval included."""
+        if self.co_runs is None:
+            return None
+        gpu = self.gpus[0]
+        if self.is_active and len(gpu.active) == 1:
+            return self.co_runs.solo_smact(at_s - self.co_run_since_s, gpu.smact)
+        return self.co_runs.solo_smact()
+
+    def ended(self, at_s: float, end: AttemptExit, peak_bytes: int, co_runs: tuple[CoRun, ...] = ()) -> Attempt:
+        """Its record, as a daemon would have it."""
+        return Attempt(
+            number=len(self.job.attempts) + 1,
+            placement=self.placement,
+            placed_at_s=self.placed_s,
+            started_at_s=self.placed_s,
+            peak_observed_bytes={gpu.device.uuid: peak_bytes for gpu in self.gpus} if peak_bytes else {},
+            ended_at_s=at_s,
+            exit=end,
+            co_runs=co_runs,
+        )
+
+
+def job_after_oom(attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s: float) -> Job:
+    """The job after its attempt asked for `wanted_bytes` more than `gpu` has free: queued again, or done."""
+    free_bytes = gpu.total_bytes - gpu.held_bytes
+    tried_bytes = min(wanted_bytes - free_bytes, max(64 * MiB, int(wanted_bytes * ALLOCATION_STEP)))
+    held_bytes = attempt.held_bytes + free_bytes
+    evidence = OomEvidence(
+        exception=True,
+        tried_bytes=tried_bytes,
+        in_use_bytes=held_bytes,
+        free_bytes=0,
+        total_bytes=gpu.total_bytes,
+    )
+    end = AttemptExit(exit_code=1, signal=None, reason="exited", oom=evidence)
+    return after_exit(attempt.job, attempt.ended(at_s, end, held_bytes))
