@@ -12,17 +12,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "prelu": nn.PReLU,
-    "elu": nn.ELU,
-    "selu": nn.SELU,
-    "gelu": nn.GELU,
-    "tanh": nn.Tanh,
-    "swish": nn.SiLU,
-    "softplus": nn.Softplus,
-    "mish": nn.Mish,
+from cotenant.learn.datasets.dataset_row import Layer
+from cotenant.learn.networks.layer_list import build_network
+from cotenant.learn.networks.torch_modules import ACTIVATIONS, TorchModules
+
+KINDS = {
+    "conv3x3": "conv",
+    "bn": "batchnorm",
+    "act": "activation",
+    "dropout": "dropout",
+    "gap": "pool",
+    "linear": "linear",
+    "softmax": "softmax",
+    "sigmoid": "softmax",  # of the same memory
 }
 
 
@@ -55,36 +57,27 @@ def parse_args() -> argparse.Namespace:
 
 
 def build_model(args: argparse.Namespace) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    channels = args.channels
-    for layer in args.layers.split(";"):
-        kind, _, shape = layer.partition(":")
-        width = int(shape.split("x")[0]) if shape else channels
-        if kind == "conv3x3":
-            layers.append(nn.Conv2d(channels, width, 3, padding=1))
-        elif kind == "bn":
-            layers.append(nn.BatchNorm2d(channels))
-        elif kind == "act":
-            layers.append(ACTIVATIONS[args.activation]())
-        elif kind == "dropout":
-            layers.append(nn.Dropout(args.dropout))
-        elif kind == "gap":
-            layers.extend((nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(1)))
-        elif kind == "linear":
-            layers.append(nn.Linear(channels, width))
-        elif kind in ("softmax", "sigmoid"):
-            layers.append(nn.Softmax(dim=1) if kind == "softmax" else nn.Sigmoid())
-        else:
+    layers: list[Layer] = []
+    channels, side = args.channels, args.image_size
+    for word in args.layers.split(";"):
+        kind, _, shape = word.partition(":")
+        if kind not in KINDS:
             raise SystemExit(f"no layer `{kind}`")
+        width = int(shape.split("x")[0]) if shape else channels
+        parameters = {"conv3x3": width * (9 * channels + 1), "linear": width * (channels + 1)}.get(kind, 0)
+        side = 1 if kind in ("gap", "linear") else side
+        output_shape = (width,) if kind == "linear" else (width, side, side)
+        layers.append(Layer(kind=KINDS[kind], output_shape=output_shape, parameters=parameters, name=kind))
         channels = width
-    return nn.Sequential(*layers)
+    input_shape = (args.channels, args.image_size, args.image_size)
+    return build_network(layers, input_shape, TorchModules(args.dropout), activation=args.activation)
 
 
 def main() -> None:
     args = parse_args()
     device = torch.device(args.device)
     model = build_model(args).to(device)
-    classes = next(layer.out_features for layer in model if isinstance(layer, nn.Linear))
+    classes = next(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))
     model(torch.rand(args.summary_batch, args.channels, args.image_size, args.image_size, device=device))
 
     data = RandomImages(args.samples, args.channels, args.image_size, classes)

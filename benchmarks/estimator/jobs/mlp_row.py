@@ -9,19 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "prelu": nn.PReLU,
-    "elu": nn.ELU,
-    "selu": nn.SELU,
-    "gelu": nn.GELU,
-    "tanh": nn.Tanh,
-    "swish": nn.SiLU,
-    "softplus": nn.Softplus,
-    "mish": nn.Mish,
-    "identity": nn.Identity,
-}
+from cotenant.learn.datasets.dataset_row import Layer
+from cotenant.learn.networks.layer_list import build_network
+from cotenant.learn.networks.torch_modules import ACTIVATIONS, TorchModules
 
 
 def parse_args() -> argparse.Namespace:
@@ -41,20 +31,23 @@ def parse_args() -> argparse.Namespace:
 
 
 def build_model(args: argparse.Namespace) -> nn.Sequential:
-    layers: list[nn.Module] = [nn.Flatten()]
+    layers: list[Layer] = []
     width = args.inputs
     for hidden in args.hidden:
-        layers.append(nn.Linear(width, hidden))
+        layers.append(Layer(kind="linear", output_shape=(hidden,), parameters=hidden * (width + 1)))
         if args.batch_norm:
-            layers.append(nn.BatchNorm1d(hidden))
-        layers.append(ACTIVATIONS[args.activation]())
+            layers.append(Layer(kind="batchnorm", output_shape=(hidden,), parameters=2 * hidden))
+        layers.append(Layer(kind="activation", output_shape=(hidden,), parameters=0))
         if args.dropout is not None:
-            layers.append(nn.Dropout(args.dropout))
+            layers.append(Layer(kind="dropout", output_shape=(hidden,), parameters=0))
         width = hidden
-    layers.append(nn.Linear(width, args.classes))
-    if not args.no_softmax:
-        layers.append(nn.Softmax(dim=1) if args.classes > 1 else nn.Sigmoid())
-    return nn.Sequential(*layers)
+    layers.append(Layer(kind="linear", output_shape=(args.classes,), parameters=args.classes * (width + 1)))
+    if not args.no_softmax and args.classes > 1:
+        layers.append(Layer(kind="softmax", output_shape=(args.classes,), parameters=0))
+    modules = TorchModules(dropout=args.dropout or 0.0)
+    network = build_network(layers, (args.inputs,), modules, activation=args.activation)
+    ends = [nn.Sigmoid()] if not args.no_softmax and args.classes == 1 else []
+    return nn.Sequential(nn.Flatten(), *network, *ends)
 
 
 def summarize(model: nn.Module, device: torch.device, inputs: int) -> dict[str, list[int]]:

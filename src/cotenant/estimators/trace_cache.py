@@ -13,7 +13,6 @@ import gzip
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import cotenant
 from cotenant.core.errors import CotenantError
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import KiB, MiB
+from cotenant.osutil import atomic
 from cotenant.tracing.process import serialization
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.provenance import SETTINGS, file_digest
@@ -155,15 +155,9 @@ class TraceCache:
 
     def _write(self, path: Path, values: Sequence[Mapping[str, Any]]) -> None:
         """All of it or nothing, readable by the owner only."""
-        number, scratch = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(number, "wb") as raw, gzip.open(raw, "wt", compresslevel=3, encoding="utf-8") as file:
-                for value in values:
-                    file.write(json.dumps(value, separators=(",", ":")) + "\n")
-            os.replace(scratch, path)  # noqa: PTH105 - `scratch` is a text
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+        with atomic.replacing(path) as raw, gzip.open(raw, "wt", compresslevel=3, encoding="utf-8") as file:
+            for value in values:
+                file.write(json.dumps(value, separators=(",", ":")) + "\n")
 
     def _shrink(self) -> None:
         entries = []

@@ -23,7 +23,7 @@ def a_row(number):
         Layer(kind="activation", output_shape=(width,), parameters=0, name="ReLU"),
         Layer(kind="linear", output_shape=(10,), parameters=10 * width + 10, name="Linear"),
     )
-    peak = 500 * MiB + 20 * sum(each.parameters for each in layers)
+    peak = 500 * MiB + 20 * sum(layer.parameters for layer in layers)
     return DatasetRow(
         family="mlp",
         config_id=f"mlp-{number}",
@@ -50,9 +50,9 @@ def told(capsys):
 def test_folds_have_the_baselines_beside_every_model(table, capsys):
     assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
     found = told(capsys)["families"]["mlp"]
-    assert [each["model"] for each in found] == ["majority", "line", "extra-trees"]
-    assert [len(each["folds"]) for each in found] == [4, 4, 4]
-    assert all(each["rows"] == 40 and sum(map(sum, each["confusion"])) == 40 for each in found)
+    assert [result["model"] for result in found] == ["majority", "line", "extra-trees"]
+    assert [len(result["folds"]) for result in found] == [4, 4, 4]
+    assert all(result["rows"] == 40 and sum(map(sum, result["confusion"])) == 40 for result in found)
     line, trees = found[1], found[2]
     assert line["mae_mib"] < trees["mae_mib"] < found[0]["mae_mib"]  # the rows lie on a line
     assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--by", "shape"]) == 0
@@ -111,7 +111,7 @@ def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
     ]
     assert main([*report, "--json"]) == 0
     found = told(capsys)
-    assert [each["model"] for each in found["families"]["mlp"]] == ["majority", "line", "extra-trees"]
+    assert [result["model"] for result in found["families"]["mlp"]] == ["majority", "line", "extra-trees"]
     assert "extra-trees" in Path(found["pages"][0]).read_text()
 
 
@@ -120,12 +120,15 @@ def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
     [
         (["cross-validate", "TABLE", "--models", "magic"], "no model named `magic`"),
         (["report", "TABLE", "--out", "x", "--models", "magic"], "no model named `magic`"),
-        (["cross-validate", "TABLE", "--models", "line", "--by", "luck"], "`--by` is `luck`, wanted `config` or `shape`"),
+        (
+            ["cross-validate", "TABLE", "--models", "line", "--by", "luck"],
+            "`--by` is `luck`, wanted `config` or `shape`",
+        ),
         (["train", "TABLE", "--model", "magic", "--out", "x"], "no model named `magic`"),
         (["test", "none.npz", "TABLE"], "none.npz"),
     ],
 )
 def test_what_cannot_be_is_told(table, tmp_path, monkeypatch, capsys, arguments, error):
     monkeypatch.chdir(tmp_path)
-    assert main(["learn", *(str(table) if each == "TABLE" else each for each in arguments)]) == 2
+    assert main(["learn", *(str(table) if argument == "TABLE" else argument for argument in arguments)]) == 2
     assert error in capsys.readouterr().err.splitlines()[0]

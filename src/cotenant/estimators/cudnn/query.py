@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from cotenant.core.trace import LibraryCall
 from cotenant.core.units import MiB
+from cotenant.osutil import atomic
 
 _DTYPES = {"float32", "float16", "bfloat16"}
 _MIN_VERSION = (9, 8)
@@ -211,11 +211,4 @@ class _QueryCache:
             return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            number, scratch = tempfile.mkstemp(dir=self._path.parent, prefix=".", suffix=".part")
-            try:
-                with os.fdopen(number, "w") as file:
-                    file.write(text)
-                Path(scratch).replace(self._path)
-            except BaseException:
-                Path(scratch).unlink(missing_ok=True)
-                raise
+            atomic.write_text(self._path, text)

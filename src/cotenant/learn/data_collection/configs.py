@@ -123,7 +123,7 @@ def family_of(config: Config) -> Family:
 def fields_of(family: Family) -> dict[str, tuple[str, ...]]:
     """Names of a family's settings in the order of its ids; with the words it may be, or none for a number."""
     hints = get_type_hints(_CLASSES[family])
-    names = [each.name for each in dataclasses.fields(_CLASSES[family])]
+    names = [field.name for field in dataclasses.fields(_CLASSES[family])]
     ordered = ["shape", *(name for name in names if name != "shape")]
     return {name: get_args(hints[name]) for name in ordered}
 
@@ -169,7 +169,7 @@ def parse_id(text: str) -> Config:
         UsageError: it names none.
     """
     first, *parts = text.split("_")
-    family = next((each for each in FAMILIES if each == first), None)
+    family = next((candidate for candidate in FAMILIES if candidate == first), None)
     if family is None:
         raise UsageError(f"`{text}` names no configuration: it begins with none of {', '.join(FAMILIES)}")
     fields = fields_of(family)

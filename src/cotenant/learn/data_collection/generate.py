@@ -83,8 +83,8 @@ def _drawn(ranges: Ranges, count: int, rng: random.Random) -> Iterator[Config]:
     ordered = sorted(ranges.ranges.items(), key=lambda item: isinstance(item[1], Span) and item[1].of != "")
     for i in range(count):
         settings: dict[str, Extra] = {}
-        for name, each in ordered:
-            settings[name] = _at(columns[name][i], each, settings)
+        for name, range_ in ordered:
+            settings[name] = _at(columns[name][i], range_, settings)
         _repair(ranges, settings, {name: column[i] for name, column in columns.items()})
         yield make_config(ranges.family, settings)
 
@@ -96,19 +96,19 @@ def _quantiles(count: int, rng: random.Random) -> list[float]:
     return [(stratum + rng.random()) / count for stratum in strata]
 
 
-def _at(quantile: float, each: Range, settings: dict[str, Extra]) -> Extra:
+def _at(quantile: float, range_: Range, settings: dict[str, Extra]) -> Extra:
     """The value at a quantile of a range."""
-    if isinstance(each, Choice):
-        return each.values[min(int(quantile * len(each.values)), len(each.values) - 1)]
-    if quantile < each.none:
+    if isinstance(range_, Choice):
+        return range_.values[min(int(quantile * len(range_.values)), len(range_.values) - 1)]
+    if quantile < range_.none:
         return 0
-    place = (quantile - each.none) / (1 - each.none) if each.none else quantile
-    high = int(int(settings[each.of]) * each.share) if each.of else each.high
-    high = max(high, each.low)
-    if each.by == "log":
-        value = each.low * ((high + 1) / each.low) ** place
+    place = (quantile - range_.none) / (1 - range_.none) if range_.none else quantile
+    high = int(int(settings[range_.of]) * range_.share) if range_.of else range_.high
+    high = max(high, range_.low)
+    if range_.by == "log":
+        value = range_.low * ((high + 1) / range_.low) ** place
     else:
-        value = each.low + place * (high + 1 - each.low)
+        value = range_.low + place * (high + 1 - range_.low)
     return min(int(value), high)
 
 
@@ -121,7 +121,7 @@ def _repair(ranges: Ranges, settings: dict[str, Extra], quantiles: dict[str, flo
     if heads is not None:
         width = int(settings["width"])
         values = heads.values if isinstance(heads, Choice) else range(heads.low, heads.high + 1)
-        fitting = [each for each in values if isinstance(each, int) and each > 0 and width % each == 0] or [1]
+        fitting = [value for value in values if isinstance(value, int) and value > 0 and width % value == 0] or [1]
         settings["heads"] = fitting[min(int(quantiles["heads"] * len(fitting)), len(fitting) - 1)]
     if settings["shape"] == "conv1d":
         settings["heads"] = 1

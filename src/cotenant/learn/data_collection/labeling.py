@@ -78,7 +78,7 @@ def run_configs(
     """
     with RunLog(folder, resume=resume) as log:
         newest = {run.config_id: run.status for run in read_records(log.path)}
-        waiting = [each for each in configs if newest.get(config_id(each)) in (None, *retry)]
+        waiting = [config for config in configs if newest.get(config_id(config)) in (None, *retry)]
         done_before = len(configs) - len(waiting)
         began_s = now_s()
         counts: dict[Status, int] = {}

@@ -112,6 +112,6 @@ def _outcome(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> tupl
 
 def _peak_bytes(usage: MeasuredUsage) -> int | None:
     """Of the process where the driver names it, else of the GPU above what was in use before."""
-    of_process = [each for each in (usage.peak_process_bytes, usage.end_process_bytes) if each is not None]
-    of_device = [each for each in (usage.peak_device_bytes, usage.end_device_bytes) if each is not None]
+    of_process = [nbytes for nbytes in (usage.peak_process_bytes, usage.end_process_bytes) if nbytes is not None]
+    of_device = [nbytes for nbytes in (usage.peak_device_bytes, usage.end_device_bytes) if nbytes is not None]
     return max(of_process or of_device, default=None)

@@ -68,7 +68,7 @@ class Ranges:
 def shipped() -> tuple[str, ...]:
     """Names of the files in the package."""
     folder = importlib.resources.files("cotenant.learn").joinpath("data")
-    return tuple(sorted(each.name[:-5] for each in folder.iterdir() if each.name.endswith(".toml")))
+    return tuple(sorted(path.name[:-5] for path in folder.iterdir() if path.name.endswith(".toml")))
 
 
 def load_ranges(name: str) -> Ranges:
@@ -106,14 +106,14 @@ def parse_ranges(text: str, name: str) -> Ranges:
     for key in data.keys() ^ fields.keys():
         raise UsageError(f"{name}: `{key}` is {'not known' if key in data else 'missing'} for `{family}`")
     ranges = {key: _range(f"{name}: `{key}`", data[key], words) for key, words in fields.items()}
-    for key, each in ranges.items():
-        if isinstance(each, Span) and each.of and (each.of not in ranges or _is_bound(ranges[each.of])):
-            raise UsageError(f"{name}: `{key}` is bound to `{each.of}`, wanted a setting with a range of its own")
+    for key, range_ in ranges.items():
+        if isinstance(range_, Span) and range_.of and (range_.of not in ranges or _is_bound(ranges[range_.of])):
+            raise UsageError(f"{name}: `{key}` is bound to `{range_.of}`, wanted a setting with a range of its own")
     return Ranges(name=name, family=family, ranges=ranges)
 
 
-def _is_bound(each: Range) -> bool:
-    return isinstance(each, Span) and each.of != ""
+def _is_bound(range_: Range) -> bool:
+    return isinstance(range_, Span) and range_.of != ""
 
 
 def _range(where: str, value: object, words: tuple[str, ...]) -> Range:
@@ -140,13 +140,13 @@ def _range(where: str, value: object, words: tuple[str, ...]) -> Range:
 
 def _choice(where: str, values: list[object], words: tuple[str, ...]) -> Choice:
     found: list[Extra] = []
-    for each in values:
-        if words and each not in words:
-            raise UsageError(f"{where} holds {each!r}, wanted only {', '.join(words)}")
-        if not words and not _is_count(each):
-            raise UsageError(f"{where} holds {each!r}, wanted only whole numbers")
-        assert isinstance(each, (str, int))
-        found.append(each)
+    for value in values:
+        if words and value not in words:
+            raise UsageError(f"{where} holds {value!r}, wanted only {', '.join(words)}")
+        if not words and not _is_count(value):
+            raise UsageError(f"{where} holds {value!r}, wanted only whole numbers")
+        assert isinstance(value, (str, int))
+        found.append(value)
     if not found or len(set(found)) != len(found):
         raise UsageError(f"{where} is {values!r}, wanted one or more values, each once")
     return Choice(values=tuple(found))

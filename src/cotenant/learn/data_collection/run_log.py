@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import json
 import os
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from types import TracebackType
 from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.errors import DatasetError, UsageError
 from cotenant.learn.datasets.dataset_row import Status
+from cotenant.osutil.locks import try_lock
 
 FILE = "runs.jsonl"
 
@@ -73,11 +73,9 @@ class RunLog:
             )
         folder.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(self._file.fileno()):
             self._file.close()
-            raise UsageError(f"another process writes to `{self.path}`", hint="choose another folder") from error
+            raise UsageError(f"another process writes to `{self.path}`", hint="choose another folder")
         self._mend()
 
     def __enter__(self) -> RunLog:

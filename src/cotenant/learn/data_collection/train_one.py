@@ -26,6 +26,7 @@ from cotenant.engines.held_process import HOLD_FD
 from cotenant.learn.data_collection.configs import parse_id
 from cotenant.learn.datasets.layer_text import layers_to_text
 from cotenant.learn.networks.building import Training, layers_of
+from cotenant.osutil import atomic
 
 WARMUP_STEPS = 2
 """Not timed: libraries load, and algorithms are chosen."""
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
     answer.update(_memory(), steps=training.steps)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     answer.update(cpu_s=usage.ru_utime + usage.ru_stime, host_peak_bytes=usage.ru_maxrss * 1024)
-    _save(args.answer, answer)
+    atomic.write_text(args.answer, json.dumps(answer))
     with contextlib.suppress(OSError, KeyError, ValueError):
         os.read(int(os.environ[HOLD_FD]), 1)
     return 0
@@ -101,13 +102,6 @@ def _memory() -> dict[str, Any]:
         "held_bytes": torch.cuda.memory_reserved(),
         "gpu": torch.cuda.get_device_name(),
     }
-
-
-def _save(path: Path, answer: dict[str, Any]) -> None:
-    """Write all of it or nothing."""
-    scratch = path.with_name(f"{path.name}.part")
-    scratch.write_text(json.dumps(answer), encoding="utf-8")
-    scratch.replace(path)
 
 
 def _first_line(error: BaseException) -> str:

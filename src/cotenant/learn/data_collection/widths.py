@@ -50,7 +50,7 @@ def channel_widths(config: CnnConfig) -> tuple[int, ...]:
         "gradual": lambda i: filters + (min(4 * filters, most) - filters) * along(i),
         "bottleneck": lambda i: filters * 0.25 ** inward(i),
         "hourglass": lambda i: filters * min(8.0, most / filters) ** inward(i),
-        "residual": lambda i: min(filters << sum(each < i for each in halvings(depth)), most),
+        "residual": lambda i: min(filters << sum(index < i for index in halvings(depth)), most),
         "dense": lambda _: filters / 4,
     }
     return tuple(max(4, round(widths[config.shape](i))) for i in range(depth))

@@ -50,7 +50,7 @@ def _duplicates(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
 
 def _twins(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
     told = [row for row in rows if row.layers]
-    groups = _repeated(told, lambda row: (row.source, row.batch, row.layers, *(row.extras.get(each) for each in _JOB)))
+    groups = _repeated(told, lambda row: (row.source, row.batch, row.layers, *(row.extras.get(name) for name in _JOB)))
     twins = [group for group in groups if len({row.config_id for row in group}) > 1]
     if twins:
         ids = tuple(row.config_id for group in twins for row in group)

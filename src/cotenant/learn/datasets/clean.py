@@ -53,16 +53,16 @@ def clean(paths: Sequence[Path], out: Path, *, allow: Collection[Rule] = ()) -> 
     if not rows:
         raise DatasetError("there are no runs", hint="make some with `cotenant learn run`")
     findings = find_problems(rows)
-    refused = [each for each in findings if each.rule not in allow]
+    refused = [problem for problem in findings if problem.rule not in allow]
     if refused:
-        told = "; ".join(f"{each.rule}: {each.message}, e.g. `{each.config_ids[0]}`" for each in refused)
-        rules = ",".join(dict.fromkeys(each.rule for each in refused))
+        told = "; ".join(f"{problem.rule}: {problem.message}, e.g. `{problem.config_ids[0]}`" for problem in refused)
+        rules = ",".join(dict.fromkeys(problem.rule for problem in refused))
         raise DatasetError(told, hint=f"look at them; to go on all the same, say `--allow {rules}`")
     kept = _without(rows, findings)
     provenance = {
         "cotenant": cotenant.__version__,
         "files": [_file_note(path, by_path[path]) for path in by_path],
-        "allowed": [f"{each.rule}: {each.message}" for each in findings],
+        "allowed": [f"{problem.rule}: {problem.message}" for problem in findings],
     }
     meanings = {**MEANINGS, "gpu": ("", "that it was measured on, or traced for")}
     files: list[Path] = []
@@ -120,7 +120,7 @@ def _newest(runs: Sequence[LabelRecord]) -> Iterable[LabelRecord]:
 
 def _without(rows: Sequence[DatasetRow], findings: Sequence[DatasetProblem]) -> list[DatasetRow]:
     """The rows with the allowed repetitions left out and the saturated ones marked."""
-    marked = any(each.rule == "saturated" for each in findings)
+    marked = any(problem.rule == "saturated" for problem in findings)
     seen: set[object] = set()
     kept = []
     for row in rows:

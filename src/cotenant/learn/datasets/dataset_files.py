@@ -19,6 +19,7 @@ from typing import Any
 from cotenant.core.errors import DatasetError, UsageError
 from cotenant.learn.datasets.dataset_row import DatasetRow, Extra, Family, check
 from cotenant.learn.datasets.layer_text import layers_from_text, layers_to_text
+from cotenant.osutil import atomic
 
 VERSION = 2
 
@@ -74,9 +75,9 @@ def write_dataset(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*COLUMNS, *extras])
-    writer.writerows([["" if each is None else each for each in line] for line in cells])
-    _save(table, text.getvalue())
-    _save(schema, json.dumps(_schema(family, rows, extras, provenance, meanings), indent=2) + "\n")
+    writer.writerows([["" if value is None else value for value in line] for line in cells])
+    atomic.write_text(table, text.getvalue())
+    atomic.write_text(schema, json.dumps(_schema(family, rows, extras, provenance, meanings), indent=2) + "\n")
     if importlib.util.find_spec("pyarrow") is None:
         return table, schema
     return table, schema, _write_parquet(folder / f"{family}.parquet", cells, extras)
@@ -107,7 +108,7 @@ def read_dataset(path: Path) -> tuple[DatasetRow, ...]:
             f"`{schema_path}` is of version {schema.get('version')}, wanted {VERSION}",
             hint="make it again with `cotenant learn clean`",
         )
-    extras = {each["name"]: each["type"] for each in schema["columns"] if each["name"] not in COLUMNS}
+    extras = {column["name"]: column["type"] for column in schema["columns"] if column["name"] not in COLUMNS}
     return tuple(_row(line, extras, f"{path}:{number}") for number, line in enumerate(lines, start=2))
 
 
@@ -207,10 +208,3 @@ def _write_parquet(path: Path, cells: Sequence[Sequence[Extra | None]], extras: 
     arrays = [pa.array([line[i] for line in cells], type=kinds[kind]) for i, kind in enumerate(types.values())]
     parquet.write_table(pa.table(arrays, names=list(types)), path)
     return path
-
-
-def _save(path: Path, text: str) -> None:
-    """Write all of it or nothing."""
-    scratch = path.with_name(f"{path.name}.part")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)

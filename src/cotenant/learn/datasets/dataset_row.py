@@ -74,12 +74,12 @@ class DatasetRow:
     @property
     def parameters(self) -> int:
         """Count over all layers."""
-        return sum(each.parameters for each in self.layers)
+        return sum(layer.parameters for layer in self.layers)
 
     @property
     def activations(self) -> int:
         """Elements of all layers' outputs, for one sample."""
-        return sum(each.outputs for each in self.layers)
+        return sum(layer.outputs for layer in self.layers)
 
 
 def check(row: DatasetRow) -> DatasetRow:

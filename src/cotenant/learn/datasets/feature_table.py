@@ -36,16 +36,16 @@ _STATE_COPIES = {"sgd": 0.0, "momentum": 1.0, "rmsprop": 1.0, "adam": 2.0, "adam
 def network_of_row(row: DatasetRow) -> Network:
     """The network of a row, as learned estimators know it."""
     told = row.extras.get("activation")
-    named = next((each.name for each in row.layers if each.kind == "activation"), "relu")
+    named = next((layer.name for layer in row.layers if layer.kind == "activation"), "relu")
     layers = tuple(
         NetworkLayer(
-            kind=each.kind,
-            outputs=each.outputs,
-            parameters=each.parameters,
-            positions=positions_of(each.kind, each.output_shape),
-            name=each.name,
+            kind=layer.kind,
+            outputs=layer.outputs,
+            parameters=layer.parameters,
+            positions=positions_of(layer.kind, layer.output_shape),
+            name=layer.name,
         )
-        for each in row.layers
+        for layer in row.layers
     )
     return Network(
         batch=row.batch,
@@ -100,7 +100,7 @@ class FeatureTable:
     @property
     def is_simulated(self) -> bool:
         """Whether all rows are."""
-        return all(each is not None for each in self.simulated)
+        return all(result is not None for result in self.simulated)
 
     @property
     def reserved_mib(self) -> Matrix:
@@ -139,16 +139,16 @@ def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = 
     found = _simulate_all(taken, workers) if simulated else [None] * len(taken)
     told = training_of(networks)
     features = {
-        "paper": [paper_features(each) | more for each, more in zip(networks, told, strict=True)],
-        "bytes": [byte_features(each) | more for each, more in zip(networks, told, strict=True)],
-        "simulation": [_simulation_features(each) for each in found],
+        "paper": [paper_features(network) | more for network, more in zip(networks, told, strict=True)],
+        "bytes": [byte_features(network) | more for network, more in zip(networks, told, strict=True)],
+        "simulation": [_simulation_features(simulation) for simulation in found],
     }
     names = {name: tuple(lines[0]) for name, lines in features.items()}
     return FeatureTable(
         rows=tuple(taken),
         features={name: np.array([list(line.values()) for line in lines]) for name, lines in features.items()},
         names=names,
-        sequences=tuple(layer_sequence(each) for each in networks),
+        sequences=tuple(layer_sequence(network) for network in networks),
         simulated=tuple(found),
         peak_mib=np.array([np.nan if row.peak_bytes is None else row.peak_bytes / MiB for row in taken]),
         oom=np.array([row.status == "oom" for row in taken], dtype=bool),
@@ -158,15 +158,15 @@ def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = 
 
 def training_of(networks: Sequence[Network]) -> list[dict[str, float]]:
     """`training_features` of each, where they are not the same for all; else nothing."""
-    found = [training_features(each) for each in networks]
-    return found if any(each != found[0] for each in found) else [{} for _ in networks]
+    found = [training_features(network) for network in networks]
+    return found if any(features != found[0] for features in found) else [{} for _ in networks]
 
 
 def tight_mib(table: FeatureTable, places: Sequence[int], outside_mib: float) -> Matrix:
     """Simulated reserved MiB of rows on a card that is full; NaN where they run out of memory."""
     outside_bytes = round(outside_mib / 2) * 2 * MiB
     found = [_tight(table.rows[i], outside_bytes) for i in places]
-    return np.array([np.nan if each is None else each / MiB for each in found])
+    return np.array([np.nan if nbytes is None else nbytes / MiB for nbytes in found])
 
 
 _tight_cache: dict[tuple[str, str, int, int], int | None] = {}

@@ -16,7 +16,7 @@ _LAYER = re.compile(r"([a-z]+):((?:\d+x)*\d+)?:(\d+):([^:;]*)")
 def layers_to_text(layers: Sequence[Layer]) -> str:
     """Kind, shape of the output (`CxHxW`; empty where it is not known), parameters and name of each layer."""
     return ";".join(
-        f"{each.kind}:{'x'.join(map(str, each.output_shape))}:{each.parameters}:{each.name}" for each in layers
+        f"{layer.kind}:{'x'.join(map(str, layer.output_shape))}:{layer.parameters}:{layer.name}" for layer in layers
     )
 
 
@@ -26,13 +26,13 @@ def layers_from_text(text: str) -> tuple[Layer, ...]:
     Raises:
         DatasetError: a layer cannot be read.
     """
-    return tuple(_layer(each) for each in text.split(";")) if text else ()
+    return tuple(_layer(part) for part in text.split(";")) if text else ()
 
 
 @functools.lru_cache(maxsize=65536)
 def _layer(text: str) -> Layer:
     match = _LAYER.fullmatch(text)
-    kind = next((each for each in LAYER_KINDS if match is not None and each == match.group(1)), None)
+    kind = next((candidate for candidate in LAYER_KINDS if match is not None and candidate == match.group(1)), None)
     if match is None or kind is None:
         raise DatasetError(f"`{text[:60]}` is no layer, wanted `KIND:SHAPE:PARAMETERS:NAME`")
     _, shape, parameters, name = match.groups()

@@ -94,7 +94,7 @@ def _mlp(cells: Cells) -> DatasetRow:
     if step == "step2":
         layers.append(Layer(kind="softmax", output_shape=(outputs,), parameters=0, name="Softmax"))
     told = int(cells["params"])
-    counted = sum(each.parameters for each in layers)
+    counted = sum(layer.parameters for layer in layers)
     if counted - _prelus(layers) != told:
         raise ValueError(f"{counted} parameters in the layers, but `params` is {told}")
     crashed = cells["flag"].startswith("crashed")
@@ -122,7 +122,7 @@ def _mlp(cells: Cells) -> DatasetRow:
 
 def _prelus(layers: Sequence[Layer]) -> int:
     """Weights of PReLUs, which the sets do not count."""
-    return sum(each.parameters for each in layers if each.kind == "activation")
+    return sum(layer.parameters for layer in layers if layer.kind == "activation")
 
 
 def _dense_layers(width: int, hidden: int, cells: Cells) -> Iterator[Layer]:
@@ -145,7 +145,7 @@ def _linear(inputs: int, outputs: int) -> Layer:
 
 def _cnn(cells: Cells) -> DatasetRow:
     layers = _cnn_layers(cells) if cells["layers"] else ()
-    counted = sum(each.parameters for each in layers) - _prelus(layers)
+    counted = sum(layer.parameters for layer in layers) - _prelus(layers)
     if layers and counted != int(cells["params"]):
         raise ValueError(f"{counted} parameters in the layers, but `params` is {cells['params']}")
     status = "oom" if cells["status"] == "oom" else "ok" if layers else "crash"
@@ -254,11 +254,11 @@ _ENCODER = {
 def _transformer(cells: Cells) -> DatasetRow:
     shape = {name: int(cells[column]) for name, column in _ENCODER.items()}
     layers = _encoder_layers(shape)
-    counted = sum(each.parameters for each in layers)
+    counted = sum(layer.parameters for layer in layers)
     if counted != int(cells["params_exact"]):
         raise ValueError(f"{counted} parameters in the layers, but `params_exact` is {cells['params_exact']}")
     batch = int(cells["batch"])
-    identity = "-".join(str(each) for each in (cells["step"], *shape.values(), batch))
+    identity = "-".join(str(value) for value in (cells["step"], *shape.values(), batch))
     return DatasetRow(
         family="transformer",
         config_id=f"transformer-{identity}",
@@ -294,7 +294,7 @@ def _encoder_layers(shape: Mapping[str, int]) -> tuple[Layer, ...]:
     )
     return (
         layer("embedding", narrow, vocabulary * width, "Embedding"),
-        *(each for _ in range(layers) for each in block),
+        *(entry for _ in range(layers) for entry in block),
         layer("linear", (classes,), classes * (width + 1), "Linear"),
         layer("other", (), length * width, "positions"),
     )

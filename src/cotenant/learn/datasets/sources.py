@@ -30,7 +30,7 @@ def read_families(paths: Sequence[Path]) -> list[list[DatasetRow]]:
             hint="name each file once; put runs together with `cotenant learn clean`",
         )
     found = [[row for row in rows if row.family == family] for family in FAMILIES]
-    found = [each for each in found if each]
+    found = [rows for rows in found if rows]
     if not found:
         raise DatasetError(f"no rows in {', '.join(f'`{path}`' for path in paths) or 'no files'}")
     return found

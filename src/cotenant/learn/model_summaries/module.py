@@ -29,9 +29,9 @@ def summarize_module(module: Any, inputs: Sequence[Any], *, batch_at: int = 0) -
     import torch
 
     recorder = _Recorder(batch_at)
-    hooks = [each.register_forward_hook(recorder.note) for each in module.modules()]
-    state = {name: each.to("meta") for name, each in (*module.named_parameters(), *module.named_buffers())}
-    moved = tuple(each.to("meta") if isinstance(each, torch.Tensor) else each for each in inputs)
+    hooks = [submodule.register_forward_hook(recorder.note) for submodule in module.modules()]
+    state = {name: tensor.to("meta") for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    moved = tuple(tensor.to("meta") if isinstance(tensor, torch.Tensor) else tensor for tensor in inputs)
     try:
         with torch.no_grad():
             torch.func.functional_call(module, state, moved, strict=False)
@@ -59,7 +59,9 @@ class _Recorder:
         name = type(module).__name__
         is_whole = name in _WHOLE
         has_children = next(module.children(), None) is not None
-        parameters = sum(each.numel() for each in module.parameters(recurse=is_whole) if self._is_new(each))
+        parameters = sum(
+            parameter.numel() for parameter in module.parameters(recurse=is_whole) if self._is_new(parameter)
+        )
         if has_children and not is_whole:
             if not parameters:
                 return
@@ -83,7 +85,7 @@ def _shape_of(output: Any, batch_at: int) -> Shape:
         first = first[0]
     if isinstance(first, dict):
         first = next(iter(first.values()), None)
-    extents = [int(each) for each in getattr(first, "shape", ())]
+    extents = [int(extent) for extent in getattr(first, "shape", ())]
     del extents[batch_at : batch_at + 1]
     return tuple(extents)
 

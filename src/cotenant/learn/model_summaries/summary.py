@@ -45,7 +45,7 @@ class Summary:
     @property
     def parameters(self) -> int:
         """Count over all layers; tied weights count at each layer that has them, as the source counts them."""
-        return sum(each.parameters for each in self.layers)
+        return sum(layer.parameters for layer in self.layers)
 
 
 def parse_summary(text: str, path: str = "<text>", *, sequence: int | None = None) -> Summary:
@@ -88,10 +88,10 @@ def _table(lines: Sequence[str], head: int, path: str) -> Summary:
         key = (name, shape, count)
         if key not in memo:
             shapes = shapes_of(shape, path, number)
-            batches.update(each[0] for each in shapes if each)
+            batches.update(extents[0] for extents in shapes if extents)
             memo[key] = Layer(
                 kind=layer_kind(name),
-                output_shape=_joined([each[1:] for each in shapes]),
+                output_shape=_joined([extents[1:] for extents in shapes]),
                 parameters=count_of(count, path, number),
                 name=name,
             )
@@ -142,7 +142,7 @@ def _info(lines: Sequence[str], head: int, path: str) -> Summary:
         _info_layer(row, batch, has_children=i + 1 < len(rows) and rows[i + 1].depth > row.depth)
         for i, row in enumerate(rows)
     ]
-    found = tuple(each for each in layers if each is not None)
+    found = tuple(layer for layer in layers if layer is not None)
     return Summary(format="torchinfo", layers=(*found, *_not_shown(found, lines, path)), batch=batch)
 
 
@@ -155,17 +155,17 @@ def _info_layer(row: _InfoRow, batch: int | None, *, has_children: bool) -> Laye
         return Layer(
             kind=kind if kind == "attention" else "other", output_shape=(), parameters=row.count, name=row.name
         )
-    shape = _joined([_per_sample(each, batch) for each in row.shapes])
+    shape = _joined([_per_sample(output, batch) for output in row.shapes])
     return Layer(kind=kind, output_shape=shape, parameters=row.count or 0, name=row.name)
 
 
 def _not_shown(layers: Sequence[Layer], lines: Sequence[str], path: str) -> tuple[Layer, ...]:
     """Parameters of the total that no line has: a list of modules that is walked through by index shows none."""
-    told = next((each for each in enumerate(lines, start=1) if each[1].startswith("Total params:")), None)
+    told = next((numbered for numbered in enumerate(lines, start=1) if numbered[1].startswith("Total params:")), None)
     if told is None:
         return ()
     number, line = told
-    left = count_of(line.partition(":")[2].strip(), path, number) - sum(each.parameters for each in layers)
+    left = count_of(line.partition(":")[2].strip(), path, number) - sum(layer.parameters for layer in layers)
     return (Layer(kind="other", output_shape=(), parameters=left, name="(not shown)"),) if left > 0 else ()
 
 

@@ -116,7 +116,7 @@ class _TreeReader:
 
     def _remember(self, width: int) -> None:
         if width and (not self._widths or self._widths[-1] != width):
-            self._widths = (*(each for each in self._widths if each != width), width)
+            self._widths = (*(known for known in self._widths if known != width), width)
 
     def _width(self, kind: LayerKind, name: str, arguments: str, parameters: int) -> int:
         """Of the output; 0 where it cannot be told."""
@@ -127,7 +127,9 @@ class _TreeReader:
             numbers = _POSITIONAL.match(arguments)
             return 0 if numbers is None else int(numbers.group(2) or numbers.group(1))
         if name == "Conv1D":
-            return next((parameters // (each + 1) for each in reversed(self._widths) if not parameters % (each + 1)), 0)
+            return next(
+                (parameters // (width + 1) for width in reversed(self._widths) if not parameters % (width + 1)), 0
+            )
         keeps = kind in _KEEPS_WIDTH or name == "Identity"
         return self._widths[-1] if keeps and self._widths else 0
 

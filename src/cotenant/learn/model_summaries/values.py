@@ -35,7 +35,7 @@ def shapes_of(text: str, path: str, line: int) -> list[Shape]:
         SummaryError: an extent is no number, negative, or beyond reason.
     """
     found = [
-        tuple(_extent(each, path, line, least=-(not i)) for i, each in enumerate(inner.split(",")) if each.strip())
+        tuple(_extent(part, path, line, least=-(not i)) for i, part in enumerate(inner.split(",")) if part.strip())
         for inner in _EXTENTS.findall(text)
     ]
     if not found or not _SHAPE.fullmatch(text) or text.count("[") != text.count("]"):

@@ -48,7 +48,9 @@ def calibrate(tables: Sequence[FeatureTable], seed: int, *, folds: int = 5) -> d
     """
     found: dict[str, Mapping[str, Any]] = {}
     for table in tables:
-        results = {each.model: each for each in cross_validate(table, ["simulation", "hybrid"], folds=folds, seed=seed)}
+        results = {
+            result.model: result for result in cross_validate(table, ["simulation", "hybrid"], folds=folds, seed=seed)
+        }
         kind = _KINDS[table.family]
         found[kind] = _calibration(table, results["hybrid"].prediction.mib)
         if kind == "conv":

@@ -85,7 +85,7 @@ def kfold_command(
 
 def configuration_key(row: DatasetRow) -> str:
     """Equal for rows of the same job, so that no configuration is on both sides of a split."""
-    shapes = [(each.kind, each.output_shape, each.parameters) for each in row.layers]
+    shapes = [(layer.kind, layer.output_shape, layer.parameters) for layer in row.layers]
     settings = [row.extras.get(name) for name in ("activation", "last_batch", "heads", "input_shape")]
     return json.dumps([row.family, row.batch, row.group, shapes, settings])
 

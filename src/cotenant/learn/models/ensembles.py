@@ -72,7 +72,7 @@ class Perceptrons(nn.Module):
             self.register_buffer(f"used{level}", used)
             self.register_buffer(f"active{level}", torch.tensor([depth > level for depth in DEPTHS])[:, None, None])
         last = [FIRST_WIDTH if depth == 1 else WIDTH for depth in DEPTHS]
-        bounds = torch.tensor([1 / math.sqrt(each) for each in last])[:, None, None]
+        bounds = torch.tensor([1 / math.sqrt(size) for size in last])[:, None, None]
         self.head = nn.Parameter((torch.rand(members, FIRST_WIDTH, classes) * 2 - 1) * bounds)
         self.head_bias = nn.Parameter((torch.rand(members, 1, classes) * 2 - 1) * bounds)
 
@@ -201,18 +201,18 @@ class LayerScale:
     @classmethod
     def of(cls, sequences: Sequence[Sequence[tuple[int, float, float]]]) -> LayerScale:
         """The scale of all layers of these rows."""
-        return cls(Scale.of(np.array([layer[1:] for each in sequences for layer in each])))
+        return cls(Scale.of(np.array([layer[1:] for sequence in sequences for layer in sequence])))
 
     def padded(self, sequences: Sequence[Sequence[tuple[int, float, float]]]) -> tuple[Any, NDArray[np.bool_]]:
         """Rows x layers x features, and where there is no layer."""
-        longest = max(len(each) for each in sequences)
+        longest = max(len(sequence) for sequence in sequences)
         layers: Matrix = np.zeros((len(sequences), longest, len(LAYER_KINDS) + 2))
         absent: NDArray[np.bool_] = np.ones((len(sequences), longest), dtype=bool)
-        for row, each in enumerate(sequences):
-            told = np.array(each)
-            layers[row, np.arange(len(each)), told[:, 0].astype(int)] = 1
-            layers[row, : len(each), len(LAYER_KINDS) :] = self.scale(told[:, 1:])
-            absent[row, : len(each)] = False
+        for row, sequence in enumerate(sequences):
+            told = np.array(sequence)
+            layers[row, np.arange(len(sequence)), told[:, 0].astype(int)] = 1
+            layers[row, : len(sequence), len(LAYER_KINDS) :] = self.scale(told[:, 1:])
+            absent[row, : len(sequence)] = False
         return layers, absent
 
 
@@ -244,12 +244,12 @@ def _train(
             if len(part) < 2:
                 continue
             optimizer.zero_grad()
-            loss_of(net(*(each[part] for each in inputs)), targets[part]).backward()
+            loss_of(net(*(tensor[part] for tensor in inputs)), targets[part]).backward()
             optimizer.step()
         rates.step()
         net.eval()
         with torch.no_grad():
-            loss = float(loss_of(net(*(each[validation] for each in inputs)), targets[validation]))
+            loss = float(loss_of(net(*(tensor[validation] for tensor in inputs)), targets[validation]))
         waited += 1
         if loss < min(losses, default=math.inf):
             best_state, waited = copy.deepcopy(net.state_dict()), 0

@@ -19,12 +19,12 @@ def range_of(names: Sequence[str], matrix: Matrix) -> dict[str, object]:
 def forest(regressor: Any, meta: Mapping[str, object]) -> Weights:
     """Trees of scikit-learn: a forest, whose leaves are averaged, or histogram gradient boosting, which sums them."""
     if hasattr(regressor, "estimators_"):
-        trees = [_of_forest(each.tree_) for each in regressor.estimators_]
+        trees = [_of_forest(tree.tree_) for tree in regressor.estimators_]
         scale, base = 1 / len(trees), 0.0
     else:
-        trees = [_of_boosting(each[0].nodes) for each in regressor._predictors]
+        trees = [_of_boosting(tree[0].nodes) for tree in regressor._predictors]
         scale, base = 1.0, float(np.ravel(regressor._baseline_prediction)[0])
-    sizes = [len(each[0]) for each in trees]
+    sizes = [len(tree[0]) for tree in trees]
     feature, threshold, left, right = (np.concatenate(parts) for parts in zip(*trees, strict=True))
     return Weights(
         {**meta, "scale": scale, "base": base},
@@ -41,14 +41,14 @@ def forest(regressor: Any, meta: Mapping[str, object]) -> Weights:
 def _of_forest(tree: Any) -> tuple[Any, ...]:
     leaf = tree.children_left < 0
     threshold = np.where(leaf, tree.value[:, 0, 0], tree.threshold)
-    children = (np.where(leaf, 0, each) for each in (tree.children_left, tree.children_right))
+    children = (np.where(leaf, 0, indices) for indices in (tree.children_left, tree.children_right))
     return (np.where(leaf, -1, tree.feature), threshold, *children)
 
 
 def _of_boosting(nodes: Any) -> tuple[Any, ...]:
     leaf = nodes["is_leaf"].astype(bool)
     threshold = np.where(leaf, nodes["value"], nodes["num_threshold"])
-    children = (np.where(leaf, 0, nodes[each]) for each in ("left", "right"))
+    children = (np.where(leaf, 0, nodes[side]) for side in ("left", "right"))
     return (np.where(leaf, -1, nodes["feature_idx"]), threshold, *children)
 
 

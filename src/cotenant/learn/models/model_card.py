@@ -78,8 +78,8 @@ def score_table(results: Sequence[FoldResult]) -> list[str]:
         "| model | rows | accuracy | macro-F1 | class too low | MAE MiB | MAPE | P95 MiB | too low by > 5 % |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for each in results:
-        found = each.overall
+    for result in results:
+        found = result.overall
         numbers: tuple[str, ...] = ("", "", "", "")
         if found.mae_mib is not None:
             numbers = (
@@ -88,7 +88,7 @@ def score_table(results: Sequence[FoldResult]) -> list[str]:
                 f"{found.p95_mib:.0f}",
                 f"{found.under_5 or 0:.1%}",
             )
-        cells = (each.model, f"{found.rows}", f"{found.accuracy:.2%}", f"{found.macro_f1:.3f}", f"{found.below:.1%}")
+        cells = (result.model, f"{found.rows}", f"{found.accuracy:.2%}", f"{found.macro_f1:.3f}", f"{found.below:.1%}")
         lines.append("| " + " | ".join((*cells, *numbers)) + " |")
     return lines
 
@@ -129,7 +129,7 @@ def _calibration_lines(meta: Mapping[str, object]) -> list[str]:
         "| kind of network | rows | coverage | margin | margin for 99 % | median error |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for kind, each in found.items():
-        shares = f"{each['quantile']:.2%} | {each['quantile_99']:.2%} | {each['median']:+.3%}"
-        lines.append(f"| {kind} | {each['rows']} | {each['coverage']:.4f} | {shares} |")
+    for kind, quantiles in found.items():
+        shares = f"{quantiles['quantile']:.2%} | {quantiles['quantile_99']:.2%} | {quantiles['median']:+.3%}"
+        lines.append(f"| {kind} | {quantiles['rows']} | {quantiles['coverage']:.4f} | {shares} |")
     return [*lines, ""]

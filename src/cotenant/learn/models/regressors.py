@@ -74,7 +74,7 @@ def environment_mib(table: FeatureTable) -> float:
         UsageError: no run told it, and none could be simulated.
     """
     told = [table.rows[i].context_bytes for i in table.known]
-    known = [each / MiB for each in told if each is not None]
+    known = [nbytes / MiB for nbytes in told if nbytes is not None]
     return float(np.median(known)) if known else outside_mib(table)
 
 
@@ -206,7 +206,7 @@ class Hybrid:
     def predict(self, table: FeatureTable) -> Prediction:
         reserved = table.reserved_mib
         if self.residual is not None:
-            conv = np.array([_convolves(each) for each in table.simulated])
+            conv = np.array([_convolves(result) for result in table.simulated])
             shift = np.where(conv, self.residual.predict(conv_matrix(table)), 0.0)
             reserved = np.maximum(reserved + shift * (reserved + RESIDUAL_FLOOR_MIB), 2.0)
         return on_card(table, reserved, self.outside)

@@ -97,7 +97,7 @@ def train(tables: Sequence[FeatureTable], *, model: str, out: Path, seed: int = 
         raise UsageError(f"`{model}` is trained on one family at a time, here are {len(tables)}")
     out.mkdir(parents=True, exist_ok=True)
     family = "all" if model == "hybrid" else tables[0].family
-    validated = [each for table in tables for each in cross_validate(table, [model], folds=folds, seed=seed)]
+    validated = [result for table in tables for result in cross_validate(table, [model], folds=folds, seed=seed)]
     weights = _fit_hybrid(tables, seed) if model == "hybrid" else TRAINED[model](tables[0], seed)
     written = write_weights(out / f"{model}-{family}", weights)
     card = written.with_suffix(".md")
@@ -115,7 +115,9 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
     loaded = read_weights(weights)
     model, family = str(loaded.meta["model"]), str(loaded.meta["family"])
     if model not in TRAINED or model == "hybrid":
-        raise UsageError(f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn cross-validate`")
+        raise UsageError(
+            f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn cross-validate`"
+        )
     rows = [row for rows in read_families(data) for row in rows if row.family == family]
     table = table_of(rows, simulated=False)
     return Tested(model=model, family=family, scores=score(table, predict_bytes(loaded, table)))
@@ -129,8 +131,8 @@ def predict_bytes(weights: Weights, table: FeatureTable) -> Prediction:
             table,
             np.array(
                 [
-                    forest_predict(weights, vector_of(weights, _features_with_training(byte_features, each)))
-                    for each in networks
+                    forest_predict(weights, vector_of(weights, _features_with_training(byte_features, net)))
+                    for net in networks
                 ]
             ),
         )
@@ -243,7 +245,7 @@ def _fit_hybrid(tables: Sequence[FeatureTable], seed: int) -> Weights:
     names = table.names["simulation"][-matrix.shape[1] :]
     meta = {**_meta("hybrid", table, seed), **export.range_of(names, matrix), "family": "all"}
     meta["calibration"] = calibrate(tables, seed)
-    meta["trained_on"] = sorted({row.source for each in tables for row in each.rows})
+    meta["trained_on"] = sorted({row.source for source in tables for row in source.rows})
     return export.forest(regressor, meta)
 
 

@@ -61,7 +61,7 @@ def _one(
     rows: Sequence[DatasetRow], measure: Measure, out: Path | None, *, folds: int, seed: int, by: SplitBy
 ) -> Utilized:
     networks = [network_of_row(row) for row in rows]
-    lines = [work_features(each) | more for each, more in zip(networks, training_of(networks), strict=True)]
+    lines = [work_features(network) | more for network, more in zip(networks, training_of(networks), strict=True)]
     matrix: Matrix = np.array([list(line.values()) for line in lines], dtype=np.float32)
     true: Matrix = np.array([getattr(row, measure) for row in rows])
     told: Matrix = np.zeros(len(rows))
@@ -105,7 +105,7 @@ def _card(weights: Weights, folds: int) -> str:
 
 Mean {meta["model"].upper()} of a job alone, by gradient boosting over bytes and operations of its layers.
 
-- Data: {", ".join(f"`{each}`" for each in meta["trained_on"])}, {meta["rows"]} rows; CC BY 4.0 (GPUMemNet, arXiv
+- Data: {", ".join(f"`{name}`" for name in meta["trained_on"])}, {meta["rows"]} rows; CC BY 4.0 (GPUMemNet, arXiv
   2602.17817).
 - {folds}-fold, by configuration: R2 {meta["r2"]:.4f}, mean absolute error {meta["mae"]:.4f}.
 - Measured by DCGM on one A100-SXM4-40GB, samples of 0 left out, start of the process included. Jobs that wait for their

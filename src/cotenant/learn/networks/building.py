@@ -82,7 +82,7 @@ class Training:
             self._start()
         assert self._network is not None
         inputs, wanted = self._batches[self.steps % _POOL]
-        inputs = tuple(each.to(self.device, non_blocking=True) for each in inputs)
+        inputs = tuple(tensor.to(self.device, non_blocking=True) for tensor in inputs)
         wanted = wanted.to(self.device, non_blocking=True)
         self._optimizer.zero_grad()
         kind = torch.float16 if self.config.precision == "fp16" else torch.bfloat16

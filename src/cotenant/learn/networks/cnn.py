@@ -49,7 +49,7 @@ def _norm(config: CnnConfig, width: int) -> Iterator[nn.Module]:
     if config.norm == "batchnorm":
         yield nn.BatchNorm2d(width)
     elif config.norm == "groupnorm":
-        yield nn.GroupNorm(next(each for each in range(_MAX_GROUPS, 0, -1) if width % each == 0), width)
+        yield nn.GroupNorm(next(groups for groups in range(_MAX_GROUPS, 0, -1) if width % groups == 0), width)
 
 
 class ResidualBlock(nn.Module):

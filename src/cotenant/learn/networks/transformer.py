@@ -129,7 +129,7 @@ class GptBlock(nn.Module):
         batch, length, width = x_BLD.shape
         fused = self.projection(self.before_attention(x_BLD))
         q, k, v = (
-            each.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for each in fused.split(width, 2)
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in fused.split(width, 2)
         )
         dropout = self.dropout if self.training else 0.0
         attended_BHLD = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # noqa: N806

@@ -112,8 +112,8 @@ def _by_group(rows: Sequence[DatasetRow]) -> Any:
     figure, axis = import_pyplot().subplots(figsize=(9, 3.5))
     groups = sorted({row.group for row in rows})
     peaks = [[row.peak_bytes / MiB for row in rows if row.group == group and row.peak_bytes] for group in groups]
-    shown = [(group, each) for group, each in zip(groups, peaks, strict=True) if each]
-    axis.boxplot([each for _, each in shown], tick_labels=[group for group, _ in shown], showfliers=False)
+    shown = [(group, peak) for group, peak in zip(groups, peaks, strict=True) if peak]
+    axis.boxplot([values for _, values in shown], tick_labels=[group for group, _ in shown], showfliers=False)
     axis.set_ylabel("MiB")
     return figure
 
@@ -218,7 +218,7 @@ def _by_batch(table: FeatureTable) -> Any:
     axis.scatter(batches, peaks, s=dot_size(len(known)), alpha=0.4, linewidths=0)
     groups = _groups(batches)
     axis.plot(
-        [np.median(batches[each]) for each in groups], [np.median(peaks[each]) for each in groups], color="#cc3311"
+        [np.median(batches[group]) for group in groups], [np.median(peaks[group]) for group in groups], color="#cc3311"
     )
     axis.set_xlabel("batch")
     axis.set_ylabel(f"{dataset_summary(table)}, MiB")

@@ -56,7 +56,7 @@ class Page:
 
     def table(self, head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
         """A table; the first column is text, the others numbers."""
-        cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
+        cells = "".join(f"<th>{html.escape(layer)}</th>" for layer in head)
         rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
         self._parts.append(f"<table><tr>{cells}</tr>{rows}</table>")
 

@@ -52,7 +52,7 @@ def report_command(
     validations = kfold_command(
         data, models=models, folds=folds, seed=seed, by=by, plain=plain, workers=workers, on_fold=on_fold
     )
-    pages = [report_page(each).write(out / f"report-{each.table.family}") for each in validations]
+    pages = [report_page(validation).write(out / f"report-{validation.table.family}") for validation in validations]
     return Report(pages=tuple(pages), validations=tuple(validations))
 
 
@@ -66,9 +66,9 @@ def report_page(validation: Validation) -> Page:
         f"is predicted by a fresh model that saw no job of its {split}. Classes: {CLASS_MIB[table.family]} MiB."
     )
     head = ("model", "accuracy", "macro-F1", "class too low", "MAE MiB", "MAPE", "P95 MiB", "too low by > 5 %")
-    page.table(head, [score_cells(each) for each in results])
-    for each in validation.skipped:
-        page.text(f"Not asked: {each}.")
+    page.table(head, [score_cells(result) for result in results])
+    for row in validation.skipped:
+        page.text(f"Not asked: {row}.")
     page.text(finding(results))
     told = "; ".join(f"{name} {accuracy:.1%}, F1 {f1:.3f}" for name, accuracy, f1 in PUBLISHED[table.family])
     page.text(f"Published by GPUMemNet for its own rows of this family, with one model for all folds: {told}.")
@@ -84,7 +84,7 @@ def report_page(validation: Validation) -> Page:
 
 def finding(results: Sequence[FoldResult]) -> str:
     """Whether learning beat the simulation, in a sentence."""
-    by_name = {each.model: each.overall for each in results}
+    by_name = {result.model: result.overall for result in results}
     simulation = by_name.get("simulation")
     if simulation is None:
         return "The simulation was not asked, so nothing tells what learning adds."
@@ -114,17 +114,19 @@ def score_cells(result: FoldResult) -> tuple[str, ...]:
 
 
 def _scatter_plots(validation: Validation) -> Any:
-    shown = [each for each in validation.results if each.prediction.mib is not None and each.model != "majority"]
+    shown = [
+        result for result in validation.results if result.prediction.mib is not None and result.model != "majority"
+    ]
     columns = 3
     lines = -(-len(shown) // columns)
     figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 4.2 * lines), squeeze=False)
     known = validation.table.known
     measured = validation.table.peak_mib[known] / 1024
-    for axis, each in zip(axes.flat, shown, strict=False):
-        assert each.prediction.mib is not None
+    for axis, row in zip(axes.flat, shown, strict=False):
+        assert row.prediction.mib is not None
         axis.plot([measured.min(), measured.max()], [measured.min(), measured.max()], color="#999999", linewidth=1)
-        axis.scatter(measured, each.prediction.mib[known] / 1024, s=dot_size(len(known)), alpha=0.5, linewidths=0)
-        axis.set_title(each.model, fontsize=10)
+        axis.scatter(measured, row.prediction.mib[known] / 1024, s=dot_size(len(known)), alpha=0.5, linewidths=0)
+        axis.set_title(row.model, fontsize=10)
         axis.set_xlabel(f"{dataset_summary(validation.table)}, GiB")
         axis.set_ylabel("predicted, GiB")
     for axis in axes.flat[len(shown) :]:
@@ -134,19 +136,19 @@ def _scatter_plots(validation: Validation) -> Any:
 
 
 def _confusion_plots(validation: Validation) -> Any:
-    shown = [each for each in validation.results if each.model != "majority"]
+    shown = [result for result in validation.results if result.model != "majority"]
     columns = 4
     lines = -(-len(shown) // columns)
     figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 3.4 * lines), squeeze=False)
-    for axis, each in zip(axes.flat, shown, strict=False):
-        counts = each.overall.confusion
+    for axis, row in zip(axes.flat, shown, strict=False):
+        counts = row.overall.confusion
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         axis.imshow(shares, vmin=0, vmax=1, cmap="Blues")
         for (line, column), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[line, column] > 0.5 else "black"
                 axis.text(column, line, str(count), ha="center", va="center", fontsize=7, color=color)
-        axis.set_title(each.model, fontsize=10)
+        axis.set_title(row.model, fontsize=10)
         names = [_class_name(place, validation.table.family) for place in range(len(counts))]
         axis.set_xticks(range(len(counts)), names, fontsize=7)
         axis.set_yticks(range(len(counts)), names, fontsize=7)

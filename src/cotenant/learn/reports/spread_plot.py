@@ -48,12 +48,12 @@ def save_spread(path: Path, configs: Sequence[Config], ranges: Ranges) -> None:
 
 def drawn(configs: Sequence[Config], name: str, drawn_from: Range) -> list[Any]:
     """The draws of a setting: its values, or of a bound one where they are from its least (0) to its bound (1)."""
-    own = [each for each in configs if not _is_derived(each, name)]
-    values = [getattr(each, name) for each in own]
+    own = [config for config in configs if not _is_derived(config, name)]
+    values = [getattr(config, name) for config in own]
     if not isinstance(drawn_from, Span):
         return values
     if drawn_from.of:
-        bounds = [max(int(getattr(each, drawn_from.of) * drawn_from.share), drawn_from.low) for each in own]
+        bounds = [max(int(getattr(config, drawn_from.of) * drawn_from.share), drawn_from.low) for config in own]
         counts = [bound - drawn_from.low + 1 for bound in bounds]
         return [(value - drawn_from.low + 0.5) / count for value, count in zip(values, counts, strict=True)]
     return [value for value in values if value or not drawn_from.none]
@@ -64,11 +64,11 @@ def parts(values: Sequence[int], span: Span) -> list[tuple[float, float, float]]
     low, high = span.low, span.high + 1
     ratio = high / low if span.by == "log" else 0.0
     places = [low * ratio ** (i / _BINS) if ratio else low + i * (high - low) / _BINS for i in range(_BINS + 1)]
-    edges = sorted({round(each) for each in places})
+    edges = sorted({round(index) for index in places})
     found = []
     for start, end in itertools.pairwise(edges):
         share = math.log(end / start) / math.log(ratio) if ratio else (end - start) / (high - low)
-        count = sum(start <= each < end for each in values)
+        count = sum(start <= value < end for value in values)
         found.append((start - 0.5, end - 0.5, count / (share * _BINS)))
     return found
 
@@ -81,11 +81,11 @@ def _panel(axes: Any, values: Sequence[Any], drawn_from: Range) -> str:
         axes.set_xticks([0, 1], [str(drawn_from.low), "bound"])
         return f", up to {drawn_from.share:g} of {drawn_from.of}"
     if isinstance(drawn_from, Choice) or drawn_from.high - drawn_from.low < _MAX_BARS:
-        keys = sorted(counted, key=lambda each: (isinstance(each, str), each))
+        keys = sorted(counted, key=lambda key: (isinstance(key, str), key))
         places = range(len(keys)) if isinstance(drawn_from, Choice) else keys
-        axes.bar(places, [counted[each] for each in keys], color=_COLOR)
+        axes.bar(places, [counted[key] for key in keys], color=_COLOR)
         if isinstance(drawn_from, Choice):
-            axes.set_xticks(places, [str(each) for each in keys], rotation=90)
+            axes.set_xticks(places, [str(key) for key in keys], rotation=90)
         return ""
     found = parts(values, drawn_from)
     starts, ends, heights = zip(*found, strict=True)
@@ -107,10 +107,10 @@ def _panel(axes: Any, values: Sequence[Any], drawn_from: Range) -> str:
 
 
 def _left_out(configs: Sequence[Config], name: str, drawn_from: Range) -> str:
-    derived = sum(_is_derived(each, name) for each in configs)
+    derived = sum(_is_derived(config, name) for config in configs)
     if derived:
         return f", but for {derived} of `{_DERIVED[name]}`"
-    none = isinstance(drawn_from, Span) and drawn_from.none and sum(not getattr(each, name) for each in configs)
+    none = isinstance(drawn_from, Span) and drawn_from.none and sum(not getattr(config, name) for config in configs)
     return f", but for {none} with none" if none else ""
 
 

@@ -18,7 +18,7 @@ from cotenant.estimators.replay_input import (
 )
 from cotenant.gpu_specs import gpu_spec
 from cotenant.learn.datasets.dataset_row import DatasetRow
-from cotenant.learn.synthetic_traces.mlp_cnn import chain_job
+from cotenant.learn.synthetic_traces.mlp_cnn import layer_list_job
 from cotenant.learn.synthetic_traces.synthetic_job import SyntheticJob, trace_of
 from cotenant.learn.synthetic_traces.transformer import encoder_job, encoder_of
 
@@ -52,18 +52,18 @@ def job_of(row: DatasetRow) -> SyntheticJob:
             raise UsageError(f"row `{row.config_id}` is trained with {name} `{told}`, which is not simulated")
     if row.family == "transformer":
         return encoder_job(encoder_of(row), row.batch, int(row.extras.get("last_batch", 0)))
-    return chain_job(row)
+    return layer_list_job(row)
 
 
-def described_trace(row: DatasetRow) -> MemoryTrace:
+def synthetic_trace(row: DatasetRow) -> MemoryTrace:
     """The trace of the job of a row; raises as `job_of` does."""
     return trace_of(job_of(row), torch=TORCH)
 
 
 def simulate(row: DatasetRow, gpu: str = GPU) -> Simulated:
     """The peaks of the row's job; raises as `job_of` does."""
-    recorded = described_trace(row)
-    scene = scene_for(recorded, gpu)
+    recorded = synthetic_trace(row)
+    scene = replay_input_for(recorded, gpu)
     replays = replays_of(recorded, scene)
     return Simulated(replays=replays, conv=conv_features(recorded, replays))
 
@@ -71,14 +71,14 @@ def simulate(row: DatasetRow, gpu: str = GPU) -> Simulated:
 def reserved_within(row: DatasetRow, outside_bytes: int, gpu: str = GPU) -> int | None:
     """What the allocator reserves at most on a GPU with its capacity, of which `outside_bytes` are taken; None: OOM."""
     known = gpu_spec(gpu)
-    scene = scene_for(described_trace(row), gpu)
+    scene = replay_input_for(synthetic_trace(row), gpu)
     result = scene.replay(max(0, known.usable_bytes - outside_bytes))
     return None if result.oom is not None else result.peak_reserved_bytes
 
 
-def scene_for(recorded: MemoryTrace, gpu: str = GPU) -> ReplayInput:
+def replay_input_for(recorded: MemoryTrace, gpu: str = GPU) -> ReplayInput:
     """A trace on `gpu`, by the rules of the torch in its header."""
-    return make_replay_input(recorded, gpu_spec(gpu), _stack(str(recorded.header["torch"])))
+    return make_replay_input(recorded, gpu_spec(gpu), _stack(recorded.header.torch_version))
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cotenant.core.trace import MemoryTrace
+from cotenant.core.trace import MemoryTrace, TraceHeader
 from cotenant.learn.synthetic_traces import operations as op
 from cotenant.learn.synthetic_traces.tape import Parameter, Tape, Tensor
 
@@ -44,24 +44,24 @@ class SyntheticJob:
 def trace_of(job: SyntheticJob, *, torch: str = "2.4.1") -> MemoryTrace:
     """The trace of `job`; `torch`: version for its header, whose rules a replay takes."""
     tape = Tape()
-    for each in job.load:
-        if isinstance(each, Parameter):
-            tape.make(each.bytes, "parameter")
+    for item in job.load:
+        if isinstance(item, Parameter):
+            tape.allocate(item.bytes, "parameter")
         else:
-            tape.make(each, "buffer")
-    tape.enter("forward")
-    example = tape.make(job.example * job.sample_bytes, "input")
+            tape.allocate(item, "buffer")
+    tape.enter_phase("forward")
+    example = tape.allocate(job.example * job.sample_bytes, "input")
     for _ in range(job.trials):
         out = job.forward(tape, example, job.example)
-        tape.forget()
+        tape.free_graph()
         if not job.holds_example:
-            tape.drop(example)
-        tape.drop(out)
+            tape.release(example)
+        tape.release(out)
     batches = [job.batch, job.batch, job.batch, job.batch]
     if job.last_batch:
         batches[2] = job.last_batch
     _train(tape, job, batches)
-    return tape.trace({"torch": torch, "steps": len(batches), "devices": 1, "capability": [8, 0]})
+    return tape.trace(TraceHeader(torch_version=torch, steps=len(batches), gpus=1, capability=(8, 0)))
 
 
 def _train(tape: Tape, job: SyntheticJob, batches: Sequence[int]) -> None:
@@ -69,17 +69,17 @@ def _train(tape: Tape, job: SyntheticJob, batches: Sequence[int]) -> None:
     out: Tensor | None = None
     loss: Tensor | None = None
     for samples in batches:
-        for each in held:
-            tape.drop(each)
-        held = [tape.make(samples * job.sample_bytes, "input"), tape.make(8 * samples, "input")]
+        for tensor in held:
+            tape.release(tensor)
+        held = [tape.allocate(samples * job.sample_bytes, "input"), tape.allocate(8 * samples, "input")]
         for parameter in job.order:
-            tape.drop(parameter.grad)
+            tape.release(parameter.grad)
             parameter.grad = None
         logits = job.forward(tape, held[0], samples)
-        tape.drop(out)
+        tape.release(out)
         out = logits
         found = op.cross_entropy(tape, out)
-        tape.drop(loss)
+        tape.release(loss)
         loss = found
         tape.backward(loss)
         _adam(tape, job.order)
@@ -87,13 +87,13 @@ def _train(tape: Tape, job: SyntheticJob, batches: Sequence[int]) -> None:
 
 def _adam(tape: Tape, parameters: Sequence[Parameter]) -> None:
     """A foreach step: two states each, made in the first, and one more copy of everything for a moment."""
-    tape.enter("step")
-    for each in parameters:
-        if not each.has_state:
-            each.has_state = True
-            tape.make(each.bytes, "optimizer state")
-            tape.make(each.bytes, "optimizer state")
-    copies = [tape.make(each.bytes) for each in parameters]
+    tape.enter_phase("step")
+    for parameter in parameters:
+        if not parameter.has_state:
+            parameter.has_state = True
+            tape.allocate(parameter.bytes, "optimizer state")
+            tape.allocate(parameter.bytes, "optimizer state")
+    copies = [tape.allocate(parameter.bytes) for parameter in parameters]
     for copy in reversed(copies):
-        tape.drop(copy)
-    tape.enter("forward")
+        tape.release(copy)
+    tape.enter_phase("forward")

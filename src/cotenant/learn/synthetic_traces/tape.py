@@ -1,21 +1,23 @@
 """Autograd without arithmetic: what one process allocates and frees, operation by operation.
 
-A `Tape` is told the operations of a forward pass and plays the backward pass itself. What each operation allocates,
-saves and frees, and in which order, was read off traces of torch 2.13 (`cotenant.tracing`); tests compare the two.
+The caller records the operations of a forward pass on a `Tape`, and the tape runs the backward pass itself. What each
+operation allocates, saves and frees, and in which order, was read off traces of torch 2.13 (`cotenant.tracing`);
+tests/needs_torch/test_learn_synthetic.py compares the two event by event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
+from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
+from cotenant.learn.synthetic_traces.backward_steps import BackwardStep, NodeBackward
 
 F32 = 4
 
 
 class Tensor:
-    """A storage with a count of who needs it; `node` made it, None where no gradient flows."""
+    """A storage with a reference count; `node` is the operation that made it, None where no gradient flows."""
 
     __slots__ = ("bytes", "node", "number", "refs")
 
@@ -27,7 +29,7 @@ class Tensor:
 
 
 class Parameter:
-    """A weight: its bytes, and its gradient while there is one."""
+    """A weight of the network: its bytes, and its gradient while there is one."""
 
     __slots__ = ("bytes", "grad", "has_state")
 
@@ -37,27 +39,8 @@ class Parameter:
         self.has_state = False
 
 
-class BackwardStep(NamedTuple):
-    """A step of a backward formula.
-
-    Attributes:
-        what: `grad`: make the gradient for parent `which`; `pass`: hand that parent the incoming one; `weight`: make
-            the gradient of `parameter`; `op`: library call number `which`; `make` and `drop`: scratch number `which`;
-            `done`: the incoming gradient and what was saved are not needed from here on.
-        bytes: of `grad` and `make`.
-    """
-
-    what: str
-    which: int = 0
-    bytes: int = 0
-    parameter: Parameter | None = None
-
-
-DONE = BackwardStep("done")
-
-
 class Node:
-    """One operation that a gradient will come back through: what it keeps for that, and what it does then."""
+    """One differentiable operation: the tensors it saves for the backward pass, and the steps of that pass."""
 
     __slots__ = ("formula", "parents", "saved")
 
@@ -70,7 +53,7 @@ class Node:
 
 
 class Tape:
-    """Records events; knows the graph of one forward pass at a time."""
+    """Records memory events, and the autograd graph of one forward pass at a time."""
 
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
@@ -82,111 +65,94 @@ class Tape:
 
     # -- storages ---------------------------------------------------------------------------------------------
 
-    def make(self, nbytes: int, category: str = "temporary") -> Tensor:
-        """A new storage, needed by one."""
+    def allocate(self, nbytes: int, category: str = "temporary") -> Tensor:
+        """A new storage with one reference."""
         tensor = Tensor(self._made, nbytes)
         self._made += 1
         if nbytes:
             self.events.append(MemoryEvent("alloc", tensor.number, nbytes, category, self.phase, "", 0, 0))
         return tensor
 
-    def keep(self, tensor: Tensor) -> Tensor:
-        """One more needs it."""
+    def retain(self, tensor: Tensor) -> Tensor:
+        """Add a reference."""
         tensor.refs += 1
         return tensor
 
-    def drop(self, tensor: Tensor | None) -> None:
-        """One less needs it; nobody: it is freed."""
+    def release(self, tensor: Tensor | None) -> None:
+        """Remove a reference; without any left the storage is freed."""
         if tensor is None:
             return
         tensor.refs -= 1
         if not tensor.refs and tensor.bytes:
             self.events.append(MemoryEvent("free", tensor.number, 0, "", self.phase, "", 0, 0))
 
-    def enter(self, phase: str) -> None:
+    def enter_phase(self, phase: str) -> None:
         """Begin a phase."""
         self.phase = phase
         self.events.append(MemoryEvent("phase", -1, 0, "", phase, "", 0, 0))
 
-    def call(self, kind: str, thread: str = "main", params: tuple[tuple[str, Any], ...] = ()) -> None:
-        """A library call, now."""
-        self.called(self.op(kind, thread, params))
+    def call_library(self, kind: str, thread: str = "main", params: tuple[tuple[str, Any], ...] = ()) -> None:
+        """Record a library call."""
+        self.record_call(self.op_id(kind, thread, params))
 
-    def op(self, kind: str, thread: str, params: tuple[tuple[str, Any], ...] = ()) -> int:
-        """The number of a library call, to be made later."""
+    def op_id(self, kind: str, thread: str, params: tuple[tuple[str, Any], ...] = ()) -> int:
+        """The id of a library call, to be recorded later by `record_call`."""
         key = (kind, thread, params)
         if key not in self._op_ids:
             self._op_ids[key] = len(self.ops)
             self.ops.append(LibraryCall(kind=kind, thread=thread, params=dict(params)))
         return self._op_ids[key]
 
-    def called(self, number: int) -> None:
-        """The library call `number`, now."""
-        self.events.append(MemoryEvent("op", number, 0, "", self.phase, "", 0, 0))
+    def record_call(self, number: int) -> None:
+        """Record the library call `number`."""
+        self.events.append(MemoryEvent("op", -1, 0, "", self.phase, "", 0, 0, number))
 
     # -- the graph --------------------------------------------------------------------------------------------
 
-    def result(
+    def record(
         self, output: Tensor, inputs: Sequence[Tensor], formula: Iterable[BackwardStep], saved: Sequence[Tensor] = ()
     ) -> Tensor:
-        """`output` as what an operation on `inputs` gave; each of `saved` is needed once more until backward."""
-        for each in saved:
-            self.keep(each)
-        output.node = Node([each.node for each in inputs], saved, tuple(formula))
+        """`output` as the result of an operation on `inputs`; each of `saved` gets a reference until its backward pass."""
+        for tensor in saved:
+            self.retain(tensor)
+        output.node = Node([tensor.node for tensor in inputs], saved, tuple(formula))
         self.graph.append(output.node)
         return output
 
-    def forget(self) -> None:
-        """The graph goes without a backward pass, from its end on."""
+    def free_graph(self) -> None:
+        """Free the graph without a backward pass, from its end on."""
         for node in reversed(self.graph):
-            for each in node.saved or ():
-                self.drop(each)
+            for tensor in node.saved or ():
+                self.release(tensor)
         self.graph = []
 
     def backward(self, loss: Tensor) -> None:
-        """Play the graph backward from `loss`; gradients of parameters stay with them."""
-        self.enter("backward")
-        seed = self.make(F32)
-        due: dict[int, Tensor] = {id(loss.node): self.keep(seed)}
+        """Run the backward pass from `loss`; gradients of parameters stay with them."""
+        self.enter_phase("backward")
+        seed = self.allocate(F32)
+        due: dict[int, Tensor] = {id(loss.node): self.retain(seed)}
         for node in reversed(self.graph):
             gradient = due.pop(id(node), None)
             if gradient is None:
                 continue
-            for parent, found in self._play(node, gradient):
+            for parent, found in self._backward_of(node, gradient):
                 before = due.get(id(parent))
                 if before is None:
                     due[id(parent)] = found
                 else:
-                    self.drop(found)  # added to the other in place
+                    self.release(found)  # added to the other in place
         self.graph = []
-        self.drop(seed)
-        self.enter("forward")
+        self.release(seed)
+        self.enter_phase("forward")
 
-    def _play(self, node: Node, gradient: Tensor) -> list[tuple[Node, Tensor]]:
-        scratch: dict[int, Tensor] = {}
-        given: list[tuple[Node, Tensor]] = []
-        for step in (*node.formula, DONE):
-            what, which, nbytes, parameter = step
-            parent = node.parents[which] if what in ("grad", "pass") else None
-            if what == "grad" and parent is not None:
-                given.append((parent, self.make(nbytes)))
-            elif what == "pass" and parent is not None:
-                given.append((parent, self.keep(gradient)))
-            elif parameter is not None:
-                parameter.grad = self.make(parameter.bytes, "gradient")
-            elif what == "op":
-                self.called(which)
-            elif what == "make":
-                scratch[which] = self.make(nbytes)
-            elif what == "drop":
-                self.drop(scratch.pop(which))
-            elif what == "done" and node.saved is not None:
-                self.drop(gradient)
-                for each in node.saved:
-                    self.drop(each)
-                node.saved = None
-        return given
+    def _backward_of(self, node: Node, gradient: Tensor) -> list[tuple[Node, Tensor]]:
+        """The gradients of the inputs of `node`, each with the operation that made that input."""
+        run = NodeBackward(self, node, gradient)
+        for step in node.formula:
+            step.apply(run)
+        run.release()
+        return run.input_gradients
 
-    def trace(self, header: dict[str, object]) -> MemoryTrace:
-        """All of it, as if it had been traced."""
+    def trace(self, header: TraceHeader) -> MemoryTrace:
+        """The recorded events in the form that the tracer writes."""
         return MemoryTrace(events=tuple(self.events), ops=tuple(self.ops), header=header)

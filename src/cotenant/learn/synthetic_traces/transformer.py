@@ -39,22 +39,22 @@ def encoder_job(shape: EncoderShape, batch: int, last_batch: int = 0) -> Synthet
         rows = samples * L
         embedded = op.embed(tape, tokens, rows * D, table)
         source = op.add_positions(tape, embedded, positions)
-        tape.drop(embedded)
-        x = tape.keep(source)
+        tape.release(embedded)
+        x = tape.retain(source)
         for weights in stack:
             found = _encoder_layer(tape, x, samples, shape, weights)
-            tape.drop(x)
+            tape.release(x)
             x = found
-        tape.drop(source)
+        tape.release(source)
         pooled = op.mean(tape, x, (samples, L, D), (1,))
-        tape.drop(x)
+        tape.release(x)
         logits = op.linear(tape, pooled, samples, head[0], head[1])
-        tape.drop(pooled)
+        tape.release(pooled)
         return logits
 
-    flat = [each for weights in stack for each in weights]
+    flat = [weight for weights in stack for weight in weights]
     # `Module.to` moves submodules first: the out-projection before the weights of the attention itself.
-    loaded = [each for weights in stack for each in (*weights[2:4], *weights[:2], *weights[4:])]
+    loaded = [parameter for weights in stack for parameter in (*weights[2:4], *weights[:2], *weights[4:])]
     return SyntheticJob(
         forward=forward,
         load=[table, *loaded, *head, positions],
@@ -92,23 +92,23 @@ def _encoder_layer(tape: Tape, x: Tensor, samples: int, shape: EncoderShape, wei
     rows = samples * shape.length
     attended = op.self_attention(tape, x, samples, shape.length, shape.heads, weights[:4])
     between = op.norm(tape, added := _dropped_and_added(tape, x, attended), rows, weights[8:10])
-    tape.drop(added)
+    tape.release(added)
     wide = op.linear(tape, between, rows, weights[4], weights[5])
     active = op.activation(tape, wide, "relu")
-    tape.drop(wide)
+    tape.release(wide)
     thinned = op.dropout(tape, active)
-    tape.drop(active)
+    tape.release(active)
     narrow = op.linear(tape, thinned, rows, weights[6], weights[7])
-    tape.drop(thinned)
+    tape.release(thinned)
     found = op.norm(tape, added := _dropped_and_added(tape, between, narrow), rows, weights[10:12])
-    tape.drop(added)
-    tape.drop(between)
+    tape.release(added)
+    tape.release(between)
     return found
 
 
 def _dropped_and_added(tape: Tape, x: Tensor, branch: Tensor) -> Tensor:
     thinned = op.dropout(tape, branch)
-    tape.drop(branch)
+    tape.release(branch)
     added = op.add(tape, x, thinned)
-    tape.drop(thinned)
+    tape.release(thinned)
     return added

@@ -20,7 +20,7 @@ ECHO = """
 import json, os, sys
 asked = json.load(sys.stdin)
 assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-json.dump({"version": 91002, "bytes": [each["x"][0] for each in asked["calls"]]}, sys.stdout)
+json.dump({"version": 91002, "bytes": [call["x"][0] for call in asked["calls"]]}, sys.stdout)
 """
 
 

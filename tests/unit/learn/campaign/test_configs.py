@@ -78,7 +78,7 @@ def test_an_id_rebuilds_every_setting(config):
     assert parse_id(config_id(config)) == config
     for name, words in fields_of(family_of(config)).items():
         now = getattr(config, name)
-        changed = next(each for each in words if each not in {now, "layernorm", "gpt"}) if words else now * 2
+        changed = next(word for word in words if word not in {now, "layernorm", "gpt"}) if words else now * 2
         if (name, words) == ("heads", ()) or changed == now:
             continue
         other = dataclasses.replace(config, **{name: changed, **({"heads": 1} if changed == "conv1d" else {})})
@@ -190,6 +190,6 @@ def test_channel_widths(shape, widths):
 def test_channels_stay_within_reason(depth, filters, shape):
     widths = channel_widths(dataclasses.replace(CNN, shape=shape, depth=depth, filters=filters))
     assert len(widths) == depth
-    assert all(4 <= each <= max(2048, filters) for each in widths)
+    assert all(4 <= width <= max(2048, filters) for width in widths)
     assert len(halvings(depth)) == min(4, depth)
     assert max(halvings(depth)) == depth - 1

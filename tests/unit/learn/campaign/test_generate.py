@@ -34,32 +34,32 @@ def test_the_same_seed_gives_the_same_and_another_seed_others():
 
 def test_every_setting_is_spread_evenly():
     found = generate(parse_ranges(TINY, "tiny"), 240, 7)
-    assert Counter(each.shape for each in found) == {"pyramid": 120, "uniform": 120}
-    assert Counter(each.depth for each in found) == {1: 80, 2: 80, 3: 80}
-    assert sum(each.dropout == 0 for each in found) == 60
-    assert {0} | set(range(100, 501)) >= {each.dropout for each in found}
+    assert Counter(config.shape for config in found) == {"pyramid": 120, "uniform": 120}
+    assert Counter(config.depth for config in found) == {1: 80, 2: 80, 3: 80}
+    assert sum(config.dropout == 0 for config in found) == 60
+    assert {0} | set(range(100, 501)) >= {config.dropout for config in found}
     # Each of the three doublings of 8..64 has as many draws (64 itself is the end of the range).
-    doublings = Counter(min(each.inputs.bit_length(), 6) for each in found)
+    doublings = Counter(min(config.inputs.bit_length(), 6) for config in found)
     assert all(75 <= count <= 85 for count in doublings.values())
-    quarters = Counter((each.batch - 1) // 8 for each in found)
+    quarters = Counter((config.batch - 1) // 8 for config in found)
     assert all(58 <= count <= 62 for count in quarters.values())
 
 
 @pytest.mark.parametrize("by", ["even", "log"])
 def test_both_ends_of_a_range_are_drawn(by):
     ranges = parse_ranges(TINY.replace("from = 1, to = 32", f'from = 3, to = 5, by = "{by}"'), "tiny")
-    assert {each.batch for each in generate(ranges, 60, 0)} == {3, 4, 5}
+    assert {config.batch for config in generate(ranges, 60, 0)} == {3, 4, 5}
 
 
 def test_a_bound_follows_what_it_is_bound_to():
     found = generate(parse_ranges(TINY, "tiny"), 200, 3)
-    assert all(2 <= each.classes <= max(2, each.inputs // 2) for each in found)
-    assert max(each.classes for each in found) > 25
+    assert all(2 <= config.classes <= max(2, config.inputs // 2) for config in found)
+    assert max(config.classes for config in found) > 25
 
 
 def test_no_batch_statistics_of_a_single_sample():
     found = generate(parse_ranges(TINY.replace("to = 32 }", "to = 2 }"), "tiny"), 60, 0)
-    assert {(each.norm, each.batch) for each in found} == {("nonorm", 1), ("nonorm", 2), ("batchnorm", 2)}
+    assert {(config.norm, config.batch) for config in found} == {("nonorm", 1), ("nonorm", 2), ("batchnorm", 2)}
 
 
 def test_ranges_that_do_not_hold_as_many():
@@ -75,22 +75,22 @@ def test_ranges_that_do_not_hold_as_many():
 def test_shipped_ranges_give_networks_of_every_word(name):
     ranges = load_ranges(name)
     found = generate(ranges, 150, 0)
-    assert len({config_id(each) for each in found}) == 150
-    for each in found:
-        assert parse_id(config_id(each)) == each
+    assert len({config_id(config) for config in found}) == 150
+    for config in found:
+        assert parse_id(config_id(config)) == config
     for setting, words in fields_of(ranges.family).items():
         allowed = getattr(ranges.ranges[setting], "values", ())
-        seen = {getattr(each, setting) for each in found}
+        seen = {getattr(config, setting) for config in found}
         if words:
             assert seen == set(allowed)
-    assert {each.shape for each in found} == set(fields_of(ranges.family)["shape"])
+    assert {config.shape for config in found} == set(fields_of(ranges.family)["shape"])
 
 
 def test_unused_settings_make_no_second_id():
     found = generate(load_ranges("transformer"), 100, 0)
-    assert {each.heads for each in found if each.shape == "conv1d"} == {1}
-    assert all(each.classes == each.vocabulary for each in found if each.shape == "gpt")
-    assert all(each.width % each.heads == 0 for each in found)
+    assert {config.heads for config in found if config.shape == "conv1d"} == {1}
+    assert all(config.classes == config.vocabulary for config in found if config.shape == "gpt")
+    assert all(config.width % config.heads == 0 for config in found)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cotenant.learn.data_collection.ranges import load_ranges
 from cotenant.learn.data_collection.run_log import LabelRecord, RunLog, read_records
 
 CONFIGS = generate(load_ranges("mlp-small"), 6, 0)
-IDS = [config_id(each) for each in CONFIGS]
+IDS = [config_id(config_) for config_ in CONFIGS]
 
 
 class Clock:
@@ -66,7 +66,7 @@ def test_progress_tells_the_rate_and_what_is_left(tmp_path):
     told = []
     labeler = Scripted()
     run_configs(CONFIGS, tmp_path, labeler, now_s=labeler.clock, on_run=told.append)
-    assert [(each.done, each.total, each.elapsed_s, each.left_s) for each in told[:2]] == [
+    assert [(progress.done, progress.total, progress.elapsed_s, progress.left_s) for progress in told[:2]] == [
         (1, 6, 10, 50),
         (2, 6, 20, 40),
     ]

@@ -12,8 +12,9 @@ from cotenant.core.errors import UsageError
 from cotenant.core.units import GiB, MiB
 from cotenant.learn.datasets.dataset_row import Layer
 from cotenant.learn.datasets.published import is_plain, read_published
-from cotenant.learn.synthetic_traces.simulation import described_trace, reserved_within, simulate
-from cotenant.learn.synthetic_traces.tape import BackwardStep, Parameter, Tape
+from cotenant.learn.synthetic_traces.backward_steps import InputGradient, PassGradient, WeightGradient
+from cotenant.learn.synthetic_traces.simulation import reserved_within, simulate, synthetic_trace
+from cotenant.learn.synthetic_traces.tape import Parameter, Tape
 from learn_rows import cnn_row, mlp_row
 
 SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "gpumemnet"
@@ -25,7 +26,7 @@ def reserved(row) -> int:
 
 def test_every_free_names_a_live_storage_and_gradients_end_where_they_began():
     live: set[int] = set()
-    for event in described_trace(cnn_row(activation="prelu")).events:
+    for event in synthetic_trace(cnn_row(activation="prelu")).events:
         if event.action == "alloc":
             assert event.storage_id not in live
             live.add(event.storage_id)
@@ -36,8 +37,8 @@ def test_every_free_names_a_live_storage_and_gradients_end_where_they_began():
 def test_a_gradient_that_comes_twice_is_added_in_place():
     tape = Tape()
     weight = Parameter(512)
-    x = tape.result(tape.make(512), [tape.make(4)], [BackwardStep("weight", parameter=weight)])
-    twice = tape.result(tape.make(512), [x, x], [BackwardStep("pass", 0), BackwardStep("grad", 1, 512)])
+    x = tape.record(tape.allocate(512), [tape.allocate(4)], [WeightGradient(weight)])
+    twice = tape.record(tape.allocate(512), [x, x], [PassGradient(0), InputGradient(1, 512)])
     before = len(tape.events)
     tape.backward(twice)
     made = [event.bytes for event in tape.events[before:] if event.action == "alloc"]
@@ -47,7 +48,7 @@ def test_a_gradient_that_comes_twice_is_added_in_place():
 
 def test_the_last_batch_of_an_epoch_is_what_is_left():
     def inputs(row):
-        events = described_trace(row).events
+        events = synthetic_trace(row).events
         sizes = [event.bytes for event in events if event.action == "alloc" and event.category == "input"]
         return [size // 4000 for size in sizes if size % 4000 == 0]
 

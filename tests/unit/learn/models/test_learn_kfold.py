@@ -88,7 +88,7 @@ def test_a_fresh_model_for_every_fold_learns_from_its_training_part_only(table):
 
     (*_, found) = cross_validate(table, ["spy"], folds=4, make=lambda _: Spy())
     assert found.model == "spy"
-    assert [len(each) for each in fitted[-4:]] == [15, 15, 15, 15]
+    assert [len(rows) for rows in fitted[-4:]] == [15, 15, 15, 15]
     assert found.overall.mae_mib is None
 
 

@@ -139,7 +139,7 @@ def test_train_then_test_on_the_same_rows(table, folder, tmp_path):
         "36 rows of family mlp",
     ):
         assert word in card
-    assert [each.model for each in trained.validated] == ["majority", "line", "extra-trees"]
+    assert [result.model for result in trained.validated] == ["majority", "line", "extra-trees"]
 
 
 def test_hybrid_wants_all_families(table, tmp_path):
@@ -178,7 +178,7 @@ def test_what_cannot_be_simulated_is_skipped_and_told(tmp_path):
     rows = [dataclasses.replace(row, extras={**row.extras, "optimizer": "sgd"}) for row in ROWS]
     write_dataset(tmp_path, "mlp", rows, {}, {})
     (found,) = kfold_command([tmp_path / "mlp.csv"], models=["extra-trees", "simulation"], folds=3)
-    assert [each.model for each in found.results] == ["majority", "line", "extra-trees"]
+    assert [result.model for result in found.results] == ["majority", "line", "extra-trees"]
     assert found.skipped == ("simulation: some of these networks cannot be simulated",)
 
 
@@ -249,7 +249,7 @@ def test_utilization_is_learned_and_written(tmp_path):
 def test_equal_values_share_a_rank_and_batches_are_grouped():
     assert analysis.ranks(np.array([5.0, 1.0, 5.0, 0.0, 5.0])).tolist() == [4.0, 2.0, 4.0, 1.0, 4.0]
     few = analysis._groups(np.array([8, 1, 8, 1, 2]))
-    assert [each.tolist() for each in few] == [[1, 3], [4], [0, 2]]
+    assert [row.tolist() for row in few] == [[1, 3], [4], [0, 2]]
     many = analysis._groups(np.arange(1000)[::-1])
     assert len(many) == analysis.MAX_GROUPS
     assert sum(map(len, many)) == 1000

@@ -28,14 +28,14 @@ def test_every_setting_has_a_panel(tmp_path, family, capsys):
 def test_every_part_of_a_range_is_drawn_as_often_as_the_others(family):
     ranges = load_ranges(family)
     configs = generate(ranges, 2000, seed=3)
-    for name, each in ranges.ranges.items():
-        if not isinstance(each, Span):
+    for name, range_ in ranges.ranges.items():
+        if not isinstance(range_, Span):
             continue
-        values = drawn(configs, name, each)
+        values = drawn(configs, name, range_)
         counts = (
             [sum(i / 20 <= value < (i + 1) / 20 for value in values) for i in range(20)]
-            if each.of
-            else [height for *_, height in parts(values, each)]
+            if range_.of
+            else [height for *_, height in parts(values, range_)]
         )
         assert len(counts) > 5
         level = len(values) / 20

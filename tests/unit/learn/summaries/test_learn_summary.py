@@ -71,7 +71,7 @@ def read(text, **more):
 
 
 def plain(summary):
-    return [(each.kind, each.output_shape, each.parameters, each.name) for each in summary.layers]
+    return [(layer.kind, layer.output_shape, layer.parameters, layer.name) for layer in summary.layers]
 
 
 def test_torchsummary():
@@ -158,13 +158,13 @@ def test_published_summaries(path):
     text = path.read_text(encoding="utf-8")
     found = parse_summary(text, path.name)
     assert len(found.layers) > 5
-    assert sum(each.outputs > 0 for each in found.layers) > 0.8 * len(found.layers)
+    assert sum(layer.outputs > 0 for layer in found.layers) > 0.8 * len(found.layers)
     tree = re.search(r"^\), ([\d,]+) params", text, re.MULTILINE)
     told = tree or re.search(r"^Total params: ([\d,]+)", text, re.MULTILINE)
     assert found.parameters == int(told.group(1).replace(",", ""))
     per_sample = re.search(r"activations per sample: ([\d,]+)", text)
     if per_sample and "dlrm" not in path.name:  # that one was counted otherwise
-        assert sum(each.outputs for each in found.layers) == int(per_sample.group(1).replace(",", ""))
+        assert sum(layer.outputs for layer in found.layers) == int(per_sample.group(1).replace(",", ""))
 
 
 def test_published_summaries_are_there():
@@ -190,8 +190,8 @@ def test_any_text_gives_layers_or_an_error_with_a_line(noise, text, data):
     except SummaryError as error:
         assert 1 <= error.line <= broken.count("\n") + 1  # noqa: PT017 (no error is fine, too)
         return
-    assert all(each.kind in LAYER_KINDS and each.parameters >= 0 for each in found.layers)
-    assert all(extent >= 0 for each in found.layers for extent in each.output_shape)
+    assert all(layer.kind in LAYER_KINDS and layer.parameters >= 0 for layer in found.layers)
+    assert all(extent >= 0 for layer in found.layers for extent in layer.output_shape)
 
 
 LAYERS = st.lists(
@@ -210,8 +210,8 @@ LAYERS = st.lists(
 @given(LAYERS, st.integers(1, 4096))
 def test_what_torchsummary_prints_is_read_back(layers, batch):
     lines = [
-        f"{f'Linear-{number}':>20} {[batch, *each.output_shape]!s:>25} {each.parameters:>15,}"
-        for number, each in enumerate(layers, start=1)
+        f"{f'Linear-{number}':>20} {[batch, *layer.output_shape]!s:>25} {layer.parameters:>15,}"
+        for number, layer in enumerate(layers, start=1)
     ]
     rule = "=" * 64
     found = parse_summary("\n".join(["  Layer (type)     Output Shape    Param #", rule, *lines, rule]))

@@ -61,7 +61,7 @@ FAILED = {"status": "oom", "peak_bytes": None}
 )
 def test_findings(rows, rules):
     found = find_problems(rows)
-    assert [each.rule for each in found] == rules
+    assert [problem.rule for problem in found] == rules
 
 
 def test_a_finding_names_its_rows():
@@ -69,5 +69,5 @@ def test_a_finding_names_its_rows():
     assert set(twin.config_ids) == {"mlp-3", "mlp-9"}
     assert twin.message == "1 jobs are there under more than one id (2 rows)"
     leaks = find_problems([*FINE, a_row(9, layers=(), **FAILED)])
-    assert [each.message.split("`")[1] for each in leaks] == ["layers", "parameters", "activations"]
+    assert [leak.message.split("`")[1] for leak in leaks] == ["layers", "parameters", "activations"]
     assert leaks[0].config_ids == ("mlp-9",)

@@ -16,8 +16,8 @@ from cotenant.learn.data_collection.run_log import LabelRecord, RunLog
 from cotenant.learn.datasets.clean import clean
 from cotenant.learn.datasets.dataset_files import read_dataset
 
-MLP = [config_id(each) for each in generate(load_ranges("mlp-small"), 4, 0)]
-CNN = [config_id(each) for each in generate(load_ranges("cnn-small"), 2, 0)]
+MLP = [config_id(drawn) for drawn in generate(load_ranges("mlp-small"), 4, 0)]
+CNN = [config_id(drawn) for drawn in generate(load_ranges("cnn-small"), 2, 0)]
 
 
 def a_run(config, **changes):
@@ -64,7 +64,7 @@ def test_one_table_for_each_family(tmp_path):
         "2026-01-02T00:00:00Z",
     )
     assert len(source["sha256"]) == 64
-    assert all(each["meaning"] != "as the source tells" for each in schema["columns"])
+    assert all(column["meaning"] != "as the source tells" for column in schema["columns"])
 
 
 def test_failures_are_rows_without_a_peak_to_learn_from(tmp_path):
@@ -88,7 +88,7 @@ def test_the_same_in_two_folders_is_refused_and_the_first_kept_if_allowed(tmp_pa
     assert "--allow duplicate" in error.value.hint
     assert not (tmp_path / "data").exists()
     found = clean([first, second], tmp_path / "data", allow=("duplicate",))
-    assert [each.rule for each in found.findings] == ["duplicate"]
+    assert [problem.rule for problem in found.findings] == ["duplicate"]
     assert [row.peak_bytes for row in read_dataset(tmp_path / "data" / "mlp.csv")] == [2 * GiB] * 4
 
 

@@ -59,13 +59,15 @@ def test_what_is_written_is_read(tmp_path, suffix):
 def test_the_schema_names_every_column(tmp_path):
     table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {"from": "a test"}, {"image": ("pixels", "its height")})
     told = json.loads(schema.read_text())
-    names = [each["name"] for each in told["columns"]]
+    names = [column["name"] for column in told["columns"]]
     assert table.read_text().splitlines()[0].split(",") == names
     assert names == [*COLUMNS, "optimizer", "image", "share", "saturated"]
     assert (told["rows"], told["statuses"], told["provenance"]) == (2, {"oom": 1, "ok": 1}, {"from": "a test"})
-    image = next(each for each in told["columns"] if each["name"] == "image")
+    image = next(column for column in told["columns"] if column["name"] == "image")
     assert image == {"name": "image", "type": "int", "unit": "pixels", "meaning": "its height"}
-    assert all(each["unit"] or each["type"] in ("str", "bool") or each["name"] == "share" for each in told["columns"])
+    assert all(
+        column["unit"] or column["type"] in ("str", "bool") or column["name"] == "share" for column in told["columns"]
+    )
 
 
 @pytest.mark.parametrize(

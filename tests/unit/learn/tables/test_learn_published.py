@@ -32,9 +32,9 @@ def table(tmp_path: Path, text: str) -> Path:
 
 def test_mlp_row_is_rebuilt_layer_by_layer(tmp_path):
     (row,) = read_published(table(tmp_path, MLP_HEAD + MLP))
-    kinds = [each.kind for each in row.layers]
+    kinds = [layer.kind for layer in row.layers]
     assert kinds == [*["linear", "batchnorm", "activation", "dropout"] * 2, "linear", "softmax"]
-    assert [each.parameters for each in row.layers if each.kind == "linear"] == [5050, 1020, 210]
+    assert [layer.parameters for layer in row.layers if layer.kind == "linear"] == [5050, 1020, 210]
     assert (row.status, row.peak_bytes, row.batch, row.smact, row.group) == ("ok", 1451 * MiB, 32, 0.1, "pyramid")
     assert row.extras["last_batch"] == 64
 
@@ -74,7 +74,7 @@ def test_crashed_row_has_no_peak_but_what_was_read(tmp_path):
 def test_inputs_of_convolutions_follow_the_architecture(tmp_path, architecture, layers, params, counts):
     line = f"1,3,2,{architecture},8,4,16,relu,{params},ok,2000,,,,,,,{layers}\n"
     (row,) = read_published(table(tmp_path, CNN_HEAD + line))
-    assert [each.parameters for each in row.layers if each.kind in ("conv", "linear")] == counts
+    assert [layer.parameters for layer in row.layers if layer.kind in ("conv", "linear")] == counts
     assert is_plain(row) == (architecture == "uniform")
 
 

@@ -30,7 +30,7 @@ ROW = DatasetRow(
 
 def test_sums_over_layers_and_a_shape_that_is_not_told_counts_nothing():
     assert (ROW.parameters, ROW.activations) == (95, 16 + 48)
-    assert [each.outputs for each in ROW.layers] == [16, 0, 48]
+    assert [layer.outputs for layer in ROW.layers] == [16, 0, 48]
 
 
 def test_a_possible_row_is_given_back():
