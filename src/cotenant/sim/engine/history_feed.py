@@ -65,16 +65,14 @@ class HistoryFeed:
 
     def completed(self, attempt: RunningAttempt, at_s: float, *, failed: bool) -> list[Job]:
         """An attempt ran to its end; pending jobs to reconsider."""
-        held_bytes, co_runs = attempt.held_bytes, attempt.co_runs
-        if not attempt.is_active and attempt.activity is not None:  # it had its GPUs alone and was not observed
+        held_bytes, activity = attempt.held_bytes, attempt.activity
+        if not attempt.is_active and activity is not None:  # it had its GPUs alone and was not observed
             held_bytes = attempt.peak_bytes
-            activity, seconds = attempt.activity, at_s - attempt.placed_s - attempt.delay_s
-            if co_runs is not None:
-                co_runs.add_interval(
-                    (attempt.job.id,), seconds, activity.smact, activity.smocc or 0.0, activity.drama or 0.0
-                )
-        end = FAILURE if failed else SUCCESS
-        record = attempt.ended(at_s, end, held_bytes, () if co_runs is None else co_runs.co_runs())
+            if attempt.co_runs is not None:
+                seconds = at_s - attempt.placed_s - attempt.delay_s
+                means = activity.smact, activity.smocc or 0.0, activity.drama or 0.0
+                attempt.co_runs.add_interval((attempt.job.id,), seconds, *means)
+        record = attempt.ended(at_s, FAILURE if failed else SUCCESS, held_bytes)
         return self._to_reconsider(attempt.job, self.history.take_in(attempt.job, (record,), self._jobs))
 
     def ended(self, job: Job) -> list[Job]:

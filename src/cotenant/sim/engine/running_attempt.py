@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cotenant.core.fast_constructor import fast_constructor
 from cotenant.core.gpu import Resident
-from cotenant.core.job import Attempt, AttemptExit, CoRun, Job, OomEvidence
+from cotenant.core.job import Attempt, AttemptExit, Job, OomEvidence
 from cotenant.core.placement import Placement
 from cotenant.core.units import MiB
 from cotenant.scheduling.prediction.interference import GpuActivity
@@ -140,7 +140,7 @@ class RunningAttempt:
             return self.co_runs.solo_smact(at_s - self.co_run_since_s, gpu.smact)
         return self.co_runs.solo_smact()
 
-    def ended(self, at_s: float, end: AttemptExit, peak_bytes: int, co_runs: tuple[CoRun, ...] = ()) -> Attempt:
+    def ended(self, at_s: float, end: AttemptExit, peak_bytes: int) -> Attempt:
         """Its record, as a daemon would have it."""
         return Attempt(
             number=len(self.job.attempts) + 1,
@@ -150,7 +150,7 @@ class RunningAttempt:
             peak_observed_bytes={gpu.device.uuid: peak_bytes for gpu in self.gpus} if peak_bytes else {},
             ended_at_s=at_s,
             exit=end,
-            co_runs=co_runs,
+            co_runs=() if self.co_runs is None else self.co_runs.co_runs(),
         )
 
 

@@ -306,6 +306,8 @@ class Simulation:
 
     def _out_of_memory(self, attempt: RunningAttempt, gpu: SimGpu, wanted_bytes: int, at_s: float) -> None:
         number, columns = attempt.number, self.columns
+        if self._history_feed is not None:
+            self._history_feed.close_intervals(attempt.gpus, at_s)
         job = job_after_oom(attempt, gpu, wanted_bytes, at_s)
         self._leave(attempt, at_s)
         if self._history_feed is not None:

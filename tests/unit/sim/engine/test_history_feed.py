@@ -158,3 +158,15 @@ def test_policies_that_share_nothing_learn_nothing_unless_asked_to():
     alone = run(trace, "exclusive")
     asked = run(trace, "exclusive", learn=True)
     assert list(alone.columns.end_s) == list(asked.columns.end_s)
+
+
+def test_an_oom_teaches_what_a_daemon_learns_from_it():
+    """The co-runs before it, and that the job needs more than it held."""
+    grows = JobProfile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=60 * GiB, smact=0.3, smocc=0.2, drama=0.1)
+    trace = Trace("grows", [TraceJob(submit_s=0.0, duration_s=100.0, profile=grows)])
+    policy = Remembering("most-memory")
+    run(trace, policy)
+    record = policy.facts.record(JobFactory(trace, "none")(0))
+    assert record.solo_s >= 50.0
+    assert record.smact == pytest.approx(0.3)
+    assert record.least_bytes >= 40 * GiB
