@@ -13,7 +13,9 @@ OPERATOR_TABLES: Registry[OperatorTable] = Registry(
     "cotenant.shape_functions",
     {
         "fast_paths": "cotenant.tracing.operators.fast_paths:operators",
-        "shape_functions": "cotenant.tracing.operators.shape_functions:operators",
+        "elementwise": "cotenant.tracing.operators.elementwise:operators",
+        "normalization": "cotenant.tracing.operators.normalization:operators",
+        "host_copies": "cotenant.tracing.operators.host_copies:operators",
         "convolutions": "cotenant.tracing.operators.convolutions:operators",
         "dynamic_shapes": "cotenant.tracing.operators.dynamic_shapes:operators",
         "rnn": "cotenant.tracing.operators.rnn:operators",

@@ -1,6 +1,6 @@
-"""Convolutions as the cuDNN path lays out its results and copies its inputs.
+"""Convolutions, with the layouts and the copies of operands that cuDNN's path has.
 
-The general way asks the build which backend it would take, and a CPU build has no cuDNN: it forgets channels-last.
+PyTorch's meta kernel selects the backend that this build has, and a CPU build has no cuDNN: it would drop channels-last.
 Source: aten/src/ATen/native/Convolution.cpp, `determine_backend_memory_format`, `convolution_backward`;
 ATen/native/ConvUtils.h, `cudnn_conv_suggest_memory_format`.
 """
@@ -29,7 +29,7 @@ def _memory_format(x: Any, w: Any) -> torch.memory_format:
 
 
 def _is_supported(x: Any, w: Any) -> bool:
-    """Whether the call is right and known here; other calls go the general way, which raises what PyTorch raises."""
+    """Whether the call is valid and modeled; for others the meta kernel raises PyTorch's own errors."""
     return (
         isinstance(x, FakeTensor)
         and isinstance(w, FakeTensor)
@@ -45,11 +45,11 @@ def _new(ctx: OpContext, shape: Any, like: Any, memory_format: torch.memory_form
 
 
 def _copies_in_format(ctx: OpContext, tensors: Any, memory_format: torch.memory_format) -> list[FakeTensor]:
-    """Copies of those that are laid out otherwise; they live as long as the call."""
+    """Copies of the tensors that have another memory format."""
     made = []
-    for each in tensors:
-        if not each.is_contiguous(memory_format=memory_format):
-            made.append(_new(ctx, each.shape, each, memory_format))
+    for tensor in tensors:
+        if not tensor.is_contiguous(memory_format=memory_format):
+            made.append(_new(ctx, tensor.shape, tensor, memory_format))
             ctx.record(made[-1])
     return made
 
@@ -64,7 +64,7 @@ def _forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
         return NotImplemented
     sides = []
     for i, (size, kernel) in enumerate(zip(x.shape[2:], w.shape[2:], strict=True)):
-        s, p, d = (each[i if len(each) > 1 else 0] for each in (stride, padding, dilation))
+        s, p, d = (values[i if len(values) > 1 else 0] for values in (stride, padding, dilation))
         reach = d * (kernel - 1) + 1
         if transposed:
             extra = output_padding[i if len(output_padding) > 1 else 0]
@@ -82,7 +82,7 @@ def _forward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
 
 @operators.shape_of("aten::convolution_backward")
 def _backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(gradient of input, of weight, of bias)."""
+    """Gradients of input, weight and bias."""
     grad, x, w, *_rest, mask = args
     if not _is_supported(x, w) or not isinstance(grad, FakeTensor) or not math.prod(grad.shape):
         return NotImplemented

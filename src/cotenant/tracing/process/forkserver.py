@@ -101,6 +101,9 @@ def _preload() -> dict[str, Any]:
 
         for each in _PRELOADED:
             importlib.import_module(f"cotenant.tracing.{each}")
+        from cotenant.tracing.operators.builtin import all_operators
+
+        all_operators()  # their modules, and those of plug-ins, are imported here once
     except Exception as error:  # noqa: BLE001 - a trace in a process of its own tells it better
         return {"unfit": f"{type(error).__name__}: {error}"}
     threads = _threads()

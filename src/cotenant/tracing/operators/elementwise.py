@@ -1,0 +1,117 @@
+"""Elementwise operators: one result of the shape of an operand, or none where they work in place.
+
+They are most of the calls of a training step, and PyTorch's meta kernels for them run Python code that computes
+broadcasting and type promotion. Each function here answers the ordinary call and leaves the rest, errors included, to
+the meta kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.operators.host_copies import broadcasts_to, is_cuda
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+
+operators = OperatorTable()
+
+
+@operators.shape_of(
+    "aten::add.Tensor",
+    "aten::sub.Tensor",
+    "aten::mul.Tensor",
+    "aten::div.Tensor",
+    "aten::neg",
+    "aten::gelu",
+    "aten::gelu_backward",
+    "aten::relu",
+    "aten::threshold_backward",
+    "aten::sigmoid",
+    "aten::sigmoid_backward",
+    "aten::silu",
+    "aten::tanh",
+    "aten::tanh_backward",
+    "aten::pow.Tensor_Scalar",
+)
+def _elementwise(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Of tensors of one shape, dtype and layout, and numbers that do not change the dtype."""
+    first = args[0]
+    if not isinstance(first, FakeTensor) or first.layout is not torch.strided or not first.dtype.is_floating_point:
+        return NotImplemented
+    if any(value is not None for key, value in kwargs.items() if key not in ("alpha", "approximate")):
+        return NotImplemented
+    for operand in args[1:]:
+        if isinstance(operand, torch.Tensor):
+            if not isinstance(operand, FakeTensor) or operand.fake_device != first.fake_device:
+                return NotImplemented
+            if operand.dtype != first.dtype or operand.shape != first.shape or operand.stride() != first.stride():
+                return NotImplemented
+        elif isinstance(operand, complex):
+            return NotImplemented
+    return ctx.empty_like(first)
+
+
+@operators.shape_of(
+    "aten::silu_backward",
+    "aten::mish_backward",
+    "aten::_sample_dirichlet",
+    "aten::_dirichlet_grad",
+    "aten::_standard_gamma",
+    "aten::_standard_gamma_grad",
+    "aten::binomial",
+    "aten::poisson",
+    "aten::_logcumsumexp",
+)
+def _like_first(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    return ctx.empty_like(args[0]) if is_cuda(args[0]) else NotImplemented
+
+
+@operators.shape_of(
+    "aten::uniform_",
+    "aten::normal_",
+    "aten::exponential_",
+    "aten::bernoulli_.float",
+    "aten::random_",
+    "aten::zero_",
+    "aten::fill_.Scalar",
+    "aten::add_.Tensor",
+    "aten::mul_.Tensor",
+    "aten::div_.Tensor",
+    "aten::addcmul_",
+    "aten::addcdiv_",
+    "aten::lerp_.Scalar",
+    "aten::relu_",
+)
+def _in_place(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """The first tensor, if the others broadcast to it; otherwise the meta kernel raises PyTorch's own error."""
+    target = args[0]
+    fit = all(broadcasts_to(operand, target) for operand in args[1:] if isinstance(operand, torch.Tensor))
+    return target if fit else NotImplemented
+
+
+@operators.shape_of("aten::_amp_update_scale_")
+def _update_scale(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """The scale of `GradScaler`: one element, like the other tensors of the call."""
+    return args[0]
+
+
+@operators.shape_of("aten::record_stream", "aten::_amp_foreach_non_finite_check_and_unscale_")
+def _returns_none(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> None:
+    return None
+
+
+@operators.shape_of("aten::_foreach_*", "aten::_fused_*")
+def _foreach(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Nothing in place; else a new tensor for each of the first list, a scalar where the operator reduces."""
+    first = next((arg for arg in args if isinstance(arg, (list, tuple))), ())
+    name = func._opname
+    if name.endswith("_"):
+        return None
+    if name in {"_foreach_norm", "_foreach_max", "_foreach_sum"}:
+        return [ctx.empty_strided((), (), tensor.dtype, tensor.fake_device) for tensor in first]
+    if all(is_cuda(tensor) for tensor in first) and name.startswith("_foreach_"):
+        return [ctx.empty_like(tensor) for tensor in first]
+    return NotImplemented

@@ -1,0 +1,145 @@
+"""Copies between CPU and GPU, and values that a script reads from the GPU.
+
+A copy to the GPU takes the shape along and nothing else. A read returns the value where it is known, and otherwise an
+assumed one: see `tracing.assumptions`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.assumptions import booleans
+from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, assumption_of
+from cotenant.tracing.operators import sparse
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import copy_strides
+
+operators = OperatorTable()
+
+_MAX_ZEROED_NUMEL = 1 << 20
+
+
+def is_cuda(tensor: Any) -> bool:
+    """Whether it is a fake tensor on a GPU."""
+    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
+
+
+@operators.shape_of("aten::_local_scalar_dense")
+def _local_scalar(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.item()`: the value if it is known. An unknown number is 1, since scripts divide by losses, and an unknown
+    boolean is False; conditions of loops are another matter: see `data_dependent_loops`.
+    """
+    value = ctx.known_values.of(args[0])
+    dtype = args[0].dtype
+    _note_read(ctx, args[0], value, number=dtype.is_floating_point)
+    if value is not None:
+        return value.item()
+    if dtype is torch.bool:
+        assumed = booleans.assumed(args[0])
+        return assumed if isinstance(assumed, bool) else ctx.loops.truth(likely=assumed == "likely")
+    if dtype.is_complex:
+        return complex(1.0)
+    return ctx.loops.number() if dtype.is_floating_point else 1
+
+
+@operators.shape_of("aten::_to_copy")
+def _to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    source = args[0]
+    device = kwargs.get("device")
+    target = torch.device(device) if device is not None else source.device
+    if source.layout is not torch.strided:
+        return sparse.to_copy(ctx, func, args, kwargs)
+    dtype = kwargs.get("dtype") or source.dtype
+    layout = copy_strides(source, kwargs.get("memory_format"))
+    if target.type == "cuda":
+        if target.index is None:
+            target = source.device if is_cuda(source) else torch.device("cuda", torch.cuda.current_device())
+        made = ctx.empty_strided(source.shape, layout, dtype, target)
+        if not is_cuda(source):
+            ctx.record(made)
+            ctx.recorder.classify(made, "input")  # `module_to_device` classifies parameters and buffers again
+        return made
+    if target.type == "cpu" and is_cuda(source):
+        return _read_back(ctx, source, _empty_on_cpu(source.shape, layout, dtype))
+    return NotImplemented
+
+
+@operators.shape_of("aten::copy_")
+def _copy_(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    target, source = args[:2]
+    if not is_cuda(target):
+        return _read_back(ctx, source, target)
+    return target if broadcasts_to(source, target) else NotImplemented
+
+
+@operators.shape_of("aten::clone")
+def _clone(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    source = args[0]
+    if source.layout is not torch.strided:
+        return NotImplemented
+    return ctx.empty_strided(
+        source.shape, copy_strides(source, kwargs.get("memory_format")), source.dtype, source.fake_device
+    )
+
+
+@operators.shape_of("aten::equal", "aten::allclose")
+def _equal(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    first, second = ctx.known_values.of(args[0]), ctx.known_values.of(args[1])
+    return first is not None and second is not None and bool(func(first, second, *args[2:], **kwargs))
+
+
+@operators.shape_of("aten::is_pinned")
+def _is_pinned(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    return False
+
+
+def broadcasts_to(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether `source` has the shape of `target`, or broadcasts to it."""
+    shape, wanted = source.shape, target.shape
+    if shape == wanted:
+        return True
+    lead = len(wanted) - len(shape)
+    return lead >= 0 and all(a in (1, b) for a, b in zip(shape, wanted[lead:], strict=True))
+
+
+def _read_back(ctx: OpContext, source: Any, target: torch.Tensor) -> torch.Tensor:
+    """Fill `target`, on the CPU, with the known values of `source`; without them, with 1 for a scalar, else zeros.
+
+    A large target is not filled: a new one is zero already (see `_empty_on_cpu`), and the script's own stays as it is.
+    """
+    value = ctx.known_values.of(source)
+    _note_read(ctx, source, value, number=target.numel() == 1 and target.dtype.is_floating_point)
+    if value is not None:
+        return target.copy_(value)
+    if target.dtype is torch.bool and booleans.assumed(source) in (True, "likely"):
+        return target.fill_(1)
+    if target.numel() > _MAX_ZEROED_NUMEL:
+        return target
+    return target.fill_(0 if target.dim() or target.dtype is torch.bool else 1)
+
+
+def _empty_on_cpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A new CPU tensor; a large one is zero.
+
+    A large one is mapped anonymously: the kernel zeroes its pages when they are first touched (mmap(2)), while malloc
+    may reuse dirty memory, and filling that would take longer than the rest of the trace.
+    """
+    made = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    if made.numel() <= _MAX_ZEROED_NUMEL:
+        return torch.empty_strided(shape, strides, dtype=dtype)
+    pages = mmap.mmap(-1, made.untyped_storage().nbytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).as_strided(made.shape, made.stride())
+
+
+def _note_read(ctx: OpContext, source: Any, value: torch.Tensor | None, *, number: bool) -> None:
+    why = assumption_of(source)
+    if value is None or why:
+        ctx.host_reads.note(number=number)
+    if why == GENERATED_TEXT:  # other assumptions are reported where a size depends on them
+        ctx.warn_assumed(why)

@@ -1,0 +1,92 @@
+"""Normalizations, dropout and the backward pass of softmax: several results, in the dtype and layout that CUDA gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
+from cotenant.tracing.operators.strides import contiguous_strides
+
+operators = OperatorTable()
+
+
+@operators.shape_of("aten::native_batch_norm")
+def _batch_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """(output, saved mean, saved inverse deviation); the statistics have the accumulation dtype.
+
+    In training it writes to the running mean and variance, which its schema in native_functions.yaml does not say.
+    """
+    x, training = args[0], args[5]
+    if training:
+        ctx.known_values.forget(args[3])
+        ctx.known_values.forget(args[4])
+    channels = (x.shape[1],) if training else (0,)
+    saved = [ctx.empty_strided(channels, (1,), accumulation_dtype(x), x.fake_device) for _ in range(2)]
+    return (ctx.empty_like(x), *saved)
+
+
+@operators.shape_of("aten::native_batch_norm_backward")
+def _batch_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of input, weight and bias."""
+    grad, x, weight, mask = args[0], args[1], args[2], args[9]
+    dtype = weight.dtype if weight is not None else x.dtype
+    channels = (x.shape[1],)
+    grad_x = ctx.empty_like(x) if mask[0] else None
+    pair = [ctx.empty_strided(channels, (1,), dtype, grad.fake_device) if wanted else None for wanted in mask[1:3]]
+    return (grad_x, *pair)
+
+
+@operators.shape_of("aten::native_layer_norm")
+def _layer_norm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """(output, mean, inverse deviation), all contiguous. Source: ATen/native/cuda/layer_norm_kernel.cu."""
+    x, shape = args[0], args[1]
+    lead = tuple(x.shape[: x.dim() - len(shape)]) + (1,) * len(shape)
+    out = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device)
+    dtype = accumulation_dtype(x)
+    stats = [ctx.empty_strided(lead, contiguous_strides(lead), dtype, x.fake_device) for _ in range(2)]
+    return (out, *stats)
+
+
+@operators.shape_of("aten::native_layer_norm_backward")
+def _layer_norm_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of input, weight and bias."""
+    _grad, x, _shape, _mean, _rstd, weight, bias, mask = args
+    grad_x = ctx.empty_strided(x.shape, contiguous_strides(x.shape), x.dtype, x.fake_device) if mask[0] else None
+    grad_w = ctx.empty_like(weight) if mask[1] and weight is not None else None
+    grad_b = ctx.empty_like(bias) if mask[2] and bias is not None else None
+    return (grad_x, grad_w, grad_b)
+
+
+@operators.shape_of("aten::_log_softmax_backward_data")
+def _log_softmax_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """Contiguous, whatever the strides of the gradient; PyTorch's decomposition, its meta kernel, keeps those.
+
+    Source: ATen/native/SoftMax.cpp, TORCH_META_FUNC(log_softmax_backward_data).
+    """
+    grad = args[0]
+    return ctx.empty_strided(grad.shape, contiguous_strides(grad.shape), args[3], grad.fake_device)
+
+
+@operators.shape_of("aten::native_dropout")
+def _dropout(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """(output, mask); CUDA allocates the mask first. Source: ATen/native/cuda/Dropout.cu, `dropout_cuda`."""
+    x, _p, train = args
+    if train is False or x.numel() == 0:
+        return NotImplemented
+    mask = ctx.empty_like(x, torch.bool)
+    ctx.record(mask)
+    return (ctx.empty_like(x), mask)
+
+
+@operators.shape_of("aten::native_dropout_backward")
+def _dropout_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    grad, mask = args[0], args[1]
+    return ctx.empty_like(grad) if grad.shape == mask.shape and grad.stride() == mask.stride() else NotImplemented
+
+
+def accumulation_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype of CUDA's statistics: float32 for half precision, else the input's. Source: ATen/AccumulateType.h."""
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
