@@ -94,7 +94,6 @@ def test_utilization_is_cross_validated_and_written(tmp_path, capsys):
 
 
 def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="pages have plots")
     assert main(["learn", "analyse", str(table), "--out", str(tmp_path / "pages")]) == 0
     (page,) = capsys.readouterr().out.splitlines()
     assert "40 jobs: 40 ok" in Path(page).read_text()

@@ -1,6 +1,6 @@
 """What a data set looks like, as one page: distributions, correlations, projections, staircases.
 
-After the figures 5.4 to 5.6 and 5.8 to 5.10 of the thesis behind GPUMemNet.
+After figures 5.4 to 5.6 and 5.8 to 5.10 of the thesis behind GPUMemNet.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from cotenant.core.units import MiB
 from cotenant.learn.datasets.dataset_row import DatasetRow
 from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable, Matrix, table_of
 from cotenant.learn.datasets.sources import read_families
-from cotenant.learn.reports.html_page import Page, import_pyplot
+from cotenant.reporting.page import Page, legend
+from cotenant.reporting.plots import Dots, bins_of, boxes, dots, heatmap, histogram
+from cotenant.reporting.style import tone
 
 TSNE_ROWS = 1500
-"""More are thinned out by a fixed seed: t-SNE takes minutes for them."""
+"""Larger tables are sampled with a fixed seed: t-SNE takes minutes for them."""
 NEAR_MIB = 200
 MIN_NEAR = 20
 MAX_GROUPS = 25
 
+_LOG_RATIO = 1000
+"""Positive values that span more than this are drawn on a logarithmic axis."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """Pages written, and the rows each shows."""
+    """The pages written, and the number of rows on each."""
 
     pages: tuple[Path, ...]
     rows: dict[str, int]
@@ -40,14 +45,14 @@ def analyse_command(data: Sequence[Path], out: Path, *, seed: int = 0) -> Analys
     """Write `out/FAMILY.html` for each family of the data.
 
     Raises:
-        DatasetError: the data cannot be read. UsageError: scikit-learn or matplotlib is not installed.
+        DatasetError: the data cannot be read. UsageError: scikit-learn is not installed.
     """
-    import_pyplot()
+    _import_projections()
     out.mkdir(parents=True, exist_ok=True)
     pages, counts = [], {}
     for rows in read_families(data):
         table = table_of(rows, simulated=False)
-        pages.append(analysis_page(table, rows, seed).write(out / table.family))
+        pages.append(analysis_page(table, rows, seed).write(out / f"{table.family}.html"))
         counts[table.family] = len(table)
     return Analysis(pages=tuple(pages), rows=counts)
 
@@ -56,85 +61,65 @@ def analysis_page(table: FeatureTable, rows: Sequence[DatasetRow], seed: int = 0
     """The page of one table; `rows` are all that were read, failed ones too."""
     page = Page(f"Training jobs of family {table.family}")
     statuses = Counter(row.status for row in rows)
-    page.text(
+    page.lead(
         f"{len(rows)} jobs: {', '.join(f'{count} {status}' for status, count in statuses.most_common())}. "
-        f"Classes are of {CLASS_MIB[table.family]} MiB; jobs out of memory are in one above the card's last."
+        f"Memory classes are {CLASS_MIB[table.family]} MiB wide; jobs out of memory are in the class above the last."
     )
     sources = Counter(row.source for row in rows)
     page.table(("source", "jobs"), [(source, str(count)) for source, count in sources.most_common()])
     page.heading("Distributions")
-    page.figure(_distributions(table), "Memory, and the features of the paper; a flat one was drawn evenly.")
+    page.paragraph("Memory, and the features of the paper. A flat histogram was drawn evenly.")
+    page.grid(_distributions(table))
     page.figure(_by_group(rows), "Memory by shape of the architecture.")
     page.heading("Correlations")
     page.figure(_correlations(table), "Rank correlation (Spearman) of features and memory.")
     page.heading("Projections")
-    page.figure(_projections(table, seed), "Features of the paper, scaled: two principal components, and t-SNE.")
+    page.paragraph("The features of the paper, standardized; the color is the memory class.")
+    tones = _class_tones(table)
+    page.paragraph(legend(tones))
+    page.grid(_projections(table, tones, seed))
     page.heading("Staircases")
-    page.figure(_staircase(table), "Memory grows in steps: segments of the allocator, not tensors, are measured.")
-    if int(_is_near(table).sum()) >= MIN_NEAR:
-        page.figure(_steps(table), f"The {NEAR_MIB} MiB above the least, from near.")
-    page.figure(_by_batch(table), "Memory by batch size; the line is the median, of neighbors where sizes are many.")
+    page.paragraph("Memory grows in steps: the allocator's segments are measured, not tensors.")
+    everything: NDArray[np.bool_] = np.ones(len(table.known), dtype=bool)
+    page.grid(_staircases(table, everything, x_log=True))
+    near = _is_near(table)
+    if int(near.sum()) >= MIN_NEAR:
+        page.paragraph(f"Jobs within {NEAR_MIB} MiB of the smallest peak.")
+        page.grid(_staircases(table, near, x_log=False))
+    page.figure(_by_batch(table), "Memory by batch size; the line is the median of neighboring sizes.")
     return page
 
 
-def _distributions(table: FeatureTable) -> Any:
-    names = table.names["paper"]
-    columns = 4
-    lines = -(-(len(names) + 1) // columns)
-    figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 2.6 * lines), squeeze=False)
+def _distributions(table: FeatureTable) -> list[tuple[str, str]]:
     known = table.known
     features = table.features["paper"]
-    panels = [
-        (f"{dataset_summary(table)} MiB", table.peak_mib[known]),
-        *((name, features[:, i]) for i, name in enumerate(names)),
-    ]
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        name, values = panel
-        spread = values.max() / max(values.min(), 1e-9) > 1000 and values.min() > 0
-        shown = np.log10(values) if spread else values
-        axis.hist(shown, bins=_bins(shown), color="#4477aa")
-        axis.set_title(f"log10 {name}" if spread else name, fontsize=9)
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    figure.tight_layout()
-    return figure
+    panels = [(f"{peak_label(table)}, MiB", table.peak_mib[known])]
+    panels += [(name, features[:, i]) for i, name in enumerate(table.names["paper"])]
+    figures = []
+    for name, values in panels:
+        log = bool(values.min() > 0 and values.max() / values.min() > _LOG_RATIO)
+        figures.append((name, histogram(bins_of(values.tolist(), log=log), x_label=name, log=log)))
+    return figures
 
 
-def _bins(values: Matrix) -> Any:
-    """About 40 bins; for whole numbers each holds as many of them, or an even spread would look like a comb."""
-    low, high = float(values.min()), float(values.max())
-    if (values != np.round(values)).any() or high == low:
-        return 40
-    return np.arange(low - 0.5, high + np.ceil((high - low) / 40) + 0.5, np.ceil((high - low) / 40))
-
-
-def _by_group(rows: Sequence[DatasetRow]) -> Any:
-    figure, axis = import_pyplot().subplots(figsize=(9, 3.5))
+def _by_group(rows: Sequence[DatasetRow]) -> str:
     groups = sorted({row.group for row in rows})
     peaks = [[row.peak_bytes / MiB for row in rows if row.group == group and row.peak_bytes] for group in groups]
-    shown = [(group, peak) for group, peak in zip(groups, peaks, strict=True) if peak]
-    axis.boxplot([values for _, values in shown], tick_labels=[group for group, _ in shown], showfliers=False)
-    axis.set_ylabel("MiB")
-    return figure
+    return boxes(list(zip(groups, peaks, strict=True)), label="MiB")
 
 
-def _correlations(table: FeatureTable) -> Any:
+def _correlations(table: FeatureTable) -> str:
     known = table.known
-    names = [*table.names["paper"], f"{dataset_summary(table)} MiB"]
     matrix = np.column_stack([table.features["paper"][known], table.peak_mib[known]])
     ranked = np.apply_along_axis(ranks, 0, matrix)
-    moving = ranked.std(axis=0) > 0
-    found = np.corrcoef(ranked[:, moving].T)
-    names = [name for name, moves in zip(names, moving, strict=True) if moves]
-    figure, axis = import_pyplot().subplots(figsize=(7, 6))
-    picture = axis.imshow(found, vmin=-1, vmax=1, cmap="RdBu_r")
-    axis.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
-    axis.set_yticks(range(len(names)), names, fontsize=8)
-    figure.colorbar(picture, ax=axis, shrink=0.8)
-    return figure
+    varies = ranked.std(axis=0) > 0
+    names = [*table.names["paper"], f"{peak_label(table)} MiB"]
+    shown = [name for name, is_shown in zip(names, varies, strict=True) if is_shown]
+    coefficients = np.atleast_2d(np.corrcoef(ranked[:, varies].T))
+    return heatmap(coefficients.tolist(), row_names=shown, column_names=shown, low=-1.0)
 
 
-def _projections(table: FeatureTable, seed: int) -> Any:
+def _import_projections() -> tuple[Any, Any]:
     try:
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
@@ -142,91 +127,76 @@ def _projections(table: FeatureTable, seed: int) -> Any:
         raise UsageError(
             "projections need scikit-learn, which is not installed", hint="`pip install cotenant[learn]`"
         ) from error
+    return PCA, TSNE
+
+
+def _projections(table: FeatureTable, tones: dict[str, str], seed: int) -> list[tuple[str, str]]:
+    pca, tsne = _import_projections()
     chance = np.random.default_rng(seed)
-    places = np.sort(chance.permutation(len(table))[:TSNE_ROWS])
-    part = table.take(places)
+    part = table.take(np.sort(chance.permutation(len(table))[:TSNE_ROWS]))
     logs = np.sign(part.features["paper"]) * np.log1p(np.abs(part.features["paper"]))
     deviation = logs.std(axis=0)
     scaled = (logs - logs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-    figure, axes = import_pyplot().subplots(1, 2, figsize=(13, 5.5))
-    fitted = PCA(2).fit(scaled)
+    fitted = pca(2).fit(scaled)
     share = fitted.explained_variance_ratio_.sum()
-    shapes = [(f"PCA, {share:.0%} of the variance", fitted.transform(scaled))]
     perplexity = min(30, max(2, (len(part) - 1) // 3))
-    shapes.append(("t-SNE", TSNE(2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(scaled)))
-    for axis, (title, points) in zip(axes, shapes, strict=True):
-        _scatter(axis, points, part)
-        axis.set_title(title)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=len(labels), fontsize=9, markerscale=2, frameon=False)
-    return figure
+    embedded = tsne(2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(scaled)
+    shapes = [(f"PCA, {share:.0%} of the variance", fitted.transform(scaled)), ("t-SNE", embedded)]
+    labels = [_class_label(int(place), part.family) for place in part.classes()]
+    return [(title, _class_dots(points, labels, tones)) for title, points in shapes]
 
 
-def _scatter(axis: Any, points: Matrix, table: FeatureTable) -> None:
-    classes = table.classes()
-    colors = import_pyplot().get_cmap("viridis")
-    present = sorted(set(classes.tolist()))
-    for place, kind in enumerate(present):
-        mask = classes == kind
-        width = CLASS_MIB[table.family]
-        is_top = kind == 40000 // width
-        label = "above or OOM" if is_top else f"{kind * width}-{(kind + 1) * width} MiB"
-        color = "#cc3311" if is_top else colors(place / max(1, len(present) - 1))
-        axis.scatter(points[mask, 0], points[mask, 1], s=6, color=color, label=label)
-    axis.set_xticks([])
-    axis.set_yticks([])
+def _class_dots(points: Matrix, labels: Sequence[str], tones: dict[str, str]) -> str:
+    groups = []
+    for label, color in tones.items():
+        mask = [other == label for other in labels]
+        groups.append(Dots(label, color, [(float(x), float(y)) for x, y in points[mask]]))
+    return dots(groups, x_label="", y_label="", ticks=False)
 
 
-def _staircase(table: FeatureTable) -> Any:
+def _class_tones(table: FeatureTable) -> dict[str, str]:
+    present = sorted(set(table.classes().tolist()))
+    return {_class_label(place, table.family): tone(index) for index, place in enumerate(present)}
+
+
+def _class_label(place: int, family: str) -> str:
+    width = CLASS_MIB[family]
+    return "above or OOM" if place == 40000 // width else f"{place * width}-{(place + 1) * width} MiB"
+
+
+def _staircases(table: FeatureTable, shown: NDArray[np.bool_], *, x_log: bool) -> list[tuple[str, str]]:
+    """Peaks by the bytes of weights and of outputs, of those rows of known peak that are `shown`."""
     known = table.known
-    held = table.features["bytes"][known]
-    names = table.names["bytes"]
-    figure, axes = import_pyplot().subplots(1, 2, figsize=(13, 4.5))
-    for axis, name in zip(axes, ("weights_mib", "outputs_mib"), strict=True):
-        axis.scatter(held[:, names.index(name)], table.peak_mib[known], s=dot_size(len(known)), alpha=0.5, linewidths=0)
-        axis.set_xscale("log")
-        axis.set_xlabel(name.replace("_mib", ", MiB"))
-        axis.set_ylabel(f"{dataset_summary(table)}, MiB")
-    return figure
-
-
-def _steps(table: FeatureTable) -> Any:
-    """The staircases from near: jobs that need little more than the least one."""
-    known = table.known
-    held, names, peaks = table.features["bytes"][known], table.names["bytes"], table.peak_mib[known]
-    near = _is_near(table)
-    figure, axes = import_pyplot().subplots(1, 2, figsize=(13, 4.5))
-    for axis, name in zip(axes, ("weights_mib", "outputs_mib"), strict=True):
-        axis.scatter(held[near, names.index(name)], peaks[near], s=dot_size(int(near.sum())), alpha=0.5, linewidths=0)
-        axis.set_xlabel(name.replace("_mib", ", MiB"))
-        axis.set_ylabel(f"{dataset_summary(table)}, MiB")
-        axis.grid(axis="y", color="#e4e4e4", linewidth=0.6)
-    return figure
+    names, held, peaks = table.names["bytes"], table.features["bytes"][known][shown], table.peak_mib[known][shown]
+    figures = []
+    for name in ("weights_mib", "outputs_mib"):
+        points = list(zip(held[:, names.index(name)].tolist(), peaks.tolist(), strict=True))
+        label = name.replace("_mib", ", MiB")
+        group = Dots(peak_label(table), tone(0), points)
+        figures.append((label, dots([group], x_label=label, y_label=f"{peak_label(table)}, MiB", x_log=x_log)))
+    return figures
 
 
 def _is_near(table: FeatureTable) -> NDArray[np.bool_]:
-    """Of the rows whose peak is known."""
+    """Which rows of known peak need little more than the smallest one."""
     peaks = table.peak_mib[table.known]
     return np.asarray(peaks <= peaks.min(initial=np.inf) + NEAR_MIB)
 
 
-def _by_batch(table: FeatureTable) -> Any:
+def _by_batch(table: FeatureTable) -> str:
     known = table.known
     batches = np.array([table.rows[i].batch for i in known])
     peaks = table.peak_mib[known]
-    figure, axis = import_pyplot().subplots(figsize=(9, 4))
-    axis.scatter(batches, peaks, s=dot_size(len(known)), alpha=0.4, linewidths=0)
-    groups = _groups(batches)
-    axis.plot(
-        [np.median(batches[group]) for group in groups], [np.median(peaks[group]) for group in groups], color="#cc3311"
-    )
-    axis.set_xlabel("batch")
-    axis.set_ylabel(f"{dataset_summary(table)}, MiB")
-    return figure
+    medians = [(float(np.median(batches[group])), float(np.median(peaks[group]))) for group in _groups(batches)]
+    groups = [
+        Dots("jobs", tone(0), list(zip(batches.tolist(), peaks.tolist(), strict=True))),
+        Dots("median", tone(1), medians, joined=True),
+    ]
+    return dots(groups, x_label="batch", y_label=f"{peak_label(table)}, MiB", width=900)
 
 
 def _groups(batches: NDArray[Any]) -> list[NDArray[np.intp]]:
-    """Places of rows of the same batch size or, where these are many, of neighboring ones."""
+    """Indices of rows of the same batch size or, where these are many, of neighboring ones."""
     order = np.argsort(batches, kind="stable")
     different, starts = np.unique(batches[order], return_index=True)
     if len(different) > MAX_GROUPS:
@@ -234,19 +204,14 @@ def _groups(batches: NDArray[Any]) -> list[NDArray[np.intp]]:
     return np.split(order, starts[1:])
 
 
-def dataset_summary(table: FeatureTable) -> str:
+def peak_label(table: FeatureTable) -> str:
     """What the peaks of a table are: `measured`, `traced`, or both."""
     kinds = {"traced" if row.source == "traced" else "measured" for row in table.rows}
     return " or ".join(sorted(kinds))
 
 
-def dot_size(count: int) -> float:
-    """Of each of so many dots."""
-    return 4 if count > 1000 else 16
-
-
 def ranks(values: Matrix) -> Matrix:
-    """Places of values in order; equal ones share the mean of theirs."""
+    """Ranks of values; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     found: Matrix = (ends - (counts - 1) / 2)[inverse]

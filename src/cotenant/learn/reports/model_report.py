@@ -1,18 +1,19 @@
-"""The page of a family: how good each model is, beside what was published, with its plots."""
+"""The page of a family: the scores of each model beside the published ones, and its plots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cotenant.learn.datasets.feature_table import CLASS_MIB
 from cotenant.learn.models.cross_validation import DEFAULT_MODELS, FoldResult, SplitBy, Validation, kfold_command
-from cotenant.learn.reports.analysis import dataset_summary, dot_size
-from cotenant.learn.reports.html_page import Page, import_pyplot
+from cotenant.learn.reports.analysis import peak_label
+from cotenant.reporting.page import Page
+from cotenant.reporting.plots import Dots, dots, heatmap
+from cotenant.reporting.style import tone
 
 PUBLISHED = {
     "mlp": (("MLP ensemble", 0.976, 0.784), ("Transformer ensemble", 0.984, 0.893)),
@@ -24,7 +25,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Pages written, and what is on them."""
+    """The pages written, and the validations that they show."""
 
     pages: tuple[Path, ...]
     validations: tuple[Validation, ...]
@@ -45,14 +46,15 @@ def report_command(
     """Cross-validate as `kfold_command` does, and write `out/report-FAMILY.html` for each family.
 
     Raises:
-        DatasetError, UsageError, UnknownName: as `kfold_command` does. UsageError: matplotlib is not installed.
+        DatasetError, UsageError, UnknownName: as `kfold_command` does.
     """
-    import_pyplot()
     out.mkdir(parents=True, exist_ok=True)
     validations = kfold_command(
         data, models=models, folds=folds, seed=seed, by=by, plain=plain, workers=workers, on_fold=on_fold
     )
-    pages = [report_page(validation).write(out / f"report-{validation.table.family}") for validation in validations]
+    pages = [
+        report_page(validation).write(out / f"report-{validation.table.family}.html") for validation in validations
+    ]
     return Report(pages=tuple(pages), validations=tuple(validations))
 
 
@@ -61,33 +63,34 @@ def report_page(validation: Validation) -> Page:
     table, results = validation.table, validation.results
     page = Page(f"Memory models, family {table.family}")
     split = "configuration" if validation.by == "config" else "shape of the architecture, each left out once"
-    page.text(
+    page.lead(
         f"{len(table)} jobs, {int(table.oom.sum())} out of memory, {len(table.known)} whose peak is known. Every job "
-        f"is predicted by a fresh model that saw no job of its {split}. Classes: {CLASS_MIB[table.family]} MiB."
+        f"is predicted by a fresh model that saw no job of its {split}. Memory classes: {CLASS_MIB[table.family]} MiB."
     )
     head = ("model", "accuracy", "macro-F1", "class too low", "MAE MiB", "MAPE", "P95 MiB", "too low by > 5 %")
     page.table(head, [score_cells(result) for result in results])
-    for row in validation.skipped:
-        page.text(f"Not asked: {row}.")
-    page.text(finding(results))
-    told = "; ".join(f"{name} {accuracy:.1%}, F1 {f1:.3f}" for name, accuracy, f1 in PUBLISHED[table.family])
-    page.text(f"Published by GPUMemNet for its own rows of this family, with one model for all folds: {told}.")
-    page.heading(f"Predicted against {dataset_summary(table)}")
-    page.figure(_scatter_plots(validation), "Each job once, by the model that had not seen it.")
-    page.heading("Confusion")
-    page.figure(
-        _confusion_plots(validation),
-        "True class by line, predicted by column; named by the thousands of MiB they begin at.",
+    for reason in validation.skipped:
+        page.paragraph(f"Not run: {reason}.")
+    page.paragraph(finding(results))
+    published = "; ".join(f"{name} {accuracy:.1%}, F1 {f1:.3f}" for name, accuracy, f1 in PUBLISHED[table.family])
+    page.paragraph(
+        f"Published by GPUMemNet for its own rows of this family, with one model for all folds: {published}."
     )
+    page.heading(f"Predicted against {peak_label(table)}")
+    page.paragraph("Each job once, predicted by the model that had not seen it.")
+    page.grid(_scatter_plots(validation))
+    page.heading("Confusion")
+    page.paragraph("Rows are true classes, columns predicted ones; each is named by the thousands of MiB it begins at.")
+    page.grid(_confusion_plots(validation))
     return page
 
 
 def finding(results: Sequence[FoldResult]) -> str:
-    """Whether learning beat the simulation, in a sentence."""
+    """Whether a learned model beats the simulation, as a sentence."""
     by_name = {result.model: result.overall for result in results}
     simulation = by_name.get("simulation")
     if simulation is None:
-        return "The simulation was not asked, so nothing tells what learning adds."
+        return "The simulation was not run, so what learning adds is unknown."
     learned = {
         name: scores
         for name, scores in by_name.items()
@@ -105,7 +108,7 @@ def finding(results: Sequence[FoldResult]) -> str:
 
 
 def score_cells(result: FoldResult) -> tuple[str, ...]:
-    """A line of the table of scores."""
+    """A row of the table of scores."""
     found = result.overall
     cells = (result.model, f"{found.accuracy:.2%}", f"{found.macro_f1:.3f}", f"{found.below:.1%}")
     if found.mae_mib is None or found.mape is None or found.p95_mib is None or found.under_5 is None:
@@ -113,52 +116,34 @@ def score_cells(result: FoldResult) -> tuple[str, ...]:
     return (*cells, f"{found.mae_mib:.1f}", f"{found.mape:.2%}", f"{found.p95_mib:.0f}", f"{found.under_5:.1%}")
 
 
-def _scatter_plots(validation: Validation) -> Any:
-    shown = [
-        result for result in validation.results if result.prediction.mib is not None and result.model != "majority"
-    ]
-    columns = 3
-    lines = -(-len(shown) // columns)
-    figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 4.2 * lines), squeeze=False)
+def _scatter_plots(validation: Validation) -> list[tuple[str, str]]:
     known = validation.table.known
-    measured = validation.table.peak_mib[known] / 1024
-    for axis, row in zip(axes.flat, shown, strict=False):
-        assert row.prediction.mib is not None
-        axis.plot([measured.min(), measured.max()], [measured.min(), measured.max()], color="#999999", linewidth=1)
-        axis.scatter(measured, row.prediction.mib[known] / 1024, s=dot_size(len(known)), alpha=0.5, linewidths=0)
-        axis.set_title(row.model, fontsize=10)
-        axis.set_xlabel(f"{dataset_summary(validation.table)}, GiB")
-        axis.set_ylabel("predicted, GiB")
-    for axis in axes.flat[len(shown) :]:
-        axis.axis("off")
-    figure.tight_layout()
-    return figure
+    measured = (validation.table.peak_mib[known] / 1024).tolist()
+    label = f"{peak_label(validation.table)}, GiB"
+    figures = []
+    for result in validation.results:
+        if result.prediction.mib is None or result.model == "majority":
+            continue
+        predicted = (result.prediction.mib[known] / 1024).tolist()
+        group = Dots(result.model, tone(0), list(zip(measured, predicted, strict=True)))
+        figures.append((result.model, dots([group], x_label=label, y_label="predicted, GiB", diagonal=True)))
+    return figures
 
 
-def _confusion_plots(validation: Validation) -> Any:
-    shown = [result for result in validation.results if result.model != "majority"]
-    columns = 4
-    lines = -(-len(shown) // columns)
-    figure, axes = import_pyplot().subplots(lines, columns, figsize=(13, 3.4 * lines), squeeze=False)
-    for axis, row in zip(axes.flat, shown, strict=False):
-        counts = row.overall.confusion
+def _confusion_plots(validation: Validation) -> list[tuple[str, str]]:
+    figures = []
+    for result in validation.results:
+        if result.model == "majority":
+            continue
+        counts = result.overall.confusion
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        axis.imshow(shares, vmin=0, vmax=1, cmap="Blues")
-        for (line, column), count in np.ndenumerate(counts):
-            if count:
-                color = "white" if shares[line, column] > 0.5 else "black"
-                axis.text(column, line, str(count), ha="center", va="center", fontsize=7, color=color)
-        axis.set_title(row.model, fontsize=10)
         names = [_class_name(place, validation.table.family) for place in range(len(counts))]
-        axis.set_xticks(range(len(counts)), names, fontsize=7)
-        axis.set_yticks(range(len(counts)), names, fontsize=7)
-    for axis in axes.flat[len(shown) :]:
-        axis.axis("off")
-    figure.tight_layout()
-    return figure
+        labels = [[str(count) if count else "" for count in row] for row in counts.tolist()]
+        figures.append((result.model, heatmap(shares.tolist(), row_names=names, column_names=names, labels=labels)))
+    return figures
 
 
 def _class_name(place: int, family: str) -> str:
-    """From how many thousand MiB on; the class of jobs out of memory is named."""
+    """The thousands of MiB that the class begins at; `OOM` for jobs out of memory."""
     width = CLASS_MIB[family]
     return "OOM" if place == 40000 // width else f"{place * width // 1000}"

@@ -21,6 +21,7 @@ if importlib.util.find_spec("sklearn") is None:
 from cotenant.estimators.learned import weights as learned_weights
 from cotenant.learn.datasets.dataset_files import write_dataset
 from cotenant.learn.datasets.feature_table import table_of
+from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models import export
 from cotenant.learn.models.conformal import upper_quantile
 from cotenant.learn.models.cross_validation import kfold_command
@@ -255,19 +256,21 @@ def test_equal_values_share_a_rank_and_batches_are_grouped():
     assert sum(map(len, many)) == 1000
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_pages_of_a_data_set(folder, tmp_path):
+def test_the_analysis_and_the_report_of_a_data_set_have_their_plots(folder, tmp_path):
     from cotenant.learn.reports.analysis import analyse_command
     from cotenant.learn.reports.model_report import report_command
 
     shown = analyse_command([folder / "mlp.csv"], tmp_path)
     page = shown.pages[0].read_text()
-    assert page.count("data:image/png;base64,") == 7
+    features = len(table_of(read_families([folder / "mlp.csv"])[0], simulated=False).names["paper"])
+    # Memory and each feature, groups, ranks, projections, two pairs of staircases, batches.
+    assert page.count("<svg") == 1 + features + 1 + 1 + 2 + 2 * 2 + 1
+    assert "PCA, " in page
     assert "36 jobs: 36 ok" in page
     report = report_command([folder / "mlp.csv"], tmp_path, models=["simulation", "extra-trees"], folds=3)
     page = report.pages[0].read_text()
     assert "No learned model beats the simulation" in page
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("<svg") == 3 * 2  # of `line` too: a scatter plot and a confusion matrix each
     assert "98.4%" in page
 
 
