@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks._lib.results import RESULTS, add_write_option, commit, today, write_result
 from benchmarks.estimator.gpumemnet_real import ROOT, busy, real
-from cotenant.demo.accuracy import percentile
+from cotenant.core.stats import quantile
 from cotenant.estimators import create
 from cotenant.estimators.learned.network_features import NetworkLayer
 from cotenant.learn.data_collection.ranges import Span
@@ -229,7 +229,7 @@ def timed(call: Callable[[], object], repeat: int = 200) -> float:
         began_s = time.perf_counter()
         call()
         times.append(1000 * (time.perf_counter() - began_s))
-    return percentile(times, 0.5)
+    return quantile(times, 0.5)
 
 
 def spread(args: argparse.Namespace) -> list[str]:

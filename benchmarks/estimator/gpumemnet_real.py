@@ -12,8 +12,9 @@ from pathlib import Path
 from benchmarks._lib.results import RESULTS
 from benchmarks.estimator.gpumemnet_plots import RealJob, draw_all
 from cotenant.core.errors import UsageError
+from cotenant.core.stats import quantile
 from cotenant.core.units import MiB
-from cotenant.demo.accuracy import percentile, signed_error
+from cotenant.demo.accuracy import signed_error
 from cotenant.demo.examples import find_examples
 from cotenant.demo.published import MeasuredScript, measured_scripts
 from cotenant.estimators.api import explain
@@ -55,7 +56,7 @@ def real(args: argparse.Namespace) -> list[str]:
     lines += ["", "| absolute error | jobs | median | mean | P95 | max | too low |", "| --- |" + " ---: |" * 6]
     for name in (each for each in columns if each in errors):
         sizes = [abs(each) for each in errors[name]]
-        numbers = (percentile(sizes, 0.5), sum(sizes) / len(sizes), percentile(sizes, 0.95), max(sizes))
+        numbers = (quantile(sizes, 0.5), sum(sizes) / len(sizes), quantile(sizes, 0.95), max(sizes))
         low = sum(each < 0 for each in errors[name])
         lines.append(f"| {name} | {len(sizes)} | {' | '.join(f'{each:.1%}' for each in numbers)} | {low} |")
     if args.write:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.estimator.ground_truth_rows import Group, Row
+from cotenant.core.stats import quantile
 from cotenant.core.units import MiB
-from cotenant.demo.accuracy import percentile, signed_error
+from cotenant.demo.accuracy import signed_error
 from cotenant.gpu_specs import gpu_spec
 
 WORST = 15
@@ -68,7 +69,7 @@ def error_line(title: str, errors: Sequence[float]) -> str:
     numbers = [
         statistics.median(sizes),
         statistics.fmean(sizes),
-        *(percentile(sizes, p) for p in (0.9, 0.95)),
+        *(quantile(sizes, p) for p in (0.9, 0.95)),
         max(sizes),
     ]
     low = sum(each < 0 for each in errors) / len(errors)
@@ -174,7 +175,7 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
         lines += failure_lines(scored, outside)
     times = [each.elapsed_s for each in results]
     lines += [
-        f"Seconds a row (warm, forked): median {statistics.median(times):.2f}, P95 {percentile(times, 0.95):.2f}.",
+        f"Seconds a row (warm, forked): median {statistics.median(times):.2f}, P95 {quantile(times, 0.95):.2f}.",
         "",
         *worst_lines(scored, outside),
     ]

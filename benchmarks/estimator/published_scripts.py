@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, version, write_result
+from cotenant.core.stats import quantile
 from cotenant.core.units import MiB
-from cotenant.demo.accuracy import ErrorSummary, percentile, signed_error, summarize_errors
+from cotenant.demo.accuracy import ErrorSummary, signed_error, summarize_errors
 from cotenant.demo.examples import ScriptEstimate, estimate_scripts, find_examples
 from cotenant.demo.published import MeasuredScript, measured_scripts
 
@@ -124,7 +125,7 @@ def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
         lines += [
             "",
             f"Measured peak above the bound: {low} of {len(done)}; mean margin {margin:.1%}.",
-            f"Seconds an estimate, cold, one after another: median {percentile(times, 0.5):.1f}, max {max(times):.1f}.",
+            f"Seconds an estimate, cold, one after another: median {quantile(times, 0.5):.1f}, max {max(times):.1f}.",
         ]
     failed = [each.measured.title for each in results if each.estimate is None]
     return [*lines, *([f"No estimate for: {', '.join(failed)}."] if failed else [])]

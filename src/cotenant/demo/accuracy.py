@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from cotenant.core import stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +36,9 @@ def summarize_errors(signed: Sequence[float]) -> ErrorSummary | None:
     sizes = [abs(each) for each in signed]
     return ErrorSummary(
         count=len(sizes),
-        median=statistics.median(sizes),
-        mean=statistics.fmean(sizes),
-        p95=percentile(sizes, 0.95),
+        median=stats.median(sizes),
+        mean=stats.mean(sizes),
+        p95=stats.quantile(sizes, 0.95),
         worst=max(sizes),
         low=sum(each < 0 for each in signed),
     )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0..1) of `values` lie, straight lines between neighbors."""
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

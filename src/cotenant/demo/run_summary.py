@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cotenant.core.job import Attempt, Done, Job
+from cotenant.core.stats import mean
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.scheduling.recovery import ran_out_of_memory
 
@@ -100,7 +100,7 @@ def _end(job: Job) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else 0.0
+    return mean(values) if values else 0.0
 
 
 def _change(before: float, after: float) -> str:

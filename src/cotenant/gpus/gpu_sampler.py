@@ -15,6 +15,7 @@ from cotenant import gpus
 from cotenant.core.errors import CotenantError
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.ports import GpuBackend
+from cotenant.core.stats import mean_of_known
 
 SAMPLE_INTERVAL_S = 0.05
 
@@ -130,10 +131,10 @@ class GpuSampler:
             end_process_bytes=None if end is None else _held(end, wanted),
             peak_device_bytes=self._above_idle(max(device, default=None)),
             end_device_bytes=None if end is None else self._above_idle(end.used_bytes),
-            smact=_mean(each.smact for each in timed),
-            smocc=_mean(each.smocc for each in timed),
-            drama=_mean(each.drama for each in timed),
-            power_w=_mean(each.power_w for each in timed),
+            smact=mean_of_known(each.smact for each in timed),
+            smocc=mean_of_known(each.smocc for each in timed),
+            drama=mean_of_known(each.drama for each in timed),
+            power_w=mean_of_known(each.power_w for each in timed),
             energy_j=energies[-1] - energies[0] if len(energies) > 1 else None,
             sm_clock_mhz=statistics.median(clocks) if clocks else None,
         )
@@ -189,8 +190,3 @@ def _held(sample: GpuSample, pids: set[int]) -> int | None:
     """Bytes of `pids` in a reading; None if the driver names none of them (as from inside some containers)."""
     told = [each.used_bytes for each in sample.processes if each.pid in pids and each.used_bytes is not None]
     return sum(told) if told else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return statistics.fmean(known) if known else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 from collections.abc import Iterator
@@ -95,6 +96,9 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this file system cannot sync a folder
+            raise
     finally:
         os.close(descriptor)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from cotenant.core.stats import quantile
 from cotenant.reporting.axes import Frame, log_ends, number, padded, svg, text, text_width
 
 HISTOGRAM_BINS = 40
@@ -109,14 +110,7 @@ def boxes(groups: Sequence[tuple[str, Sequence[float]]], *, label: str, width: i
 def box_of(values: Sequence[float]) -> Box:
     """The box of a group that is not empty."""
     ordered = sorted(float(value) for value in values)
-
-    def quantile(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        below = math.floor(place)
-        above = min(below + 1, len(ordered) - 1)
-        return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-    first, median, third = quantile(0.25), quantile(0.5), quantile(0.75)
+    first, median, third = (quantile(ordered, share) for share in (0.25, 0.5, 0.75))
     reach = 1.5 * (third - first)
     inside = [value for value in ordered if first - reach <= value <= third + reach]
     return Box(min(inside), first, median, third, max(inside))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.demo.accuracy import percentile, signed_error, summarize_errors
+from cotenant.core.stats import quantile
+from cotenant.demo.accuracy import signed_error, summarize_errors
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_signed_error(estimated, measured, error):
     ],
 )
 def test_percentile(values, share, wanted):
-    assert percentile(values, share) == pytest.approx(wanted)
+    assert quantile(values, share) == pytest.approx(wanted)
 
 
 def test_summary_is_of_sizes_and_counts_low_ones():
