@@ -10,6 +10,8 @@ from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, E
 from cotenant.core.gpu import GpuSample
 from cotenant.core.job import AttemptExit, ProcessId
 from cotenant.daemon.control_loop import ControlLoop
+from cotenant.daemon.inbox import Inbox
+from cotenant.daemon.services.base import AttemptService
 from cotenant.scheduling import policies
 from cotenant.scheduling.manager import Manager
 from cotenant.store.memory import MemoryJournal
@@ -71,6 +73,19 @@ class Engine:
         self.stopped.append((ref.job_id, ref.attempt, reason))
 
 
+class Services(AttemptService):
+    """Sets one variable for every attempt; calls `on_job_done` for jobs that are done."""
+
+    def __init__(self):
+        self.on_job_done = lambda job: None
+
+    def prepare(self, spec, placement):
+        return {"SIM": "1"}
+
+    def job_done(self, job):
+        self.on_job_done(job)
+
+
 class Bench:
     """A loop over one GPU, on a clock that stands still."""
 
@@ -80,39 +95,44 @@ class Bench:
         self.manager = Manager(policies.create("most-memory", {}))
         self.exits = 0
         self.failed = threading.Event()
+        self.inbox = Inbox()
+        self.estimates = Declares(self.inbox)
+        self.services = Services()
         self.loop = ControlLoop(
             manager=self.manager,
             journal=self.disk,
             engine=self.engine,
             now=lambda: 10.0,
             tick_s=0.05,
-            launch_env=lambda *_: {"SIM": "1"},
+            inbox=self.inbox,
+            estimates=self.estimates,
+            services=self.services,
             on_exit=self.on_exit,
+            on_failure=self.failed.set,
         )
-        self.loop.failed = self.failed.set
 
     def on_exit(self):
         self.exits += 1
 
     def start(self):
-        self.loop.start(Declares(self.loop), [], [])
+        self.loop.start([], [])
         return self
 
     def sample(self, used=0):
         gpu = a_gpu()
         samples = {gpu.uuid: GpuSample(at_s=10.0, used_bytes=used, smact=0.0)}
-        self.loop.sampled(ServerSampled(at_s=10.0, cause="test", gpus=(gpu,), samples=samples, observed=()))
+        self.inbox.put_sample(ServerSampled(at_s=10.0, cause="test", gpus=(gpu,), samples=samples, observed=()))
 
     def submit(self, *specs):
         return self.loop.submit(specs or [a_spec(declared_bytes=2**30)]).result(TIMEOUT_S)
 
     def state(self, job_id):
-        return self.loop.ask(lambda manager: manager.jobs[job_id].state).result(TIMEOUT_S)
+        return self.loop.query(lambda manager: manager.jobs[job_id].state).result(TIMEOUT_S)
 
     def turn(self):
         """Until the loop has taken in all that was put before, and what followed from it."""
         for _ in range(3):
-            self.loop.ask(lambda _: None).result(TIMEOUT_S)
+            self.loop.query(lambda _: None).result(TIMEOUT_S)
 
     def until(self, holds):
         """Until `holds`; a turn of the loop between two looks."""
@@ -127,12 +147,12 @@ class Bench:
 class Declares:
     """An estimate pool that knows declared needs only."""
 
-    def __init__(self, loop):
-        self.loop = loop
+    def __init__(self, inbox):
+        self.inbox = inbox
         self.cancelled = []
 
     def request(self, job_id, spec):
-        self.loop.put(EstimateReady(at_s=10.0, cause="t", job_id=job_id, estimate=None, error="none"))
+        self.inbox.put(EstimateReady(at_s=10.0, cause="t", job_id=job_id, estimate=None, error="none"))
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)

@@ -32,7 +32,7 @@ from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, GpuBackend
 from cotenant.core.units import GiB
 from cotenant.daemon.monitoring.monitor import Monitor
-from cotenant.daemon.monitoring.progress_files import ProgressFiles
+from cotenant.daemon.services.progress import ProgressService
 from cotenant.engines.attempt_dir import AttemptDir
 from cotenant.engines.local import LocalEngine, _WatchedAttempt
 from cotenant.gpus.timeseries import GpuTimeSeries
@@ -147,8 +147,8 @@ def measured(
     inventory = backend.inventory()
     refs = {pid: AttemptRef(job_id=i + 1, attempt=1) for i, pid in enumerate(pids)}
     engine = LocalEngine(folder / "state")
-    files = ProgressFiles(folder / "progress")
-    paths = [files.make(ref.job_id, os.geteuid()) for ref in refs.values()]
+    files = ProgressService(folder / "progress")
+    paths = [files.create_file(ref.job_id, os.geteuid()) for ref in refs.values()]
     # As if the engine had started them; on the simulated server all are this process.
     for pid, ref in refs.items() if name != "simulated" else [(os.getsid(0), AttemptRef(job_id=1, attempt=1))]:
         folder_of = AttemptDir(folder, ref)
@@ -160,7 +160,7 @@ def measured(
         tick_s=1.0,
         now=lambda: float(next(clock)),
         emit=lambda _: None,
-        rate=files.rate,
+        observe=files.observe,
     )
     manager, past = a_manager([gpu.uuid for gpu in inventory], each), GpuTimeSeries(folder / "past.jsonl")
     spent: dict[str, list[float]] = {part: [] for part in PARTS}

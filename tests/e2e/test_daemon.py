@@ -22,7 +22,7 @@ TIMEOUT_S = 60
 def test_second_daemon_is_refused(server):
     second = server.cli("daemon", "--simulate", "2xA100-40GB", "--time-scale", "60")
     assert second.returncode == 1
-    assert second.stderr.splitlines()[-2] == f"error: a daemon already listens on `{server.socket}`"
+    assert second.stderr.splitlines()[-2] == f"error: a daemon (pid {server.daemon.pid}) already listens on `{server.socket}`"
     elsewhere = server.cli("daemon", "--simulate", "2xA100-40GB", "--socket", str(server.root / "other"))
     assert f"another daemon (pid {server.daemon.pid}) holds" in elsewhere.stderr
     assert server.cli("daemon", "status").returncode == 0

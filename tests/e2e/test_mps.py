@@ -82,7 +82,7 @@ def test_neighbors_of_a_client_that_faults_run_again_and_it_alone_fails(site, no
         )
         story = site.cli("events", str(each)).stdout
         assert "exit code 1, after its MPS server had failed" in story
-    assert "a client has taken the MPS server down" in site.log.read_text()
+    assert "a client took down the MPS server" in site.log.read_text()
 
 
 def test_a_failure_of_its_own_under_mps_is_final(site, notes):

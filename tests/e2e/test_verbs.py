@@ -52,7 +52,7 @@ def test_a_job_updated_held_requeued_and_its_story(server):
     refused = server.cli("update", job, "--priority", "1")
     assert (refused.returncode, refused.stderr) == (
         2,
-        f"error: job {job} is running, only a job that waits can be updated\n",
+        f"error: job {job} is running, only a pending job can be updated\n",
     )
     assert server.cli("requeue", job).returncode == 0
     server.open_gate(gate)

@@ -1,10 +1,11 @@
-"""The loop's side of the journal: what is kept, whether it is on disk by now, and since when it cannot be."""
+"""Writes the control loop's events to the journal and the log, and knows what is not on disk yet."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 
+from cotenant.core.codec import CodecError, to_json
 from cotenant.core.errors import JournalError
 from cotenant.core.events import AttemptExited, Journaled
 from cotenant.core.ports import Journal
@@ -13,8 +14,12 @@ from cotenant.daemon.log import log_event
 logger = logging.getLogger(__name__)
 
 
+class UnwritableEventError(JournalError):
+    """An event has no JSON form, so no journal can hold it. The journal itself works."""
+
+
 class JournalWriter:
-    """Writes events to `journal`, and to the log.
+    """Appends events to `journal` and logs them.
 
     Attributes:
         error: why the journal cannot be written at present, or None.
@@ -22,31 +27,42 @@ class JournalWriter:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._is_behind = False  # ends of attempts are kept, but not on disk
+        self._has_unsynced_exits = False
         self.error: JournalError | None = None
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
-        """Keep `events`; on disk if `durable`.
+        """Write `events`, and sync them to disk if `durable`.
 
         Raises:
-            JournalError: none of them is kept.
+            UnwritableEventError: one of `events` can never be written; none was.
+            JournalError: the journal failed; none was written.
         """
         if not events:
             return
-        self._write(lambda: self._journal.append(events, durable=durable))
-        # Starts need no disk: the engine knows them.
-        self._is_behind = not durable and (self._is_behind or any(isinstance(each, AttemptExited) for each in events))
+        try:
+            self._write(lambda: self._journal.append(events, durable=durable))
+        except JournalError as error:
+            unwritable = next((event for event in events if not _is_writable(event)), None)
+            if unwritable is None:
+                raise
+            self.error = None
+            raise UnwritableEventError(
+                f"{type(unwritable).__name__} of job {unwritable.job_id} cannot be written: {error.message}"
+            ) from error
+        # An unsynced start costs nothing in a power cut: the engine reports it again.
+        exits = any(isinstance(event, AttemptExited) for event in events)
+        self._has_unsynced_exits = not durable and (self._has_unsynced_exits or exits)
         for event in events:
             log_event(event)
 
     def flush(self) -> bool:
-        """Whether all ends are on disk: nobody is told of what a power cut could take back."""
-        if self._is_behind:
+        """Sync exits to disk before anybody learns of them; returns False if the disk fails."""
+        if self._has_unsynced_exits:
             try:
                 self._write(self._journal.sync)
             except JournalError:
                 return False
-            self._is_behind = False
+            self._has_unsynced_exits = False
         return True
 
     def _write(self, write: Callable[[], None]) -> None:
@@ -54,9 +70,17 @@ class JournalWriter:
             write()
         except JournalError as error:
             if self.error is None:
-                logger.error("the journal cannot be written", extra={"fields": {"why": error.message}})
+                logger.error("cannot write the journal", extra={"fields": {"why": error.message}})
             self.error = error
             raise
         if self.error is not None:
             logger.info("the journal can be written again")
             self.error = None
+
+
+def _is_writable(event: Journaled) -> bool:
+    try:
+        to_json(event)
+    except (CodecError, ValueError, RecursionError):  # NaN, infinity, an integer of more than 4300 digits
+        return False
+    return True

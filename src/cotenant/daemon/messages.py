@@ -1,4 +1,4 @@
-"""What reaches the loop: requests of clients, each with a future for the answer."""
+"""Messages to the control loop: requests of clients, each with a future for the answer, and reports of events."""
 
 from __future__ import annotations
 
@@ -7,50 +7,33 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from cotenant.core.errors import CotenantError, UsageError
-from cotenant.core.events import (
-    AttemptExited,
-    AttemptStarted,
-    EstimateReady,
-    JobCancelled,
-    JobHeld,
-    JobReleased,
-    JobRequeued,
-    ServerSampled,
-)
-from cotenant.core.job import Done, Held, Job, JobSpec, Queued
-from cotenant.daemon.api.views import label
+from cotenant.core.errors import CotenantError
+from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, ServerSampled
+from cotenant.core.job import Job, JobSpec
 
 T = TypeVar("T")
 
 Report = AttemptStarted | AttemptExited | EstimateReady
-"""Events that tell what has happened already: they cannot be refused, only kept later."""
-
-CHANGES: Mapping[str, type[JobCancelled] | type[JobHeld] | type[JobReleased] | type[JobRequeued]] = {
-    "cancel": JobCancelled,
-    "hold": JobHeld,
-    "release": JobReleased,
-    "requeue": JobRequeued,
-}
+"""Events that have happened already: they cannot be refused, only saved later."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest(Generic[T]):
-    """Queue all of `specs` or none; answers, once they are durable, with what `look` returns of the manager and ids."""
+    """Queue all of `specs` or none; the answer is `query(manager, ids)`, computed once the jobs are on disk."""
 
     specs: tuple[JobSpec, ...]
-    look: Any  # a callable, as in `Query`
+    query: Any  # a callable: mypy takes a generic field of a callable type for a method
     answer: Future[T] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """Cancel, hold, release, requeue or update a job; answers with the job right after.
+    """Apply the verb `verb` of `job_verbs.JOB_VERBS` to a job; the answer is the job right after.
 
-    `fields` are what an update changes in its spec.
+    `fields` are the new values of an update.
     """
 
-    kind: Literal["cancel", "hold", "release", "requeue", "update"]
+    verb: str
     job_id: int
     cause: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -59,15 +42,15 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T]):
-    """Look at the manager from the thread that owns it; answers with what `question` returns."""
+    """Call `function(manager)` in the thread that owns the manager; the answer is its result or its exception."""
 
-    question: Any  # a callable; a generic field of a callable confuses type checkers more than it helps
+    function: Any  # a callable, as in `SubmitRequest`
     answer: Future[T] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitRequest:
-    """Answers with the job once it is `done`, or has `started` for the first time."""
+    """The answer is the job, once it is `done` or has `started` for the first time."""
 
     job_id: int
     until: Literal["done", "started"]
@@ -75,59 +58,37 @@ class WaitRequest:
 
     def reached(self, job: Job) -> bool:
         """Whether the job has come this far."""
-        return job.is_done or (self.until == "started" and any(each.started_at_s is not None for each in job.attempts))
+        if job.is_done:
+            return True
+        return self.until == "started" and any(attempt.started_at_s is not None for attempt in job.attempts)
 
 
-Input = SubmitRequest[Any] | JobChange | Query[Any] | WaitRequest | Report | ServerSampled
+Message = SubmitRequest[Any] | JobChange | Query[Any] | WaitRequest | Report | ServerSampled
 
 
-def batches(inputs: Iterable[Input]) -> Iterable[list[Input]]:
-    """Inputs in order, those together that may be kept in one transaction: what only adds knowledge."""
-    group: list[Input] = []
-    for each in inputs:
-        if isinstance(each, (SubmitRequest, EstimateReady, AttemptStarted, AttemptExited)):
-            group.append(each)
+def batches(messages: Iterable[Message]) -> Iterable[list[Message]]:
+    """Group consecutive messages that one transaction may hold: submissions and reports. Others come alone."""
+    batch: list[Message] = []
+    for message in messages:
+        if isinstance(message, (SubmitRequest, EstimateReady, AttemptStarted, AttemptExited)):
+            batch.append(message)
             continue
-        if group:
-            yield group
-            group = []
-        yield [each]
-    if group:
-        yield group
+        if batch:
+            yield batch
+            batch = []
+        yield [message]
+    if batch:
+        yield batch
 
 
-def resolve(answer: Future[T], work: Callable[[], T], *, refusals: type[Exception] = CotenantError) -> None:
-    """Answer with what `work` returns, or with its error if that is one of `refusals`; others are raised.
+def resolve(answer: Future[T], compute: Callable[[], T], *, expected: type[Exception] = CotenantError) -> None:
+    """Resolve `answer` with the result of `compute`, or with its exception if that is one of `expected`.
 
-    Without work where nobody waits for the answer any more.
+    Nothing is computed if the client has cancelled the future. Other exceptions propagate.
     """
     if not answer.set_running_or_notify_cancel():
         return
     try:
-        answer.set_result(work())
-    except refusals as error:
+        answer.set_result(compute())
+    except expected as error:
         answer.set_exception(error)
-
-
-def check_change(kind: str, job: Job) -> None:
-    """Refuse a change that would do nothing.
-
-    Raises:
-        UsageError: says in what state the job is.
-    """
-    state, named = job.state, label(job)
-    if kind == "requeue":
-        if isinstance(state, (Queued, Held)):
-            raise UsageError(f"job {named} is {'held' if isinstance(state, Held) else 'queued'} already")
-        if not isinstance(state, Done) and job.attempts[-1].stop_reason is not None:
-            raise UsageError(f"job {named} is being stopped ({job.attempts[-1].stop_reason})")
-        return
-    if isinstance(state, Done):
-        raise UsageError(f"job {named} is over ({state.outcome})")
-    if kind == "hold" and not isinstance(state, Queued):
-        already = "held" if isinstance(state, Held) else "running"
-        raise UsageError(f"job {named} is {already}, only a queued job can be held")
-    if kind == "update" and not isinstance(state, (Queued, Held)):
-        raise UsageError(f"job {named} is running, only a job that waits can be updated")
-    if kind == "release" and not isinstance(state, Held):
-        raise UsageError(f"job {named} is not held")

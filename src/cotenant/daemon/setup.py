@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cotenant
 from cotenant import gpus
 from cotenant.core.errors import BackendError, UsageError
 from cotenant.core.ports import GpuBackend
-from cotenant.daemon.attempt_services import LaunchEnv
 from cotenant.daemon.auth.impersonation import why_root_only
 from cotenant.daemon.auth.permissions import AccessPolicy, admin_uids
 from cotenant.daemon.config import paths
 from cotenant.daemon.config.schema import Config
-from cotenant.daemon.monitoring.mps_monitor import MpsMonitor
-from cotenant.daemon.monitoring.progress_files import ProgressFiles
+from cotenant.daemon.services.base import AttemptService
+from cotenant.daemon.services.mps import MpsService
+from cotenant.daemon.services.mps_monitor import MpsMonitor
+from cotenant.daemon.services.notifier import Notifier
+from cotenant.daemon.services.progress import ProgressService
+from cotenant.daemon.services.simulated_gpus import SimulatedGpuService
 from cotenant.gpus.mps import MpsServers
 from cotenant.scheduling import policies
 from cotenant.scheduling.placement.orders import aged
@@ -33,13 +36,40 @@ FAKE_CUDA_SITE = Path(cotenant.__file__).parent / "simserver" / "torch" / "site"
 """Gives torch the simulated cards, in every Python that has this folder on its path."""
 
 
-def launch_env_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> LaunchEnv:
-    """What attempts are started with: as jobs of the simulated server of `sim_env`, or, on real GPUs, with MPS."""
-    progress = ProgressFiles(run_dir / "progress")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSet:
+    """The attempt services of a configuration.
+
+    Attributes:
+        all: in the order in which they are called.
+        mps_unavailable_reason: why jobs that ask for MPS cannot have it, or None.
+    """
+
+    all: tuple[AttemptService, ...]
+    mps_unavailable_reason: str | None
+
+
+def services_of(config: Config, sim_env: dict[str, str], run_dir: Path) -> ServiceSet:
+    """The services that accompany attempts; `sim_env` is empty on real GPUs."""
+    settings = config.notifications
+    common = (
+        ProgressService(run_dir / "progress"),
+        Notifier(enabled=settings.enabled, timeout_s=settings.timeout_s),
+    )
     if sim_env:
-        return LaunchEnv(sim_env, site=FAKE_CUDA_SITE if config.gpus.fake_cuda else None, progress=progress)
-    mps = MpsMonitor(MpsServers(run_dir / "mps"))
-    return LaunchEnv({}, mps, thread_percent=config.mps.thread_percent, progress=progress)
+        site = FAKE_CUDA_SITE if config.gpus.fake_cuda else None
+        simulated = SimulatedGpuService(sim_env, site=site)
+        return ServiceSet(
+            all=(simulated, *common), mps_unavailable_reason=_mps_reason(config, "its GPUs are simulated")
+        )
+    mps = MpsService(MpsMonitor(MpsServers(run_dir / "mps")), thread_percent=config.mps.thread_percent)
+    return ServiceSet(all=(*common, mps), mps_unavailable_reason=_mps_reason(config, mps.unavailable_reason))
+
+
+def _mps_reason(config: Config, why: str | None) -> str | None:
+    if not config.mps.allow_job_requests:
+        return "its configuration leaves MPS to the policy: [mps] allow_job_requests"
+    return why
 
 
 def state_folder(config: Config) -> Path:
@@ -98,7 +128,7 @@ def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, st
         raise UsageError("backend `nvml` cannot be simulated", hint="leave out one of --backend and --simulate")
     _simulated_server(folder, settings.simulate, settings.time_scale)
     state_dir.chmod(state_mode(config))  # whatever the umask was
-    return gpus.create("simulated", simulated_dir=folder), {"COTENANT_SIM_SERVER": str(folder)}
+    return gpus.create("simulated", gpus.BackendOptions(simulated_dir=folder)), {"COTENANT_SIM_SERVER": str(folder)}
 
 
 def _simulated_server(folder: Path, cards: str | None, time_scale: float) -> None:

@@ -1,48 +1,74 @@
-"""How a start gets by without reading all the journal: what events amount to is kept beside them, now and then."""
+"""Restores the manager at a start: from the newest snapshot, the events after it, and what the engine recovered."""
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cotenant.core.errors import JournalError
-from cotenant.core.events import Command
-from cotenant.core.ports import Journal
+from cotenant.core.events import AttemptExited, Command
+from cotenant.core.job import AttemptExit, Job, Starting
+from cotenant.core.ports import AttemptRef, Journal, RecoveredAttempt
+from cotenant.daemon.messages import Report
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
 
 MIN_EVENTS = 1000
-"""With fewer, reading them costs less than writing down what they amount to."""
+"""With fewer events since the last snapshot, replaying them is cheaper than writing a new one."""
 
 
 def restore_manager(manager: Manager, journal: Journal) -> list[Command]:
-    """Bring an empty manager to where the journal ends; what it asks for.
+    """Bring an empty manager to the end of the journal; returns the commands that it issues then.
 
     Raises:
         JournalError: the journal cannot be read.
     """
     with _gc_paused():
-        since, later = journal.load_snapshot()
-        commands = manager.restore(later, since)
+        snapshot, events = journal.load_snapshot()
+        commands = manager.restore(events, snapshot)
         save_snapshot_if_due(manager, journal)
     return commands
 
 
 def save_snapshot_if_due(manager: Manager, journal: Journal) -> None:
-    """Keep the state of `manager`, if many events lead to it; it has taken in all that `journal` holds, and no more."""
+    """Save a snapshot after `MIN_EVENTS` events. `manager` must be exactly at the end of `journal`."""
     try:
         if journal.events_since_snapshot() >= MIN_EVENTS:
             journal.save_snapshot(manager.folded())
-    except JournalError as error:  # the next start takes longer, that is all
-        logger.warning("no snapshot was kept", extra={"fields": {"why": error.message}})
+    except JournalError as error:  # only the next start suffers: it replays more events
+        logger.warning("no snapshot was saved", extra={"fields": {"why": error.message}})
+
+
+def recovered_reports(jobs: Sequence[Job], found: Sequence[RecoveredAttempt], *, at_s: float) -> list[Report]:
+    """The events of attempts that were open in the journal, from what the engine found of each; `found` is parallel."""
+    reports: list[Report] = []
+    for job, attempt in zip(jobs, found, strict=True):
+        if attempt.started is not None and isinstance(job.state, Starting):
+            reports.append(attempt.started)
+        if attempt.exited is not None:
+            reports.append(attempt.exited)
+        elif attempt.started is None:
+            reports.append(_missing(job, attempt.ref, at_s))
+    return reports
+
+
+def _missing(job: Job, ref: AttemptRef, at_s: float) -> AttemptExited:
+    """The exit of an attempt that the engine knows nothing of."""
+    if isinstance(job.state, Starting):
+        end = AttemptExit(exit_code=None, signal=None, reason="never-ran", detail="the daemon ended before it started")
+    else:
+        end = AttemptExit(exit_code=None, signal=None, reason="lost", detail="its files are gone")
+    return AttemptExited(
+        at_s=at_s, cause="restart", job_id=ref.job_id, attempt=ref.attempt, exit=end, peak_observed_bytes={}
+    )
 
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Look for no garbage meanwhile: all that is made is here to stay, and looking at it takes a third of the time."""
+    """Switch the garbage collector off: all restored objects stay, and traversing them takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

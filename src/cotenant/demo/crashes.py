@@ -22,8 +22,10 @@ from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
 from cotenant.core.units import GiB
 from cotenant.daemon.control_loop import ControlLoop
+from cotenant.daemon.inbox import Inbox
 from cotenant.daemon.messages import JobChange
-from cotenant.daemon.serve import reports_of
+from cotenant.daemon.services.base import AttemptService
+from cotenant.daemon.startup import recovered_reports
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.policies import create
 from cotenant.store.memory import MemoryJournal
@@ -200,12 +202,12 @@ class _Disk(MemoryJournal):
 class _Declared:
     """Estimates: none, for all jobs here declare their memory."""
 
-    def __init__(self, loop: ControlLoop) -> None:
-        self._loop = loop
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
 
     def request(self, job_id: int, spec: JobSpec) -> None:  # noqa: ARG002
         """Answer at once that there is none."""
-        self._loop.put(EstimateReady(at_s=0.0, cause="model", job_id=job_id, estimate=None, error="declared"))
+        self._inbox.put(EstimateReady(at_s=0.0, cause="model", job_id=job_id, estimate=None, error="declared"))
 
     def cancel(self, job_id: int) -> None:
         """Nobody is at work on it."""
@@ -266,17 +268,18 @@ class CrashSchedule:
             self._disk.save_snapshot(manager.folded())
         live = [job for job in manager.jobs.values() if isinstance(job.state, (Starting, Running))]
         found = self._machine.recover([AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live])
+        inbox = self._inbox = Inbox()
         loop = ControlLoop(
             manager=manager,
             journal=self._disk,
             engine=self._machine,
+            inbox=inbox,
+            estimates=_Declared(inbox),
+            services=AttemptService(),
             now=lambda: self._at_s,
             tick_s=0.0,
-            launch_env=lambda _spec, _placement: {},
-            on_exit=lambda: None,
         )
-        estimates: Any = _Declared(loop)
-        loop.prepare(estimates, reports_of(live, found, at_s=self._at_s), commands)
+        loop.prepare(recovered_reports(live, found, at_s=self._at_s), commands)
         return loop
 
     def _step(self, *, submits: bool) -> None:
@@ -285,9 +288,9 @@ class CrashSchedule:
             self._asked += 1
             answers.append(self._loop.submit([self._some_spec()]))
         for report in self._machine.news():
-            self._loop.put(report)
+            self._inbox.put(report)
         if self._rng.random() < 0.7:
-            self._loop.sampled(self._machine.sample(self._at_s))
+            self._inbox.put_sample(self._machine.sample(self._at_s))
         if submits and self._promised and self._rng.random() < 0.1:
             kind: Any = self._rng.choice(("cancel", "hold", "release", "requeue"))
             self._loop.change(JobChange(kind, self._rng.choice(sorted(self._promised)), "schedule"))

@@ -13,8 +13,9 @@ from cotenant.core.job import Attempt, AttemptExit, ProcessId, Queued, Running, 
 from cotenant.core.placement import Placement
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
 from cotenant.daemon.config import loader as layers
-from cotenant.daemon.serve import reports_of, serve
+from cotenant.daemon.serve import serve
 from cotenant.daemon.setup import open_gpus, scaled_options
+from cotenant.daemon.startup import recovered_reports
 from cotenant.scheduling import recovery
 
 REF = AttemptRef(job_id=1, attempt=1)
@@ -43,7 +44,7 @@ EXITED = AttemptExited(
 )
 def test_what_is_found_becomes_events(state, started, exited, reports):
     job = replace(a_job(1), state=state(attempt=1))
-    found = reports_of([job], [RecoveredAttempt(ref=REF, started=started, exited=exited)], at_s=3.0)
+    found = recovered_reports([job], [RecoveredAttempt(ref=REF, started=started, exited=exited)], at_s=3.0)
     told = [each.exit.reason if isinstance(each, AttemptExited) else type(each).__name__ for each in found]
     assert told == reports
 
@@ -106,17 +107,21 @@ def test_simulated_without_cards_says_how(tmp_path):
 
 
 def test_without_a_gpu_the_way_out_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("cotenant.gpus._nvml", no_gpu)
+    monkeypatch.setattr("cotenant.gpus.nvml.create", no_gpu)
     with pytest.raises(BackendError) as caught:
         open_gpus(with_gpus(), tmp_path)
     assert caught.value.hint == "try it without one: cotenant daemon --simulate 4xA100-40GB"
 
 
-def no_gpu():
+def no_gpu(_):
     raise BackendError("no driver")
 
 
-def test_an_estimator_that_does_not_exist_is_refused_at_the_start(tmp_path):
-    config = layers.load([], {}, {"estimates": {"estimator": "oracle"}, "daemon": {"state_dir": str(tmp_path)}})
-    with pytest.raises(UnknownName, match="no estimator named `oracle`"):
+@pytest.mark.parametrize(
+    ("section", "key", "kind"),
+    [("estimates", "estimator", "estimator"), ("engine", "name", "engine"), ("gpus", "backend", "GPU backend")],
+)
+def test_a_plug_in_that_does_not_exist_is_refused_at_the_start(tmp_path, section, key, kind):
+    config = layers.load([], {}, {section: {key: "oracle"}, "daemon": {"state_dir": str(tmp_path)}})
+    with pytest.raises(UnknownName, match=f"no {kind} named `oracle`"):
         serve(config, tmp_path / "sock")

@@ -29,7 +29,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 def application(server: ApiContext) -> Starlette:
     """The ASGI application. Every request carries the peer in `request.state.peer`."""
     calls = Handlers(server)
-    sums = UsageApi(server.loop, server.access, server.past, server.now)
+    sums = UsageApi(server.loop, server.access, server.gpu_history, server.now)
     tokens = TokenApi(server.tokens, server.access)
     told: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/jobs", calls.submit),

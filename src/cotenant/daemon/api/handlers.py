@@ -33,7 +33,7 @@ from cotenant.daemon.control_loop import ControlLoop
 from cotenant.daemon.estimation.pool import EstimatePool
 from cotenant.daemon.log_stream import OutputLocation, follow
 from cotenant.daemon.messages import JobChange, WaitRequest
-from cotenant.daemon.notifier import why_invalid_url
+from cotenant.daemon.services.notifier import why_invalid_url
 from cotenant.gpus.timeseries import GpuTimeSeries
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.placement.policy import Policy
@@ -43,7 +43,7 @@ T = TypeVar("T")
 MAX_JOBS = 10_000
 MAX_POLL_S = 60.0
 
-LogPaths = Callable[[AttemptRef], tuple[Path, Path]]
+LogPaths = Callable[[AttemptRef], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class ApiContext:
     Attributes:
         log_paths: files with the output and the errors of an attempt.
         metrics: what Prometheus is told.
-        past: readings of the GPUs over the last days.
+        gpu_history: samples of the GPUs over the last days.
         info: fields of `/v1/status` that do not change.
         refusals: why each way to share a GPU is not offered, or None, as of `daemon.calls.offers`.
         stop: ends the daemon.
@@ -68,7 +68,7 @@ class ApiContext:
     tokens: TokenStore
     log_paths: LogPaths
     metrics: PrometheusCollector
-    past: GpuTimeSeries
+    gpu_history: GpuTimeSeries
     now: Callable[[], float]
     info: Mapping[str, Any]
     refusals: Callable[[], Mapping[str, str | None]]
@@ -145,7 +145,7 @@ class Handlers:
         def named(manager: Manager) -> list[dict[str, Any]]:
             return timeline(events, lambda neighbor_ids: manager.named(job, neighbor_ids), job=manager.jobs.get(job.id))
 
-        return json_response({"id": job.id, "events": await asyncio.wrap_future(self._server.loop.ask(named))})
+        return json_response({"id": job.id, "events": await asyncio.wrap_future(self._server.loop.query(named))})
 
     async def change(self, request: Request) -> Response:
         kind: Any = request.url.path.rpartition("/")[2]
@@ -187,7 +187,7 @@ class Handlers:
             raise UsageError(f"`until` is `{until}`, wanted `done` or `started`")
         timeout_s = min(MAX_POLL_S, read_number(request, "timeout_s", MAX_POLL_S))
         job = await self._look(lambda _, manager: self._find(manager, request))
-        reached = await self._reached(self._server.loop.watch(WaitRequest(job.id, until)), timeout_s)
+        reached = await self._reached(self._server.loop.wait(WaitRequest(job.id, until)), timeout_s)
         return json_response({"reached": reached, "job": await self._detail(request)})
 
     async def logs(self, request: Request) -> Response:
@@ -253,7 +253,7 @@ class Handlers:
     async def _look(self, question: Callable[[JsonViews, Manager], T]) -> T:
         now = self._server.now
         return await self._answers.of(
-            self._server.loop.ask(lambda manager: question(JsonViews(manager, now()), manager))
+            self._server.loop.query(lambda manager: question(JsonViews(manager, now()), manager))
         )
 
     async def _detail(self, request: Request) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class Handlers:
         if job.last_attempt is None:
             return {**paths, "stdout_path": job.spec.stdout_path, "stderr_path": job.spec.stderr_path}
         out, err = self._server.log_paths(AttemptRef(job_id=job.id, attempt=job.last_attempt.number))
-        return {**paths, "stdout_path": str(out), "stderr_path": str(err)}
+        return {**paths, "stdout_path": out, "stderr_path": err}
 
     async def _output(self, request: Request, stream: str, attempt: int) -> OutputLocation:
         """Where `stream` is now: of `attempt`, or of the newest one if that is 0."""
@@ -285,13 +285,13 @@ class Handlers:
         final = over or self._server.closing.is_set()
         named = job.spec.stderr_path if stream == "stderr" else job.spec.stdout_path
         owner = job.spec.uid if named is not None and job.spec.uid != os.geteuid() else None
-        return OutputLocation(path=paths[stream == "stderr"], attempt=number, is_final=final, owner_uid=owner)
+        return OutputLocation(path=Path(paths[stream == "stderr"]), attempt=number, is_final=final, owner_uid=owner)
 
     async def _preview(self, spec: JobSpec) -> dict[str, Any]:
         server = self._server
         estimate, error = await asyncio.to_thread(server.estimates.estimate_spec, spec)
         return await asyncio.wrap_future(
-            server.loop.ask(lambda manager: preview(manager, server.policy, spec, estimate, error, at_s=server.now()))
+            server.loop.query(lambda manager: preview(manager, server.policy, spec, estimate, error, at_s=server.now()))
         )
 
     async def _reached(self, future: Future[Job], timeout_s: float) -> bool:

@@ -57,4 +57,4 @@ class UsageApi:
         return json_response({"usage": await self._ask(look)})
 
     async def _ask(self, question: Callable[[Manager], list[Any]]) -> list[Any]:
-        return await asyncio.wrap_future(self._loop.ask(question))
+        return await asyncio.wrap_future(self._loop.query(question))

@@ -6,7 +6,6 @@ plain SHA-256 guards as well as a slow hash would.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
@@ -14,7 +13,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 import threading
 import time
 from collections import OrderedDict, deque
@@ -23,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cotenant.core.errors import BackendError, NotPermitted, UsageError
+from cotenant.osutil import atomic
 
 SCHEMA = 1
 SECRET_BYTES = 32
@@ -152,18 +151,9 @@ class TokenStore:
     def _keep(self, tokens: dict[str, Token]) -> None:
         """Put the file there, whole or not at all, before anybody is told."""
         told = {"schema": SCHEMA, "tokens": [asdict(each) for each in tokens.values()]}
-        draft = ""
         try:
-            descriptor, draft = tempfile.mkstemp(prefix=".tokens.", dir=self._path.parent)  # of mode 0600
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(told, file, indent=1)
-                file.flush()
-                os.fsync(descriptor)
-            Path(draft).replace(self._path)
-            _sync_folder(self._path.parent)
+            atomic.write_text(self._path, json.dumps(told, indent=1), durable=True)
         except OSError as error:
-            if draft:
-                Path(draft).unlink(missing_ok=True)
             raise BackendError(f"cannot write `{self._path}`: {error.strerror}") from error
         self._tokens = tokens
 
@@ -244,12 +234,3 @@ def _token(told: dict[str, object]) -> Token:
         if not isinstance(told[key], kind):  # type: ignore[arg-type]  # a type or a tuple of types
             raise TypeError(f"`{key}` of a token is {told[key]!r}")
     return Token(**{key: told[key] for key in kinds})  # type: ignore[arg-type]  # as checked
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):  # some file systems cannot
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

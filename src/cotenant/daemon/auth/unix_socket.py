@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
@@ -12,6 +11,7 @@ from typing import Any
 
 from cotenant.core.errors import BackendError, DaemonRunning, UsageError
 from cotenant.daemon.config.paths import private_folder
+from cotenant.osutil.locks import LockHeldError, hold_lock
 
 MAX_PATH_BYTES = 107
 """Source: unix(7), `sun_path` has 108 bytes with the closing NUL."""
@@ -75,15 +75,13 @@ class ListeningSocket:
 
 
 def _lock(path: Path) -> int:
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
+        return hold_lock(path.with_name(f"{path.name}.lock"))
+    except LockHeldError as error:
         raise DaemonRunning(
-            f"a daemon already listens on `{path}`", hint="see `cotenant daemon status`, or choose another --socket"
+            f"a daemon (pid {error.holder}) already listens on `{path}`",
+            hint="see `cotenant daemon status`, or choose another --socket",
         ) from error
-    return lock
 
 
 def _bind(path: Path, mode: int) -> socket.socket:

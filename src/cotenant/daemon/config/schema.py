@@ -40,15 +40,27 @@ class GpusSection:
     """`[gpus]`.
 
     Attributes:
+        backend: what reads the GPUs: `auto`, `nvml`, `simulated`, or a backend of another package.
         simulate: a simulated server, e.g. `4xA100-40GB`, or None.
         time_scale: virtual seconds in a second on the simulated server.
         live: on the simulated server, jobs that use torch find its cards: fake CUDA tensors that fill them.
     """
 
-    backend: Literal["auto", "nvml", "simulated"] = "auto"
+    backend: str = "auto"
     simulate: str | None = None
     time_scale: float = 1.0
     fake_cuda: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSection:
+    """`[engine]`.
+
+    Attributes:
+        name: what launches attempts: `local`, or an engine of another package.
+    """
+
+    name: str = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +215,7 @@ class Config:
     daemon: DaemonSection = field(default_factory=DaemonSection)
     policy: PolicySection = field(default_factory=PolicySection)
     gpus: GpusSection = field(default_factory=GpusSection)
+    engine: EngineSection = field(default_factory=EngineSection)
     estimates: EstimatesSection = field(default_factory=EstimatesSection)
     scheduling: SchedulingSection = field(default_factory=SchedulingSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)

@@ -7,7 +7,9 @@ from cotenant.daemon.auth.network import check_tcp
 from cotenant.daemon.auth.permissions import admin_uids
 from cotenant.daemon.config.schema import Config
 from cotenant.daemon.setup import admin_names, scaled_options, with_aging
+from cotenant.engines import ENGINES
 from cotenant.estimators import ESTIMATORS
+from cotenant.gpus import AUTO, GPU_BACKENDS
 from cotenant.scheduling import policies
 from cotenant.simserver.server import check_cards
 
@@ -21,8 +23,7 @@ def check_config(config: Config) -> None:
     options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
     with_aging(policies.create(config.policy.name, options), config.scheduling.aging_per_hour)
     config.quotas.of_users()
-    if config.estimates.estimator not in ESTIMATORS:
-        raise UnknownName("estimator", config.estimates.estimator, ESTIMATORS)
+    check_plugins(config)
     if config.gpus.simulate is not None:
         check_cards(config.gpus.simulate)
     if config.tcp.listen is not None:
@@ -31,3 +32,18 @@ def check_config(config: Config) -> None:
     if percent is not None and percent > 100:
         raise UsageError(f"`mps.thread_percent` is {percent:g}, wanted at most 100")
     admin_uids(admin_names(config))  # who may start it is another matter: others may look, too
+
+
+def check_plugins(config: Config) -> None:
+    """See that the engine, the GPU backend and the estimator of `config` exist.
+
+    Raises:
+        UnknownName: one does not.
+    """
+    for registry, name in (
+        (ENGINES, config.engine.name),
+        (GPU_BACKENDS, config.gpus.backend),
+        (ESTIMATORS, config.estimates.estimator),
+    ):
+        if name not in registry and (registry, name) != (GPU_BACKENDS, AUTO):
+            raise UnknownName(registry.kind, name, (*registry.names(), *((AUTO,) if registry is GPU_BACKENDS else ())))

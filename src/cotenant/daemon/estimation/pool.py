@@ -80,6 +80,9 @@ class EstimatePool:
             threading.Thread(target=self._work, args=(i,), name=f"estimates-{i}", daemon=True)
             for i in range(settings.concurrency)
         ]
+
+    def start(self) -> None:
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -135,7 +138,8 @@ class EstimatePool:
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
         os.close(self._lifeline)
 
     def _work(self, number: int) -> None:

@@ -10,6 +10,7 @@ from cotenant.core.errors import CotenantError
 from cotenant.core.events import AttemptSample, ServerSampled
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.core.ports import AttemptRef, Engine, GpuBackend
+from cotenant.daemon.services.base import StepRate
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +23,8 @@ INVENTORY_EVERY = 60
 class Monitor:
     """Gives a `ServerSampled` to `emit` for every reading. A GPU or a backend that fails is absent from it.
 
-    Nothing that a backend does ends the thread: what cannot be read is reported as such, and admits nothing. `rate`
-    gives the steps a second of an attempt and over how many seconds, where there is something new to tell.
+    Nothing that a backend does ends the thread: what cannot be read is reported as such, and admits nothing. `observe`
+    returns the step rate of an attempt if there is a new one.
     """
 
     def __init__(
@@ -34,14 +35,14 @@ class Monitor:
         tick_s: float,
         now: Callable[[], float],
         emit: Callable[[ServerSampled], None],
-        rate: Callable[[AttemptRef], tuple[float, float] | None] = lambda _: None,
+        observe: Callable[[AttemptRef], StepRate | None] = lambda _: None,
     ) -> None:
         self._backend = backend
         self._engine = engine
         self._tick_s = tick_s
         self._now = now
         self._emit = emit
-        self._rate = rate
+        self._observe = observe
         self._gpus = backend.inventory()
         self._readings = 0
         self._failing = False
@@ -107,7 +108,7 @@ class Monitor:
                 owner = owners.get(process.pid)
                 if owner is not None and process.used_bytes is not None:
                     held.setdefault((owner, uuid), []).append(process)
-        rates = {ref: self._rate(ref) for ref in {ref for ref, _ in held}}
+        rates = {ref: self._observe(ref) for ref in {ref for ref, _ in held}}
         return tuple(_observed(ref, uuid, processes, rates[ref]) for (ref, uuid), processes in held.items())
 
     def _told(self, *, failing: bool, why: str) -> None:
@@ -119,9 +120,7 @@ class Monitor:
         self._failing = failing
 
 
-def _observed(
-    ref: AttemptRef, uuid: str, processes: Sequence[GpuProcess], rate: tuple[float, float] | None
-) -> AttemptSample:
+def _observed(ref: AttemptRef, uuid: str, processes: Sequence[GpuProcess], rate: StepRate | None) -> AttemptSample:
     """What the processes of one attempt hold and do on one GPU."""
     times = [each.sm for each in processes if each.sm is not None]
     return AttemptSample(
@@ -130,6 +129,6 @@ def _observed(
         gpu_uuid=uuid,
         used_bytes=sum(each.used_bytes or 0 for each in processes),
         sm=sum(times) if len(times) == len(processes) else None,
-        steps_hz=None if rate is None else rate[0],
-        steps_s=None if rate is None else rate[1],
+        steps_hz=None if rate is None else rate.steps_hz,
+        steps_s=None if rate is None else rate.span_s,
     )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.osutil import atomic
 from cotenant.scheduling.manager import Manager
 
 logger = logging.getLogger(__name__)
@@ -38,16 +38,13 @@ class TelemetryFile:
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("what was seen of running jobs is lost", extra={"fields": {"why": repr(error)}})
 
-    def keep(self, state: Mapping[str, Any]) -> None:
+    def save(self, state: Mapping[str, Any]) -> None:
         """Put `state` in place of what is there; on a full disk that stays, which is no reason to worry anybody."""
         text = json.dumps(state, separators=(",", ":"))
         if text == self._kept:
             return
-        draft = self._path.with_name(f".{self._path.name}.new")
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as file:
-                file.write(text)
-            draft.replace(self._path)
+            atomic.write_text(self._path, text)
             self._kept = text
         except OSError as error:
             logger.info("what was seen of running jobs is not kept", extra={"fields": {"why": str(error)}})
@@ -76,6 +73,6 @@ class PeriodicSaver:
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                self._file.keep(self._look())
+                self._file.save(self._look())
             except Exception as error:  # noqa: BLE001 (the loop is busy or ends: the next time will do)
                 logger.info("what was seen of running jobs is not kept", extra={"fields": {"why": repr(error)}})

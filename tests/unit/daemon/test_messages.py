@@ -36,7 +36,7 @@ def test_what_is_no_refusal_is_for_the_caller():
 
 def test_any_error_is_a_refusal_where_that_is_said():
     answer: Future[int] = Future()
-    resolve(answer, lambda: fails(KeyError("lost")), refusals=Exception)
+    resolve(answer, lambda: fails(KeyError("lost")), expected=Exception)
     assert isinstance(answer.exception(timeout=0), KeyError)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from types import SimpleNamespace
 
@@ -20,7 +22,7 @@ def a_manager():
 def test_what_is_kept_is_restored(tmp_path):
     manager = a_manager()
     state = {"seen": [], "spells": [], "meter": {"usage": [], "last": {}, "idle_w": {"GPU-0": 49.5}}}
-    TelemetryFile(tmp_path / "watched.json").keep(state)
+    TelemetryFile(tmp_path / "watched.json").save(state)
     TelemetryFile(tmp_path / "watched.json").restore(manager)
     assert manager.watched() == state
     assert [each.name for each in tmp_path.iterdir()] == ["watched.json"]
@@ -41,12 +43,17 @@ def test_no_file_is_nothing_to_tell(tmp_path, caplog):
     assert caplog.text == ""
 
 
-def test_a_disk_that_is_full_leaves_what_was_there(tmp_path):
+def test_a_full_disk_leaves_the_previous_file(tmp_path, monkeypatch):
     file = TelemetryFile(tmp_path / "watched.json")
-    file.keep({"a": 1})
-    (tmp_path / ".watched.json.new").mkdir()  # nothing can be written there
-    file.keep({"a": 2})
+    file.save({"a": 1})
+    monkeypatch.setattr(os, "fdopen", no_space)
+    monkeypatch.setattr(os, "replace", no_space)
+    file.save({"a": 2})
     assert (tmp_path / "watched.json").read_text() == '{"a":1}'
+
+
+def no_space(*_):
+    raise OSError(errno.ENOSPC, "no space left on device")
 
 
 def test_it_keeps_now_and_then_whatever_a_look_does():
@@ -59,7 +66,7 @@ def test_it_keeps_now_and_then_whatever_a_look_does():
             raise found
         return found
 
-    keeper = PeriodicSaver(SimpleNamespace(keep=lambda _: kept.release()), look, every_s=0.001)
+    keeper = PeriodicSaver(SimpleNamespace(save=lambda _: kept.release()), look, every_s=0.001)
     keeper.start()
     assert kept.acquire(timeout=60)
     keeper.close()

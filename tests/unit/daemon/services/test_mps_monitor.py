@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import BackendError
-from cotenant.daemon.monitoring.mps_monitor import RECENT_S, MpsMonitor
+from cotenant.daemon.services.mps_monitor import RECENT_S, MpsMonitor
 from cotenant.gpus.mps import MpsState
 
 ANN, BOB = ("GPU-a", 1), ("GPU-a", 2)
@@ -42,10 +42,10 @@ class Bench:
     def __init__(self):
         self.mps = Mps()
         self.now_s = 100.0
-        self.watch = MpsMonitor(self.mps, now=lambda: self.now_s)
+        self.monitor = MpsMonitor(self.mps, now=lambda: self.now_s)
 
-    def failed(self, owner=ANN, *, ran_s=50.0, mates=True):
-        return self.watch.server_failed_under(owner, ran_s=ran_s, mates=mates)
+    def failed(self, owner=ANN, *, ran_s=50.0, others=True):
+        return self.monitor.server_failed_under(owner, ran_s=ran_s, has_other_clients=others)
 
 
 @pytest.fixture
@@ -62,18 +62,18 @@ def test_all_clients_of_a_failed_server_fall_and_the_last_one_too(bench):
     assert bench.failed()
     bench.mps.states[ANN] = "ACTIVE"  # all have gone, or nearly
     bench.now_s += 3.0
-    assert bench.failed(mates=False)
+    assert bench.failed(others=False)
     assert not bench.failed(BOB)
 
 
 def test_alone_with_a_failed_server_it_was_its_own_doing(bench):
     bench.mps.states[ANN] = "FAULT"
-    assert not bench.failed(mates=False)
+    assert not bench.failed(others=False)
 
 
 def test_who_came_after_the_fault_has_nothing_to_do_with_it(bench):
     bench.mps.states[ANN] = "FAULT"
-    bench.watch.look()
+    bench.monitor.check()
     bench.mps.states[ANN] = "ACTIVE"
     bench.now_s += 10.0
     assert not bench.failed(ran_s=9.9)
@@ -82,7 +82,7 @@ def test_who_came_after_the_fault_has_nothing_to_do_with_it(bench):
 
 def test_nor_who_fails_long_after_it(bench):
     bench.mps.states[ANN] = "FAULT"
-    bench.watch.look()
+    bench.monitor.check()
     bench.mps.states[ANN] = "ACTIVE"
     bench.now_s += RECENT_S + 0.1
     assert not bench.failed(ran_s=1e6)
@@ -90,37 +90,37 @@ def test_nor_who_fails_long_after_it(bench):
 
 def test_a_control_daemon_that_has_ended_is_started_again(bench, caplog):
     bench.mps.states[ANN] = None
-    bench.watch.look()
+    bench.monitor.check()
     assert bench.mps.started == [ANN]
-    assert "control daemon has ended" in caplog.text
-    assert bench.failed(mates=False)
-    bench.watch.look()
+    assert "control daemon ended" in caplog.text
+    assert bench.failed(others=False)
+    bench.monitor.check()
     assert bench.mps.started == [ANN]
 
 
 def test_one_that_was_told_to_end_is_not(bench):
-    bench.watch.stop_all_but({BOB})
-    bench.watch.look()
+    bench.monitor.stop_all_but({BOB})
+    bench.monitor.check()
     assert bench.mps.started == []
-    bench.watch.client_env(*ANN)  # somebody needs it again
+    bench.monitor.client_env(*ANN)  # somebody needs it again
     bench.mps.states[ANN] = None
-    bench.watch.look()
+    bench.monitor.check()
     assert bench.mps.started == [ANN, ANN]
 
 
 def test_one_that_cannot_be_started_is_tried_again_and_said(bench, caplog):
     bench.mps.states[ANN] = None
     bench.mps.broken = True
-    bench.watch.look()
-    assert "MPS cannot be started again" in caplog.text
+    bench.monitor.check()
+    assert "cannot restart the MPS control daemon" in caplog.text
     bench.mps.broken = False
-    bench.watch.look()
+    bench.monitor.check()
     assert bench.mps.started == [ANN]
 
 
 def test_a_fault_is_said_once(bench, caplog):
     bench.mps.states[ANN] = "FAULT"
     for _ in range(3):
-        bench.watch.look()
+        bench.monitor.check()
         bench.now_s += 5.0
-    assert caplog.text.count("taken the MPS server down") == 1
+    assert caplog.text.count("took down the MPS server") == 1

@@ -8,15 +8,16 @@ import sys
 
 import pytest
 
+from builders import a_job
 from cotenant.core.ports import AttemptRef
-from cotenant.daemon.monitoring.progress_files import CLEANUP_AFTER, ProgressFiles
+from cotenant.daemon.services.progress import CLEANUP_AFTER, ProgressService
 
 JOB = AttemptRef(job_id=7, attempt=1)
 
 
 @pytest.fixture
 def files(tmp_path):
-    return ProgressFiles(tmp_path / "progress")
+    return ProgressService(tmp_path / "progress")
 
 
 def write(path, text):
@@ -24,24 +25,24 @@ def write(path, text):
 
 
 def test_rates_are_those_of_the_jobs_own_clock(files):
-    path = files.make(7, os.geteuid())
-    assert files.rate(JOB) is None
+    path = files.create_file(7, os.geteuid())
+    assert files.observe(JOB) is None
     rates = []
     for text in ("10 100.0\n", "10 100.0\n", "30 104.0\n", "30 105.0\n", "31 109.0\n"):
         write(path, text)
-        rates.append(files.rate(JOB))
+        rates.append(files.observe(JOB))
     assert rates == [None, None, (5.0, 4.0), None, (0.2, 5.0)]
 
 
 @pytest.mark.parametrize("text", ["5 101.0\n", "50 99.0\n"], ids=["fewer steps", "an earlier time"])
 def test_what_begins_anew_begins_anew(files, text):
-    path = files.make(7, os.geteuid())
+    path = files.create_file(7, os.geteuid())
     write(path, "10 100.0\n")
-    files.rate(JOB)
+    files.observe(JOB)
     write(path, text)
-    assert files.rate(JOB) is None
+    assert files.observe(JOB) is None
     write(path, "60 111.0\n")
-    assert files.rate(JOB) is not None
+    assert files.observe(JOB) is not None
 
 
 @pytest.mark.parametrize(
@@ -49,47 +50,48 @@ def test_what_begins_anew_begins_anew(files, text):
     ["", "10", "10 100", "nan 100\n", "10 inf\n", "-1 100\n", "a b\n", "1 2 3\n", "1e300 5\n", "\0" * 500 + "\n"],
 )
 def test_what_is_no_record_is_not_believed(files, text):
-    path = files.make(7, os.geteuid())
+    path = files.create_file(7, os.geteuid())
     write(path, "1 1.0\n")
-    files.rate(JOB)
+    files.observe(JOB)
     write(path, text)
-    assert files.rate(JOB) is None
+    assert files.observe(JOB) is None
     write(path, "3 2.0\n")
-    assert files.rate(JOB) == (2.0, 1.0), "and does no harm"
+    assert files.observe(JOB) == (2.0, 1.0), "and does no harm"
 
 
 def test_each_attempt_counts_for_itself(files):
-    write(files.make(7, os.geteuid()), "10 100.0\n")
-    files.rate(JOB)
-    again = files.make(7, os.geteuid())
+    write(files.create_file(7, os.geteuid()), "10 100.0\n")
+    files.observe(JOB)
+    again = files.create_file(7, os.geteuid())
     assert again.read_text() == ""
     write(again, "20 105.0\n")
-    assert files.rate(AttemptRef(job_id=7, attempt=2)) is None
+    assert files.observe(AttemptRef(job_id=7, attempt=2)) is None
 
 
 def test_a_link_in_the_place_of_the_file_is_not_followed(files, tmp_path):
-    path = files.make(7, os.geteuid())
+    path = files.create_file(7, os.geteuid())
     (tmp_path / "secret").write_text("1 1.0\n")
     path.unlink()
     path.symlink_to(tmp_path / "secret")
-    files.rate(JOB)
+    files.observe(JOB)
     (tmp_path / "secret").write_text("2 2.0\n")
-    assert files.rate(JOB) is None
+    assert files.observe(JOB) is None
 
 
 def test_a_folder_that_cannot_be_made_costs_the_rates_only(tmp_path, caplog):
     (tmp_path / "file").touch()
-    assert ProgressFiles(tmp_path / "file" / "progress").make(7, os.geteuid()) is None
-    assert "no file for a job's progress" in caplog.text
+    assert ProgressService(tmp_path / "file" / "progress").create_file(7, os.geteuid()) is None
+    assert "cannot create a progress file" in caplog.text
 
 
 def test_files_of_jobs_that_are_over_are_removed_now_and_then(files, tmp_path):
-    assert files.needs_cleanup, "an earlier daemon may have left some"
-    for each in range(CLEANUP_AFTER):
-        files.make(each, os.geteuid())
-    files.tidy([3])
-    assert [each.name for each in (tmp_path / "progress").iterdir()] == ["3"]
-    assert not files.needs_cleanup
+    files.reconcile(list)  # an earlier daemon may have left some
+    for job_id in range(CLEANUP_AFTER - 1):
+        files.create_file(job_id, os.geteuid())
+    files.reconcile(lambda: pytest.fail("scanned all jobs without need"))
+    files.create_file(CLEANUP_AFTER, os.geteuid())
+    files.reconcile(lambda: [a_job(3)])
+    assert [path.name for path in (tmp_path / "progress").iterdir()] == ["3"]
 
 
 def run(code, path):
@@ -102,7 +104,7 @@ def run(code, path):
 
 
 def test_a_script_tells_with_one_line(files):
-    path = files.make(7, os.geteuid())
+    path = files.create_file(7, os.geteuid())
     run("from cotenant.progress import step\nfor _ in range(1000): step()\nstep(5)", path)
     count, at_s = path.read_text().split()
     assert (float(count), float(at_s) > 0) == (1005.0, True)
@@ -115,7 +117,7 @@ def test_without_a_daemon_it_does_nothing(path):
 
 
 def test_only_the_first_process_of_a_job_tells(files):
-    path = files.make(7, os.geteuid())
+    path = files.create_file(7, os.geteuid())
     code = (
         "import os, subprocess, sys\nfrom cotenant.progress import step\nstep(3)\n"
         "if len(sys.argv) < 2: subprocess.run([sys.executable, '-c', sys.orig_argv[2], 'x'], check=True)\n"

@@ -15,9 +15,9 @@ import pytest
 
 from builders import a_job
 from cotenant.core.job import Done
-from cotenant.daemon import notifier as notifier_module
 from cotenant.daemon.api.views import end_message
-from cotenant.daemon.notifier import Notifier, is_url
+from cotenant.daemon.services import notifier as notifier_module
+from cotenant.daemon.services.notifier import Notifier, is_url
 from cotenant.osutil.procfs import read_stat
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -30,8 +30,9 @@ def tell(caplog):
 
     def act(how, timeout_s=30.0, enabled=True):
         notifier = Notifier(enabled=enabled, timeout_s=timeout_s)
+        notifier.start()
         done = threading.Event()
-        run = notifier._run
+        run = notifier._send
 
         def watched(*args):
             try:
@@ -39,8 +40,8 @@ def tell(caplog):
             finally:
                 done.set()
 
-        notifier._run = watched
-        notifier.tell(how, os.getuid(), MESSAGE)
+        notifier._send = watched
+        notifier.notify(how, os.getuid(), MESSAGE)
         assert done.wait(60) == enabled if enabled else True
         notifier.close()
         return [each.fields["why"] for each in caplog.records if each.levelno == logging.WARNING]
@@ -68,6 +69,7 @@ def test_what_says_much_takes_none_of_our_memory(tell):
 
 def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
     notifier = Notifier(enabled=True, timeout_s=1.0)
+    notifier.start()
     over = threading.Event()
 
     def run(how, *_):
@@ -76,9 +78,9 @@ def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
             return ""
         raise RuntimeError(how)
 
-    notifier._run = run
+    notifier._send = run
     for each in (*map(str, range(2 * notifier_module.THREADS)), "last"):
-        notifier.tell(each, os.getuid(), MESSAGE)
+        notifier.notify(each, os.getuid(), MESSAGE)
     assert over.wait(60)
     notifier.close()
     assert sorted(each.fields["why"] for each in caplog.records) == [
@@ -87,7 +89,7 @@ def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
 
 
 def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):
-    assert tell(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", timeout_s=3.0) == ["not done after 3 s"]
+    assert tell(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", timeout_s=3.0) == ["timed out after 3 s"]
     give_up_s = time.monotonic() + 60
     while alive(int((tmp_path / "pid").read_text())):  # it is killed, but nobody of ours waits for its end
         assert time.monotonic() < give_up_s
@@ -102,7 +104,7 @@ def alive(pid):
 def test_a_number_that_has_another_owner_by_now_is_not_told(tell, tmp_path, monkeypatch):
     monkeypatch.setitem(MESSAGE, "user", "somebody-who-left")
     (why,) = tell(f"touch {tmp_path}/told")
-    assert why.startswith(f"the id {os.getuid()} was that of user `somebody-who-left`")
+    assert why.startswith(f"uid {os.getuid()} belonged to user `somebody-who-left`")
     assert not (tmp_path / "told").exists()
 
 
@@ -182,10 +184,10 @@ def test_what_is_an_address(how, address):
         ("http://a:99999/", "port out of range 0-65535"),
         ("http://a:0/", "it names no port"),
         ("http://a:x/", "port could not be cast to integer value as 'x'"),
-        ("http://a/b c", "it has spaces or other characters"),
-        ("http://a/b\nX: 1", "it has spaces or other characters"),
-        ("http://a/ü", "it has spaces or other characters"),
-        ("http://ann:secret@a/", "it names a user, which is not supported"),
+        ("http://a/b c", "it contains spaces or other characters"),
+        ("http://a/b\nX: 1", "it contains spaces or other characters"),
+        ("http://a/ü", "it contains spaces or other characters"),
+        ("http://ann:secret@a/", "it contains a user name, which is not supported"),
     ],
 )
 def test_addresses_that_nothing_can_be_sent_to(how, why):
@@ -223,20 +225,21 @@ def test_owners_take_turns_and_none_has_two():
         assert turns.put(uid, ("true", {"id": number}))
 
     def take():
-        uid, (_, message) = turns.take()
+        uid, (_, message) = turns.get()
         return uid, message["id"]
 
     assert [take(), take(), take()] == [(1, 1), (2, 4), (3, 5)]
-    turns.over(2)
+    turns.task_done(2)
     assert take() == (2, 6)
-    turns.over(1)
+    turns.task_done(1)
     assert take() == (1, 2), "1 has its turn back, though 2 is still at it"
     turns.close()
-    assert turns.take() is None
+    assert turns.get() is None
 
 
 def test_an_owner_whose_address_is_slow_keeps_nobody_waiting():
     notifier = Notifier(enabled=True, timeout_s=60.0)
+    notifier.start()
     held, all_told = threading.Event(), threading.Event()
     told = []
 
@@ -250,10 +253,10 @@ def test_an_owner_whose_address_is_slow_keeps_nobody_waiting():
             all_told.set()
         return ""
 
-    notifier._run = run
+    notifier._send = run
     for number in range(8):
-        notifier.tell(str(number), 1, MESSAGE)
-    notifier.tell("mine", 2, MESSAGE)
+        notifier.notify(str(number), 1, MESSAGE)
+    notifier.notify("mine", 2, MESSAGE)
     assert all_told.wait(30)
     notifier.close()
     assert told == [(2, "mine"), *((1, str(number)) for number in range(8))]
@@ -263,8 +266,9 @@ def test_more_than_can_wait_is_dropped(monkeypatch, caplog):
     monkeypatch.setattr(notifier_module, "MAX_QUEUED", 1)
     monkeypatch.setattr(notifier_module, "THREADS", 0)
     notifier = Notifier(enabled=True, timeout_s=1.0)
+    notifier.start()
     for _ in range(2):
-        notifier.tell("true", 0, MESSAGE)
+        notifier.notify("true", 0, MESSAGE)
     assert "too many notifications" in caplog.text
     notifier.close()
 

@@ -40,6 +40,7 @@ def a_pool(tmp_path, code, *argv, **settings):
         emit=answers.put,
         command=(sys.executable, "-c", code, *argv),
     )
+    pool.start()
     try:
         yield pool, answers
     finally:

@@ -65,7 +65,7 @@ def test_environment_is_parsed_by_the_type_of_the_key(tmp_path, env, section, ke
         pytest.param("[daemon]\ntick_s = nan", "`daemon.tick_s` is nan, wanted a number", id="not a number"),
         pytest.param("[daemon]\ntick_s = inf", "`daemon.tick_s` is inf, wanted a number", id="infinite"),
         pytest.param("[estimates]\nconcurrency = 1.5", "`estimates.concurrency` is 1.5, wanted a whole", id="fraction"),
-        pytest.param("[gpus]\nbackend = 'amd'", "wanted one of `auto`, `nvml`, `simulated`", id="choice"),
+        pytest.param("[access]\nusers = 'some'", "wanted one of `own`, `all`", id="choice"),
         pytest.param("daemon = 3", "`daemon` is 3, wanted a table", id="no table"),
         pytest.param("[daemon", "expected", id="no TOML"),
     ],

@@ -31,8 +31,8 @@ def test_a_decision_is_kept_before_it_is_acted_on(bench):
     bench.until(lambda: bench.engine.launched)
     assert bench.engine.launched == [(1, 1, {"SIM": "1"})]
     assert bench.engine.kept_at_launch == [True]
-    bench.loop.put(started(1))
-    bench.loop.put(exited(1))
+    bench.inbox.put(started(1))
+    bench.inbox.put(exited(1))
     bench.until(lambda: isinstance(bench.state(1), Done))
     assert bench.exits == 1
     kinds = [type(each).__name__ for each in bench.disk.replay()]
@@ -42,24 +42,24 @@ def test_a_decision_is_kept_before_it_is_acted_on(bench):
 
 def test_an_end_is_on_disk_before_anybody_is_told(bench):
     told = []
-    bench.loop.on_end = lambda job: told.append((job.id, bench.disk.is_synced))
+    bench.services.on_job_done = lambda job: told.append((job.id, bench.disk.is_synced))
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
-    bench.loop.put(exited(1))
-    assert bench.loop.watch(WaitRequest(1, "done")).result(TIMEOUT_S).is_done
+    bench.inbox.put(exited(1))
+    assert bench.loop.wait(WaitRequest(1, "done")).result(TIMEOUT_S).is_done
     assert told == [(1, True)]
 
 
 def test_nobody_is_told_of_an_end_that_does_not_come_to_the_disk(bench):
     told = []
-    bench.loop.on_end = lambda job: told.append((job.id, bench.disk.is_synced))
+    bench.services.on_job_done = lambda job: told.append((job.id, bench.disk.is_synced))
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
-    watched = bench.loop.watch(WaitRequest(1, "done"))
+    watched = bench.loop.wait(WaitRequest(1, "done"))
     bench.disk.failing = True
-    bench.loop.put(exited(1))
+    bench.inbox.put(exited(1))
     bench.until(lambda: isinstance(bench.state(1), Done))
     tried = bench.disk.syncs
     bench.until(lambda: bench.disk.syncs > tried)
@@ -77,7 +77,7 @@ def test_an_end_comes_to_the_disk_with_what_is_started_because_of_it(bench):
     bench.sample()
     bench.submit(a_spec(exclusive=True), a_spec(exclusive=True))
     bench.until(lambda: bench.engine.launched)
-    bench.loop.put(exited(1))
+    bench.inbox.put(exited(1))
     bench.until(lambda: bench.sample() or len(bench.engine.launched) == 2)
     assert bench.engine.kept_at_launch == [True, True]
 
@@ -86,7 +86,7 @@ def test_a_start_is_not_waited_for(bench):
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
-    bench.loop.put(started(1))
+    bench.inbox.put(started(1))
     bench.until(lambda: isinstance(bench.state(1), Running))
     assert not bench.disk.is_synced
     kept = len(bench.disk.transactions)
@@ -111,7 +111,9 @@ def test_who_submits_may_look_at_the_jobs_once_they_are_on_disk(bench):
     assert bench.loop.submit_and_query(specs, look).result(TIMEOUT_S) == (["a", "b"], True)
     with pytest.raises(ZeroDivisionError):
         bench.loop.submit_and_query(specs, lambda *_: 1 / 0).result(TIMEOUT_S)
-    assert len(bench.loop.ask(lambda manager: manager.jobs).result(TIMEOUT_S)) == 4, "queued whatever comes of looking"
+    assert len(bench.loop.query(lambda manager: manager.jobs).result(TIMEOUT_S)) == 4, (
+        "queued whatever comes of looking"
+    )
 
 
 def test_a_journal_of_the_loop_restores_the_same_jobs(bench):
@@ -120,11 +122,11 @@ def test_a_journal_of_the_loop_restores_the_same_jobs(bench):
         bench.submit(a_spec(declared_bytes=2**30, name=f"{i}"))
     bench.turn()
     bench.loop.change(JobChange("cancel", 2, "t")).result(TIMEOUT_S)
-    bench.loop.put(exited(1, code=3))
+    bench.inbox.put(exited(1, code=3))
     bench.turn()
     other = Manager(policies.create("most-memory", {}))
     other.restore(bench.disk.replay())
-    assert dict(other.jobs) == bench.loop.ask(lambda manager: dict(manager.jobs)).result(TIMEOUT_S)
+    assert dict(other.jobs) == bench.loop.query(lambda manager: dict(manager.jobs)).result(TIMEOUT_S)
 
 
 def test_submissions_that_come_together_are_kept_together():
@@ -168,7 +170,7 @@ def test_cancel_stops_a_running_attempt_and_its_estimate(bench):
     bench.until(lambda: bench.engine.launched)
     bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
     assert bench.engine.stopped == [(1, 1, "cancelled")]
-    assert bench.loop._estimates.cancelled == [1]
+    assert bench.estimates.cancelled == [1]
 
 
 def test_an_attempt_that_cannot_be_launched_fails_its_job(bench):
@@ -203,8 +205,8 @@ class TestFullDisk:
         bench.submit()
         bench.until(lambda: bench.engine.launched)
         bench.disk.full = True
-        bench.loop.put(started(1))
-        bench.loop.put(exited(1, code=4))
+        bench.inbox.put(started(1))
+        bench.inbox.put(exited(1, code=4))
         bench.turn()
         assert bench.state(1) == Starting(attempt=1)
         bench.disk.full = False
@@ -224,7 +226,7 @@ class TestFullDisk:
         bench.sample()
         bench.disk.full = False
         bench.until(lambda: bench.engine.launched)
-        bench.loop.put(started(1))
+        bench.inbox.put(started(1))
         bench.until(lambda: isinstance(bench.state(1), Running))
         assert bench.engine.launched.count((1, 1, {"SIM": "1"})) == 1
 
@@ -234,38 +236,38 @@ class TestWatch:
         bench.sample()
         bench.submit()
         bench.until(lambda: bench.engine.launched)
-        done = bench.loop.watch(WaitRequest(1, "done"))
-        begun = bench.loop.watch(WaitRequest(1, "started"))
-        bench.loop.put(started(1))
+        done = bench.loop.wait(WaitRequest(1, "done"))
+        begun = bench.loop.wait(WaitRequest(1, "started"))
+        bench.inbox.put(started(1))
         assert begun.result(TIMEOUT_S).state == Running(attempt=1)
         assert not done.done()
-        bench.loop.put(exited(1))
+        bench.inbox.put(exited(1))
         assert isinstance(done.result(TIMEOUT_S).state, Done)
 
     def test_started_is_reached_by_a_job_that_never_will(self, bench):
         bench.submit()
-        begun = bench.loop.watch(WaitRequest(1, "started"))
+        begun = bench.loop.wait(WaitRequest(1, "started"))
         bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
         assert isinstance(begun.result(TIMEOUT_S).state, Done)
 
     def test_one_who_has_gone_is_forgotten(self, bench):
         bench.submit()
-        gone = bench.loop.watch(WaitRequest(1, "done"))
+        gone = bench.loop.wait(WaitRequest(1, "done"))
         bench.turn()
         gone.cancel()
         bench.turn()
-        assert bench.loop._watches._waiting == {}
+        assert bench.loop._waiters._waiting == {}
         with contextlib.suppress(CancelledError):
             gone.result(0)
 
     def test_unknown_job(self, bench):
         with pytest.raises(NoSuchJob):
-            bench.loop.watch(WaitRequest(5, "done")).result(TIMEOUT_S)
+            bench.loop.wait(WaitRequest(5, "done")).result(TIMEOUT_S)
 
 
 def test_a_question_that_fails_is_the_asker_s(bench):
     with pytest.raises(ZeroDivisionError):
-        bench.loop.ask(lambda _: 1 // 0).result(TIMEOUT_S)
+        bench.loop.query(lambda _: 1 // 0).result(TIMEOUT_S)
     assert bench.submit() == [1]
 
 
@@ -274,13 +276,13 @@ def test_a_wall_clock_that_was_set_makes_no_attempt_overdue(bench, wrong_by_s):
     bench.sample()
     bench.submit(a_spec(declared_bytes=2**30, time_limit_s=60.0))
     bench.until(lambda: bench.engine.launched)
-    bench.loop.put(replace(started(1), at_s=10.0 + wrong_by_s))
+    bench.inbox.put(replace(started(1), at_s=10.0 + wrong_by_s))
     bench.until(lambda: isinstance(bench.state(1), Running))
     bench.sample()
     bench.turn()
     assert bench.engine.stopped == []
-    assert bench.loop.ask(lambda manager: manager.jobs[1].attempts[0].started_at_s).result(TIMEOUT_S) == 10.0
-    bench.loop.put(replace(exited(1), at_s=11.0 + wrong_by_s))
+    assert bench.loop.query(lambda manager: manager.jobs[1].attempts[0].started_at_s).result(TIMEOUT_S) == 10.0
+    bench.inbox.put(replace(exited(1), at_s=11.0 + wrong_by_s))
     bench.until(lambda: isinstance(bench.state(1), Done))
     assert bench.state(1).at_s == 10.0
 
