@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.learned.replays import replays_of
+from cotenant.estimators.learned.network_features import replays_of
 from cotenant.estimators.traced import fake_gpu_of
 from cotenant.gpu_specs import gpu_spec
 from cotenant.learn.datasets.dataset_row import DatasetRow, Layer

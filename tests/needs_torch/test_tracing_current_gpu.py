@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from cotenant.estimators.per_device import on_device
+from cotenant.estimators.replay_input import on_device
 from traced_scripts import allocations, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")

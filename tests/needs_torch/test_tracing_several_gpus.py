@@ -6,7 +6,7 @@ import pytest
 
 import cotenant
 from cotenant.core.trace import MemoryEvent, MemoryTrace, TraceHeader
-from cotenant.estimators.per_device import devices_of, on_device
+from cotenant.estimators.replay_input import devices_of, on_device
 from traced_scripts import allocations, by_category, failing, live_bytes, peak, traced
 
 torch = pytest.importorskip("torch", reason="tracing needs torch")

@@ -18,6 +18,7 @@ from cotenant.gpu_specs import GpuSpec
 _ASYNC = re.compile(r"backend\s*:\s*cudaMallocAsync\s*,?")
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
+_ON_ALL_GPUS = frozenset({"phase", "empty_cache"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +162,20 @@ def make_replay_input(
         optional_storages=optional_storages,
     )
     return ReplayInput(gpu=gpu, stack=stack, events=tuple(events), optional_storages=frozenset(optional_storages))
+
+
+def devices_of(trace: MemoryTrace) -> tuple[int, ...]:
+    """Indices of the GPUs that hold anything; the first one if none does."""
+    return tuple(sorted({event.device for event in trace.events if event.action == "alloc"})) or (0,)
+
+
+def on_device(trace: MemoryTrace, index: int) -> MemoryTrace:
+    """What the GPU `index` sees of `trace`, as if it were the only one. A cache that is emptied is that of all GPUs."""
+    if devices_of(trace) == (0,) and index == 0:
+        return trace
+    events = tuple(
+        event if event.device == 0 else event._replace(device=0)
+        for event in trace.events
+        if event.device == index or event.action in _ON_ALL_GPUS
+    )
+    return replace(trace, events=events)

@@ -17,8 +17,7 @@ from cotenant.estimators.cudnn.workspaces import workspace_sources
 from cotenant.estimators.fit import Fit, capability_of, fits_on, judge, worst
 from cotenant.estimators.margin import Margin, check_coverage, margin_of
 from cotenant.estimators.nccl import nccl_warnings, with_nccl
-from cotenant.estimators.per_device import devices_of, on_device
-from cotenant.estimators.replay_input import ReplayInput, make_replay_input, software_stack
+from cotenant.estimators.replay_input import ReplayInput, devices_of, make_replay_input, on_device, software_stack
 from cotenant.estimators.sensitivity import ReservedRange, reserved_range_of
 from cotenant.estimators.trace_cache import TraceCache, trace_key
 from cotenant.gpu_specs import GpuSpec, gpu_spec

@@ -14,10 +14,9 @@ from cotenant.core.units import GiB, MiB
 from cotenant.estimators import ESTIMATORS, create
 from cotenant.estimators.base import POINT
 from cotenant.estimators.compare import compare_estimators
-from cotenant.estimators.published.deepspeed import zero2_bytes, zero3_bytes
 from cotenant.estimators.published.dnnmem import graph_events
-from cotenant.estimators.published.horus import CONSTANT_BYTES
 from cotenant.estimators.published.llmem import find_decoder
+from cotenant.estimators.published.parameter_rules import HORUS_CONSTANT_BYTES, zero2_bytes, zero3_bytes
 from cotenant.estimators.trace_features import Features, ModuleShape
 from cotenant.estimators.traced import TracedEstimator
 from cotenant.gpu_specs import gpu_spec
@@ -99,12 +98,12 @@ def test_zero_of_a_script():
 
 
 def test_horus_counts_weights_once_a_sample_and_leaves_only():
-    assert says("horus").device_bytes == CONSTANT_BYTES + 6 * MiB * 9 + 8 * MiB
+    assert says("horus").device_bytes == HORUS_CONSTANT_BYTES + 6 * MiB * 9 + 8 * MiB
 
 
 def test_horus_without_a_batch_is_a_lower_bound():
     estimate = says("horus", some_features(batch=None))
-    assert estimate.device_bytes == CONSTANT_BYTES + 6 * MiB * 2 + 8 * MiB
+    assert estimate.device_bytes == HORUS_CONSTANT_BYTES + 6 * MiB * 2 + 8 * MiB
     assert estimate.partial
     assert "batch size" in estimate.warnings[-1]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from cotenant.core.estimate import Estimate
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import MiB
 from cotenant.estimators.base import RawEstimate, TraceBasedEstimator
 from cotenant.estimators.layer_kinds import layer_kind
-from cotenant.estimators.learned.network_features import Replays, conv_features
-from cotenant.estimators.learned.replays import replays_of
+from cotenant.estimators.learned.network_features import Replays, conv_features, replays_of
 from cotenant.estimators.learned.utilization import with_utilization
 from cotenant.estimators.learned.weights import Weights, forest_predict, shipped, vector_of
 from cotenant.estimators.replay_input import make_replay_input, software_stack

@@ -9,10 +9,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cotenant.allocator import ReplayResult
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryEvent, MemoryTrace
 from cotenant.core.units import MiB
+from cotenant.estimators.cudnn.workspaces import none
 from cotenant.estimators.layer_kinds import LAYER_KINDS, LayerKind, layer_kind
+from cotenant.estimators.replay_input import ReplayInput, make_replay_input
 from cotenant.estimators.trace_features import Features
 
 _F32 = 4
@@ -327,3 +330,16 @@ def _convolves(trace: MemoryTrace, event: MemoryEvent) -> bool:
 
 def _shapes(params: Mapping[str, object]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(param) for param in params[name]) for name in ("x", "w", "y"))  # type: ignore[attr-defined]
+
+
+def replays_of(trace: MemoryTrace, scene: ReplayInput, result: ReplayResult | None = None) -> Replays:
+    """Peaks of `trace` on the GPU of `scene`, with and without workspaces; `result`: the former, if it is there."""
+    full = scene.replay() if result is None else result
+    convolves = any(op.kind.startswith("conv") for op in trace.ops)
+    bare = make_replay_input(trace, scene.gpu, scene.stack, conv=none).replay() if convolves else full
+    return Replays(
+        reserved_bytes=full.peak_reserved_bytes,
+        allocated_bytes=full.peak_allocated_bytes,
+        bare_reserved_bytes=bare.peak_reserved_bytes,
+        bare_allocated_bytes=bare.peak_allocated_bytes,
+    )

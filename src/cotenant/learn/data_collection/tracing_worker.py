@@ -19,8 +19,7 @@ from cotenant.estimators.traced import TracedEstimator, TracedResult, fake_gpu_o
 from cotenant.gpu_specs import gpu_spec
 from cotenant.learn.data_collection.configs import Config, config_id, parse_id
 from cotenant.learn.data_collection.run_log import LabelRecord, utc_now
-from cotenant.learn.datasets.dataset_row import Status
-from cotenant.learn.datasets.layer_text import layers_to_text
+from cotenant.learn.datasets.dataset_row import Status, layers_to_text
 from cotenant.learn.networks.building import Training, layers_of
 from cotenant.tracing.process.trace_function import trace_function
 

@@ -24,7 +24,7 @@ import torch
 
 from cotenant.engines.held_process import HOLD_FD
 from cotenant.learn.data_collection.configs import parse_id
-from cotenant.learn.datasets.layer_text import layers_to_text
+from cotenant.learn.datasets.dataset_row import layers_to_text
 from cotenant.learn.networks.building import Training, layers_of
 from cotenant.osutil import atomic
 

@@ -13,8 +13,7 @@ from cotenant.learn.data_collection.configs import MEANINGS, Config, family_of, 
 from cotenant.learn.data_collection.run_log import FILE, LabelRecord, read_records
 from cotenant.learn.datasets.checks import DatasetProblem, Rule, find_problems, is_saturated
 from cotenant.learn.datasets.dataset_files import write_dataset
-from cotenant.learn.datasets.dataset_row import FAMILIES, DatasetRow, Family, Layer, check
-from cotenant.learn.datasets.layer_text import layers_from_text
+from cotenant.learn.datasets.dataset_row import FAMILIES, DatasetRow, Family, Layer, check, layers_from_text
 
 _NOT_EXTRA = ("shape", "batch")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -16,6 +18,8 @@ Extra: TypeAlias = str | int | float | bool
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 STATUSES: tuple[Status, ...] = get_args(Status)
+
+_LAYER = re.compile(r"([a-z]+):((?:\d+x)*\d+)?:(\d+):([^:;]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +126,30 @@ def _problem(row: DatasetRow) -> str | None:
 
 def _above(row: DatasetRow, limit_bytes: int) -> bool:
     return row.peak_bytes is not None and row.peak_bytes > limit_bytes
+
+
+def layers_to_text(layers: Sequence[Layer]) -> str:
+    """Kind, shape of the output (`CxHxW`; empty where it is not known), parameters and name of each layer."""
+    return ";".join(
+        f"{layer.kind}:{'x'.join(map(str, layer.output_shape))}:{layer.parameters}:{layer.name}" for layer in layers
+    )
+
+
+def layers_from_text(text: str) -> tuple[Layer, ...]:
+    """The layers that `layers_to_text` wrote.
+
+    Raises:
+        DatasetError: a layer cannot be read.
+    """
+    return tuple(_layer(part) for part in text.split(";")) if text else ()
+
+
+@functools.lru_cache(maxsize=65536)
+def _layer(text: str) -> Layer:
+    match = _LAYER.fullmatch(text)
+    kind = next((candidate for candidate in LAYER_KINDS if match is not None and candidate == match.group(1)), None)
+    if match is None or kind is None:
+        raise DatasetError(f"`{text[:60]}` is no layer, wanted `KIND:SHAPE:PARAMETERS:NAME`")
+    _, shape, parameters, name = match.groups()
+    extents = tuple(int(extent) for extent in shape.split("x")) if shape else ()
+    return Layer(kind=kind, output_shape=extents, parameters=int(parameters), name=name)

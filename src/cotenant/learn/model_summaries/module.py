@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cotenant.core.errors import UsageError
-from cotenant.estimators.layer_kinds import LayerKind
+from cotenant.estimators.layer_kinds import LayerKind, layer_kind
 from cotenant.learn.datasets.dataset_row import Layer
-from cotenant.learn.datasets.kinds import layer_kind
 from cotenant.learn.model_summaries.summary import Summary
 from cotenant.learn.model_summaries.values import Shape
 

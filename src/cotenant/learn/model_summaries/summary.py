@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cotenant.core.errors import SummaryError
+from cotenant.estimators.layer_kinds import layer_kind
 from cotenant.learn.datasets.dataset_row import Layer
-from cotenant.learn.datasets.kinds import layer_kind
 from cotenant.learn.model_summaries import tree
 from cotenant.learn.model_summaries.values import Shape, count_of, shapes_of, short
 

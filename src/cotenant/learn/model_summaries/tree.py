@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cotenant.core.errors import SummaryError
-from cotenant.estimators.layer_kinds import LayerKind
+from cotenant.estimators.layer_kinds import LayerKind, layer_kind
 from cotenant.learn.datasets.dataset_row import Layer
-from cotenant.learn.datasets.kinds import layer_kind
 from cotenant.learn.model_summaries.values import Shape, count_of, short
 
 _ROOT = re.compile(r"[A-Za-z_]\w*\(")

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.core.errors import UsageError
+from cotenant.learn.datasets.dataset_files import read_families
 from cotenant.learn.datasets.dataset_row import DatasetRow
 from cotenant.learn.datasets.feature_table import FeatureTable, table_of
 from cotenant.learn.datasets.published import is_plain
-from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models.metrics import Prediction, Scores, score
 from cotenant.learn.models.regressors import BASELINES, SIMULATED, Model, make_model
 

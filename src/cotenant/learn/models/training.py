@@ -34,8 +34,8 @@ from cotenant.estimators.learned.weights import (
     vector_of,
     write_weights,
 )
+from cotenant.learn.datasets.dataset_files import read_families
 from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable, Matrix, network_of_row, table_of
-from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models import export
 from cotenant.learn.models.conformal import calibrate
 from cotenant.learn.models.cross_validation import FoldResult, cross_validate

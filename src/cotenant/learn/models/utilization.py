@@ -12,9 +12,9 @@ import numpy as np
 from cotenant.core.errors import DatasetError
 from cotenant.estimators.learned.network_features import work_features
 from cotenant.estimators.learned.weights import Weights, write_weights
+from cotenant.learn.datasets.dataset_files import read_families
 from cotenant.learn.datasets.dataset_row import DatasetRow
 from cotenant.learn.datasets.feature_table import Matrix, network_of_row, training_of
-from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models import export
 from cotenant.learn.models.cross_validation import SplitBy, splits
 from cotenant.learn.models.metrics import r2

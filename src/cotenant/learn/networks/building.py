@@ -15,7 +15,7 @@ from cotenant.learn.data_collection.configs import Activation, CnnConfig, Config
 from cotenant.learn.data_collection.widths import hidden_widths
 from cotenant.learn.model_summaries.module import summarize_module
 from cotenant.learn.networks.cnn import build_cnn
-from cotenant.learn.networks.parts import activation
+from cotenant.learn.networks.torch_modules import activation
 from cotenant.learn.networks.transformer import build_transformer
 
 if TYPE_CHECKING:

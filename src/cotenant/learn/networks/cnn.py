@@ -9,7 +9,7 @@ from torch import nn
 
 from cotenant.learn.data_collection.configs import CnnConfig
 from cotenant.learn.data_collection.widths import channel_widths, halvings
-from cotenant.learn.networks.parts import activation
+from cotenant.learn.networks.torch_modules import activation
 
 _MAX_GROUPS = 8
 

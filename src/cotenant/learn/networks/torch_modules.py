@@ -20,8 +20,15 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "softplus": nn.Softplus,
     "mish": nn.Mish,
     "identity": nn.Identity,
+    "leakyrelu": nn.LeakyReLU,
+    "silu": nn.SiLU,
 }
-"""By their names in the published sets."""
+"""By their names in the published sets and, where they differ, in configurations."""
+
+
+def activation(name: str) -> nn.Module:
+    """A new layer of that activation."""
+    return ACTIVATIONS[name]()
 
 
 class Residual(nn.Module):
@@ -69,7 +76,7 @@ class TorchModules:
         return nn.BatchNorm1d(input_shape[0]) if len(input_shape) == 1 else nn.BatchNorm2d(input_shape[0])
 
     def activation(self, name: str) -> nn.Module:
-        return ACTIVATIONS[name]()
+        return activation(name)
 
     def softmax(self) -> nn.Module:
         return nn.Softmax(dim=1)

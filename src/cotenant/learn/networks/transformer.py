@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from cotenant.learn.data_collection.configs import TransformerConfig
-from cotenant.learn.networks.parts import activation
+from cotenant.learn.networks.torch_modules import activation
 
 
 def build_transformer(config: TransformerConfig) -> nn.Module:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from cotenant.core.errors import UsageError
 from cotenant.core.units import MiB
+from cotenant.learn.datasets.dataset_files import read_families
 from cotenant.learn.datasets.dataset_row import DatasetRow
 from cotenant.learn.datasets.feature_table import CLASS_MIB, FeatureTable, Matrix, table_of
-from cotenant.learn.datasets.sources import read_families
 from cotenant.reporting.page import Page, legend
 from cotenant.reporting.plots import Dots, bins_of, boxes, dots, heatmap, histogram
 from cotenant.reporting.style import tone

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from cotenant.core.errors import UsageError
 from cotenant.core.trace import MemoryTrace
-from cotenant.estimators.learned.network_features import Replays, conv_features
-from cotenant.estimators.learned.replays import replays_of
+from cotenant.estimators.learned.network_features import Replays, conv_features, replays_of
 from cotenant.estimators.replay_input import (
     ReplayInput,
     SoftwareStack,

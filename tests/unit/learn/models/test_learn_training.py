@@ -19,9 +19,8 @@ if importlib.util.find_spec("sklearn") is None:
     pytest.skip("scikit-learn is not installed", allow_module_level=True)
 
 from cotenant.estimators.learned import weights as learned_weights
-from cotenant.learn.datasets.dataset_files import write_dataset
+from cotenant.learn.datasets.dataset_files import read_families, write_dataset
 from cotenant.learn.datasets.feature_table import table_of
-from cotenant.learn.datasets.sources import read_families
 from cotenant.learn.models import export
 from cotenant.learn.models.conformal import upper_quantile
 from cotenant.learn.models.cross_validation import kfold_command

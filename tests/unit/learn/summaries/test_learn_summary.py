@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cotenant.core.errors import SummaryError
+from cotenant.estimators.layer_kinds import LAYER_KINDS, layer_kind
 from cotenant.learn.datasets.dataset_row import Layer
-from cotenant.learn.datasets.kinds import LAYER_KINDS, layer_kind
 from cotenant.learn.model_summaries.summary import parse_summary
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.errors import DatasetError, UsageError
+from cotenant.estimators.layer_kinds import LAYER_KINDS
 from cotenant.learn.datasets.dataset_files import COLUMNS, read_dataset, write_dataset
-from cotenant.learn.datasets.dataset_row import DatasetRow, Layer
-from cotenant.learn.datasets.kinds import LAYER_KINDS
-from cotenant.learn.datasets.layer_text import layers_from_text, layers_to_text
+from cotenant.learn.datasets.dataset_row import DatasetRow, Layer, layers_from_text, layers_to_text
 
 ROWS = (
     DatasetRow(
