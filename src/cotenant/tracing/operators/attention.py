@@ -1,9 +1,9 @@
-"""Which attention kernel CUDA would take, and the tensors around it.
+"""Which kernel `scaled_dot_product_attention` selects on the simulated GPU, and how its operands are prepared.
 
-`scaled_dot_product_attention` asks the CUDA build, which asks the GPU. Here the simulated GPU answers, by the same
-rules, and the chosen kernel is called with the inputs prepared as PyTorch prepares them.
+PyTorch selects the kernel in the CUDA build, by the properties of the GPU. Here the same rules are applied to the
+simulated GPU, and the selected kernel is called with operands prepared as PyTorch prepares them.
 Source: aten/src/ATen/native/transformers/attention.cpp and .../cuda/sdp_utils.cpp, PyTorch 2.13. Not modeled:
-the priority order that a script may set.
+a priority order set by the script.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _libraries: list[Any] = []
 
 
 def install(capability: tuple[int, int], *, cudnn_version: int) -> dict[Any, Any]:
-    """Answer for a GPU of this compute capability and a cuDNN such as 91900 (9.19.0); gives operator and answer."""
+    """Select kernels for a GPU of this compute capability and a cuDNN such as 91900 (9.19.0).
+
+    Returns the implementation by operator.
+    """
 
     def attention(
         query: Any,
@@ -59,7 +62,7 @@ def choose(
         return "math"
     if not (query.shape[0] == key.shape[0] == value.shape[0]):
         return "math"
-    if any(each.stride(-1) != 1 for each in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
+    if any(tensor.stride(-1) != 1 for tensor in (query, key, value)) or query.shape[-2] == 0 or key.shape[-2] == 0:
         return "math"
     half = query.dtype in (torch.float16, torch.bfloat16)
     order = ["flash", "efficient"]
@@ -79,15 +82,15 @@ def choose(
         and (dropout_p * 16).is_integer()
         and not (mask is not None and mask.requires_grad)
     )
-    return next((each for each in order if fits[each]), "math")
+    return next((kernel for kernel in order if fits[kernel]), "math")
 
 
 def usable_kernels(
     query: Any, key: Any, value: Any, mask: Any, dropout_p: float, enable_gqa: bool, capability: tuple[int, int]
 ) -> dict[str, bool]:
-    """Whether `flash` and `efficient` can be had, by all but the lengths."""
+    """Whether `flash` and `efficient` are usable, lengths aside."""
     half = query.dtype in (torch.float16, torch.bfloat16)
-    training = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     return {
         "flash": torch._C._get_flash_sdp_enabled()
         and half
@@ -135,7 +138,7 @@ def _run(
     scale: float | None,
     enable_gqa: bool,
 ) -> Any:
-    training = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if mask is not None and mask.dtype is torch.bool and kernel != "cudnn":
         additive = torch.zeros_like(mask, dtype=query.dtype)
         mask = additive.masked_fill_(mask.logical_not(), float("-inf"))
@@ -143,7 +146,7 @@ def _run(
         head = query.shape[-1]
         extra = -head % 8
         if extra:
-            query, key, value = (torch.nn.functional.pad(each, (0, extra)) for each in (query, key, value))
+            query, key, value = (torch.nn.functional.pad(tensor, (0, extra)) for tensor in (query, key, value))
         scale = scale if scale is not None else head**-0.5
         out = _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
         return out[..., :head] if extra else out
@@ -163,12 +166,15 @@ def _run(
 
 
 def _aligned_mask(mask: Any, query: Any, key: Any) -> Any:
-    """The mask as the efficient kernel wants it: four dimensions, rows aligned to 16 elements."""
+    """The mask with four dimensions and rows aligned to 16 elements, as the efficient kernel requires.
+
+    Source: attention.cpp, `pad_bias`.
+    """
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     mask = mask.expand(shape)
     last = shape[-1]
     if last % 16:
         return torch.nn.functional.pad(mask, (0, 16 - last % 16))[..., :last]
-    if any(mask.stride(each) % 16 for each in range(3)):
+    if any(mask.stride(dim) % 16 for dim in range(3)):
         return mask.contiguous()
     return mask

@@ -1,6 +1,7 @@
 """Convolutions, with the layouts and the copies of operands that cuDNN's path has.
 
-PyTorch's meta kernel selects the backend that this build has, and a CPU build has no cuDNN: it would drop channels-last.
+PyTorch's meta kernel selects the backend by what this build has. A CPU build has no cuDNN, and so it would drop the
+channels-last format.
 Source: aten/src/ATen/native/Convolution.cpp, `determine_backend_memory_format`, `convolution_backward`;
 ATen/native/ConvUtils.h, `cudnn_conv_suggest_memory_format`.
 """
@@ -18,8 +19,6 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 from cotenant.tracing.operators.strides import is_channels_last, memory_format_strides
 
 operators = OperatorTable()
-
-_aten = torch.ops.aten
 
 
 def _memory_format(x: Any, w: Any) -> torch.memory_format:

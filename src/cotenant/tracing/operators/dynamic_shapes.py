@@ -1,7 +1,7 @@
-"""Operators whose result has a size that depends on values.
+"""Operators whose output shape depends on values.
 
-Where the values are known (see `values`) the size is exact. Where they are not, the largest possible result is
-assumed: every element is found, every box is kept, every value is different. A warning says so.
+Where the values are known (see `known_values`), the shape is exact. Where they are not, the largest possible result is
+assumed, with a warning: every element is found, every box is kept, all values are different.
 
 Not modeled: the scratch memory of CUB's scans and sorts, a few bytes for each element.
 """
@@ -9,6 +9,7 @@ Not modeled: the scratch memory of CUB's scans and sorts, a few bytes for each e
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,11 +23,10 @@ from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
-_aten = torch.ops.aten
-_BOXES_PER_MASK_WORD = 64  # boxes for each word of torchvision's overlap mask
+_BOXES_PER_MASK_WORD = 64  # in torchvision's mask of overlapping boxes
 
 
-def _warn_assumed_size(ctx: OpContext, func: Any, what: str) -> None:
+def _warn_assumed_size(ctx: OpContext, func: OpOverload, what: str) -> None:
     ctx.recorder.warn(f"the size that `{func._opname}` gives depends on the data; assumed: {what}")
 
 
@@ -42,12 +42,12 @@ def _nonzero(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> An
     return _positions(ctx, func, args[0])
 
 
-def _positions(ctx: OpContext, func: Any, mask: torch.Tensor) -> FakeTensor:
+def _positions(ctx: OpContext, func: OpOverload, mask: torch.Tensor) -> FakeTensor:
     value = ctx.known_values.of(mask)
-    most = mask_counts.max_true(mask)
-    if value is None and most is not None and most < mask.numel():
+    max_true = mask_counts.max_true(mask)
+    if value is None and max_true is not None and max_true < mask.numel():
         _warn_assumed_size(ctx, func, "as many are found as were set")
-        count = most
+        count = max_true
     elif value is None:
         _warn_assumed_size(ctx, func, "every element is found")
         count = mask.numel()
@@ -60,44 +60,49 @@ def _positions(ctx: OpContext, func: Any, mask: torch.Tensor) -> FakeTensor:
 
 @operators.shape_of("aten::index.Tensor")
 def _index(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """`x[mask]`: masks become positions first. Source: ATen/native/IndexingUtils.h, `expandTensors`."""
+    """`x[mask]`: masks are converted to positions first. Source: ATen/native/IndexingUtils.h, `expandTensors`."""
     source, indices = args[0], args[1]
-    if not isinstance(source, FakeTensor) or not any(_is_mask_or_cpu(each) for each in indices):
+    if not isinstance(source, FakeTensor) or not any(_is_mask_or_cpu(index) for index in indices):
         return NotImplemented
     return ctx.run_fake(func, (source, _positions_of_masks(ctx, func, source, indices)), kwargs, source.fake_device)
 
 
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 def _is_mask_or_cpu(index: Any) -> bool:
-    return index is not None and (index.dtype in (torch.bool, torch.uint8) or not isinstance(index, FakeTensor))
+    return _is_mask(index) or (index is not None and not isinstance(index, FakeTensor))
 
 
-def _positions_of_masks(ctx: OpContext, func: Any, source: FakeTensor, indices: Any) -> list[Any]:
+def _positions_of_masks(ctx: OpContext, func: OpOverload, source: FakeTensor, indices: Sequence[Any]) -> list[Any]:
     out: list[Any] = []
-    for each in indices:
-        if each is None:
-            out.append(None)
-        elif each.dtype in (torch.bool, torch.uint8):
-            if isinstance(each, FakeTensor):
-                found = _positions(ctx, func, each)
+    for index in indices:
+        if index is None or (isinstance(index, FakeTensor) and not _is_mask(index)):
+            out.append(index)
+        elif _is_mask(index):
+            if isinstance(index, FakeTensor):
+                found = _positions(ctx, func, index)
             else:
-                found = _empty_ints(ctx, tuple(each.nonzero().shape), source)
+                found = _empty_ints(ctx, tuple(index.nonzero().shape), source)
             ctx.record(found)
-            out.extend(found.select(1, dim) for dim in range(each.dim()))
-        elif isinstance(each, FakeTensor):
-            out.append(each)
+            out.extend(found.select(1, dim) for dim in range(index.dim()))
         else:
-            out.append(_empty_ints(ctx, tuple(each.shape), source, each.dtype))
+            out.append(_empty_ints(ctx, tuple(index.shape), source, index.dtype))
             ctx.record(out[-1])
     return out
 
 
 @operators.shape_of("aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
 def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """`x[mask] = y`. One value for all of a mask needs no positions: `canDispatchToMaskedFill`."""
+    """`x[mask] = y`. One value for a whole mask is a `masked_fill`, without positions.
+
+    Source: ATen/native/TensorAdvancedIndexing.cpp, `canDispatchToMaskedFill`.
+    """
     target, indices, values = args[0], args[1], args[2]
-    if not isinstance(target, FakeTensor) or not any(_is_mask_or_cpu(each) for each in indices):
+    if not isinstance(target, FakeTensor) or not any(_is_mask_or_cpu(index) for index in indices):
         return NotImplemented
-    masks_only = all(each is None or each.dtype in (torch.bool, torch.uint8) for each in indices)
+    masks_only = all(index is None or _is_mask(index) for index in indices)
     if not (values.numel() == 1 and masks_only):
         _positions_of_masks(ctx, func, target, indices)
     return target if func._opname.endswith("_") else ctx.empty_like(target)
@@ -115,25 +120,25 @@ def _masked_select(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs)
 
 @operators.shape_of("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive")
 def _unique(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Values, where each came from, how often each occurs; the latter two empty unless asked for."""
+    """(values, inverse indices, counts); the latter two are empty unless requested."""
     source = args[0]
-    bound = dict(zip([each.name for each in func._schema.arguments], args, strict=False)) | kwargs
+    bound = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
     dim = bound.get("dim")
     value = ctx.known_values.of(source)
-    most = source.numel() if dim is None else source.shape[dim]
+    max_count = source.numel() if dim is None else source.shape[dim]
     if value is None:
         _warn_assumed_size(ctx, func, "all values are different")
-        count = most
+        count = max_count
     else:
         count = func(value, *args[1:], **kwargs)[0].shape[0 if dim is None else dim]
     if dim is None:
         shape: tuple[int, ...] = (count,)
-        came_from = tuple(source.shape)
+        inverse_shape = tuple(source.shape)
     else:
-        shape = tuple(count if each == dim % source.dim() else size for each, size in enumerate(source.shape))
-        came_from = (most,)
+        shape = tuple(count if i == dim % source.dim() else size for i, size in enumerate(source.shape))
+        inverse_shape = (max_count,)
     default_inverse = func._opname == "unique_dim"
-    inverse = came_from if bound.get("return_inverse", default_inverse) else (0,)
+    inverse = inverse_shape if bound.get("return_inverse", default_inverse) else (0,)
     counts = (count,) if bound.get("return_counts", default_inverse) else (0,)
     out = ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device)
     return (out, _empty_ints(ctx, inverse, source), _empty_ints(ctx, counts, source))
@@ -141,7 +146,7 @@ def _unique(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
 
 @operators.shape_of("aten::_unique")
 def _unique_without_counts(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """The older operator, without counts; the derivative of `index_fill` asks it."""
+    """The older operator, without counts, which the derivative of `index_fill` calls."""
     return _unique(ctx, func, args, kwargs)[:2]
 
 
@@ -163,47 +168,50 @@ def _repeat_interleave(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwa
 @operators.shape_of("aten::bincount")
 def _bincount(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     source, weights = args[0], args[1] if len(args) > 1 else kwargs.get("weights")
-    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    length = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     value = ctx.known_values.of(source)
     if value is None:
         _warn_assumed_size(ctx, func, "no value beyond `minlength`")
     elif value.numel():
-        least = max(least, int(value.max()) + 1)
+        length = max(length, int(value.max()) + 1)
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
-    return _empty_ints(ctx, (least,), source, dtype)
+    return _empty_ints(ctx, (length,), source, dtype)
 
 
 @operators.shape_of("aten::_pack_padded_sequence")
 def _pack_padded_sequence(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(data, batch sizes on the CPU); the lengths are on the CPU, so this is exact.
+    """(data, batch sizes on the CPU); the lengths are on the CPU, so the shape is exact.
 
-    Pieces of equal batch size are copied and then joined. Source: ATen/native/PackedSequence.cpp.
+    Steps of equal batch size are copied and then concatenated. Source: ATen/native/PackedSequence.cpp.
     """
     source, lengths, batch_first = args
     steps_first = source.transpose(0, 1) if batch_first else source
     steps, batch = steps_first.shape[:2]
     rest = tuple(steps_first.shape[2:])
     _, batch_sizes = func(torch.empty(steps, batch, 1), lengths, False)
-    pieces = []
+    copies = []
     sizes = batch_sizes.tolist()
     for size in sorted(set(sizes), reverse=True):
         if size == batch and not batch_first:
             continue
-        piece = ctx.empty_strided((sizes.count(size) * size, math.prod(rest)), (1, 1), source.dtype, source.device)
-        ctx.record(piece)
-        pieces.append(piece)
+        copy = ctx.empty_strided((sizes.count(size) * size, math.prod(rest)), (1, 1), source.dtype, source.device)
+        ctx.record(copy)
+        copies.append(copy)
     shape = (sum(sizes), *rest)
     return (ctx.empty_strided(shape, contiguous_strides(shape), source.dtype, source.device), batch_sizes)
 
 
 @operators.shape_of("torchvision::nms")
 def _nms(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Every box kept. Source: torchvision/csrc/ops/cuda/nms_kernel.cu: sorted boxes and a bit for each pair."""
+    """Every box is kept. The kernel sorts the boxes, and has a bit for each pair of them.
+
+    Source: torchvision/csrc/ops/cuda/nms_kernel.cu.
+    """
     boxes = args[0]
     count = boxes.shape[0]
     _warn_assumed_size(ctx, func, "every box is kept")
-    in_order = ctx.empty_like(boxes)
-    ctx.record(in_order)
+    sorted_boxes = ctx.empty_like(boxes)
+    ctx.record(sorted_boxes)
     pairs = _empty_ints(ctx, (count * math.ceil(count / _BOXES_PER_MASK_WORD),), boxes)
     ctx.record(pairs)
     return _empty_ints(ctx, (count,), boxes)
@@ -211,7 +219,7 @@ def _nms(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
 
 @operators.shape_of("aten::linalg_lstsq")
 def _least_squares(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(solution, residuals, rank, singular values) by `gels`, the one method of CUDA, beside copies of both matrices.
+    """(solution, residuals, rank, singular values) by `gels`, CUDA's only driver, which copies both matrices.
 
     Source: ATen/native/BatchLinearAlgebra.cpp, `linalg_lstsq`.
     """
@@ -222,14 +230,15 @@ def _least_squares(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs)
     ctx.keep_until_done(copies := [ctx.empty_like(matrix), ctx.empty_like(right)])
     ctx.record(copies)
     shapes = [(*lead, columns, *beside), (*lead, *beside) if rows > columns else (0,)]
-    made = [ctx.empty_strided(each, contiguous_strides(each), matrix.dtype, matrix.device) for each in shapes]
+    made = [ctx.empty_strided(shape, contiguous_strides(shape), matrix.dtype, matrix.device) for shape in shapes]
     return (*made, _empty_ints(ctx, (0,), matrix), ctx.empty_strided((0,), (1,), matrix.dtype, matrix.device))
 
 
 @operators.shape_of("aten::_nested_tensor_from_mask_left_aligned")
 def _padding_not_aligned(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """Whether padding is at the end of all rows: then `TransformerEncoder` leaves it out, by nested tensors.
+    """False, as if some row had padding before its end.
 
-    They are not modeled, so padding is kept, as where it is not at the end: an upper bound.
+    Otherwise `TransformerEncoder` would drop the padding by strided nested tensors, which are not modeled. With the
+    padding, memory is an upper bound. Source: torch/nn/modules/transformer.py, `TransformerEncoder.forward`.
     """
     return False

@@ -21,11 +21,36 @@ operators = OperatorTable()
 _as_strided = torch.ops.aten.as_strided.default
 
 FACTORIES = frozenset(
-    """
-    arange empty empty_like empty_strided eye full full_like linspace logspace new_empty new_empty_strided
-    new_full new_ones new_zeros ones ones_like rand rand_like randint randint_like randn randn_like randperm
-    scalar_tensor tril_indices triu_indices zeros zeros_like
-    """.split()
+    {
+        "arange",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "eye",
+        "full",
+        "full_like",
+        "linspace",
+        "logspace",
+        "new_empty",
+        "new_empty_strided",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "randperm",
+        "scalar_tensor",
+        "tril_indices",
+        "triu_indices",
+        "zeros",
+        "zeros_like",
+    }
 )
 """Names of operators that make a tensor without tensor arguments, or of the shape of one."""
 _META_OPTIONS = {"device": torch.device("meta"), "pin_memory": None, "generator": None}

@@ -1,9 +1,9 @@
-"""`flex_attention` as its compiled kernel allocates: the output, a number for each row, and gradients in backward.
+"""`flex_attention` with the allocations of its compiled kernel: output, logsumexp per row, and gradients in backward.
 
-Scripts compile it, since it has no kernel of its own otherwise; run as written it would hold all scores, which are
-quadratic in the length. Masks of blocks are ordinary tensors and are made as the script makes them.
+Scripts compile it: uncompiled it materializes all scores, which are quadratic in the length. Block masks are ordinary
+tensors, made as the script makes them.
 Source: torch/nn/attention/flex_attention.py, torch/_inductor/kernel/flex (PyTorch 2.13). Not modeled: gradients of
-what a `score_mod` reads.
+tensors that a `score_mod` captures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.patches.import_hooks import when_imported
 
-_COMPILED_WARNING = "`flex_attention` was taken for its compiled kernel; without `torch.compile` it needs far more"
+_COMPILED_WARNING = "`flex_attention` is assumed to be compiled; without `torch.compile` it needs far more memory"
 
 
 def install(recorder: Any) -> None:
@@ -36,10 +36,10 @@ def _patch(module: Any, recorder: Any) -> None:
             )
         recorder.warn(_COMPILED_WARNING)
         out, lse = _CompiledKernel.apply(query, key, value)
-        wanted = more.get("return_aux")
-        if wanted is not None:
+        requested = more.get("return_aux")
+        if requested is not None:
             return out, module.AuxOutput(
-                lse=lse if wanted.lse else None, max_scores=torch.empty_like(lse) if wanted.max_scores else None
+                lse=lse if requested.lse else None, max_scores=torch.empty_like(lse) if requested.max_scores else None
             )
         return (out, lse) if return_lse else out
 
@@ -51,7 +51,7 @@ class _CompiledKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
-        """(output in the layout of the query, logarithm of the sum of each row)."""
+        """(output in the layout of the query, logsumexp of each row)."""
         shape = (*query.shape[:-1], value.shape[-1])
         out = torch.empty_like(query) if shape == tuple(query.shape) else query.new_empty(shape)
         lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
@@ -60,9 +60,9 @@ class _CompiledKernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Any, grad_lse: Any) -> Any:
-        """Gradients of query, key and value, beside a sum for each row."""
+        """Gradients of query, key and value; the kernel allocates a sum per row."""
         query, key, value, _, lse = ctx.saved_tensors
         delta = torch.empty_like(lse)
-        grads = tuple(torch.empty_like(each) for each in (query, key, value))
+        grads = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
         del delta
         return grads

@@ -1,11 +1,11 @@
-"""What CUDA kernels allocate inside, beside their results, and give back before they return.
+"""Scratch memory: what CUDA kernels allocate beside their results, and free before they return.
 
-No dispatch mode sees it: such tensors are made below the dispatcher, by the kernel's own code. Each function here is
-told a call and its result, and records both the result and the scratch memory, in the order in which the kernel takes
-them. Operators that PyTorch writes in terms of others for every device are opened instead: see `DECOMPOSED`.
+A kernel makes such tensors below the dispatcher, where no dispatch mode sees them. Each recorder here records the
+result and the scratch memory, in the order in which the kernel allocates them. An operator that PyTorch implements by
+other operators on every device is decomposed instead, at the end of this module.
 
-Those of reductions depend on the GPU: see `reductions`. Not modeled: buffers of CUB's sorts and scans, a few bytes for
-each element.
+The buffers of reductions depend on the GPU: see `reductions`. Not modeled: buffers of CUB's sorts and scans, a few
+bytes for each element.
 """
 
 from __future__ import annotations
@@ -20,33 +20,32 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 
 operators = OperatorTable()
 
-_aten = torch.ops.aten
 _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 _NO_REDUCTION = 0
 
 
-# -- operands that a kernel wants in another order ------------------------------------------------------------------
+# -- operands that a kernel needs in another layout ------------------------------------------------------------------
 
 
 def contiguous_copies(ctx: OpContext, *tensors: Any) -> None:
-    """Copies of those tensors whose elements are not in row-major order, until the call is over."""
-    for each in tensors:
-        if each is not None and not each.is_contiguous():
-            ctx.keep_until_done([_copy_of(ctx, each)])
+    """Record copies of the tensors that are not contiguous, which live until the call is over."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_contiguous():
+            ctx.keep_until_done([_copy_of(ctx, tensor)])
 
 
 def blas_copies(ctx: OpContext, *matrices: Any) -> None:
-    """Copies of matrices, or batches of them, that are neither row-major nor transposed, until the call is over.
+    """Record copies of matrices, or batches of them, that are neither row-major nor transposed.
 
     Source: ATen/native/cuda/Blas.cpp, `prepare_matrix_for_cublas`, `prepare_batch_matrix_for_cublas`.
     """
-    for each in matrices:
-        if each.layout is not torch.strided or each.is_contiguous() or each.dim() < 2:
+    for matrix in matrices:
+        if matrix.layout is not torch.strided or matrix.is_contiguous() or matrix.dim() < 2:
             continue
-        (rows, columns), (down, across) = each.shape[-2:], each.stride()[-2:]
+        (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
         if not ((across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))):
-            ctx.keep_until_done([_copy_of(ctx, each)])
+            ctx.keep_until_done([_copy_of(ctx, matrix)])
 
 
 def _copy_of(ctx: OpContext, tensor: Any) -> Any:
@@ -58,7 +57,9 @@ def _copy_of(ctx: OpContext, tensor: Any) -> Any:
 
 @operators.recorder_of("aten::_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Rows of the gradient in order, and the product whose sums are `delta`; the kernels of half precision need none.
+    """A contiguous gradient, and `delta`, the row sums of output times gradient.
+
+    The float32 kernel computes `delta` outside, from a product of the gradient's size; those of half precision, inside.
 
     Source: ATen/native/transformers/cuda/attention_backward.cu, `_efficient_attention_backward`;
     mem_eff_attention/kernel_backward.h, `kKernelComputesDelta`. Not modeled: what half precision accumulates.
@@ -79,7 +80,7 @@ def _efficient_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
 
 @operators.recorder_of("aten::_scaled_dot_product_flash_attention_backward")
 def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Gradients of queries summed in float32, and those of keys and values for each query's head.
+    """Float32 accumulators for the gradient of queries, and with grouped queries one key and value gradient per head.
 
     Source: ATen/native/transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`. Not modeled: deterministic algorithms.
     """
@@ -92,8 +93,8 @@ def _flash_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
     rows_bytes = batch * heads * length_up * _FLOAT_BYTES
     ctx.keep_until_done([ctx.scratch(rows_bytes, grad.device), ctx.scratch(rows_bytes * head_up, grad.device)])
     if key.shape[1] != heads:
-        each_bytes = batch * key.shape[2] * heads * head * key.element_size()
-        ctx.keep_until_done([ctx.scratch(each_bytes, grad.device) for _ in "kv"])
+        per_head_bytes = batch * key.shape[2] * heads * head * key.element_size()
+        ctx.keep_until_done([ctx.scratch(per_head_bytes, grad.device) for _ in "kv"])
 
 
 # -- embeddings, indices, masks -------------------------------------------------------------------------------------
@@ -104,7 +105,9 @@ _ROWS_PER_PARTIAL_SUM = 10
 
 @operators.recorder_of("aten::embedding_dense_backward")
 def _embedding_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Indices sorted, and rows of the gradient summed in parts of ten, in float32 at least.
+    """Sorted indices, and partial sums of ten rows of the gradient each, in float32 or wider.
+
+    Up to 3,072 indices another kernel is used, which sorts nothing.
 
     Source: ATen/native/cuda/Embedding.cu, `embedding_dense_backward_cuda`; EmbeddingBackwardKernel.cu.
     """
@@ -120,13 +123,13 @@ def _embedding_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     segments = min(count, int(rows))
     parts = count // _ROWS_PER_PARTIAL_SUM + segments
     sizes = (index_bytes, segments * _INDEX_BYTES, segments * _INDEX_BYTES, parts * _INDEX_BYTES)
-    ctx.keep_until_done([ctx.scratch(each, grad.device) for each in sizes])
+    ctx.keep_until_done([ctx.scratch(size, grad.device) for size in sizes])
     ctx.keep_until_done([ctx.scratch(parts * width * max(_FLOAT_BYTES, grad.element_size()), grad.device)])
 
 
 @operators.recorder_of("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Where values are added: the places in one row of numbers, sorted, with where they were.
+    """With `accumulate`: linear indices, the same sorted, and their original positions.
 
     Source: ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`.
     """
@@ -134,17 +137,17 @@ def _index_put(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
     indices, values = args[1], args[2]
     if not (args[3] if len(args) > 3 else kwargs.get("accumulate", False)):
         return
-    shapes = [each.shape for each in indices if each is not None and each.dtype is not torch.bool]
+    shapes = [index.shape for index in indices if index is not None and index.dtype is not torch.bool]
     if not shapes or values.device.type != "cuda":
         return
-    places_bytes = math.prod(torch.broadcast_shapes(*shapes)) * _INDEX_BYTES
-    ctx.keep_until_done([ctx.scratch(places_bytes, values.device) for _ in ("places", "sorted", "original", "range")])
+    indices_bytes = math.prod(torch.broadcast_shapes(*shapes)) * _INDEX_BYTES
+    ctx.keep_until_done([ctx.scratch(indices_bytes, values.device) for _ in ("linear", "sorted", "original", "range")])
     contiguous_copies(ctx, values)
 
 
 @operators.recorder_of("aten::masked_scatter", "aten::masked_scatter_")
 def _masked_scatter(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """How many elements of the mask are set before each. Source: ATen/native/cuda/IndexKernel.cpp."""
+    """The prefix sum of the mask, in int64. Source: ATen/native/cuda/IndexKernel.cpp."""
     ctx.record(out)
     ctx.keep_until_done([ctx.scratch(out.numel() * _INDEX_BYTES, out.device)])
 
@@ -154,8 +157,8 @@ def _masked_scatter(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs
 
 @operators.recorder_of("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss")
 def _reduced_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """The loss of each element, before it is reduced. Source: ATen/native/Loss.cpp, TORCH_IMPL_FUNC(mse_loss_out)."""
-    names = [each.name for each in func._schema.arguments]
+    """The unreduced loss. Source: ATen/native/Loss.cpp, TORCH_IMPL_FUNC(mse_loss_out)."""
+    names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     if given.get("reduction", 1) != _NO_REDUCTION:
         shape = torch.broadcast_shapes(given["self"].shape, given["target"].shape)
@@ -165,7 +168,7 @@ def _reduced_loss(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, 
 
 @operators.recorder_of("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm")
 def _contiguous_input(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Source: ATen/native/cuda/SoftMax.cu, `host_softmax`; layer_norm_kernel.cu, `layer_norm_cuda`."""
+    """The input, contiguous. Source: ATen/native/cuda/SoftMax.cu, `host_softmax`; layer_norm_kernel.cu."""
     contiguous_copies(ctx, args[0])
     ctx.record(out)
 
@@ -174,7 +177,7 @@ def _contiguous_input(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwar
     "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::native_layer_norm_backward"
 )
 def _contiguous_inputs(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Of backward passes: the gradient, and the result or the input."""
+    """Backward passes need the gradient, and the result or the input, contiguous."""
     contiguous_copies(ctx, args[0], args[1])
     ctx.record(out)
 

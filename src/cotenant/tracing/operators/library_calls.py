@@ -1,7 +1,7 @@
-"""Library calls that take a workspace from the caching allocator on a real GPU.
+"""Library calls for which PyTorch allocates a workspace from the caching allocator.
 
-cuBLAS keeps a workspace for each handle, that is for each thread; cuDNN takes one for the time of a convolution,
-after its result was allocated. What size is a question of the GPU, so the trace keeps the call, not the bytes.
+cuBLAS has one workspace per handle, that is per thread, for good; cuDNN has one for the duration of a convolution,
+allocated after its result. The size depends on the GPU, so the trace holds the call and not the bytes.
 Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, ATen/cuda/CublasHandlePool.cpp.
 """
 
@@ -18,8 +18,6 @@ from cotenant.tracing.operators.strides import is_channels_last
 
 operators = OperatorTable()
 
-_aten = torch.ops.aten
-
 
 @operators.recorder_of("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::addmv", "aten::baddbmm", "aten::addbmm")
 def _gemm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
@@ -30,7 +28,8 @@ def _gemm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any
 
 @operators.recorder_of("aten::addmm")
 def _gemm_bias(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    # A bias vector is fused by cuBLASLt; anything else is copied and goes to cuBLAS.
+    # cuBLASLt fuses a bias vector; any other bias is copied into the result, and cuBLAS adds the product.
+    # Source: ATen/native/cuda/Blas.cpp, `isInputCompliesAddmmCudaLt`.
     kernel_scratch.blas_copies(ctx, *args[1:3])
     ctx.record(out)
     bias = args[0]
@@ -60,7 +59,7 @@ def _conv_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs,
         _conv_call(ctx, "conv_wgrad", x, w, grad, *shape)
     if mask[2]:
         ctx.record(grad_b)
-        pixels = tuple(each for each in range(grad.dim()) if each != 1)
+        pixels = tuple(dim for dim in range(grad.dim()) if dim != 1)
         reductions.split_reduction(ctx, grad, pixels, reductions.accumulator_bytes(grad.dtype))
 
 

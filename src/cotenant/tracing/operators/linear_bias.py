@@ -1,7 +1,7 @@
-"""`linear` of an input that is not contiguous: CUDA adds the bias to the product, in place.
+"""`linear` of a non-contiguous input: CUDA adds the bias to the product in place.
 
-PyTorch adds it out of place where a tensor is of a subclass, which fake ones are: a second product would live beside
-the first. Source: ATen/native/Linear.cpp, `linear`.
+PyTorch adds it out of place where a tensor is a subclass, as fake tensors are, and the trace would hold the product
+twice. Source: ATen/native/Linear.cpp, `linear`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ _libraries: list[Any] = []
 
 
 def install() -> dict[Any, Any]:
-    """Divide `linear` as it is divided on a GPU; gives operator and answer."""
+    """Decompose `linear` as a GPU does; returns the implementation by operator."""
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's own name
         if not isinstance(bias, FakeTensor) or input.dim() == 2 or input.is_contiguous():
-            return _linear._op_dk(_COMPOSITE_IMPLICIT, input, weight, bias)  # as `decompose`, which looks for it first
+            return _linear._op_dk(
+                _COMPOSITE_IMPLICIT, input, weight, bias
+            )  # `decompose` would find this function first
         return torch.matmul(input, weight.t()).add_(bias)
 
     library: Any = torch.library.Library("aten", "IMPL")

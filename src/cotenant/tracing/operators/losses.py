@@ -1,4 +1,4 @@
-"""Losses and mixtures whose meta kernels ask more, or know less, than the CUDA ones."""
+"""Losses and grouped products whose meta kernels are absent, or need values, or differ from the CUDA kernels."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _libraries: list[Any] = []
 
 
 def install() -> dict[Any, Any]:
-    """Read the lengths of CTC's sequences on the CPU, as CUDA does; gives operator and answer.
+    """Read the sequence lengths of CTC on the CPU, as CUDA does; returns the implementation by operator.
 
-    PyTorch leaves them tensors where any tensor is a subclass. Source: ATen/native/LossCTC.cpp, `ctc_loss`.
+    PyTorch does not read them where a tensor is a subclass, as fake tensors are, and calls another overload.
+    Source: ATen/native/LossCTC.cpp, `ctc_loss`.
     """
 
     def ctc_loss(
         log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
         zero_infinity: bool = False,
     ) -> Any:  # fmt: skip
-        lengths = [each.to("cpu", torch.long).reshape(-1).tolist() for each in (input_lengths, target_lengths)]
+        lengths = [tensor.to("cpu", torch.long).reshape(-1).tolist() for tensor in (input_lengths, target_lengths)]
         return _aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
     library: Any = torch.library.Library("aten", "IMPL")
@@ -45,30 +46,33 @@ def install() -> dict[Any, Any]:
     "aten::_use_miopen_ctc_loss.Tensor",
 )
 def _no_cudnn_ctc(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    """CuDNN's own loss needs int32 targets on the CPU, which nobody passes by chance; MIOpen's is for other GPUs."""
+    """False: cuDNN's loss needs int32 targets on the CPU, which scripts rarely have; MIOpen's is for AMD GPUs.
+
+    Source: ATen/native/cudnn/LossCTC.cpp, `_use_cudnn_ctc_loss`.
+    """
     return False
 
 
 @operators.shape_of("aten::_ctc_loss", "aten::_ctc_loss.Tensor")
 def _ctc(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(loss of each sample, forward variables). Source: ATen/native/cuda/LossCTC.cu, `ctc_loss_gpu_template`."""
+    """(loss per sample, forward variables). Source: ATen/native/cuda/LossCTC.cu, `ctc_loss_gpu_template`."""
     log_probs, targets, _, target_lengths = args[:4]
     known = (
         ctx.known_values.of(target_lengths)
         if isinstance(target_lengths, torch.Tensor)
         else torch.tensor(target_lengths)
     )
-    # Lengths that came out of the model are not known, and read as 0.
-    longest = (int(known.max()) if known is not None and known.numel() else 0) or targets.shape[-1]
+    # Lengths that the model computed are not known, and were read as 0 above: then the padded length counts.
+    max_length = (int(known.max()) if known is not None and known.numel() else 0) or targets.shape[-1]
     steps, batch = (log_probs.shape[0], log_probs.shape[1]) if log_probs.dim() == 3 else (log_probs.shape[0], 1)
     loss = ctx.empty_strided((batch,), (1,), log_probs.dtype, log_probs.device)
-    alpha = (batch, steps, 2 * longest + 1)
+    alpha = (batch, steps, 2 * max_length + 1)
     return loss, ctx.empty_strided(alpha, contiguous_strides(alpha), log_probs.dtype, log_probs.device)
 
 
 @operators.shape_of("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor")
 def _ctc_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """The gradient, beside backward variables as big as the forward ones."""
+    """The gradient; the kernel allocates backward variables of the size of the forward ones."""
     log_probs, log_alpha = args[1], args[6]
     beta = ctx.empty_like(log_alpha)
     ctx.record(beta)
@@ -78,7 +82,7 @@ def _ctc_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
 
 @operators.shape_of("aten::_grouped_mm")
 def _grouped_mm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> FakeTensor:
-    """A product for each group of rows. Rows of the result are padded to 16 bytes.
+    """A matrix product per group; rows of the result are padded to 16 bytes.
 
     Source: ATen/native/GroupedMMUtils.h, `create_grouped_gemm_output_tensor`.
     """
@@ -99,22 +103,22 @@ def _grouped_mm(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) ->
 
 @operators.shape_of("aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward")
 def _margin_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Of the input's shape. Source: ATen/native/cuda/Multi{Margin,LabelMargin}Loss.cu."""
+    """The gradient has the input's shape. Source: ATen/native/cuda/Multi{Margin,LabelMargin}Loss.cu."""
     return ctx.empty_like(args[1])
 
 
 @operators.shape_of("aten::log_sigmoid_forward")
 def _log_sigmoid(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """The result, and an empty buffer: only the CPU keeps one. Source: ATen/native/cuda/Activation.cpp."""
+    """(result, empty buffer): only the CPU kernel fills the buffer. Source: ATen/native/cuda/Activation.cpp."""
     return ctx.empty_like(args[0]), ctx.empty_strided((0,), (1,), args[0].dtype, args[0].device)
 
 
 @operators.shape_of("aten::binary_cross_entropy")
 def _binary_cross_entropy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """A reduced loss stays in the storage of the loss of each element.
+    """A reduced loss is a view into the storage of the unreduced one, which so stays alive.
 
     Source: ATen/native/cuda/Loss.cu, `binary_cross_entropy_out_cuda`.
     """
-    each = ctx.empty_like(args[0])
+    unreduced = ctx.empty_like(args[0])
     reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    return each if reduction == 0 else view_of(ctx, each, (), (), 0)
+    return unreduced if reduction == 0 else view_of(ctx, unreduced, (), (), 0)

@@ -1,8 +1,7 @@
-"""Kernels that a CPU build of PyTorch lacks and without which CUDA tensors would take another path.
+"""Kernels that a CPU build of PyTorch lacks, and without which CUDA tensors would take another path.
 
-Some operators have a CUDA kernel and a decomposition. Where the kernel is not registered, autograd takes the
-decomposition, with other temporaries. A registered kernel that is never called puts that right. Attention asks
-the CUDA build which kernel it likes; `attention` answers for the GPU that is simulated.
+Some operators have a CUDA kernel and a decomposition. Where the kernel is not registered, autograd runs the
+decomposition, which has other temporaries. So a kernel is registered that is never called.
 Source: aten/src/ATen/native/native_functions.yaml, entries with both CUDA and CompositeImplicitAutograd.
 """
 
@@ -12,6 +11,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _COMPOSITE_WITH_CUDA_KERNEL = (
     "silu_backward",
@@ -23,7 +23,7 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Register what is missing in this build."""
+    """Register the kernels that this build lacks."""
     library = torch.library.Library("aten", "IMPL")
     for name in _COMPOSITE_WITH_CUDA_KERNEL:
         full = f"aten::{name}"
@@ -36,15 +36,15 @@ def install() -> None:
     _libraries.append(library)
 
 
-def route_scalar_reads(mode: Any) -> None:
-    """Let `mode` answer where values are read while modes are off, as `torch.tensor([loss, 3])` reads its elements.
+def route_scalar_reads(mode: TorchDispatchMode) -> None:
+    """Send scalar reads to `mode` that bypass dispatch modes, such as those of `torch.tensor([loss, 3])`.
 
-    Source: torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`, which leaves out the Python keys.
+    Source: torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`, which excludes the Python dispatch keys.
     """
     read = torch.ops.aten._local_scalar_dense.default
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a kernel that a CUDA build has, which would look for data
+        warnings.simplefilter("ignore")  # a CUDA build warns that its own kernel, which would read memory, is replaced
         library.impl("_local_scalar_dense", lambda tensor: mode.__torch_dispatch__(read, (), (tensor,)), "CUDA")
     _libraries.append(library)
 

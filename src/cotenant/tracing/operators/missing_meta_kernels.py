@@ -1,6 +1,6 @@
-"""Operators that have a CUDA kernel and no meta kernel: those of synchronized batch norm, of training for quantization.
+"""Operators with a CUDA kernel and without a meta kernel, of synchronized batch norm and quantization-aware training.
 
-Source: aten/src/ATen/native/native_functions.yaml, entries with CUDA and nothing that gives a shape; the kernels.
+Source: aten/src/ATen/native/native_functions.yaml, entries with CUDA and neither Meta nor a composite; the kernels.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from cotenant.tracing.operators.normalization import accumulation_dtype
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
-
-_aten = torch.ops.aten
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @operators.shape_of(
@@ -49,21 +47,20 @@ def _empty_vector(ctx: OpContext, count: int, dtype: torch.dtype, device: torch.
     "aten::batch_norm_update_stats",
 )
 def _batch_norm_stats(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Two numbers for each channel, in the type that is accumulated in. Source: native/cuda/Normalization.cu."""
+    """Two statistics per channel, in the accumulation dtype. Source: native/cuda/Normalization.cu."""
     x = args[0]
-    dtype = torch.float32 if x.dtype in _HALF else x.dtype
-    return tuple(_empty_vector(ctx, x.shape[1], dtype, x.fake_device) for _ in range(2))
+    return tuple(_empty_vector(ctx, x.shape[1], accumulation_dtype(x), x.fake_device) for _ in range(2))
 
 
 @operators.shape_of("aten::batch_norm_backward_reduce")
 def _batch_norm_backward_reduce(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Two sums, and gradients of weight and bias. Source: the same, `batch_norm_backward_reduce_cuda`."""
     _grad, x, mean, _deviation, weight, for_input, for_weight, for_bias = args
-    wanted = (for_input, for_input, for_weight and weight is not None, for_bias and weight is not None)
-    kinds = (mean.dtype, mean.dtype, *2 * [None if weight is None else weight.dtype])
+    needed = (for_input, for_input, for_weight and weight is not None, for_bias and weight is not None)
+    dtypes = (mean.dtype, mean.dtype, *2 * [None if weight is None else weight.dtype])
     return tuple(
-        _empty_vector(ctx, x.shape[1], kind, x.fake_device) if each else None
-        for each, kind in zip(wanted, kinds, strict=True)
+        _empty_vector(ctx, x.shape[1], dtype, x.fake_device) if is_needed else None
+        for is_needed, dtype in zip(needed, dtypes, strict=True)
     )
 
 
@@ -73,7 +70,7 @@ def _batch_norm_backward_reduce(ctx: OpContext, func: OpOverload, args: Args, kw
     "aten::fake_quantize_per_channel_affine_cachemask",
 )
 def _fake_quantize_cachemask(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(rounded values, which of them were in range). Source: native/quantized/cuda/FakeQuantizeCore.cu."""
+    """(rounded values, mask of those in range). Source: native/quantized/cuda/FakeQuantizeCore.cu."""
     return ctx.empty_like(args[0]), ctx.empty_like(args[0], torch.bool)
 
 
@@ -82,7 +79,7 @@ def _fake_quantize_cachemask(ctx: OpContext, func: OpOverload, args: Args, kwarg
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def _fake_quantize_learnable_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Gradients of input, scale and zero point, the latter two of as many elements before they are summed.
+    """Gradients of input, scale and zero point; the latter two have the input's size before they are summed.
 
     Source: native/quantized/FakeQuantPer{Tensor,Channel}Affine.cpp.
     """
@@ -94,13 +91,13 @@ def _fake_quantize_learnable_backward(ctx: OpContext, func: OpOverload, args: Ar
 
 @operators.shape_of("aten::geqrf")
 def _geqrf(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(columns one after the other, a factor for each). Source: ATen/native/BatchLinearAlgebra.cpp, `geqrf`."""
+    """(column-major matrix, a factor for each column). Source: ATen/native/BatchLinearAlgebra.cpp, `geqrf`."""
     matrix = args[0]
     *lead, rows, columns = matrix.shape
     turned = contiguous_strides((*lead, columns, rows))
     strides = (*turned[:-2], turned[-1], turned[-2])
     factors = (*lead, min(rows, columns))
     return tuple(
-        ctx.empty_strided(shape, each, matrix.dtype, matrix.fake_device)
-        for shape, each in ((matrix.shape, strides), (factors, contiguous_strides(factors)))
+        ctx.empty_strided(shape, stride, matrix.dtype, matrix.fake_device)
+        for shape, stride in ((matrix.shape, strides), (factors, contiguous_strides(factors)))
     )

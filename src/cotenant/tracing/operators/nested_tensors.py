@@ -1,10 +1,10 @@
-"""Nested tensors of the jagged layout: parts of fake tensors whose uneven length is a symbol, one for each offsets.
+"""Nested tensors of the jagged layout: their ragged length is a symbolic integer, one for each tensor of offsets.
 
-PyTorch gives fake offsets such a symbol for its compiler's sake, from an environment of shapes that a trace does not
-have; and a copy from the CPU looks for it at the real offsets. Here both keep it where real tensors do. Their
-attention asks the CUDA build what the GPU can do; the simulated one answers.
+For fake offsets PyTorch takes that symbol from the compiler's `ShapeEnv`, which a trace does not have, and a copy from
+the CPU looks it up at the real offsets. Here both are registered where real tensors register theirs. The attention of
+nested tensors selects its kernel by the simulated GPU, not by the CUDA build.
 Source: torch/nested/_internal/nested_tensor.py, `get_tensor_symint`; ops.py, `to_copy_default`; sdpa.py,
-`_select_sdp_backend`. Not modeled: cuDNN's attention, which comes after all others; nested tensors that are strided.
+`_select_sdp_backend`. Not modeled: cuDNN's attention, which has the lowest priority; strided nested tensors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from cotenant.tracing.patches.import_hooks import when_imported
 
 
 def install(capability: tuple[int, int]) -> None:
-    """Replace how tensors remember their symbol, and answer for a GPU of this compute capability."""
-    remembered = property(_nested_int, _set_nested_int)
-    torch.Tensor.nested_int_memo = remembered
-    FakeTensor.nested_int_memo = remembered
+    """Replace where tensors find their symbol, and select attention kernels for this compute capability."""
+    memo = property(_nested_int, _set_nested_int)
+    torch.Tensor.nested_int_memo = memo
+    FakeTensor.nested_int_memo = memo
     FakeTensor.get_nested_int = _get_or_make_nested_int
 
-    def answer(sdpa: Any) -> None:
+    def replace_selection(sdpa: Any) -> None:
         sdpa.can_use_flash_attention = _can_use("flash", capability)
         sdpa.can_use_efficient_attention = _can_use("efficient", capability)
         sdpa.can_use_cudnn_attention = lambda *_, **__: False
 
-    when_imported("torch.nested._internal.sdpa", answer)
+    when_imported("torch.nested._internal.sdpa", replace_selection)
 
 
 def _can_use(kernel: str, capability: tuple[int, int]) -> Callable[..., bool]:
@@ -46,7 +46,7 @@ def _can_use(kernel: str, capability: tuple[int, int]) -> Callable[..., bool]:
 
 
 def _nested_module() -> Any:
-    """Torch's module, if it is loaded: nothing is jagged without it."""
+    """PyTorch's module, if it is imported: without it there are no jagged tensors."""
     return sys.modules.get("torch.nested._internal.nested_tensor")
 
 

@@ -1,4 +1,4 @@
-"""Normalizations, dropout and the backward pass of softmax: several results, in the dtype and layout that CUDA gives."""
+"""Normalizations, dropout and the backward pass of log-softmax, whose CUDA results differ in dtype or layout."""
 
 from __future__ import annotations
 

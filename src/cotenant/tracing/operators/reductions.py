@@ -1,8 +1,8 @@
-"""Sums, means, norms and extremes over many elements: calls whose buffers depend on the GPU.
+"""Sums, means, norms and extremes over many elements, whose buffers depend on the GPU.
 
-Where few results are made of many elements, CUDA's kernel divides a result among blocks and takes a buffer for what
-each found. How many blocks is a question of the GPU, so the trace keeps the call, not the bytes:
-`estimators.reductions` says what it takes. Source: aten/src/ATen/native/cuda/Reduce.cuh, `gpu_reduce_kernel`.
+Where few results are made of many elements, CUDA's kernel splits a result over several blocks and allocates a buffer
+for their partial results. The number of blocks depends on the GPU, so the trace holds the call and not the bytes:
+`estimators.reductions` computes them. Source: aten/src/ATen/native/cuda/Reduce.cuh, `gpu_reduce_kernel`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, Operato
 operators = OperatorTable()
 
 _MIN_SPLIT_ELEMENTS = 256
-"""Elements of a result with which it can be divided."""
+"""Elements per result from which the kernel may split it."""
 
 _SUMS = (
     "aten::sum",
@@ -44,8 +44,8 @@ _VECTOR_WIDTH = 4
 
 
 def split_reduction(ctx: OpContext, x: Any, dims: tuple[int, ...], sum_bytes: int) -> None:
-    """Record that `x` is reduced over `dims`, where that can take a buffer; a thread keeps `sum_bytes`."""
-    if math.prod(x.shape[each] for each in dims) < _MIN_SPLIT_ELEMENTS or not x.numel():
+    """Record a reduction of `x` over `dims`, if it may need a buffer; `sum_bytes`: of a thread's partial result."""
+    if math.prod(x.shape[dim] for dim in dims) < _MIN_SPLIT_ELEMENTS or not x.numel():
         return
     ctx.record_call(
         "reduction",
@@ -60,7 +60,7 @@ def split_reduction(ctx: OpContext, x: Any, dims: tuple[int, ...], sum_bytes: in
 
 
 def accumulator_bytes(dtype: torch.dtype) -> int:
-    """Bytes of a sum of such numbers: halves are added up in float32, integers in int64."""
+    """Bytes of a sum: float32 for half precision, int64 for integers, else those of the dtype."""
     if not dtype.is_floating_point and not dtype.is_complex:
         return 8
     return max(4, dtype.itemsize)
@@ -82,35 +82,37 @@ def _reduction(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs, out
 
 
 def _converts_first(func: Any, x: Any, out: Any) -> bool:
-    """Whether the elements are converted first: not those of half precision that give float32, nor complex ones.
+    """Whether the kernel copies the input to the result's dtype first.
+
+    It reads half precision directly where the result is float32, and complex numbers for their norm, which is real.
 
     Source: aten/src/ATen/native/ReduceOpsUtils.h, `make_reduction_from_out_ty`.
     """
     if func._opname not in ("sum", "nansum", "mean", "prod", "linalg_vector_norm", "norm") or x.dtype == out.dtype:
         return False
-    if x.dtype.is_complex:  # whose norm is real
+    if x.dtype.is_complex:
         return False
     return not (x.dtype in (torch.float16, torch.bfloat16) and out.dtype is torch.float32)
 
 
 def _accumulator_bytes_of(name: str, x: Any) -> int:
-    """What a thread keeps: a sum, an extreme, one with its place, or a mean with deviations and counts."""
+    """Of a thread's partial result: a sum, an extreme, one with its index, or Welford's mean, deviation and counts."""
     if name in _EXTREMES_WITH_INDEX:
         return 2 * _INDEX_BYTES
     if name in _MOMENTS:
         number = max(4, x.element_size())
         return 2 * number + max(number, _COUNT_BYTES) + number
-    if x.dtype.is_complex and "norm" in name:  # real numbers, as its result
+    if x.dtype.is_complex and "norm" in name:
         return x.element_size() // 2
     return x.element_size() if name in _EXTREMES else accumulator_bytes(x.dtype)
 
 
 def _normalized_dims(dims: Any, rank: int) -> tuple[int, ...]:
-    """All of them if none is named; a number stands for one."""
+    """Sorted and nonnegative; all of them if none is given."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return tuple(range(rank))
     named = dims if isinstance(dims, (list, tuple)) else [dims]
-    return tuple(sorted(each % rank for each in named)) if rank else ()
+    return tuple(sorted(dim % rank for dim in named)) if rank else ()
 
 
 @functools.cache

@@ -181,7 +181,7 @@ class OperatorTable:
         name = func.name()
         found = self.shapes.get(name)
         if found is None:
-            families = [each for each in self.shapes if each.endswith("*") and name.startswith(each[:-1])]
+            families = [pattern for pattern in self.shapes if pattern.endswith("*") and name.startswith(pattern[:-1])]
             found = self.shapes[max(families, key=len)] if families else None
         return found
 

@@ -1,8 +1,9 @@
-"""Recurrent layers as cuDNN computes them: one call for all layers and steps, weights in one block. Cells as fused.
+"""Recurrent layers by cuDNN: one call for all layers and steps, with all weights in one block; and fused GRU cells.
 
-Without cuDNN, `aten::lstm` and its kin fall apart into a cell for each step, with very different memory. Here they
-become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
-cuDNN does not publish the size of what it keeps for backward; `_RESERVE_VALUES` is an assumption, told as a warning.
+A build without cuDNN decomposes `aten::lstm`, `gru` and `rnn_*` into a cell per step, with very different memory. Here
+they become `_cudnn_rnn`, as on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp, PyTorch 2.13.
+cuDNN does not publish the size of its reserve space, which holds values for the backward pass: `_RESERVE_VALUES` is an
+assumption, with a warning.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _libraries: list[Any] = []
 _RELU, _TANH, _LSTM, _GRU = 0, 1, 2, 3
 _GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
 _RESERVE_VALUES = {_RELU: 1, _TANH: 1, _LSTM: 6, _GRU: 5}
-"""Values that cuDNN keeps for each hidden unit, step, layer and direction: gates, state, candidate."""
+"""Of the reserve space, per hidden unit, step, layer and direction: gates, state, candidate."""
 _ASSUMED_WARNING = "cuDNN's memory for recurrent layers is assumed: it is not published"
 
 
 def install(recorder: Any) -> dict[Any, Any]:
-    """Route recurrent layers of CUDA tensors to cuDNN's operator; gives operators and their routes."""
+    """Route recurrent layers of CUDA tensors to cuDNN's operator; returns the implementations by operator."""
     library = torch.library.Library("aten", "IMPL")
     routes: dict[Any, Any] = {}
     for name, number in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
@@ -100,21 +101,21 @@ def _call_cudnn_rnn(
         low = torch.get_autocast_dtype("cuda")
         x, h = x.to(low), h.to(low)
         c = c.to(low) if c is not None else None
-        params = [each.to(low) for each in params]
-    for_each_layer = (4 if has_biases else 2) + bool(projected)
+        params = [param.to(low) for param in params]
+    params_per_layer = (4 if has_biases else 2) + bool(projected)
     with torch.autocast("cuda", enabled=False):
         out, hy, cy, _, _ = torch._cudnn_rnn(
-            x, params, for_each_layer, _weight_block(params), h, c, number, hidden, projected, layers,
+            x, params, params_per_layer, _weight_block(params), h, c, number, hidden, projected, layers,
             batch_first, dropout, train, both, batch_sizes, None,
         )  # fmt: skip
     return (out, hy, cy) if number == _LSTM else (out, hy)
 
 
 def _weight_block(params: Sequence[Any]) -> Any:
-    """The block that holds all weights, if one does."""
+    """The block that holds all weights; None if they are in several storages, or share theirs with other tensors."""
     first = params[0].untyped_storage()
-    numel = sum(each.numel() for each in params)
-    if any(each.untyped_storage()._cdata != first._cdata for each in params):
+    numel = sum(param.numel() for param in params)
+    if any(param.untyped_storage()._cdata != first._cdata for param in params):
         return None
     if first.nbytes() != numel * params[0].element_size():
         return None
@@ -125,20 +126,20 @@ def _weight_block(params: Sequence[Any]) -> Any:
 def _flatten_parameters(self: Any) -> None:
     """Move all weights into one block, as on a GPU. Source: torch/nn/modules/rnn.py, `flatten_parameters`."""
     weights = self._flat_weights
-    if len(weights) != len(self._flat_weights_names) or not all(isinstance(each, FakeTensor) for each in weights):
+    if len(weights) != len(self._flat_weights_names) or not all(isinstance(weight, FakeTensor) for weight in weights):
         return
-    if any(each.device.type != "cuda" or each.dtype != weights[0].dtype for each in weights):
+    if any(weight.device.type != "cuda" or weight.dtype != weights[0].dtype for weight in weights):
         return
-    if len({id(each) for each in weights}) != len(weights) or not torch.backends.cudnn.enabled:
+    if len({id(weight) for weight in weights}) != len(weights) or not torch.backends.cudnn.enabled:
         return
     if _weight_block(weights) is not None:
         return
     with torch.no_grad():
-        block = torch.zeros(sum(each.numel() for each in weights), dtype=weights[0].dtype, device=weights[0].device)
+        block = torch.zeros(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=weights[0].device)
         start = 0
-        for each in weights:
-            each.data = block[start : start + each.numel()].view(each.shape)
-            start += each.numel()
+        for weight in weights:
+            weight.data = block[start : start + weight.numel()].view(weight.shape)
+            start += weight.numel()
 
 
 # -- the operator itself, on fake tensors ---------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def _rows_batch_steps(x: Any, batch_first: bool, batch_sizes: Sequence[int]) -> 
 
 @operators.shape_of("aten::_cudnn_rnn")
 def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """`_cudnn_rnn`: (output, last hidden, last cell, kept for backward, weights in one block)."""
+    """(output, last hidden state, last cell state, reserve space, weight block)."""
     (x, weights, _, block, _, cx, number, hidden, projected, layers, batch_first, _, train, both, batch_sizes, _) = args
     rows, batch, steps = _rows_batch_steps(x, batch_first, batch_sizes)
     directions, width = (2 if both else 1), projected or hidden
@@ -173,29 +174,31 @@ def _cudnn_rnn(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
     hy = new((layers * directions, batch, width))
     cy = new((layers * directions, batch, hidden)) if cx is not None else new((0,))
     if block is None:
-        block = new((sum(each.numel() for each in weights),))
-    copies.append(new((rows * directions * _GATES[number] * hidden,)))  # input times weights, for all steps at once
-    kept = rows * directions * layers * hidden * _RESERVE_VALUES[number] * x.element_size() if train else 0
-    return out, hy, cy, new((kept,), torch.uint8), block
+        block = new((sum(weight.numel() for weight in weights),))
+    copies.append(
+        new((rows * directions * _GATES[number] * hidden,))
+    )  # products of input and weights, for all steps at once
+    reserve_bytes = rows * directions * layers * hidden * _RESERVE_VALUES[number] * x.element_size() if train else 0
+    return out, hy, cy, new((reserve_bytes,), torch.uint8), block
 
 
 @operators.shape_of("aten::_cudnn_rnn_backward")
 def _cudnn_rnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """`_cudnn_rnn_backward`: gradients of input, hidden, cell and each weight; the last are pieces of one block."""
+    """Gradients of input, hidden state, cell state and each weight; the last are views of one block."""
     x, weights, _, block, hx, cx, _, grad_out, _, _, number, hidden, _, _, batch_first, *rest = args
     both, batch_sizes, mask = rest[2], rest[3], rest[6]
     rows, _, _ = _rows_batch_steps(x, batch_first, batch_sizes)
-    kept_alive = []
+    alive = []
 
     def new(shape: Sequence[int]) -> FakeTensor:
         made = ctx.empty_strided(shape, contiguous_strides(shape), x.dtype, x.device)
         ctx.record(made)
-        kept_alive.append(made)
+        alive.append(made)
         return made
 
-    for each in (x, grad_out):
-        if each is not None and not (each.transpose(0, 1) if batch_first else each).is_contiguous():
-            new(each.shape)
+    for operand in (x, grad_out):
+        if operand is not None and not (operand.transpose(0, 1) if batch_first else operand).is_contiguous():
+            new(operand.shape)
     grad_x = new((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1) if batch_first else new(x.shape)
     grad_h = new(hx.shape)
     grad_c = new(cx.shape) if cx is not None else None
@@ -203,9 +206,9 @@ def _cudnn_rnn_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kw
     grads = []
     if mask[3]:
         flat, start = new((math.prod(block.shape),)), 0
-        for each in weights:
-            grads.append(flat[start : start + each.numel()].view(each.shape))
-            start += each.numel()
+        for weight in weights:
+            grads.append(flat[start : start + weight.numel()].view(weight.shape))
+            start += weight.numel()
     return grad_x, grad_h, grad_c, grads
 
 
@@ -216,20 +219,20 @@ _GRU_WORKSPACE_VALUES = 5
 
 @operators.shape_of("aten::_thnn_fused_gru_cell")
 def _gru_cell(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """(next hidden, kept for backward). Source: ATen/native/cuda/RNN.cu, `_thnn_fused_gru_cell_cuda`."""
+    """(next hidden state, workspace of backward). Source: ATen/native/cuda/RNN.cu, `_thnn_fused_gru_cell_cuda`."""
     hidden = args[2]
-    kept = _empty_contiguous(ctx, (hidden.shape[0], hidden.shape[1] * _GRU_WORKSPACE_VALUES), hidden)
-    ctx.record(kept)
-    return _empty_contiguous(ctx, hidden.shape, hidden), kept
+    workspace = _empty_contiguous(ctx, (hidden.shape[0], hidden.shape[1] * _GRU_WORKSPACE_VALUES), hidden)
+    ctx.record(workspace)
+    return _empty_contiguous(ctx, hidden.shape, hidden), workspace
 
 
 @operators.shape_of("aten::_thnn_fused_gru_cell_backward")
 def _gru_cell_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Gradients of both gates, the hidden state and both biases."""
-    grad, kept, has_bias = args
-    gates = 3 * (kept.shape[1] // _GRU_WORKSPACE_VALUES)
-    shapes = [(kept.shape[0], gates)] * 2 + [grad.shape] + ([(gates,)] * 2 if has_bias else [])
-    made = [_empty_contiguous(ctx, each, kept) for each in shapes]
+    """Gradients of input gates, hidden gates, hidden state and both biases."""
+    grad, workspace, has_bias = args
+    gates = 3 * (workspace.shape[1] // _GRU_WORKSPACE_VALUES)
+    shapes = [(workspace.shape[0], gates)] * 2 + [grad.shape] + ([(gates,)] * 2 if has_bias else [])
+    made = [_empty_contiguous(ctx, shape, workspace) for shape in shapes]
     return (*made, *[None] * (5 - len(made)))
 
 

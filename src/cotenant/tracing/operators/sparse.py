@@ -1,7 +1,7 @@
 """Sparse (COO) tensors on the fake GPU: gradients of `Embedding(sparse=True)` and what optimizers do with them.
 
-A sparse meta tensor forgets its indices and values, so a fake one carries them along. Not modeled: the scratch memory
-of sorting in `coalesce`; products of two sparse matrices; compressed layouts (CSR and the like).
+A sparse meta tensor has no indices and values, so the fake one has them as an attribute. Not modeled: the scratch
+memory of sorting in `coalesce`; products of two sparse matrices; compressed layouts (CSR and the like).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from cotenant.tracing.operators.strides import contiguous_strides
 
 operators = OperatorTable()
 
-_aten = torch.ops.aten
 _PARTS_ATTRIBUTE = "_cotenant_parts"
 
 
@@ -76,7 +75,7 @@ def _shallow_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) 
 
 
 def to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """`.to(...)`: indices and values, each for itself. Source: ATen/native/sparse/SparseTensor.cpp, `copy_sparse_`."""
+    """`.to(...)`: copies of indices and values. Source: ATen/native/sparse/SparseTensor.cpp, `copy_sparse_`."""
     source = args[0]
     if source.layout is not torch.sparse_coo:
         return NotImplemented
@@ -92,13 +91,13 @@ def to_copy(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any
 @operators.sparse_shape_of("aten::clone")
 def _clone(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     with ctx:
-        indices, values = (each.clone() for each in sparse_parts(args[0]))
+        indices, values = (part.clone() for part in sparse_parts(args[0]))
     return _with_parts(ctx, args[0], indices, values)
 
 
 @operators.shape_of("aten::_to_sparse", "aten::_to_sparse.sparse_dim")
 def _to_sparse(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Every element is taken for one that is not zero. Source: ATen/native/TensorConversions.cpp, `dense_to_sparse`."""
+    """Assumed: no element is zero. Source: ATen/native/TensorConversions.cpp, `dense_to_sparse`."""
     source = args[0]
     if (
         kwargs.get("layout") not in (None, torch.sparse_coo)
@@ -116,7 +115,7 @@ def _to_sparse(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 
 @operators.shape_of("aten::_coalesce")
 def _coalesce(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Equal indices summed: as many rows as there are different ones, if they are known."""
+    """One row per distinct index, if the indices are known; else assumed: all are distinct."""
     indices, values = sparse_parts(args[0])
     known = ctx.known_values.of(indices)
     if known is None:
@@ -130,7 +129,7 @@ def _coalesce(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> A
 
 @operators.shape_of("aten::_embedding_bag_backward")
 def _embedding_bag_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Gradient of `EmbeddingBag(sparse=True)`: a row for each index. Source: ATen/native/EmbeddingBag.cpp."""
+    """Gradient of `EmbeddingBag(sparse=True)`: a row per index. Source: ATen/native/EmbeddingBag.cpp."""
     grad, indices, num_weights, is_sparse = args[0], args[1], args[6], args[9]
     if not is_sparse:
         return NotImplemented
@@ -142,7 +141,7 @@ def _embedding_bag_backward(ctx: OpContext, func: OpOverload, args: Args, kwargs
 
 @operators.shape_of("aten::sparse_mask")
 def _sparse_mask(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Elements of a dense tensor where the sparse one has some."""
+    """The elements of a dense tensor at the indices of a sparse one."""
     dense, sparse = args[0], args[1]
     indices, values = sparse_parts(sparse)
     return _with_parts(ctx, sparse, indices, values.new_empty(values.shape, dtype=dense.dtype))
@@ -150,7 +149,7 @@ def _sparse_mask(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -
 
 @operators.sparse_shape_of("aten::add.Tensor", "aten::add_.Tensor")
 def _add(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Sparse plus sparse: all rows of both, one after the other. Dense plus sparse: dense."""
+    """Sparse plus sparse: the rows of both, concatenated. Dense plus sparse: dense."""
     first, second = args[0], args[1]
     if first.layout is torch.strided:
         return first if func._opname.endswith("_") else ctx.empty_like(first)
@@ -162,7 +161,7 @@ def _add(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
 
 @operators.sparse_shape_of("aten::t", "aten::transpose.int")
 def _transpose(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Rows of indices change places; values are shared."""
+    """New indices; the values are shared."""
     indices, values = sparse_parts(args[0])
     with ctx:
         indices = indices.flip(0)
@@ -171,9 +170,10 @@ def _transpose(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> 
 
 @operators.sparse_shape_of("aten::mm", "aten::addmm", "aten::_sparse_addmm")
 def _sparse_matmul(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """Sparse times dense: rows compressed, column indices in 32 bits, a dense result. cuSPARSE's buffer is left out.
+    """Sparse times dense gives dense; the indices are converted to compressed rows of int32 first.
 
-    Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`.
+    Source: ATen/native/sparse/cuda/SparseCUDATensorMath.cu, `s_addmm_out_sparse_dense_cuda`. Not modeled: cuSPARSE's
+    buffer.
     """
     sparse, dense = args[-2:]
     if dense.layout is not torch.strided or not _is_sparse(sparse):
@@ -183,8 +183,7 @@ def _sparse_matmul(ctx: OpContext, func: OpOverload, args: Args, kwargs: Kwargs)
     scratch = [
         ctx.empty_strided((size,), (1,), torch.int32, sparse.device) for size in (sparse.shape[0] + 1, count, count)
     ]
-    for each in scratch:
-        ctx.record(each)
+    ctx.record(scratch)
     ctx.keep_until_done(scratch)
     shape = (sparse.shape[0], dense.shape[1])
     return ctx.empty_strided(shape, contiguous_strides(shape), values.dtype, sparse.device)

@@ -1,4 +1,4 @@
-"""Strides: which layouts new CUDA tensors get."""
+"""Strides of new CUDA tensors."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def is_non_overlapping_and_dense(tensor: torch.Tensor) -> bool:
 
 
 def preserved_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides of an elementwise result: those of the tensor if it is dense, else row-major.
+    """Strides of an elementwise result: those of the tensor if it is dense, else contiguous.
 
-    Source: `torch.preserve_format`; TensorIterator also keeps the order of dimensions of sparse layouts, which
-    changes no size.
+    Source: `torch.preserve_format`. For a tensor with gaps, TensorIterator also preserves the order of dimensions,
+    which does not change the size.
     """
     return tuple(tensor.stride()) if is_non_overlapping_and_dense(tensor) else contiguous_strides(tensor.shape)
 
@@ -57,12 +57,12 @@ def memory_format_strides(shape: Sequence[int], memory_format: torch.memory_form
         raise RuntimeError(
             f"required rank {len(order)} tensor to use {str(memory_format).removeprefix('torch.')} format"
         )
-    inner = contiguous_strides([shape[each] for each in order])
-    return tuple(inner[order.index(each)] for each in range(len(shape)))
+    inner = contiguous_strides([shape[dim] for dim in order])
+    return tuple(inner[order.index(dim)] for dim in range(len(shape)))
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether an image or volume is laid out with its channels last, and could not pass for row-major."""
+    """Whether an image or volume is channels-last and not contiguous as well."""
     if tensor.dim() == 4:
         return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
     if tensor.dim() == 5:
@@ -71,9 +71,9 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def view_strides(tensor: torch.Tensor, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """The strides of a view of so many elements, or None where the tensor cannot be viewed so.
+    """Strides of a view with `shape`, of as many elements; None where only a copy can have it.
 
-    Dimensions that lie in memory as one are a run; the view divides each run by itself.
+    Dimensions that are contiguous in memory form a run; a view splits each run separately.
     Source: aten/src/ATen/TensorUtils.cpp, `computeStride_impl`.
     """
     if not tensor.numel():

@@ -1,7 +1,7 @@
-"""torchvision's compiled operators, where its library cannot load: declared, with shapes and derivatives.
+"""torchvision's compiled operators, declared with shapes and derivatives where its library cannot be loaded.
 
-A CUDA build of torchvision beside a CPU build of torch fails at import, when it adds shape functions to operators that
-nobody declared; and without operators its layers fall back to Python code that takes other memory.
+A CUDA build of torchvision with a CPU build of torch fails at import, where it registers meta kernels for operators
+that its library would have declared. Without the operators its layers run Python code that allocates other memory.
 Source: torchvision/csrc/ops/*.cpp (schemas), csrc/ops/autograd/roi_align_kernel.cpp, csrc/ops/cuda/roi_align_kernel.cu.
 Not modeled: derivatives of the operators other than `roi_align` and `roi_pool`, before torchvision 0.28.
 """
@@ -45,7 +45,7 @@ _libraries: list[Any] = []
 
 
 def load_or_declare(folder: Path | None) -> bool:
-    """Load the compiled library in torchvision's `folder`, or else declare what is in it; whether it was declared."""
+    """Load the compiled library in torchvision's `folder`, or else declare its operators; True if it declared them."""
     for file in folder.glob("_C*.so") if folder else ():
         try:
             torch.ops.load_library(str(file))
@@ -68,7 +68,7 @@ def load_or_declare(folder: Path | None) -> bool:
 
 
 def mark_operators_present(extension: Any) -> None:
-    """Tell `torchvision.extension` that the operators are there."""
+    """Make `torchvision.extension` report that the operators exist."""
     extension._has_ops = lambda: True
 
 
