@@ -11,6 +11,12 @@ def a_distribution(folder, *, module, source, entry_points, name="acme-plugins",
     Whoever has `folder` on its path, by `monkeypatch.syspath_prepend` or PYTHONPATH, has the distribution installed.
     """
     (folder / f"{module}.py").write_text(textwrap.dedent(source))
+    declare(folder, entry_points, name=name, version=version)
+    return folder
+
+
+def declare(folder, entry_points, *, name="acme-plugins", version="1.0"):
+    """Declare the modules in `folder` as a distribution with `entry_points`: {group: {name: target}}."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -18,4 +24,3 @@ def a_distribution(folder, *, module, source, entry_points, name="acme-plugins",
     for group, targets in entry_points.items():
         lines += [f"[{group}]", *(f"{each} = {target}" for each, target in targets.items()), ""]
     (info / "entry_points.txt").write_text("\n".join(lines))
-    return folder
