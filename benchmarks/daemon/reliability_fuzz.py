@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import inspect
 import json
 import random
 import socket
@@ -14,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks._lib.daemon_process import server
-from cotenant.cli import directives
-from cotenant.cli.job_builder import build_job
+from cotenant.cli.directives import parse_directives
+from cotenant.cli.job_options import JobRequest, LaunchOptions
 from cotenant.core.errors import CotenantError
 from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB
@@ -107,11 +106,10 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def _read_script(text: str) -> object:
-    known = {name: each.annotation for name, each in inspect.signature(build_job, eval_str=True).parameters.items()}
     with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
         file.flush()
-        return directives.parse_directives(Path(file.name), directives.directive_options(known))
+        return parse_directives(Path(file.name), JobRequest, LaunchOptions)
 
 
 def _read_dmon(text: str) -> object:

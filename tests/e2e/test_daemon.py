@@ -49,7 +49,7 @@ def test_detached_daemon_answers_and_stops(site):
     pid = json.loads(started.stdout)["pid"]
     assert json.loads(site.cli("daemon", "status", "--json").stdout)["pid"] == pid
     assert site.cli("daemon", "--detach", "--simulate", "1xA100-40GB").returncode == 1
-    assert site.cli("daemon", "stop").stdout == f"daemon {pid} has ended\n"
+    assert site.cli("daemon", "stop").stdout == f"daemon {pid} has stopped\n"
     assert site.cli("daemon", "status").returncode == 3
 
 

@@ -86,7 +86,7 @@ def test_attach_follows_both_streams_and_detaches(server):
     assert watcher.stdout.readline() == "before\n"
     watcher.send_signal(signal.SIGINT)
     _, err = watcher.communicate(timeout=60)
-    assert (watcher.returncode, err) == (130, f"detached; job {job} goes on\n")
+    assert (watcher.returncode, err) == (130, f"detached; job {job} continues\n")
     watcher = server.popen("attach", str(job))
     assert watcher.stdout.readline() == "before\n"
     server.open_gate(gate)
@@ -112,7 +112,7 @@ def test_an_update_is_held_to_what_a_submission_is(site):
         (("--sharing", "mps"), "this server does not offer `--sharing mps`: its GPUs are simulated"),
         (("--notify", "true"), "this daemon sends no notifications"),
         (("--gpus", "2"), "may have 1 GPUs at once, 2 asked for"),
-        (("--max-slowdown", "0.5"), "a slowdown of 0.5 cannot be kept"),
+        (("--max-slowdown", "0.5"), "`--max-slowdown`: must be >= 1, got `0.5`"),
         (("-d", f"afterok:{job}"), f"job {job} cannot wait for itself"),
         (("-d", f"afterany:{later}"), "nor for one that waits for it"),
     ):

@@ -1,44 +1,55 @@
-"""The command line. One file a command, one line here; a command is imported when it is called.
+"""The command line. A verb is a click command, `module:attribute`, with one line here; calling it imports it.
 
-A module named here has a function `command` (its docstring is the help text) or, with subcommands, a `typer.Typer`
-named `app`. It may have `CONTEXT`, a mapping of click context settings.
+Other distributions add verbs by entry points of the group `cotenant.commands`: the name is the verb,
+the target a `click.Command`. Those of `cotenant.cli.options` have `-h`, our layout of help texts, and sections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-# name: (module, line in `cotenant --help`), in the order of that help
+from cotenant.core.registry import Registry
+
+if TYPE_CHECKING:
+    import click
+
+# name: (where it is, its line in `cotenant --help`), in the order of that help
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "estimate": ("cotenant.cli.estimate", "Predict the GPU memory of a training script, without a GPU"),
-    "compare": ("cotenant.cli.compare", "All estimators on one training script, side by side"),
-    "submit": ("cotenant.cli.submit", "Queue a job: a script, a command or a .rad file"),
-    "run": ("cotenant.cli.run", "Submit, stream the output, and exit as the job does"),
-    "ls": ("cotenant.cli.ls", "List jobs (also: ps, queue)"),
-    "show": ("cotenant.cli.show", "Everything about one job"),
-    "explain": ("cotenant.cli.explain", "Why a job waits, GPU by GPU"),
-    "logs": ("cotenant.cli.logs", "Print a job's output; -f follows it"),
-    "wait": ("cotenant.cli.wait", "Wait for a job and exit as it does"),
-    "attach": ("cotenant.cli.attach", "Follow a job's output to its end; Ctrl-C detaches"),
-    "top": ("cotenant.cli.top", "The server as it is now, on a screen that follows"),
-    "events": ("cotenant.cli.events", "What became of a job, transition by transition"),
-    "history": ("cotenant.cli.history", "Jobs that are over: what they asked for and what they used"),
-    "cancel": ("cotenant.cli.cancel", "Stop jobs, or take them out of the queue"),
-    "hold": ("cotenant.cli.hold", "Keep queued jobs from starting"),
-    "release": ("cotenant.cli.release", "Let held jobs start"),
-    "update": ("cotenant.cli.update", "Change what a waiting job has asked for"),
-    "requeue": ("cotenant.cli.requeue", "Run jobs again"),
-    "gpus": ("cotenant.cli.gpus", "The GPUs: memory promised and used, activity, residents"),
-    "mig": ("cotenant.cli.mig", "Cut a GPU into MIG instances: propose a layout, make it"),
-    "config": ("cotenant.cli.config", "The configuration in effect, and checks of files"),
-    "token": ("cotenant.cli.token", "Tokens for the daemon on the network: make, list, revoke them"),
-    "daemon": ("cotenant.cli.daemon", "Start, stop and ask the daemon"),
-    "simulate": ("cotenant.cli.simulate", "Replay a trace under policies; when would my job start"),
-    "measure": ("cotenant.cli.measure", "What scripts really take, measured on this machine's GPU"),
-    "calibrate": ("cotenant.cli.calibrate", "Measure this machine's GPU into a device profile"),
-    "doctor": ("cotenant.cli.doctor", "What works on this machine, what is missing, what to do"),
-    "learn": ("cotenant.cli.learn", "Training jobs to learn from: make them, run them, tidy the results"),
-    "demo": ("cotenant.cli.demo", "Estimates and a shared server, shown in a few minutes"),
+    "estimate": ("cotenant.cli.estimate:command", "Predict the GPU memory of a training script, without a GPU"),
+    "compare": ("cotenant.cli.compare:command", "Compare all estimators on one training script"),
+    "submit": ("cotenant.cli.submit:submit", "Queue a job: a script, a command or a .rad file"),
+    "run": ("cotenant.cli.submit:run", "Submit a job, stream its output, exit with its exit code"),
+    "ls": ("cotenant.cli.ls:command", "List jobs (also: ps, queue)"),
+    "show": ("cotenant.cli.job_details:show", "Show everything about one job"),
+    "explain": ("cotenant.cli.job_details:explain", "Show why a job waits, GPU by GPU"),
+    "events": ("cotenant.cli.job_details:events", "Show what happened to a job, transition by transition"),
+    "logs": ("cotenant.cli.job_output:logs", "Print a job's output; -f follows it"),
+    "wait": ("cotenant.cli.job_output:wait", "Wait for jobs, exit with their exit code"),
+    "attach": ("cotenant.cli.job_output:attach", "Follow a job's output to its end; Ctrl-C detaches"),
+    "cancel": ("cotenant.cli.job_control:cancel", "Stop jobs, or remove them from the queue"),
+    "hold": ("cotenant.cli.job_control:hold", "Keep queued jobs from starting"),
+    "release": ("cotenant.cli.job_control:release", "Let held jobs start"),
+    "update": ("cotenant.cli.update:command", "Change the request of a pending job"),
+    "requeue": ("cotenant.cli.job_control:requeue", "Run jobs again"),
+    "history": ("cotenant.cli.history:command", "List finished jobs: what they requested, what they used"),
+    "top": ("cotenant.cli.top:command", "Show the server live: GPUs, jobs, queue"),
+    "gpus": ("cotenant.cli.gpus:command", "List GPUs: memory promised and used, activity, residents"),
+    "mig": ("cotenant.cli.mig:command", "Plan and create MIG instances"),
+    "daemon": ("cotenant.cli.daemon:command", "Start, stop and query the daemon"),
+    "config": ("cotenant.cli.config:command", "Show and check the configuration"),
+    "token": ("cotenant.cli.token:command", "Create, list and revoke tokens for network access"),
+    "simulate": ("cotenant.cli.simulate:command", "Replay a trace under policies; forecast the queue"),
+    "measure": ("cotenant.cli.measure:command", "Measure training scripts on this machine's GPU"),
+    "calibrate": ("cotenant.cli.calibrate:command", "Measure this machine's GPU into a device profile"),
+    "learn": ("cotenant.cli.learn:command", "Generate training data and train learned estimators"),
+    "doctor": ("cotenant.cli.doctor:command", "Check this machine: what works, what is missing, what to do"),
+    "demo": ("cotenant.cli.demo:command", "See estimates and a shared server in a few minutes"),
+    "completion": ("cotenant.cli.completion:command", "Print the completion script for bash, zsh or fish"),
 }
 
 ALIASES: Mapping[str, str] = {"ps": "ls", "queue": "ls"}
+
+VERBS: Registry[click.Command] = Registry(
+    "command", "cotenant.commands", {name: target for name, (target, _) in COMMANDS.items()}
+)

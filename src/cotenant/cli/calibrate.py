@@ -6,25 +6,22 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from cotenant.cli import output_files
+from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json, note
+from cotenant.cli.parameter_types import PATH
 
 
-def command(
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile here; default: stdout.")] = None,
-    python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Interpreter whose torch is used; default: this one.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-) -> None:
-    """Measure what a process takes on this GPU beside its tensors, and write a device profile.
+@cli_command()
+@cli_option("--out", type=PATH, metavar="FILE", help="Write the profile to FILE; by default to stdout.")
+@cli_option("--python", metavar="PATH", help="Interpreter whose torch is used; by default the one of cotenant.")
+@json_option
+def command(*, out: Path | None, python: str | None, json: bool) -> None:
+    """Measure what a process takes on this GPU besides its tensors, and write a device profile.
 
-    Five fresh processes: a bare context, one that used cuBLAS, cuBLASLt, cuDNN, and one that trained a small network.
-    Takes about a minute. The GPU should be idle.
+    Five fresh processes: a bare context; one that used cuBLAS, cuBLASLt, cuDNN; and one that trained a small network.
+    It takes about a minute. The GPU should be idle.
 
       cotenant calibrate --out h200.toml
     """
@@ -35,29 +32,29 @@ def command(
 
     if out is not None:
         output_files.check(out)
-    watch, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    sampler, reason = open_sampler(os.environ.get("CUDA_VISIBLE_DEVICES"))
     with tempfile.TemporaryDirectory(prefix="cotenant-calibrate-") as folder:
-        setup = CampaignSetup(out=Path(folder), python=python or default_python(), watch=watch, no_watch=reason)
+        setup = CampaignSetup(out=Path(folder), python=python or default_python(), watch=sampler, no_watch=reason)
         check_gpu(setup)
-        if watch is None:
-            note(f"the GPU is not watched: {reason}")
+        if sampler is None:
+            note(f"no GPU sampling: {reason}")
         readings = calibrate(setup)
     for line in report(readings):
         note(line)
-    text = profile_text(readings, nvml_total_bytes=None if watch is None else watch.gpu.memory_total_bytes)
+    text = profile_text(readings, nvml_total_bytes=None if sampler is None else sampler.gpu.memory_total_bytes)
     if out is not None:
         out.write_text(text, encoding="utf-8")
         note(f"profile written to `{out}`")
     if json:
         steps = [
             {
-                "step": each.step,
-                "outside_bytes": each.outside_bytes,
-                "by": each.by,
-                "problem": each.problem,
-                **each.answer,
+                "step": reading.step,
+                "outside_bytes": reading.outside_bytes,
+                "by": reading.by,
+                "problem": reading.problem,
+                **reading.answer,
             }
-            for each in readings
+            for reading in readings
         ]
         emit_json({"profile": text, "steps": steps})
     elif out is None:

@@ -1,99 +1,112 @@
-"""What several commands share: options, the client, and doing something to each of several jobs."""
+"""What several verbs share: the connection to a daemon, tables, and acting on each of several jobs."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from cotenant.cli.output import emit_json, print_line, report_error
+from cotenant.cli.completion import complete_job_ids
+from cotenant.cli.options import CONNECTION, cli_argument, flag, option, option_group
+from cotenant.cli.output import Column, emit_json, print_line, print_table, report_error
+from cotenant.cli.parameter_types import PATH
 from cotenant.core.errors import CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
-Socket = Annotated[
-    Path | None,
-    typer.Option("--socket", metavar="PATH", help="The daemon's socket; also $COTENANT_SOCKET."),
-]
 
-LocalSocket = Annotated[
-    Path | None,
-    typer.Option("--socket", metavar="PATH", help="Socket of the daemon on this machine; also $COTENANT_SOCKET."),
-]
-Host = Annotated[
-    str | None,
-    typer.Option("--host", metavar="HOST[:PORT]", help="A daemon on the network, for a token; also $COTENANT_HOST."),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The daemon that a verb talks to."""
 
-COMPLETED = 200
-COMPLETION_S = 2.0
-"""Jobs that completion offers, and the longest a shell waits for them."""
-_UNSAFE = re.compile(r"[^\w.,+=@%-]+")
+    SECTION = CONNECTION
 
+    socket: Path | None = option(
+        "--socket", type=PATH, metavar="PATH", help="Socket of the daemon; also $COTENANT_SOCKET."
+    )
+    host: str | None = option(
+        "--host", metavar="HOST[:PORT]", help="Daemon on the network; needs a token; also $COTENANT_HOST."
+    )
 
-def complete_ids(incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin like this, newest first, for the completion of shells; none without a daemon.
+    @property
+    def is_remote(self) -> bool:
+        """Whether the daemon is reached over the network, and so may run on another machine."""
+        return self.socket is None and bool(self.host or os.environ.get("COTENANT_HOST"))
 
-    A shell evaluates what it is given, and names may be another user's: of these only letters and digits are left.
-    """
-    try:
-        jobs = Client(timeout_s=COMPLETION_S).jobs(last=COMPLETED)
-    except CotenantError:
-        return []
-    labels = [(each["label"], f"{_UNSAFE.sub('_', each['name'])} {each['state'].lower()}") for each in reversed(jobs)]
-    return [each for each in labels if each[0].startswith(incomplete)]
+    def client(self) -> Client:
+        """The client for the daemon that the options or the environment name.
+
+        Raises:
+            UsageError: the options name two daemons.
+        """
+        if self.host is not None and self.socket is not None:
+            raise UsageError("--host and --socket name two daemons", hint="leave out one of them")
+        if self.host is not None:
+            os.environ["COTENANT_HOST"] = self.host
+        return Client(None if self.socket is None else self.socket.absolute())
 
 
-JobId = Annotated[
-    str,
-    typer.Argument(metavar="JOB", autocompletion=complete_ids, help="Id of a job, or of a task of an array: 17, 17_3."),
-]
-JobIds = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="JOB...", autocompletion=complete_ids, help="Ids of jobs, arrays (17) and their tasks (17_3, 17_[3-5])."
-    ),
-]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="Leave out the line of titles.")]
-Format = Annotated[str | None, typer.Option("--format", metavar="A,B,...", help="Columns to print, in this order.")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalConnection:
+    """The daemon on this machine."""
+
+    SECTION = CONNECTION
+
+    socket: Path | None = option(
+        "--socket", type=PATH, metavar="PATH", help="Socket of the daemon on this machine; also $COTENANT_SOCKET."
+    )
+
+    def client(self) -> Client:
+        """The client for the daemon at that socket."""
+        return Client(None if self.socket is None else self.socket.absolute())
 
 
-def new_client(socket: Path | None) -> Client:
-    """The client for `--socket`, or for the daemon that is in effect without it."""
-    return Client(socket.absolute() if socket is not None else None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Which columns of a table are printed."""
+
+    SECTION = "Output"
+
+    columns: str | None = option("--format", metavar="A,B,...", help="Columns to print, in this order.")
+    no_header: bool = flag("--no-header", help="Leave out the line of titles.")
+
+    def print(self, rows: Sequence[Mapping[str, str]], columns: Sequence[Column]) -> None:
+        """Print `rows` in the columns that the options ask for."""
+        print_table(rows, columns, only=self.columns, header=not self.no_header)
 
 
-def with_host(act: Callable[..., Any]) -> Callable[..., Any]:
-    """`act` with the option `--host`, if it has `--socket` for whichever daemon there is; else as it was."""
-    parameters = dict(inspect.signature(act, eval_str=True).parameters)
-    if "socket" not in parameters or parameters["socket"].annotation != Socket or "host" in parameters:
-        return act
+connection_options = option_group("connection", Connection)
+local_connection_options = option_group("connection", LocalConnection)
+table_options = option_group("table", TableOptions)
+job_argument = cli_argument(
+    "job",
+    metavar="JOB",
+    shell_complete=complete_job_ids,
+    help="Id of a job, or of a task of an array: 17, 17_3.",
+)
 
-    @functools.wraps(act)
-    def command(*, host: str | None = None, **given: Any) -> Any:
-        if host is not None:
-            if given.get("socket") is not None:
-                raise UsageError("--host and --socket name two daemons", hint="leave out one of them")
-            os.environ["COTENANT_HOST"] = host  # as if it had been there: completion and clients look there
-        return act(**given)
 
-    parameters["host"] = inspect.Parameter("host", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Host)
-    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]  # typer reads it
-    command.__annotations__ = {each.name: each.annotation for each in parameters.values()}
-    return command
+def job_ids_argument(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: the argument `jobs`, any number of ids."""
+    return cli_argument(
+        "jobs",
+        nargs=-1,
+        required=required,
+        metavar="JOB..." if required else "[JOB...]",
+        shell_complete=complete_job_ids,
+        help="Ids of jobs, arrays (17) and their tasks (17_3, 17_[3-5]).",
+    )
+
+
+jobs_argument = job_ids_argument(required=True)
 
 
 def one_job(client: Client, ref: str) -> int:
-    """The id of the one job that is meant.
+    """The id of the one job that `ref` names.
 
     Raises:
-        UsageError: an array is meant, not a task of it.
+        UsageError: `ref` names an array, not a task of it.
     """
     ids = client.ids([ref])
     if len(ids) > 1:
@@ -101,40 +114,43 @@ def one_job(client: Client, ref: str) -> int:
     return ids[0]
 
 
-def for_each(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
-    """Do `act` to every job that is meant, the others too if it fails for one, and say where each is then.
+def for_each_job(client: Client, refs: Sequence[str], act: Callable[[int], Mapping[str, Any]], *, json: bool) -> int:
+    """Call `act` with the id of every job that `refs` name, and print the state of each job after it.
 
-    Gives the exit code of the first failure, or 0.
+    A failure does not stop the others. The result is the exit code of the first failure, or 0.
 
     Raises:
-        CotenantError: it failed, and for the only job; or nobody answers.
+        CotenantError: `act` failed for the only job; or the daemon cannot be reached.
     """
-    done: list[Mapping[str, Any]] = []
-    failed: list[CotenantError] = []
+    views: list[Mapping[str, Any]] = []
+    failures: list[CotenantError] = []
     for ref in refs:
         try:
             ids = client.ids([ref])
         except DaemonUnreachable:
             raise
         except CotenantError as error:
-            failed.append(error)
+            failures.append(error)
             continue
         for job_id in ids:
             try:
-                done.append(act(job_id))
+                view = act(job_id)
             except CotenantError as error:
-                failed.append(error)
+                failures.append(error)
                 continue
+            views.append(view)
             if not json:
-                print_line(f"job {done[-1]['label']}: {done[-1]['reason']}")
-    if len(failed) == 1 and not done:
-        raise failed[0]
-    for each in failed:
-        report_error(each)
+                print_line(f"job {view['label']}: {view['reason']}")
+    if len(failures) == 1 and not views:
+        raise failures[0]
+    for failure in failures:
+        report_error(failure)
     if json:
-        errors = [{"kind": type(each).__name__, "message": each.message, "hint": each.hint} for each in failed]
-        emit_json({"jobs": done, "errors": errors})
-    return failed[0].exit_code if failed else 0
+        errors = [
+            {"kind": type(failure).__name__, "message": failure.message, "hint": failure.hint} for failure in failures
+        ]
+        emit_json({"jobs": views, "errors": errors})
+    return failures[0].exit_code if failures else 0
 
 
 def gpu_names(job: Mapping[str, Any]) -> str:

@@ -1,93 +1,87 @@
-"""`cotenant config`."""
+"""`cotenant config`: the daemon's configuration."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from cotenant.cli.common import Json
-from cotenant.cli.main import new_app
+from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
 from cotenant.cli.output import emit_json
+from cotenant.cli.parameter_types import PATH
 from cotenant.core.errors import UsageError
-from cotenant.daemon.config import loader as configuration
+from cotenant.daemon.config import loader
 from cotenant.daemon.config.paths import config_files
 
-app = new_app(no_args_is_help=True)
 
+@cli_group(no_args_is_help=True)
+def command() -> None:
+    """Show and check the daemon's configuration.
 
-@app.callback()
-def _root() -> None:
-    """The daemon's configuration: what is in effect, where it comes from, and whether a file is right.
-
-    Defaults < /etc/cotenant/config.toml < ~/.config/cotenant/config.toml < COTENANT_SECTION__KEY in the environment
-    < flags of `cotenant daemon`.
+    Later ones win: defaults, /etc/cotenant/config.toml, ~/.config/cotenant/config.toml, variables such as
+    COTENANT_DAEMON__TICK_S (COTENANT_SECTION__KEY), options of `cotenant daemon`.
 
     $ cotenant config show --origin
     $ cotenant config check ./config.toml
     """
 
 
-@app.command("show")
-def show(
-    *,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
-    json: Json = False,
-) -> None:
-    """What a daemon would run with if it were started now and here, without flags.
+@command.command("show")
+@cli_option("--origin", is_flag=True, help="Show where each value comes from.")
+@json_option
+def show(*, origin: bool, json: bool) -> None:
+    """Show the configuration of a daemon that is started here and now, without options.
 
     cotenant config show --origin
     """
-    found = configuration.effective_values(config_files(), os.environ)
+    values = loader.effective_values(config_files(), os.environ)
     if json:
-        emit_json(
-            {"settings": [{"section": s.section, "key": s.key, "value": s.value, "origin": s.origin} for s in found]}
-        )
+        settings = [
+            {"section": value.section, "key": value.key, "value": value.value, "origin": value.origin}
+            for value in values
+        ]
+        emit_json({"settings": settings})
         return
-    lines = [_line(each) for each in found]
+    lines = [_line(value) for value in values]
     width = max(map(len, lines))
     section = ""
-    for each, line in zip(found, lines, strict=True):
-        if each.section != section:
-            print(f"{section and chr(10)}[{each.section}]")
-            section = each.section
-        print(f"{line:<{width}}  # {each.origin}" if origin else line)
+    for value, line in zip(values, lines, strict=True):
+        if value.section != section:
+            print(f"{section and chr(10)}[{value.section}]")
+            section = value.section
+        print(f"{line:<{width}}  # {value.origin}" if origin else line)
 
 
-@app.command("check")
-def check(
-    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE...]", help="By default those in effect.")] = None,
-    *,
-    json: Json = False,
-) -> None:
-    """See whether a daemon would start with these files, as far as that can be told without starting it.
+@command.command("check")
+@cli_argument("files", nargs=-1, type=PATH, metavar="[FILE...]", help="Files to check; by default those in effect.")
+@json_option
+def check(files: Sequence[Path], *, json: bool) -> None:
+    """Check whether a daemon would start with these files, without starting it.
 
     cotenant config check ./config.toml
     """
     from cotenant.daemon.config.validation import check_config
 
-    named = files or [each for each in config_files() if each.exists()]
-    for path in files or ():
+    checked = list(files) or [path for path in config_files() if path.exists()]
+    for path in files:
         if not path.exists():
             raise UsageError(f"no file `{path}`")
-    config = configuration.load(named, {} if files else os.environ, {})
+    config = loader.load(checked, {} if files else os.environ, {})
     check_config(config)
     if json:
-        emit_json({"files": [str(each) for each in named], "ok": True})
+        emit_json({"files": [str(path) for path in checked], "ok": True})
         return
-    for each in named:
-        print(f"{each}: ok")
-    if not named:
+    for path in checked:
+        print(f"{path}: ok")
+    if not checked:
         print("no configuration file; defaults are in effect")
 
 
-def _line(setting: configuration.ConfigValue) -> str:
-    """As it stands in a file; a comment where there is no value."""
-    if setting.value is None:
-        return f"# {setting.key} is not set"
-    return f"{setting.key} = {_toml(setting.value)}"
+def _line(value: loader.ConfigValue) -> str:
+    """The value as a line of a file; a comment if it is not set."""
+    if value.value is None:
+        return f"# {value.key} is not set"
+    return f"{value.key} = {_toml(value.value)}"
 
 
 def _toml(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`cotenant daemon`, `daemon status` and `daemon stop`."""
+"""`cotenant daemon`: start it, ask it, stop it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import os
 import select
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from cotenant.cli.common import Json, Socket, new_client
-from cotenant.cli.main import new_app
+from cotenant.cli.common import (
+    Connection,
+    LocalConnection,
+    connection_options,
+    local_connection_options,
+)
+from cotenant.cli.completion import complete_estimators, complete_policies, complete_server
+from cotenant.cli.options import cli_group, cli_option, flag, json_option, option, option_group
 from cotenant.cli.output import emit_json, note
+from cotenant.cli.parameter_types import PATH, number
 from cotenant.core.errors import BackendError, CotenantError, DaemonUnreachable, UsageError
 from cotenant.daemon.client import Client
 from cotenant.daemon.config.paths import config_files, private_folder, serving_path
@@ -22,115 +30,127 @@ from cotenant.daemon.config.paths import config_files, private_folder, serving_p
 STOP_TIMEOUT_S = 60.0
 LOG_FILE = "daemon.log"
 
-app = new_app(invoke_without_command=True)
 
-Policy = Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Who decides which job starts where.")]
-Backend = Annotated[
-    str | None, typer.Option("--backend", "--gpus", metavar="auto|nvml|simulated", help="Where GPUs are read.")
-]
-Simulate = Annotated[
-    str | None, typer.Option("--simulate", metavar="CARDS", help="Simulate a server instead, e.g. 4xA100-40GB.")
-]
-TimeScale = Annotated[
-    float | None, typer.Option("--time-scale", metavar="X", help="Simulated seconds in a second.  [default: 1]")
-]
-Tick = Annotated[
-    float | None, typer.Option("--tick", metavar="SECONDS", help="Between two readings of the GPUs.  [default: 1]")
-]
-StateDir = Annotated[
-    Path | None, typer.Option("--state-dir", metavar="DIR", help="Folder of the journal and the jobs' output.")
-]
-Estimator = Annotated[
-    str | None, typer.Option("--estimator", metavar="NAME", help="Estimates the jobs that declare no memory.")
-]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Read this file instead of the usual ones.")
-]
-AllUsers = Annotated[
-    bool, typer.Option("--all-users", help="Serve everybody on this machine, their jobs as themselves. Needs root.")
-]
-LogLevel = Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Return once it answers; it logs to STATE_DIR/daemon.log.")]
-ReadyFd = Annotated[int | None, typer.Option("--ready-fd", hidden=True)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonOptions:
+    """Options of the configuration that the command line can set too."""
+
+    simulate: str | None = option(
+        "--simulate",
+        metavar="GPUS",
+        shell_complete=complete_server,
+        help="Simulate a server instead, e.g. 4xA100-40GB.",
+    )
+    time_scale: float | None = option(
+        "--time-scale", type=number(), metavar="X", help="Simulated seconds per second.  [default: 1]"
+    )
+    policy: str | None = option(
+        "--policy", metavar="NAME", shell_complete=complete_policies, help="Policy that decides which job starts where."
+    )
+    backend: str | None = option("--backend", "--gpus", metavar="auto|nvml|simulated", help="Source of GPU readings.")
+    tick_s: float | None = option(
+        "--tick", type=number(), metavar="SECONDS", help="Time between readings of the GPUs.  [default: 1]"
+    )
+    estimator: str | None = option(
+        "--estimator",
+        metavar="NAME",
+        shell_complete=complete_estimators,
+        help="Estimator of jobs that declare no memory.",
+    )
+    state_dir: Path | None = option(
+        "--state-dir", type=PATH, metavar="DIR", help="Folder of the journal and of the jobs' output."
+    )
+    config: Path | None = option(
+        "--config", type=PATH, metavar="FILE", help="Read this configuration file instead of the usual ones."
+    )
+    all_users: bool = flag(
+        "--all-users", help="Serve all users of this machine; each job runs as its user. Needs root."
+    )
+    log_level: str | None = option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+
+    def load(self) -> Any:
+        """The configuration with these options on top.
+
+        Raises:
+            UsageError: there is no such file, or a value is wrong.
+        """
+        from cotenant.daemon.config import loader
+
+        if self.config is not None and not self.config.exists():
+            raise UsageError(f"no file `{self.config}`", hint="see `cotenant config show --origin` for the usual ones")
+        flags: dict[str, dict[str, Any]] = {
+            "daemon": {
+                "tick_s": self.tick_s,
+                "state_dir": None if self.state_dir is None else str(self.state_dir.absolute()),
+                "log_level": self.log_level,
+            },
+            "policy": {"name": self.policy},
+            "gpus": {"backend": self.backend, "simulate": self.simulate, "time_scale": self.time_scale},
+            "estimates": {"estimator": self.estimator},
+            "access": {"users": "all" if self.all_users else None},
+        }
+        return loader.load(config_files() if self.config is None else (self.config,), os.environ, flags)
 
 
-@app.callback()
-def start(
-    context: typer.Context,
+@cli_group(invoke_without_command=True)
+@option_group("options", DaemonOptions)
+@cli_option("--detach", is_flag=True, help="Return once the daemon answers; it logs to STATE_DIR/daemon.log.")
+@json_option
+@local_connection_options
+@cli_option("--ready-fd", type=int, hidden=True)
+@click.pass_context
+def command(
+    context: click.Context,
+    options: DaemonOptions,
     *,
-    simulate: Simulate = None,
-    time_scale: TimeScale = None,
-    policy: Policy = None,
-    backend: Backend = None,
-    tick: Tick = None,
-    estimator: Estimator = None,
-    state_dir: StateDir = None,
-    config: ConfigFile = None,
-    all_users: AllUsers = False,
-    log_level: LogLevel = None,
-    detach: Detach = False,
-    json: Json = False,
-    socket: Socket = None,
-    ready_fd: ReadyFd = None,
+    detach: bool,
+    json: bool,
+    connection: LocalConnection,
+    ready_fd: int | None,
 ) -> None:
-    """Start the daemon, in the foreground unless told to --detach; or `status`, `stop`.
+    """Start the daemon in the foreground, or with --detach in the background.
 
       cotenant daemon                            on the GPUs of this machine
       cotenant daemon --simulate 4xA100-40GB     on simulated ones, to try it out
       cotenant daemon --detach --policy best-fit
       cotenant daemon stop
 
-    It ends on Ctrl-C or `daemon stop`. Jobs that run go on without it, and the next daemon adopts them.
+    It ends on Ctrl-C or `daemon stop`. Running jobs continue without it, and the next daemon adopts them.
 
     Configuration: /etc/cotenant/config.toml, then ~/.config/cotenant/config.toml, then variables such as
     COTENANT_DAEMON__TICK_S, then these options.
     """
     if context.invoked_subcommand is not None:
         return
-    from cotenant.daemon.config import loader as layers
-
-    flags: dict[str, dict[str, Any]] = {
-        "daemon": {
-            "tick_s": tick,
-            "state_dir": None if state_dir is None else str(state_dir.absolute()),
-            "log_level": log_level,
-        },
-        "policy": {"name": policy},
-        "gpus": {"backend": backend, "simulate": simulate, "time_scale": time_scale},
-        "estimates": {"estimator": estimator},
-        "access": {"users": "all" if all_users else None},
-    }
-    if config is not None and not config.exists():
-        raise UsageError(f"no file `{config}`", hint="see `cotenant config show --origin` for the usual ones")
-    loaded = layers.load(config_files() if config is None else (config,), os.environ, flags)
-    where = serving_path(loaded.access.users) if socket is None else socket.absolute()
+    config = options.load()
+    socket = serving_path(config.access.users) if connection.socket is None else connection.socket.absolute()
     if detach:
-        _detach(loaded, where, json=json)
-        return
-    _serve(loaded, where, ready_fd)
+        _detach(config, socket, json=json)
+    else:
+        _serve(config, socket, ready_fd)
 
 
 def _serve(config: Any, socket: Path, ready_fd: int | None) -> None:
-    """Run the daemon here. Whoever waits at `ready_fd` is told when it serves, or why it cannot."""
+    """Run the daemon in this process. `ready_fd` receives JSON when it serves, or with the reason why it cannot."""
     from cotenant.daemon import log, systemd
     from cotenant.daemon.serve import serve
 
     log.set_up(config.daemon.log_level)
 
-    def tell(value: dict[str, Any]) -> None:
+    def report(value: dict[str, Any]) -> None:
         if ready_fd is not None:
             os.write(ready_fd, _json.dumps(value).encode())
             os.close(ready_fd)
 
     def ready() -> None:
-        tell({"pid": os.getpid()})
+        report({"pid": os.getpid()})
         systemd.notify_systemd("READY=1")
 
     try:
         serve(config, socket, on_ready=ready)
     except CotenantError as error:
         if ready_fd is not None:
-            tell({"kind": type(error).__name__, "message": error.message, "hint": error.hint})
+            report({"kind": type(error).__name__, "message": error.message, "hint": error.hint})
         raise
 
 
@@ -140,10 +160,10 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
 
     log = private_folder(state_folder(config)) / LOG_FILE
     read_end, write_end = os.pipe()
-    own = [each for each in sys.argv[1:] if each != "--detach"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
     with log.open("ab") as output:
         subprocess.Popen(
-            [sys.executable, "-m", "cotenant", *own, "--ready-fd", str(write_end)],
+            [sys.executable, "-m", "cotenant", *arguments, "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -151,8 +171,8 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
             start_new_session=True,
         )
     os.close(write_end)
-    with os.fdopen(read_end, "rb") as told:
-        answer = _json.loads(told.read() or b"{}")
+    with os.fdopen(read_end, "rb") as ready:
+        answer = _json.loads(ready.read() or b"{}")
     if "pid" not in answer:
         message = answer.get("message", "the daemon ended before it answered")
         raise BackendError(message, hint=answer.get("hint") or f"see {log}")
@@ -162,12 +182,10 @@ def _detach(config: Any, socket: Path, *, json: bool) -> None:
         print(f"daemon {answer['pid']} answers on {socket}; log: {log}")
 
 
-@app.command()
-def unit(
-    *,
-    system: Annotated[bool, typer.Option("--system/--user", help="For the whole machine, or for you.")] = False,
-    json: Json = False,
-) -> None:
+@command.command("unit")
+@cli_option("--system/--user", "is_system", default=False, help="For the whole machine, or for you.")
+@json_option
+def unit(*, is_system: bool, json: bool) -> None:
     """Print a systemd unit that starts the daemon of this installation.
 
     $ cotenant daemon unit --user > ~/.config/systemd/user/cotenant.service
@@ -175,57 +193,67 @@ def unit(
     """
     from cotenant.daemon.systemd import unit_text
 
-    text = unit_text("system" if system else "user")
+    text = unit_text("system" if is_system else "user")
     if json:
         emit_json({"unit": text})
         return
     print(text, end="")
 
 
-@app.command()
-def status(*, json: Json = False, socket: Socket = None) -> None:
-    """Say what the daemon is and what it does. Exit code 3 if there is none."""
-    told = new_client(socket).status()
+@command.command("status")
+@json_option
+@connection_options
+def status(*, json: bool, connection: Connection) -> None:
+    """Print the daemon's version, policy, GPUs and number of jobs. Exit code 3 if no daemon answers.
+
+    cotenant daemon status
+    """
+    answer = connection.client().status()
     if json:
-        emit_json(told)
+        emit_json(answer)
         return
-    jobs = ", ".join(f"{count} {name}" for name, count in told["jobs"].items()) or "none"
+    jobs = ", ".join(f"{count} {name}" for name, count in answer["jobs"].items()) or "none"
     for title, value in (
-        ("version", told["version"]),
-        ("pid", told["pid"]),
-        ("since", told["started_at"]),
-        ("policy", told["policy"]),
-        ("estimator", told["estimator"] or "none"),
-        ("sharing", ", ".join(told["sharing_modes"])),
-        ("GPUs", f"{told['backend']} {told['simulate'] or ''}".strip()),
-        ("socket", told["socket"]),
-        ("network", told["tcp"] or "off"),
-        ("state", told["state_dir"]),
+        ("version", answer["version"]),
+        ("pid", answer["pid"]),
+        ("since", answer["started_at"]),
+        ("policy", answer["policy"]),
+        ("estimator", answer["estimator"] or "none"),
+        ("sharing", ", ".join(answer["sharing_modes"])),
+        ("GPUs", f"{answer['backend']} {answer['simulate'] or ''}".strip()),
+        ("socket", answer["socket"]),
+        ("network", answer["tcp"] or "off"),
+        ("state", answer["state_dir"]),
         ("jobs", jobs),
     ):
         print(f"{title:<10} {value}")
-    if told["journal_error"]:
-        note(f"warning: nothing can be submitted or started: {told['journal_error']}")
+    if answer["journal_error"]:
+        note(f"warning: no job can be submitted or started: {answer['journal_error']}")
 
 
-@app.command()
-def stop(*, json: Json = False, socket: Socket = None) -> None:
-    """End the daemon. Jobs that run go on; the next daemon adopts them."""
-    client = new_client(socket)
+@command.command("stop")
+@json_option
+@connection_options
+def stop(*, json: bool, connection: Connection) -> None:
+    """Stop the daemon. Running jobs continue; the next daemon adopts them.
+
+    cotenant daemon stop
+    """
+    client = connection.client()
     pid = client.shutdown()["pid"]
-    if not client.is_remote:  # there, the number is somebody else's
+    if not client.is_remote:  # there, the pid is another machine's
         _wait_for_end(client, pid)
     if json:
         emit_json({"pid": pid})
     else:
-        print(f"daemon {pid} {'ends' if client.is_remote else 'has ended'}")
+        print(f"daemon {pid} {'is stopping' if client.is_remote else 'has stopped'}")
 
 
 def _wait_for_end(client: Client, pid: int) -> None:
-    """Until the process is gone.
+    """Wait until the process is gone.
 
     Raises:
-        CotenantError: it is not after a minute.
+        CotenantError: it still runs and answers after `STOP_TIMEOUT_S`.
     """
     try:
         descriptor = os.pidfd_open(pid)
@@ -241,4 +269,4 @@ def _wait_for_end(client: Client, pid: int) -> None:
         client.status()
     except DaemonUnreachable:
         return
-    raise CotenantError(f"daemon {pid} has not ended after {STOP_TIMEOUT_S:g} s", hint="see its log")
+    raise CotenantError(f"daemon {pid} still runs after {STOP_TIMEOUT_S:g} s", hint="see its log")

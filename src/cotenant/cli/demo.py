@@ -7,13 +7,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+import click
 
+from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json
+from cotenant.cli.parameter_types import PATH
 from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -24,34 +25,28 @@ TIME_SCALE = 300.0
 LIMIT_S = 150.0
 POLICIES: Mapping[str, Mapping[str, object]] = {
     "exclusive": {},
-    # By memory alone: with the limit on SM activity that is usual, cards are rarely full enough to show a failure.
+    # Without the default limit on SM activity, with which memory rarely runs out.
     "most-memory": {"smact_limit": 1.0},
 }
 
 
-class Part(str, Enum):
-    """What can be asked for alone."""
-
-    ESTIMATES = "estimates"
-    SERVER = "server"
-
-
-def command(
-    examples: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the example scripts; found by itself in a checkout.")
-    ] = None,
-    only: Annotated[Part | None, typer.Option(help="One part of the demo.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout; the text goes to stderr.")] = False,
-) -> None:
+@cli_command()
+@cli_option(
+    "--examples", type=PATH, metavar="DIR", help="Folder of the example scripts; by default that of the checkout."
+)
+@cli_option("--only", type=click.Choice(["estimates", "server"]), help="Show one part only.")
+@json_option
+def command(*, examples: Path | None, only: str | None, json: bool) -> None:
     """Show estimates beside published measurements, and one server shared in two ways.
 
-    First, six unmodified training scripts: the GPU memory each will need, estimated here without a GPU, beside the
-    peak that was measured on an A100 and published.
+    First, six unmodified training scripts: the GPU memory that each needs, estimated without a GPU, beside the peak
+    that was measured on an A100 and published.
 
     Then, twenty jobs of a published trace on a simulated server with four A100: each alone on its GPU, and again with
-    several on one GPU wherever memory allows. One of them declares less memory than it needs.
+    several on one GPU where memory allows. One of them declares less memory than it needs.
 
-    It starts its own daemon in a temporary folder and removes both, also on Ctrl-C.
+    It starts a daemon of its own in a temporary folder and removes both, also on Ctrl-C. With --json the text goes to
+    stderr.
 
       cotenant demo                    both parts
       cotenant demo --only server      the shared server alone
@@ -61,10 +56,10 @@ def command(
         print(text, file=sys.stderr if json else sys.stdout, flush=True)
 
     result: dict[str, Any] = {}
-    with _end_on_sigterm():
-        if only is not Part.SERVER:
+    with _interrupt_on_sigterm():
+        if only != "server":
             result["estimates"] = _estimates(examples, say)
-        if only is not Part.ESTIMATES:
+        if only != "estimates":
             result["runs"] = _server(say, live=sys.stdout.isatty() and not json)
     if json:
         emit_json(result)
@@ -78,32 +73,32 @@ def _estimates(examples: Path | None, say: Callable[[str], None]) -> dict[str, A
     from cotenant.demo.published import demo_scripts
 
     folder = find_examples(examples)
-    say(f"1. What will it need? Training scripts of {folder}, unmodified, on one {GPU}.\n")
+    say(f"1. Estimates. Training scripts of {folder}, unmodified, on one {GPU}.\n")
     say(columns(HEAD))
     done = []
-    for each in estimate_scripts(demo_scripts(), folder, gpu=GPU):
-        say(estimate_line(each))
-        done.append(each)
-    summary = summarize_errors([each.error for each in done if each.error is not None])
+    for script in estimate_scripts(demo_scripts(), folder, gpu=GPU):
+        say(estimate_line(script))
+        done.append(script)
+    summary = summarize_errors([script.error for script in done if script.error is not None])
     if summary is not None:
         say(f"\nAbsolute error: median {summary.median:.1%}, largest {summary.worst:.1%}.")
-    say("Measured: peak of the whole device by nvidia-smi, published with CARMA (2025); FakeTensor: as told there.\n")
+    say("Measured: peak of the device by nvidia-smi, and FakeTensor's estimate, both published with CARMA (2025).\n")
     real = measure_mlp(folder)
     say(gpu_line(real) + "\n")
-    return {"gpu": GPU, "scripts": [_estimate_json(each) for each in done], "real_gpu": dataclasses.asdict(real)}
+    return {"gpu": GPU, "scripts": [_estimate_json(script) for script in done], "real_gpu": dataclasses.asdict(real)}
 
 
-def _estimate_json(each: ScriptEstimate) -> dict[str, Any]:
+def _estimate_json(script: ScriptEstimate) -> dict[str, Any]:
     return {
-        "script": each.measured.script,
-        "args": list(each.measured.args),
-        "source": each.measured.source,
-        "measured_bytes": each.measured.measured_bytes,
-        "estimated_bytes": each.estimate.device_bytes if each.estimate else None,
-        "bound_bytes": each.estimate.bound_bytes if each.estimate else None,
-        "faketensor_bytes": each.measured.faketensor_bytes,
-        "problem": each.problem,
-        "elapsed_s": each.elapsed_s,
+        "script": script.measured.script,
+        "args": list(script.measured.args),
+        "source": script.measured.source,
+        "measured_bytes": script.measured.measured_bytes,
+        "estimated_bytes": script.estimate.device_bytes if script.estimate else None,
+        "bound_bytes": script.estimate.bound_bytes if script.estimate else None,
+        "faketensor_bytes": script.measured.faketensor_bytes,
+        "problem": script.problem,
+        "elapsed_s": script.elapsed_s,
     }
 
 
@@ -117,9 +112,9 @@ def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
     low = next(job for job in trace if job.declared_mib)
     say(f"2. One server, two ways. {len(trace)} jobs of a published trace on a simulated {SERVER},")
     say(
-        f"   {TIME_SCALE:.0f} times faster than life. {low.workload} declares {format_bytes(low.reported_bytes)} and needs "
-        f"{format_bytes(low.measured_bytes)}, on purpose.\n"
-        "   These jobs, without a limit on SM activity, were chosen because memory runs out: no benchmark.\n"
+        f"   {TIME_SCALE:.0f} times faster than real time. {low.workload} declares {format_bytes(low.reported_bytes)} "
+        f"but needs {format_bytes(low.measured_bytes)}, on purpose.\n"
+        "   The jobs were selected so that memory runs out, and SM activity is not limited: this is not a benchmark.\n"
     )
     runs = {}
     for policy, options in POLICIES.items():
@@ -140,8 +135,8 @@ def _server(say: Callable[[str], None], *, live: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _end_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM end us as Ctrl-C does, so that what was started is stopped."""
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """SIGTERM acts as Ctrl-C, so that the daemon is stopped too."""
 
     def end(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -16,25 +16,25 @@ from cotenant.demo.server import DemoStatus
 HEAD = ("script", "measured", "estimated", "error", "FakeTensor", "seconds")
 WIDTHS = (52, 10, 10, 7, 11, 8)
 LINE_EVERY_S = 5.0
-"""Wall-clock time between two lines of progress where there is no terminal."""
+"""Wall-clock time between two lines of progress without a terminal."""
 
 BAR_WIDTH = 20
 
 
-def estimate_line(each: ScriptEstimate) -> str:
+def estimate_line(script: ScriptEstimate) -> str:
     """A row under `HEAD`."""
-    measured = each.measured
-    if each.estimate is None or each.error is None:
-        return columns((measured.title, format_bytes(measured.measured_bytes), "-")) + f"  {each.problem}"
+    measured = script.measured
+    if script.estimate is None or script.error is None:
+        return columns((measured.title, format_bytes(measured.measured_bytes), "-")) + f"  {script.problem}"
     fake = measured.faketensor_bytes
     return columns(
         (
             measured.title,
             format_bytes(measured.measured_bytes),
-            format_bytes(each.estimate.device_bytes),
-            f"{each.error:+.1%}",
+            format_bytes(script.estimate.device_bytes),
+            f"{script.error:+.1%}",
             "-" if fake is None else f"{signed_error(fake, measured.measured_bytes):+.1%}",
-            f"{each.elapsed_s:.1f}",
+            f"{script.elapsed_s:.1f}",
         )
     )
 
@@ -46,9 +46,9 @@ def columns(cells: Sequence[str]) -> str:
 
 
 def gpu_line(real: DemoMeasurement) -> str:
-    """What became of the run on a real GPU, as a sentence."""
+    """The result of the run on a real GPU, as a sentence."""
     if real.gpu is None or real.measured_bytes is None or real.estimated_bytes is None:
-        return f"Nothing was run on a real GPU: {real.reason}."
+        return f"Not run on a real GPU: {real.reason}."
     return (
         f"On the {real.gpu} of this machine, {real.script} was estimated at {format_bytes(real.estimated_bytes)} and "
         f"held {format_bytes(real.measured_bytes)} when it ran "
@@ -86,7 +86,7 @@ def display(
 
 def progress_line(policy: str, progress: DemoStatus) -> str:
     """Time, jobs, and for each GPU its memory in use and, in parentheses, how many jobs it holds."""
-    gpus = ", ".join(f"{format_bytes(each['used_bytes'])} ({len(each['residents'])})" for each in progress.gpus)
+    gpus = ", ".join(f"{format_bytes(gpu['used_bytes'])} ({len(gpu['residents'])})" for gpu in progress.gpus)
     return f"{policy:<12} {format_duration(progress.elapsed_s):>6}  {counts(progress)}  GPUs: {gpus}"
 
 
@@ -112,7 +112,7 @@ def progress_table(policy: str, progress: DemoStatus) -> Any:
             format_bytes(gpu["used_bytes"]),
             format_bytes(gpu["promised_bytes"]),
             bar(gpu["used_bytes"] or 0, gpu["memory_total_bytes"]),
-            ", ".join(each["name"] for each in gpu["residents"]),
+            ", ".join(job["name"] for job in gpu["residents"]),
         )
     return table
 

@@ -3,74 +3,47 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cotenant.cli import estimate_json, estimate_text
-from cotenant.cli import estimate_options as options
-from cotenant.cli.estimate_batch import BatchSizeQuery
+from cotenant.cli.estimate_options import EstimatorOptions, ScriptOptions
 from cotenant.cli.estimate_reports import EstimateReports
+from cotenant.cli.options import cli_command, json_option, option_group
 from cotenant.cli.output import Column, emit_json, print_table
-from cotenant.cli.slurm_options import parse_option
 from cotenant.core.errors import TraceError, UsageError
-from cotenant.core.units import format_bytes, parse_bytes
+from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest, Estimator
     from cotenant.estimators.base import ExplainingEstimator
     from cotenant.estimators.traced import TracedEstimator
 
-CONTEXT: Mapping[str, Any] = {"allow_interspersed_args": True}
 
-
-def command(
-    script: options.Script = None,
-    args: options.Args = None,
-    gpu: options.GpuOrList = "A100-40GB",
-    gpus: options.Gpus = 1,
-    synthetic_data: options.StandIn = None,
-    sequence_lengths: options.Lengths = "",
-    no_sandbox: options.RealWrites = False,
-    allow_network: options.Online = False,
-    python: options.Python = None,
-    estimator: options.Estimator = "traced",
-    gpu_mem: options.GpuMem = None,
-    steps: options.Steps = 3,
-    coverage: options.Coverage = None,
-    timeout: options.Timeout = 120.0,
-    fits_on: options.FitsOn = False,
-    what_if: options.WhatIf = False,
-    utilization: options.Utilization = False,
-    find_batch_size: options.FindBatchSize = False,
-    batch_arg: options.Arg = "--batch-size",
-    memory_limit: options.Limit = None,
-    plot: options.Plot = None,
-    snapshot: options.Snapshot = None,
-    no_cache: options.NoCache = False,
-    show_output: options.ShowOutput = False,
-    json: options.Json = False,
-) -> None:
+@cli_command()
+@option_group("script", ScriptOptions)
+@option_group("options", EstimatorOptions)
+@option_group("reports", EstimateReports)
+@json_option
+def command(script: ScriptOptions, options: EstimatorOptions, reports: EstimateReports, *, json: bool) -> None:
     """Predict the peak GPU memory of a PyTorch training script, without a GPU.
 
-    The script runs unchanged, for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
-    data; what it writes, moves or removes goes to a scratch folder that is thrown away. It has no network, unless
-    --allow-network, and data that are not on this machine can be made up with --synthetic-data.
+    The script runs unchanged for a few optimizer steps, on CUDA tensors that have shapes but no data. It reads its
+    data; files that it writes, moves or removes are redirected to a scratch folder, which is deleted. It has no network
+    unless --allow-network is given; --synthetic-data replaces data that is not on this machine.
 
-    Of several processes (`cotenant estimate -- torchrun --nproc-per-node 4 train.py`) the first is traced, for one GPU.
-    With --gpus 4 one process sees four, and the answer has a number for each GPU that it uses.
+    Of several processes (`cotenant estimate -- torchrun --nproc-per-node 4 train.py`) only rank 0 is traced, for one
+    GPU. With --gpus 4, one process sees four GPUs, and the answer has a number for each that it uses.
 
-    A trace is kept in ~/.cache/cotenant and used again while the script, what it imports, its arguments and the files
-    they name, the environment and the installed packages stay as they are. Data that the script opens by itself is not
-    compared: after a change of it that matters to memory, say --no-cache. Another GPU of the same compute capability
-    is computed from the same trace, and so are other settings in PYTORCH_CUDA_ALLOC_CONF.
+    Traces are cached in ~/.cache/cotenant until the script, its imports, its arguments, files named in them, the
+    environment or the installed packages change. Data that the script opens by itself is not compared: use --no-cache
+    if it changed. The same trace serves other GPUs of the same compute capability and other PYTORCH_CUDA_ALLOC_CONF.
 
-    The bound is for a share of jobs, --coverage, by how far off we were on measured ones. Where small changes, such as
-    one workspace more, lead to two states of the reserved bytes, both are told. Close to the limit the answer also
-    says how often the cache must be given back.
+    The bound holds for the ratio --coverage of measured jobs. If small differences, such as one more workspace, lead to
+    two states of the reserved bytes, both are printed. Near the limit, the answer includes how often the allocator
+    must release its cache.
 
       cotenant estimate train.py -- --batch-size 64
       cotenant estimate train.py --gpu H100-80GB --json
@@ -79,87 +52,61 @@ def command(
       cotenant estimate --gpu list
     """
     began_s = time.perf_counter()
-    if gpu == "list":
-        _list_profiles(json=json)
+    if options.gpu == "list":
+        _list_gpus(json=json)
         return
-    if script is None:
-        raise UsageError("no script to estimate", hint="give one: `cotenant estimate train.py -- ARGS`")
-    if memory_limit is not None and not find_batch_size:
-        raise UsageError("`--memory-limit` needs `--find-batch-size`")
-    from cotenant.core.ports import EstimateRequest
     from cotenant.estimators import create
     from cotenant.estimators.base import ExplainingEstimator
 
-    batch = (
-        BatchSizeQuery(argument=batch_arg, limit_bytes=parse_option("--memory-limit", memory_limit, parse_bytes))
-        if find_batch_size
-        else None
-    )
-    extras = EstimateReports(
-        fits_on=fits_on, what_if=what_if, utilization=utilization, plot=plot, snapshot=snapshot, batch=batch
-    )
-    request = EstimateRequest(
-        command=(script, *(args or ())),
-        workdir=str(Path.cwd()),
-        env=dict(os.environ),
-        gpu=gpu,
-        timeout_s=timeout,
-        declared_bytes=parse_option("--gpu-mem", gpu_mem, parse_bytes),
-        gpus=gpus,
-        synthetic_data=tuple(synthetic_data or ()),
-        sequence_lengths=sequence_lengths,
-        allow_network=allow_network,
-        no_sandbox=no_sandbox,
-    )
-    with _tracing(
-        steps=steps,
-        python=python,
-        show_output=show_output,
-        coverage=coverage,
-        keeps=not no_cache,
-        often=find_batch_size,
-    ) as traced:
-        made = create(estimator, lambda: traced)
-        if isinstance(made, ExplainingEstimator):
-            _answer(request, made, extras, began_s, json=json)
+    reports.check_options()
+    request = script.request(options.gpu, options.declared_bytes)
+    with _tracer(script, options, traces_often=reports.find_batch_size) as traced:
+        estimator = create(options.estimator, lambda: traced)
+        if isinstance(estimator, ExplainingEstimator):
+            _answer(request, estimator, reports, began_s, json=json)
         else:
-            _answer_without_reports(request, made, extras, began_s, json=json)
+            _answer_without_reports(request, estimator, reports, began_s, json=json)
 
 
 @contextlib.contextmanager
-def _tracing(
-    *, steps: int, python: str | None, show_output: bool, coverage: float | None, keeps: bool, often: bool
-) -> Iterator[TracedEstimator]:
-    """The estimator, for as long as it is wanted; `keeps`: its traces, `often`: it will run more than one script."""
+def _tracer(script: ScriptOptions, options: EstimatorOptions, *, traces_often: bool) -> Iterator[TracedEstimator]:
+    """The estimator that runs scripts; if it `traces_often`, with a process that has torch imported already."""
     from cotenant.estimators.trace_cache import TraceCache, default_folder
     from cotenant.estimators.traced import TracedEstimator
     from cotenant.tracing.process.forkserver_client import ForkServerClient
 
-    folder = default_folder() if keeps else None
+    folder = None if options.no_cache else default_folder()
     with ForkServerClient() as forkserver:
         yield TracedEstimator(
-            steps=steps,
-            python=python,
-            show_output=show_output,
-            cache=TraceCache(folder) if folder is not None else None,
-            coverage=coverage,
-            forkserver=forkserver if often else None,  # for one trace it would only be one process more
+            steps=script.steps,
+            python=script.python,
+            show_output=script.show_output,
+            cache=None if folder is None else TraceCache(folder),
+            coverage=options.coverage,
+            forkserver=forkserver if traces_often else None,
         )
 
 
-def _answer_without_reports(
-    request: EstimateRequest, estimator: Estimator, extras: EstimateReports, began_s: float, *, json: bool
-) -> None:
-    """The estimate of an estimator that gives nothing but the estimate."""
-    option = extras.first_option()
-    if option is not None:
-        raise UsageError(f"`{option}` is for `--estimator traced`, not for `{estimator.name}`")
+@contextlib.contextmanager
+def _printing_script_output(*, json: bool) -> Iterator[None]:
+    """Prints the last output of a script that failed, before its error."""
     try:
-        estimate = estimator.estimate(request)
+        yield
     except TraceError as error:
         if not json:
             estimate_text.print_script_output(error)
         raise
+
+
+def _answer_without_reports(
+    request: EstimateRequest, estimator: Estimator, reports: EstimateReports, began_s: float, *, json: bool
+) -> None:
+    """Print the estimate of an estimator that has no trace to make reports from."""
+    option = reports.first_option()
+    if option is not None:
+        raise UsageError(f"`{option}` is for `--estimator traced`, not for `{estimator.name}`")
+    with _printing_script_output(json=json):
+        estimate = estimator.estimate(request)
     elapsed_s = time.perf_counter() - began_s
     if json:
         emit_json({**estimate_json.of_estimate(estimate), "elapsed_s": round(elapsed_s, 3), "trace": None})
@@ -168,48 +115,45 @@ def _answer_without_reports(
 
 
 def _answer(
-    request: EstimateRequest, estimator: ExplainingEstimator, extras: EstimateReports, began_s: float, *, json: bool
+    request: EstimateRequest, estimator: ExplainingEstimator, reports: EstimateReports, began_s: float, *, json: bool
 ) -> None:
+    """Print the estimate and the reports."""
     search = None
-    extras.check_files(request.command[0])
-    try:
-        if extras.batch is not None:
-            request, search = extras.batch.search(request, estimator, json=json)
+    reports.check_files(request.command[0])
+    batch = reports.batch
+    with _printing_script_output(json=json):
+        if batch is not None:
+            request, search = batch.search(request, estimator, json=json)
         result = estimator.explain(request)
-    except TraceError as error:
-        if not json:
-            estimate_text.print_script_output(error)
-        raise
-    told: dict[str, Any] = {**estimate_json.of_estimate(result.estimate), **estimate_json.of_result(result)}
+    answer: dict[str, Any] = {**estimate_json.of_estimate(result.estimate), **estimate_json.of_result(result)}
     if search is not None:
-        told["batch_size"] = estimate_json.of_search(search)
+        answer["batch_size"] = estimate_json.of_search(search)
     elapsed_s = time.perf_counter() - began_s
     if not json:
         estimate_text.print_estimate(shlex.join(request.command), result.estimate, result, elapsed_s)
-    told |= extras.tables(result, request.command, json=json)
-    extras.save_files(result, title=f"{shlex.join(request.command)} on {result.estimate.gpu}")
+    answer |= reports.tables(result, request.command, json=json)
+    reports.save_files(result, title=f"{shlex.join(request.command)} on {result.estimate.gpu}")
     if json:
-        emit_json({**told, "elapsed_s": round(time.perf_counter() - began_s, 3)})
+        emit_json({**answer, "elapsed_s": round(time.perf_counter() - began_s, 3)})
 
 
-def _list_profiles(*, json: bool) -> None:
+def _list_gpus(*, json: bool) -> None:
     from cotenant.gpu_specs import all_gpu_specs
 
+    specs = all_gpu_specs()
     if json:
-        emit_json(
-            {"profiles": [{"name": each.name, "memory_bytes": each.memory_total_bytes} for each in all_gpu_specs()]}
-        )
+        emit_json({"profiles": [{"name": spec.name, "memory_bytes": spec.memory_total_bytes} for spec in specs]})
         return
     rows = [
         {
-            "name": each.name,
-            "memory": format_bytes(each.memory_total_bytes),
-            "capability": ".".join(map(str, each.compute_capability)),
-            "context": format_bytes(each.context.typical_bytes),
-            "known": "derived" if each.context.derived else "measured",
-            "mig": " ".join(mig.name for mig in each.mig) or "-",
+            "name": spec.name,
+            "memory": format_bytes(spec.memory_total_bytes),
+            "capability": ".".join(map(str, spec.compute_capability)),
+            "context": format_bytes(spec.context.typical_bytes),
+            "known": "derived" if spec.context.derived else "measured",
+            "mig": " ".join(mig.name for mig in spec.mig) or "-",
         }
-        for each in all_gpu_specs()
+        for spec in specs
     ]
     titles = {"name": "GPU", "memory": "MEMORY", "capability": "SM", "context": "CONTEXT", "known": "", "mig": "MIG"}
     print_table(rows, [Column(key=key, title=title) for key, title in titles.items()])

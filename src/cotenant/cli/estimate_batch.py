@@ -12,21 +12,21 @@ from cotenant.core.units import format_bytes
 
 if TYPE_CHECKING:
     from cotenant.core.ports import EstimateRequest
+    from cotenant.estimators.base import ExplainingEstimator
     from cotenant.estimators.batch_search import BatchSearch
-    from cotenant.estimators.traced import TracedEstimator
 
 _FIRST_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSizeQuery:
-    """What is sought: the most that `argument` of the script can be, below `limit_bytes` or, without, on the GPU."""
+    """The largest value of the script's `argument` whose bound is at most `limit_bytes`, by default the GPU's."""
 
     argument: str
     limit_bytes: int | None
 
     def search(
-        self, request: EstimateRequest, estimator: TracedEstimator, *, json: bool
+        self, request: EstimateRequest, estimator: ExplainingEstimator, *, json: bool
     ) -> tuple[EstimateRequest, BatchSearch]:
         """The request with the largest batch, and how it was found.
 
@@ -34,11 +34,10 @@ class BatchSizeQuery:
             CotenantError: not even the smallest batch fits.
         """
         from cotenant.estimators.batch_search import Trial, find_batch_size, value_of, with_value
-        from cotenant.estimators.replay_input import usable_bytes
         from cotenant.gpu_specs import gpu_spec
 
         script, *args = request.command
-        limit = self.limit_bytes or usable_bytes(gpu_spec(request.gpu))
+        limit = self.limit_bytes or gpu_spec(request.gpu).usable_bytes
 
         def with_batch(size: int) -> EstimateRequest:
             return replace(request, command=(script, *with_value(args, self.argument, size)))
@@ -50,8 +49,8 @@ class BatchSizeQuery:
         def bound_of(size: int) -> int:
             result = estimator.explain(with_batch(size))
             if result.estimate.partial:
-                # What was seen until the script ended is a lower bound, and no batch is known to fit by one.
-                why = next(iter(result.trace.warnings), "the script was not seen to its end")
+                # The script ended early, so this is a lower bound, from which no batch size is known to fit.
+                why = next(iter(result.trace.warnings), "the script ended early")
                 raise TraceError("raised", f"only a lower bound: {why}", hint="raise the limit with `--timeout`?")
             return result.fit.bound_bytes
 
@@ -74,14 +73,14 @@ class BatchSizeQuery:
 
 
 def _none_fits(search: BatchSearch) -> CotenantError:
-    known = [each for each in search.trials if each.bound_bytes is not None]
-    least = min(known, key=lambda each: each.batch_size)
-    smaller = next((each for each in search.trials if each.batch_size < least.batch_size), None)
-    also = "" if smaller is None else f"; with {smaller.batch_size}, {smaller.problem}"
-    flat = len(known) > 1 and len({each.bound_bytes for each in known}) == 1
+    known = [trial for trial in search.trials if trial.bound_bytes is not None]
+    smallest = min(known, key=lambda trial: trial.batch_size)
+    failed = next((trial for trial in search.trials if trial.batch_size < smallest.batch_size), None)
+    also = "" if failed is None else f"; with {failed.batch_size}, {failed.problem}"
+    is_flat = len(known) > 1 and len({trial.bound_bytes for trial in known}) == 1
     hint = "try `--what-if`, or a larger GPU: `--fits-on`"
     return CotenantError(
-        f"no batch fits in {format_bytes(search.limit_bytes)}: with {least.batch_size} the bound is "
-        f"{format_bytes(least.bound_bytes)}{also}",
-        hint=f"`{search.argument}` changed nothing: `--batch-arg` names another; or {hint}" if flat else hint,
+        f"no batch fits in {format_bytes(search.limit_bytes)}: with {smallest.batch_size} the bound is "
+        f"{format_bytes(smallest.bound_bytes)}{also}",
+        hint=f"`{search.argument}` changed nothing: `--batch-arg` names another; or {hint}" if is_flat else hint,
     )

@@ -1,68 +1,118 @@
-"""The options of `cotenant estimate`; `compare` shares those of the run."""
+"""Options of `estimate`: the script and its trace; `compare` shares them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from cotenant.cli.completion import complete_estimators, complete_gpu_names
+from cotenant.cli.options import argument, flag, option
+from cotenant.cli.parameter_types import Parsed, integer, number
+from cotenant.core.errors import UsageError
+from cotenant.core.units import parse_bytes
 
-# What is run, and how.
-Script = Annotated[str | None, typer.Argument(metavar="SCRIPT", help="A Python training script; it is not changed.")]
-Args = Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script, after `--`.")]
-StandIn = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SHAPE[:DTYPE[:CLASSES]]", help="Make up data that is absent, e.g. 3x224x224:uint8:1000."),
-]
-Lengths = Annotated[
-    str,
-    typer.Option(
+if TYPE_CHECKING:
+    from cotenant.core.ports import EstimateRequest
+
+DEFAULT_GPU = "A100-40GB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOptions:
+    """The script, and how it runs while it is traced."""
+
+    SECTION = "Tracing"
+
+    script: str | None = argument(
+        required=False, metavar="SCRIPT", help="Python training script, or a command; it is not changed."
+    )
+    args: Sequence[str] = argument(
+        default=(), nargs=-1, metavar="[-- ARGS]", help="Arguments of the script, after `--`."
+    )
+    gpus: int = option(
+        "--gpus", type=integer(minimum=1, maximum=127), default=1, metavar="N", help="GPUs that the script sees."
+    )
+    synthetic_data: Sequence[str] = option(
+        "--synthetic-data",
+        default=(),
+        multiple=True,
+        show_default=False,
+        metavar="SHAPE[:DTYPE[:CLASSES]]",
+        help="Synthesize data that is absent, e.g. 3x224x224:uint8:1000; may be repeated.",
+    )
+    sequence_lengths: str = option(
+        "--sequence-lengths",
+        default="",
+        show_default=False,
         metavar="WHICH",
-        help="Samples to make batches of, where they vary in length: longest, growing, e.g. p95, or a file of "
-        "lengths and counts, e.g. lengths.csv.",
-    ),
-]
-RealWrites = Annotated[bool, typer.Option("--no-sandbox", help="Let the script write, move and remove files for real.")]
-Online = Annotated[bool, typer.Option("--allow-network", help="Let the script use the network.")]
-Python = Annotated[
-    str | None, typer.Option(metavar="PATH", help="Interpreter that runs the script; default: this one.")
-]
-Steps = Annotated[int, typer.Option(metavar="N", min=1, help="Optimizer steps to see.")]
-Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop the script after this long.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Make a new trace, and do not keep it.")]
-ShowOutput = Annotated[bool, typer.Option("--show-output", help="Let the script print, to stderr.")]
+        help="Samples to make batches of if their lengths vary: longest, growing, p95, or a file of lengths and "
+        "counts. By default the first samples.",
+    )
+    no_sandbox: bool = flag("--no-sandbox", help="Let the script write, move and remove real files.")
+    allow_network: bool = flag("--allow-network", help="Let the script use the network.")
+    python: str | None = option(
+        "--python", metavar="PATH", help="Interpreter that runs the script; by default the one of cotenant."
+    )
+    steps: int = option("--steps", type=integer(minimum=1), default=3, metavar="N", help="Optimizer steps to trace.")
+    timeout_s: float = option(
+        "--timeout", type=number(minimum=1), default=120.0, metavar="SECONDS", help="Stop the script after SECONDS."
+    )
+    show_output: bool = flag("--show-output", help="Print the script's output, on stderr.")
 
-# For which GPU, and by whom.
-GpuOrList = Annotated[
-    str, typer.Option(metavar="NAME", help="Device profile, e.g. A100-40GB or A100-40GB:3g.20gb; `list` shows all.")
-]
-Gpus = Annotated[int, typer.Option(metavar="N", min=1, max=127, help="GPUs that the script sees.")]
-Estimator = Annotated[str, typer.Option(metavar="NAME", help="Registered estimator.")]
-GpuMem = Annotated[
-    str | None, typer.Option("--gpu-mem", metavar="SIZE", help="Declared memory, for `--estimator declared`.")
-]
-Coverage = Annotated[
-    float | None,
-    typer.Option(metavar="SHARE", help="Jobs whose peak stays below the bound; 0.99, with convolutions 0.95."),
-]
+    def request(self, gpu: str, declared_bytes: int | None = None) -> EstimateRequest:
+        """The question to an estimator: this script, run here, on GPUs of the model `gpu`.
 
-# What is told beside the estimate.
-FitsOn = Annotated[bool, typer.Option("--fits-on", help="Show which known GPUs and MIG instances it fits.")]
-WhatIf = Annotated[bool, typer.Option("--what-if", help="Show what allocator settings and 8-bit states would save.")]
-Utilization = Annotated[
-    bool, typer.Option("--utilization", help="Show how busy it would keep an A100 alone; learned, not traced.")
-]
-FindBatchSize = Annotated[
-    bool, typer.Option("--find-batch-size", help="Find the largest batch that fits, to 1 %; traces several times.")
-]
-Arg = Annotated[
-    str, typer.Option(metavar="ARGUMENT", help="The script's argument for it; write `--batch-arg=--batch`.")
-]
-Limit = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory the batch may need; default: the GPU's.")]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw memory over time (.png, .svg, .pdf); needs matplotlib.")
-]
-Snapshot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a pickle for https://pytorch.org/memory_viz.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+        Raises:
+            UsageError: no script was given.
+        """
+        from cotenant.core.ports import EstimateRequest
+
+        if self.script is None:
+            raise UsageError("no script to estimate", hint="give one: `cotenant estimate train.py -- ARGS`")
+        return EstimateRequest(
+            command=(self.script, *self.args),
+            workdir=str(Path.cwd()),
+            env=dict(os.environ),
+            gpu=gpu,
+            timeout_s=self.timeout_s,
+            declared_bytes=declared_bytes,
+            gpus=self.gpus,
+            synthetic_data=tuple(self.synthetic_data),
+            sequence_lengths=self.sequence_lengths,
+            allow_network=self.allow_network,
+            no_sandbox=self.no_sandbox,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorOptions:
+    """The GPU and the estimator."""
+
+    SECTION = "Estimate"
+
+    gpu: str = option(
+        "--gpu",
+        default=DEFAULT_GPU,
+        metavar="NAME",
+        shell_complete=complete_gpu_names,
+        help="GPU model, e.g. A100-40GB, or a MIG instance, A100-40GB:3g.20gb; `list` prints all.",
+    )
+    estimator: str = option(
+        "--estimator", default="traced", metavar="NAME", shell_complete=complete_estimators, help="Estimator to use."
+    )
+    declared_bytes: int | None = option(
+        "--gpu-mem",
+        type=Parsed("size", parse_bytes),
+        metavar="SIZE",
+        help="Declared memory, for `--estimator declared`.",
+    )
+    coverage: float | None = option(
+        "--coverage",
+        type=number(),
+        metavar="RATIO",
+        help="Ratio of jobs whose peak stays below the bound.  [default: 0.99; with convolutions 0.95]",
+    )
+    no_cache: bool = flag("--no-cache", help="Make a new trace, and do not save it.")

@@ -1,4 +1,4 @@
-"""What `cotenant estimate` can tell of a trace beside the estimate: tables, a plot, a snapshot."""
+"""What `cotenant estimate` can report of a trace besides the estimate: tables, a batch size, a plot, a snapshot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cotenant.cli import estimate_json, estimate_text, output_files
 from cotenant.cli.estimate_batch import BatchSizeQuery
+from cotenant.cli.options import flag, option
 from cotenant.cli.output import note
+from cotenant.cli.parameter_types import PATH, Parsed
 from cotenant.core.errors import UsageError
+from cotenant.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from cotenant.estimators.traced import TracedResult
@@ -18,14 +21,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateReports:
-    """What is asked for; every one of them needs a trace."""
+    """The reports that are wanted; every one of them needs a trace."""
 
-    fits_on: bool
-    what_if: bool
-    utilization: bool
-    plot: Path | None
-    snapshot: Path | None
-    batch: BatchSizeQuery | None
+    SECTION = "Reports"
+
+    fits_on: bool = flag("--fits-on", help="List which known GPUs and MIG instances it fits on.")
+    what_if: bool = flag("--what-if", help="List what allocator settings and 8-bit optimizer states would save.")
+    utilization: bool = flag("--utilization", help="Predict SM activity when it runs alone on an A100; learned.")
+    find_batch_size: bool = flag(
+        "--find-batch-size", help="Find the largest batch size that fits, within 1 %; traces several times."
+    )
+    batch_arg: str = option(
+        "--batch-arg",
+        default="--batch-size",
+        metavar="ARGUMENT",
+        help="The script's argument for the batch size; write `--batch-arg=--batch`.",
+    )
+    memory_limit_bytes: int | None = option(
+        "--memory-limit",
+        type=Parsed("size", parse_bytes),
+        metavar="SIZE",
+        help="With --find-batch-size: memory that the bound may reach; by default the GPU's.",
+    )
+    plot: Path | None = option(
+        "--plot", type=PATH, metavar="FILE", help="Plot memory over time (.png, .svg, .pdf); needs matplotlib."
+    )
+    snapshot: Path | None = option(
+        "--snapshot", type=PATH, metavar="FILE", help="Write a pickle for https://pytorch.org/memory_viz."
+    )
+
+    @property
+    def batch(self) -> BatchSizeQuery | None:
+        """The search for a batch size, if one is wanted."""
+        if not self.find_batch_size:
+            return None
+        return BatchSizeQuery(argument=self.batch_arg, limit_bytes=self.memory_limit_bytes)
 
     def first_option(self) -> str | None:
         """The first option given that needs a trace."""
@@ -33,14 +63,23 @@ class EstimateReports:
             "--fits-on": self.fits_on,
             "--what-if": self.what_if,
             "--utilization": self.utilization,
+            "--find-batch-size": self.find_batch_size,
             "--plot": self.plot,
             "--snapshot": self.snapshot,
-            "--find-batch-size": self.batch,
         }
         return next((name for name, value in given.items() if value), None)
 
+    def check_options(self) -> None:
+        """Refuse options that have no effect.
+
+        Raises:
+            UsageError: `--memory-limit` without `--find-batch-size`.
+        """
+        if self.memory_limit_bytes is not None and not self.find_batch_size:
+            raise UsageError("`--memory-limit` needs `--find-batch-size`", hint="add it, or leave out the limit")
+
     def check_files(self, script: str) -> None:
-        """Refuse what could not be written, or would be `script` itself, before it is run for that."""
+        """Refuse files that cannot be written, or that are `script` itself, before it is traced."""
         for path in (self.plot, self.snapshot):
             if path is None:
                 continue
@@ -55,28 +94,28 @@ class EstimateReports:
             new_figure(self.plot)
 
     def tables(self, result: TracedResult, command: Sequence[str], *, json: bool) -> dict[str, Any]:
-        """The tables asked for: printed, or given for the JSON value."""
-        told: dict[str, Any] = {}
+        """Print the tables that are wanted, unless `json`; their fields for the JSON value."""
+        answer: dict[str, Any] = {}
         if self.fits_on:
             from cotenant.estimators.fit import capability_of
 
             fits = result.fits_on()
-            told["fits_on"] = [estimate_json.of_fit(each) for each in fits]
+            answer["fits_on"] = [estimate_json.of_fit(fit) for fit in fits]
             if not json:
                 estimate_text.print_fits(fits, capability_of(result.trace), gpus=len(result.gpus) or 1)
         if self.what_if:
             from cotenant.estimators.whatif import NOT_COMPUTED, what_if
 
             changes = what_if(result)
-            told["what_if"] = [estimate_json.of_change(each) for each in changes]
+            answer["what_if"] = [estimate_json.of_change(change) for change in changes]
             if not json:
                 estimate_text.print_changes(changes, result.fit, NOT_COMPUTED)
         if self.utilization:
-            told["utilization"] = _utilization(result, command, json=json)
-        return told
+            answer["utilization"] = _utilization(result, command, json=json)
+        return answer
 
     def save_files(self, result: TracedResult, *, title: str) -> None:
-        """The plot and the snapshot, as far as they are asked for."""
+        """Write the plot and the snapshot that are wanted."""
         if self.plot is None and self.snapshot is None:
             return
         from cotenant.estimators.allocation_history import allocation_history
@@ -88,14 +127,14 @@ class EstimateReports:
         if self.plot is not None:
             left = max(0, result.fit.usable_bytes - result.estimate.context_bytes)
             save_plot(self.plot, history, title=title + of, usable_bytes=left)
-            note(f"drawn in `{self.plot}`")
+            note(f"plot in `{self.plot}`")
         if self.snapshot is not None:
             save_snapshot(self.snapshot, history, result.scene.stack)
             note(f"snapshot{of} in `{self.snapshot}`: open it at https://pytorch.org/memory_viz")
 
 
 def _utilization(result: TracedResult, command: Sequence[str], *, json: bool) -> dict[str, Any] | None:
-    """SMACT and SMOCC, printed or given; None, with a note, where nothing was learned of such a network."""
+    """SMACT and SMOCC; None, with a note, if no model was trained on such networks."""
     from cotenant.estimators.learned.utilization import utilization_of
     from cotenant.estimators.trace_features import features_of
 

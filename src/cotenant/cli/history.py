@@ -1,20 +1,21 @@
-"""`cotenant history`."""
+"""`cotenant history`: finished jobs, and what they used."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import typer
+import click
 
-from cotenant.cli import slurm_times
-from cotenant.cli.common import Format, Json, NoHeader, Socket, new_client
+from cotenant.cli.common import Connection, TableOptions, connection_options, table_options
+from cotenant.cli.completion import complete_states
 from cotenant.cli.history_groups import print_users, print_workloads, usage_cells
-from cotenant.cli.ls import state_named
-from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.slurm_options import parse_option
+from cotenant.cli.ls import parse_states
+from cotenant.cli.options import cli_command, cli_option, json_option, option, option_group
+from cotenant.cli.output import Column, emit_json, note
+from cotenant.cli.parameter_types import Parsed, integer
+from cotenant.cli.slurm_times import parse_past_until_now
 from cotenant.core.units import format_bytes, format_duration
 
 COLUMNS = (
@@ -26,8 +27,8 @@ COLUMNS = (
     Column(key="ended", title="ENDED"),
     Column(key="waited", title="WAITED", right=True),
     Column(key="time", title="TIME", right=True),
-    Column(key="asked", title="ASKED", right=True),
-    Column(key="seen", title="SEEN", right=True),
+    Column(key="promised", title="PROMISED", right=True),
+    Column(key="peak", title="PEAK", right=True),
     Column(key="efficiency", title="EFF", right=True),
     Column(key="gpu_hours", title="GPU-H", right=True),
     Column(key="smact", title="SMACT", right=True),
@@ -36,95 +37,114 @@ COLUMNS = (
     Column(key="reason", title="REASON"),
 )
 
-State = Annotated[str | None, typer.Option("-s", "--state", metavar="S,...", help="Only these outcomes: CD, F, OOM.")]
-User = Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="Only jobs of this user.")]
-Name = Annotated[str | None, typer.Option("-J", "--job-name", metavar="NAME", help="Only jobs of this name.")]
-Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Ended after: 2026-11-21, 2026-11-21T16:00, or 2days ago.")
-]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Ended before.")]
-Last = Annotated[
-    int | None, typer.Option("-n", "--last", min=1, metavar="N", help="Only the newest so many.  [default: 100]")
-]
-By = Annotated[
-    Literal["user", "workload"] | None,
-    typer.Option("--by", help="Sums by user, or what is known of each kind of work, in place of jobs."),
-]
-LAST = 100
+DEFAULT_LAST = 100
+
+_PAST = Parsed("time", parse_past_until_now)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFilter:
+    """Which finished jobs are listed."""
+
+    SECTION = "Filters"
+
+    states: str | None = option(
+        "-s",
+        "--state",
+        type=Parsed("states", parse_states),
+        metavar="S,...",
+        shell_complete=complete_states,
+        help="Only these outcomes: CD, F, OOM.",
+    )
+    user: str | None = option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
+    name: str | None = option("-J", "--job-name", metavar="NAME", help="Only jobs of this name.")
+    since_s: float | None = option(
+        "--since",
+        type=_PAST,
+        metavar="TIME",
+        help="Only jobs that ended after 2026-11-21, 2026-11-21T16:00, 2days ago.",
+    )
+    until_s: float | None = option("--until", type=_PAST, metavar="TIME", help="Only jobs that ended before TIME.")
+    last: int | None = option(
+        "-n", "--last", type=integer(minimum=1), metavar="N", help="Only the newest N.  [default: 100]"
+    )
+
+    def query(self) -> dict[str, Any]:
+        """The filters as the daemon takes them, but for `last`."""
+        return {
+            "states": self.states,
+            "user": self.user,
+            "name": self.name,
+            "since_s": self.since_s,
+            "until_s": self.until_s,
+        }
+
+
+@cli_command()
+@option_group("selection", HistoryFilter)
+@cli_option(
+    "--by",
+    type=click.Choice(["user", "workload"]),
+    help="Print sums by user, or what was learned of each workload, in place of jobs.",
+)
+@table_options
+@json_option
+@connection_options
 def command(
-    *,
-    state: State = None,
-    user: User = None,
-    job_name: Name = None,
-    since: Since = None,
-    until: Until = None,
-    last: Last = None,
-    by: By = None,
-    form: Format = None,
-    no_header: NoHeader = False,
-    json: Json = False,
-    socket: Socket = None,
+    selection: HistoryFilter, *, by: str | None, table: TableOptions, json: bool, connection: Connection
 ) -> None:
-    """Jobs that are over, oldest first, with what they asked for and what they used.
+    """List finished jobs, oldest first, with what they requested and what they used.
 
-    ASKED is the GPU memory promised on each GPU in the last attempt, SEEN the most that was in use, and EFF the
-    share of it: little means that others could have had the rest. TIME is how long the last attempt ran. GPU-H are
-    hours on GPUs over all attempts, SMACT and ENERGY the job's own part of what these did and used.
+    PROMISED is the memory reserved on each GPU for the last attempt, PEAK the most that it used, EFF their ratio: where
+    it is low, other jobs could have had the rest. TIME is the run time of the last attempt. GPU-H are GPU hours of all
+    attempts; SMACT and ENERGY are the job's share of its GPUs' activity and energy.
 
-    With --by user: the sums of all jobs, those that run among them. GPU-H counts an hour for each GPU and job, OWN-H an
-    hour that n jobs share 1/n for each; IDLE is the part of the energy that the GPUs would have used without any work.
-    With --by work: what is known of each kind of work, alone and beside others; SUFFERS and INFLICTS are how many
-    times as long it takes, and others take, than their SM activity says; under a company, than alone.
+    --by user prints sums of all jobs, running ones included. GPU-H counts an hour for each GPU and job; SHARE-H divides
+    an hour that n jobs share by n; IDLE is the part of the energy that idle GPUs would have used.
+
+    --by workload prints what was learned of each workload, alone and beside others. SENSITIVITY is how much more it
+    slows down than its SM activity predicts, AGGRESSIVENESS how much more it slows down others; beside others, the
+    slowdown itself.
 
       cotenant history -n 20
       cotenant history --since "2days ago" -s F,OOM
       cotenant history --by user --since "30days ago"
     """
-    past_s = functools.partial(slurm_times.parse_past, now=datetime.now().astimezone())
-    client = new_client(socket)
-    filters: dict[str, Any] = {
-        "states": None if state is None else ",".join(state_named(each.strip()) for each in state.split(",")),
-        "user": user,
-        "name": job_name,
-        "since_s": parse_option("--since", since, past_s),
-        "until_s": parse_option("--until", until, past_s),
-    }
+    client = connection.client()
     if by is not None:
-        found = client.usage(by, last=last, **filters)
+        groups = client.usage(by, last=selection.last, **selection.query())
         if json:
-            emit_json({by: found})
+            emit_json({by: groups})
         else:
-            (print_users if by == "user" else print_workloads)(found, form=form, header=not no_header)
+            (print_users if by == "user" else print_workloads)(groups, table)
         return
-    jobs = client.jobs(over=1, last=last or LAST, **filters)
+    jobs = client.jobs(over=1, last=selection.last or DEFAULT_LAST, **selection.query())
     if json:
-        emit_json({"jobs": [{**each, "memory_efficiency": efficiency(each)} for each in jobs]})
+        emit_json({"jobs": [{**job, "memory_efficiency": efficiency(job)} for job in jobs]})
         return
-    print_table([_row(each) for each in jobs], COLUMNS, only=form, header=not no_header)
-    if not no_header:
-        _sum_up(jobs)
+    table.print([_row(job) for job in jobs], COLUMNS)
+    if not table.no_header:
+        _print_total(jobs)
 
 
 def efficiency(job: Mapping[str, Any]) -> float | None:
-    """Share of the promised memory that was seen in use, 0..1 and more; None where either is not known."""
+    """Peak memory as a ratio of the promised memory; None if either is unknown."""
     if not job["promised_bytes"] or job["observed_bytes"] is None:
         return None
     return float(job["observed_bytes"] / job["promised_bytes"])
 
 
-def _sum_up(jobs: Sequence[Mapping[str, Any]]) -> None:
-    known = [(each, part) for each in jobs if (part := efficiency(each)) is not None and each["running_s"]]
-    held = sum(each["promised_bytes"] * each["gpus"] * each["running_s"] for each, _ in known)
-    used = sum(each["observed_bytes"] * each["gpus"] * each["running_s"] for each, _ in known)
-    if held:
-        counted = "job" if len(known) == 1 else "jobs"
-        note(f"{used / held:.0%} of the memory promised to {len(known)} {counted}, weighed by size and time, was used")
+def _print_total(jobs: Sequence[Mapping[str, Any]]) -> None:
+    known = [job for job in jobs if efficiency(job) is not None and job["running_s"]]
+    promised = sum(job["promised_bytes"] * job["gpus"] * job["running_s"] for job in known)
+    used = sum(job["observed_bytes"] * job["gpus"] * job["running_s"] for job in known)
+    if promised:
+        count = "1 job" if len(known) == 1 else f"{len(known)} jobs"
+        note(f"{count} used {used / promised:.0%} of the memory promised to them, weighted by size and time")
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, str]:
-    part = efficiency(job)
+    ratio = efficiency(job)
     return {
         "id": job["label"],
         "name": job["name"],
@@ -134,9 +154,9 @@ def _row(job: Mapping[str, Any]) -> dict[str, str]:
         "ended": job["ended_at"][:19] + "Z",
         "waited": format_duration(job["queueing_s"]),
         "time": format_duration(job["running_s"]),
-        "asked": format_bytes(job["promised_bytes"]),
-        "seen": format_bytes(job["observed_bytes"]),
-        "efficiency": "-" if part is None else f"{part:.0%}",
+        "promised": format_bytes(job["promised_bytes"]),
+        "peak": format_bytes(job["observed_bytes"]),
+        "efficiency": "-" if ratio is None else f"{ratio:.0%}",
         **usage_cells(job["usage"]),
         "attempts": str(job["attempts"]),
         "reason": job["reason"],

@@ -1,116 +1,214 @@
-"""The options of `submit` and `run`, which lines in a script may hold too: see `directives`."""
+"""The options of `submit` and `run`, which lines in a script may hold too (see `directives`); `update` has most.
+
+A field that is named as in `core.job.JobSpec` holds the value of that field; None: the option was not given.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-import typer
+import click
+
+from cotenant.cli.completion import complete_estimators
+from cotenant.cli.options import argument, option
+from cotenant.cli.parameter_types import NONE, PATH, Cleared, OrNone, Parsed, integer, number
+from cotenant.cli.slurm_options import parse_dependencies, parse_gpus, parse_gres
+from cotenant.cli.slurm_times import parse_array, parse_begin_from_now
+from cotenant.core.errors import UsageError
+from cotenant.core.units import parse_bytes, parse_duration
 
 RadEstimate = Literal["measured", "horus", "faketensor", "gpumemnet", "none"]
 
-Command = Annotated[
-    list[str],
-    typer.Argument(metavar="SCRIPT|COMMAND [ARGS]...", help="A .py or .sh script, a .rad job file, or a command."),
-]
-Name = Annotated[
-    str | None, typer.Option("-J", "--job-name", metavar="NAME", help="Name of the job; by default the script's.")
-]
-Gpus = Annotated[
-    str | None, typer.Option("-G", "--gpus", metavar="N", help="GPUs the job needs; TYPE:N is read as N.  [default: 1]")
-]
-Gres = Annotated[str | None, typer.Option("--gres", metavar="gpu:N", help="The same, as Slurm spells it.")]
-GpuMem = Annotated[
-    str | None,
-    typer.Option("--gpu-mem", metavar="SIZE", help="Memory it needs on each GPU, e.g. 12G. Estimated if not given."),
-]
-Exclusive = Annotated[bool | None, typer.Option("--exclusive", help="Share its GPUs with nobody.")]
-Share = Annotated[
-    Literal["auto", "none", "time", "mps", "mig"] | None,
-    typer.Option(
-        "--sharing", help="auto: as the policy likes; none is --exclusive; time: in turns; mps; mig: an instance alone."
-    ),
-]
-Slowdown = Annotated[
-    float | None,
-    typer.Option(
-        "--max-slowdown", metavar="X", help="Most it may be slowed down by neighbors: 1.5 is half as long again."
-    ),
-]
-Estimator = Annotated[str | None, typer.Option("--estimator", metavar="NAME", help="Who estimates its memory.")]
-Time = Annotated[
-    str | None, typer.Option("-t", "--time", metavar="TIME", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH:MM.")
-]
-Dependency = Annotated[
-    str | None,
-    typer.Option(
+_DURATION = Parsed("duration", parse_duration)
+_TEXT = OrNone(click.STRING)
+_SCHEDULING, _FAILURES, _PROCESS = "Scheduling", "Failures", "Process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What a pending job may still change. `none` clears what an earlier request or a line in the script had set."""
+
+    SECTION = "Resources"
+
+    gpus: int | None = option(
+        "-G",
+        "--gpus",
+        type=Parsed("gpus", parse_gpus),
+        metavar="N",
+        help="GPUs the job needs; of TYPE:N only N counts.  [default: 1]",
+    )
+    gres: int | None = option(
+        "--gres", type=Parsed("gres", parse_gres), metavar="gpu:N", help="The same as --gpus N, as Slurm spells it."
+    )
+    declared_bytes: int | Cleared | None = option(
+        "--gpu-mem",
+        type=OrNone(Parsed("size", parse_bytes)),
+        metavar="SIZE",
+        help="Memory it needs on each GPU, e.g. 12G; estimated if not given, or `none`.",
+    )
+    exclusive: bool | None = option("--exclusive/--no-exclusive", help="Share its GPUs with no other job.")
+    sharing: str | None = option(
+        "--sharing",
+        type=click.Choice(["auto", "none", "time", "mps", "mig"]),
+        help="auto: the policy decides; none: as --exclusive; time: time-sliced; mps; mig: an instance of its own.",
+    )
+    max_slowdown: float | Cleared | None = option(
+        "--max-slowdown",
+        type=OrNone(number(minimum=1)),
+        metavar="X",
+        help="Largest slowdown by neighbors it accepts: at 1.5, a step takes half as long again; or `none`.",
+    )
+    time_limit_s: float | Cleared | None = option(
+        "-t",
+        "--time",
+        type=OrNone(_DURATION),
+        metavar="TIME",
+        section=_SCHEDULING,
+        help="Time limit: MM, MM:SS, HH:MM:SS, D-HH:MM; or `none`.",
+    )
+    time_slice_s: float | Cleared | None = option(
+        "--time-slice",
+        type=OrNone(_DURATION),
+        metavar="TIME",
+        section=_SCHEDULING,
+        help="After TIME, if others wait: SIGTERM to checkpoint, then requeue last; or `none`.",
+    )
+    dependency: Mapping[str, Any] | Cleared | None = option(
         "-d",
         "--dependency",
+        type=OrNone(Parsed("dependency", parse_dependencies)),
         metavar="KIND:ID[:ID...],...",
-        help="Start after others: afterok (completed), afterany (ended), afternotok (failed); or singleton.",
-    ),
-]
-Array = Annotated[
-    str | None,
-    typer.Option("-a", "--array", metavar="1-10%2", help="A job for each number; %2: at most 2 run at once."),
-]
-Begin = Annotated[
-    str | None, typer.Option("--begin", metavar="TIME", help="Not before: now+2hours, 16:00, 2026-11-21T16:00.")
-]
-Hold = Annotated[bool | None, typer.Option("-H", "--hold", help="Hold it until it is released.")]
-Requeue = Annotated[
-    bool | None, typer.Option("--requeue/--no-requeue", help="Run it again if the machine goes down under it.")
-]
-Retries = Annotated[
-    int | None,
-    typer.Option("--retries", metavar="N", min=0, help="Tries again after failures but for memory."),
-]
-TimeSlot = Annotated[
-    str | None,
-    typer.Option(
-        "--time-slice", metavar="TIME", help="After so long, if others wait: save your state, end, and go behind them."
-    ),
-]
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="File for its output; %j is the id, %x the name, %A_%a array and index."
-    ),
-]
-Error = Annotated[
-    str | None, typer.Option("-e", "--error", metavar="FILE", help="File for its errors; by default with the output.")
-]
-Chdir = Annotated[Path | None, typer.Option("-D", "--chdir", metavar="DIR", help="Folder to run it in.")]
-Nice = Annotated[
-    int | None, typer.Option("--nice", metavar="N", help="Run it after (above 0) or before (below) others.")
-]
-Priority = Annotated[
-    int | None, typer.Option("--priority", metavar="N", help="The opposite of --nice: larger is earlier.")
-]
-Export = Annotated[
-    str | None,
-    typer.Option(
-        "--export", metavar="ALL|NONE|VARS", help="Environment it gets: ALL, NONE, A,B=1 or ALL,B=1.  [default: ALL]"
-    ),
-]
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option(
-        "--max-attempts", min=1, max=100, metavar="N", help="Runs allowed if it runs out of GPU memory.  [default: 4]"
-    ),
-]
-Notify = Annotated[
-    str | None, typer.Option("--notify", metavar="COMMAND|URL", help="Run, or send to, this when it is over.")
-]
-Progress = Annotated[
-    str | None,
-    typer.Option(
+        section=_SCHEDULING,
+        help="Start after others: afterok (completed), afterany (ended), afternotok (failed), singleton; or `none`.",
+    )
+    begin_at_s: float | Cleared | None = option(
+        "--begin",
+        type=OrNone(Parsed("time", parse_begin_from_now)),
+        metavar="TIME",
+        section=_SCHEDULING,
+        help="Do not start before now+2hours, 16:00, 2026-11-21T16:00; or `none`.",
+    )
+    nice: int | None = option(
+        "--nice",
+        type=integer(),
+        metavar="N",
+        section=_SCHEDULING,
+        help="Lower the priority by N; a negative N raises it.",
+    )
+    priority: int | None = option(
+        "--priority", type=integer(), metavar="N", section=_SCHEDULING, help="Priority; larger starts earlier."
+    )
+    requeue: bool | None = option(
+        "--requeue/--no-requeue", section=_FAILURES, help="Requeue it if the machine goes down while it runs."
+    )
+    retries: int | None = option(
+        "--retries",
+        type=integer(minimum=0),
+        metavar="N",
+        section=_FAILURES,
+        help="Retries after failures other than OOM.  [default: 0]",
+    )
+    max_attempts: int | None = option(
+        "--max-attempts",
+        type=integer(minimum=1, maximum=100),
+        metavar="N",
+        section=_FAILURES,
+        help="Attempts allowed if it runs out of GPU memory.  [default: 4]",
+    )
+    name: str | None = option(
+        "-J", "--job-name", metavar="NAME", section=_PROCESS, help="Name of the job; by default the script's."
+    )
+    notify: str | Cleared | None = option(
+        "--notify",
+        type=_TEXT,
+        metavar="COMMAND|URL",
+        section=_PROCESS,
+        help="When it is over, run this command or send a POST to this URL; or `none`.",
+    )
+    progress: str | Cleared | None = option(
         "--progress",
+        type=_TEXT,
         metavar="PATTERN",
-        help=r"How its output tells of steps: tqdm, or e.g. 'step (\d+)' or '(?P<rate>[\d.]+)it/s'.",
-    ),
-]
-Rad = Annotated[
-    RadEstimate | None,
-    typer.Option("--rad-estimate", help="Memory of a .rad file to declare; none: estimate it.  [default: measured]"),
-]
+        section=_PROCESS,
+        help=r"How its output shows steps: tqdm, or e.g. 'step (\d+)' or '(?P<rate>[\d.]+)it/s'; or `none`.",
+    )
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of a job, with dependencies as they were written; None where `none` clears one.
+
+        Raises:
+            UsageError: two options contradict each other.
+        """
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {name: None if value is NONE else value for name, value in given.items() if value is not None}
+        for name in ("gres", "nice", "dependency", "exclusive", "sharing"):
+            fields.pop(name, None)
+        if self.gpus is None and self.gres is not None:
+            fields["gpus"] = self.gres
+        if self.nice is not None:
+            if self.priority is not None:
+                raise UsageError("--nice and --priority exclude each other", hint="leave out one of them")
+            fields["priority"] = -self.nice
+        if self.dependency is not None:
+            fields |= parse_dependencies(None) if isinstance(self.dependency, Cleared) else self.dependency
+        return fields | self._sharing_fields()
+
+    def _sharing_fields(self) -> dict[str, Any]:
+        """`exclusive` and `sharing`; a way of sharing ends being alone, unless --exclusive is given as well."""
+        if self.sharing is None:
+            return {} if self.exclusive is None else {"exclusive": self.exclusive}
+        if self.sharing != "none":
+            return {"exclusive": bool(self.exclusive), "sharing": self.sharing}
+        if self.exclusive is False:
+            raise UsageError("--sharing none and --no-exclusive exclude each other", hint="leave out one of them")
+        return {"exclusive": True, "sharing": "auto"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """What is fixed once a job is submitted."""
+
+    SECTION = "Process"
+
+    command: Sequence[str] = argument(
+        default=(),
+        nargs=-1,
+        required=True,
+        metavar="SCRIPT|COMMAND [ARGS]...",
+        type=click.UNPROCESSED,
+        help="A .py or .sh script, a .rad job file, or a command.",
+    )
+    estimator: str | None = option(
+        "--estimator",
+        metavar="NAME",
+        section=JobRequest.SECTION,
+        shell_complete=complete_estimators,
+        help="Estimator of its memory; by default the daemon's.",
+    )
+    array: Mapping[str, Any] | None = option(
+        "-a",
+        "--array",
+        type=Parsed("array", parse_array),
+        metavar="1-10%2",
+        section=_SCHEDULING,
+        help="One job for each index; %2: at most 2 run at once.",
+    )
+    hold: bool | None = option("-H", "--hold", is_flag=True, section=_SCHEDULING, help="Hold it until it is released.")
+    output: str | None = option(
+        "-o", "--output", metavar="FILE", help="File for stdout; %j is the id, %x the name, %A_%a array and index."
+    )
+    error: str | None = option("-e", "--error", metavar="FILE", help="File for stderr; by default that of stdout.")
+    chdir: Path | None = option("-D", "--chdir", type=PATH, metavar="DIR", help="Working directory.")
+    export: str | None = option(
+        "--export", metavar="ALL|NONE|VARS", help="Environment variables: ALL, NONE, A,B=1 or ALL,B=1.  [default: ALL]"
+    )
+    rad_estimate: RadEstimate | None = option(
+        "--rad-estimate",
+        type=click.Choice(["measured", "horus", "faketensor", "gpumemnet", "none"]),
+        section=JobRequest.SECTION,
+        help="Figure of a .rad file to declare as memory; none: estimate it.  [default: measured]",
+    )

@@ -1,252 +1,265 @@
-"""`cotenant learn train`, `cross_validate`, `test`, `analyse` and `report`: models from rows, and pages about both."""
+"""`cotenant learn train`, `cross-validate`, `test`, `analyze`, `report`, `utilization`: models from tables of runs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
+from cotenant.cli.options import (
+    argument,
+    cli_argument,
+    cli_command,
+    cli_option,
+    flag,
+    json_option,
+    option,
+    option_group,
+)
 from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.core.errors import UsageError
+from cotenant.cli.parameter_types import PATH, integer
 
 if TYPE_CHECKING:
     from cotenant.learn.models.cross_validation import FoldResult, SplitBy
     from cotenant.learn.models.metrics import Scores
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
-Data = Annotated[list[Path], typer.Argument(metavar="DATA...", help="Tables of `learn clean`, or published CSV files.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same model.")]
-Models = Annotated[
-    str | None, typer.Option(metavar="NAME,...", help="Models to compare; the baselines always are.  [default: five]")
-]
-Folds = Annotated[int, typer.Option(min=2, metavar="N", help="How many.")]
-By = Annotated[str, typer.Option(metavar="config|shape", help="No configuration, or no architecture, on both sides.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Without residual and dense networks, as in the paper.")]
-Workers = Annotated[int, typer.Option(min=1, metavar="N", help="Processes that simulate the networks.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """The rows that models learn from."""
+
+    tables: Sequence[Path] = argument(
+        default=(),
+        nargs=-1,
+        required=True,
+        type=PATH,
+        metavar="DATA...",
+        help="Tables of `learn clean`, or published CSV files.",
+    )
+    seed: int = option("--seed", type=integer(), default=0, metavar="N", help="Random seed.")
 
 
-def train(
-    data: Data,
-    *,
-    model: Annotated[str, typer.Option(metavar="NAME", help="extra-trees, boosting, gpumemnet-mlp, hybrid, ...")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the weights and their card.")],
-    folds: Annotated[int, typer.Option(min=2, metavar="N", help="Of the cross-validation on the card.")] = 3,
-    seed: Seed = 0,
-    workers: Workers = 1,
-    json: Json = False,
-) -> None:
-    """Train a model on all rows, and write its weights.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationOptions:
+    """What is cross-validated, and how."""
 
-    With a card beside them: what it was trained on, and its cross-validated scores next to the baselines'.
+    models: str | None = option(
+        "--models", metavar="NAME,...", help="Models to compare with the baselines.  [default: five]"
+    )
+    folds: int = option("--folds", type=integer(minimum=2), default=5, metavar="N", help="Number of folds.")
+    by: SplitBy = option(
+        "--by",
+        type=click.Choice(["config", "shape"]),
+        default="config",
+        help="Never on both sides of a split: one configuration, or one architecture shape.",
+    )
+    plain: bool = flag("--plain", help="Leave out residual and dense networks, as the paper does.")
+    workers: int = option(
+        "--workers", type=integer(minimum=1), default=1, metavar="N", help="Processes that simulate the networks."
+    )
 
-      cotenant learn train data/mlp.csv --model extra-trees --out weights
+    def arguments(self, seed: int) -> dict[str, Any]:
+        """Keyword arguments of `kfold_command` and `report_command`, which have their own default models."""
+        named = (
+            {}
+            if self.models is None
+            else {"models": [name for part in self.models.split(",") if (name := part.strip())]}
+        )
+        return {
+            **named,
+            "folds": self.folds,
+            "by": self.by,
+            "plain": self.plain,
+            "seed": seed,
+            "workers": self.workers,
+        }
+
+
+@cli_command("train")
+@option_group("data", TrainingData)
+@cli_option("--model", required=True, metavar="NAME", help="extra-trees, boosting, gpumemnet-mlp, hybrid, ...")
+@cli_option("--out", type=PATH, required=True, metavar="DIR", help="Folder of the weights and their model card.")
+@cli_option(
+    "--folds", type=integer(minimum=2), default=3, metavar="N", help="Folds of the cross-validation on the card."
+)
+@cli_option("--workers", type=integer(minimum=1), default=1, metavar="N", help="Processes that simulate the networks.")
+@json_option
+def train(data: TrainingData, *, model: str, out: Path, folds: int, workers: int, json: bool) -> None:
+    """Train a model on all rows; write its weights, and a card with its training data and cross-validated scores.
+
+    cotenant learn train data/mlp.csv --model extra-trees --out weights
     """
     from cotenant.learn.models.model_card import score_table
     from cotenant.learn.models.training import train_command
 
-    found = train_command(data, model=model, out=out, seed=seed, folds=folds, workers=workers)
+    trained = train_command(data.tables, model=model, out=out, seed=data.seed, folds=folds, workers=workers)
     if json:
-        scores = [{"model": each.model, **_scores(each.overall)} for each in found.validated]
-        files = {"weights": str(found.weights), "card": str(found.card)}
-        emit_json({**files, "rows": found.rows, "validated": scores})
+        scores = [{"model": result.model, **_scores(result.overall)} for result in trained.validated]
+        files = {"weights": str(trained.weights), "card": str(trained.card)}
+        emit_json({**files, "rows": trained.rows, "validated": scores})
         return
-    print("\n".join(score_table(found.validated)))
-    note(f"weights in `{found.weights}`, card in `{found.card}`")
+    print("\n".join(score_table(trained.validated)))
+    note(f"weights in `{trained.weights}`, card in `{trained.card}`")
 
 
-def cross_validate(
-    data: Data,
-    *,
-    models: Models = None,
-    folds: Folds = 5,
-    by: By = "config",
-    plain: Plain = False,
-    seed: Seed = 0,
-    workers: Workers = 1,
-    json: Json = False,
-) -> None:
-    """Cross-validate models, each fold with a fresh one.
+@cli_command("cross-validate")
+@option_group("data", TrainingData)
+@option_group("options", ValidationOptions)
+@json_option
+def cross_validate(data: TrainingData, options: ValidationOptions, *, json: bool) -> None:
+    """Cross-validate models, and two baselines: the most frequent class, and a line through two features.
 
-    The most frequent class and a line of two terms are in every table.
-
-      cotenant learn cross-validate data/mlp.csv --models extra-trees,simulation
-      cotenant learn cross-validate data/cnn.csv --models hybrid --by shape
+    cotenant learn cross-validate data/mlp.csv --models extra-trees,simulation
+    cotenant learn cross-validate data/cnn.csv --models hybrid --by shape
     """
     from cotenant.learn.models.cross_validation import kfold_command
     from cotenant.learn.models.model_card import score_table
 
-    validations = kfold_command(
-        data,
-        **_validation_arguments(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers),
-        on_fold=_show_fold,
-    )
+    validations = kfold_command(data.tables, **options.arguments(data.seed), on_fold=_show_fold)
     if json:
-        told = {each.table.family: [_result(result) for result in each.results] for each in validations}
-        skipped = [why for each in validations for why in each.skipped]
-        emit_json({"folds": folds, "by": by, "seed": seed, "families": told, "skipped": skipped})
+        families = {
+            validation.table.family: [_result(result) for result in validation.results] for validation in validations
+        }
+        skipped = [reason for validation in validations for reason in validation.skipped]
+        body = {"folds": options.folds, "by": options.by, "seed": data.seed}
+        emit_json({**body, "families": families, "skipped": skipped})
         return
-    for each in validations:
-        split = "by architecture shape" if by == "shape" else f"{folds} folds"
-        print(f"{each.table.family}, {split}, seed {seed}")
-        print("\n".join(score_table(each.results)))
-        for why in each.skipped:
-            note(f"not asked: {why}")
+    for validation in validations:
+        split = "by architecture shape" if options.by == "shape" else f"{options.folds} folds"
+        print(f"{validation.table.family}, {split}, seed {data.seed}")
+        print("\n".join(score_table(validation.results)))
+        for reason in validation.skipped:
+            note(f"skipped: {reason}")
 
 
-def analyse(
-    data: Data,
-    *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the pages.")],
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
-    """Show what is in a table, as one page of plots for each family.
+@cli_command("analyze")
+@option_group("data", TrainingData)
+@cli_option("--out", type=PATH, required=True, metavar="DIR", help="Folder of the pages.")
+@json_option
+def analyze(data: TrainingData, *, out: Path, json: bool) -> None:
+    """Write one page of plots for each family: what a table contains.
 
-    Distributions, correlations, projections (PCA, t-SNE) and how memory grows with parameters and batch.
+    Distributions, correlations, projections (PCA, t-SNE), and memory by parameters and batch size.
 
-      cotenant learn analyse data/*.csv --out pages
+      cotenant learn analyze data/*.csv --out pages
     """
     from cotenant.learn.reports.analysis import analyse_command
 
-    found = analyse_command(data, out, seed=seed)
-    _tell_pages(found.pages, {"rows": found.rows}, json=json)
+    analyzed = analyse_command(data.tables, out, seed=data.seed)
+    _print_pages(analyzed.pages, {"rows": analyzed.rows}, json=json)
 
 
-def report(
-    data: Data,
-    *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the pages.")],
-    models: Models = None,
-    folds: Folds = 5,
-    by: By = "config",
-    plain: Plain = False,
-    seed: Seed = 0,
-    workers: Workers = 1,
-    json: Json = False,
-) -> None:
+@cli_command("report")
+@option_group("data", TrainingData)
+@cli_option("--out", type=PATH, required=True, metavar="DIR", help="Folder of the pages.")
+@option_group("options", ValidationOptions)
+@json_option
+def report(data: TrainingData, options: ValidationOptions, *, out: Path, json: bool) -> None:
     """Cross-validate models, and write one page for each family.
 
-    Scores beside the baselines and the published ones, predicted against measured, confusion.
+    Scores beside the baselines and the published ones, predictions against measurements, confusion matrices.
 
       cotenant learn report data/cnn.csv --out pages --models extra-trees,hybrid
     """
     from cotenant.learn.reports.model_report import report_command
 
-    asked = _validation_arguments(models, folds=folds, by=by, plain=plain, seed=seed, workers=workers)
-    found = report_command(data, out, **asked, on_fold=_show_fold)
-    told = {each.table.family: [_result(result) for result in each.results] for each in found.validations}
-    _tell_pages(found.pages, {"families": told}, json=json)
+    written = report_command(data.tables, out, **options.arguments(data.seed), on_fold=_show_fold)
+    families = {
+        validation.table.family: [_result(result) for result in validation.results]
+        for validation in written.validations
+    }
+    _print_pages(written.pages, {"families": families}, json=json)
 
 
-def check(
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A file of `learn train`.")],
-    data: Data,
-    *,
-    json: Json = False,
-) -> None:
+@cli_command("test")
+@cli_argument("weights", type=PATH, metavar="WEIGHTS", help="A file of `learn train`.")
+@option_group("data", TrainingData)
+@json_option
+def test(weights: Path, data: TrainingData, *, json: bool) -> None:
     """Score weights on rows that they were not trained on.
 
-    That they were not is yours to see to; the card names the rows.
+    The rows are not compared with those of the training; the model card lists these.
 
       cotenant learn test weights/extra-trees-mlp.npz other/mlp.csv
     """
     from cotenant.learn.models.training import test_command
 
-    found = test_command(weights, data)
+    tested = test_command(weights, data.tables)
     if json:
-        emit_json({"model": found.model, "family": found.family, **_scores(found.scores)})
+        emit_json({"model": tested.model, "family": tested.family, **_scores(tested.scores)})
         return
-    told = {name: value for name, value in _scores(found.scores).items() if name != "confusion"}
-    print(f"{found.model} on {found.family}")
-    for name, value in told.items():
-        print(f"  {name:<9} {'-' if value is None else f'{value:.4g}'}")
+    print(f"{tested.model} on {tested.family}")
+    for name, value in _scores(tested.scores).items():
+        if name != "confusion":
+            print(f"  {name:<9} {'-' if value is None else f'{value:.4g}'}")
 
 
-def utilization(
-    data: Data,
-    *,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Train on all rows, and write the weights here.")
-    ] = None,
-    folds: Folds = 5,
-    by: By = "config",
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
-    """Cross-validate models of how busy a job keeps the GPU.
+@cli_command("utilization")
+@option_group("data", TrainingData)
+@cli_option("--out", type=PATH, metavar="DIR", help="Train on all rows, and write the weights to DIR.")
+@cli_option("--folds", type=integer(minimum=2), default=5, metavar="N", help="Number of folds.")
+@cli_option(
+    "--by",
+    type=click.Choice(["config", "shape"]),
+    default="config",
+    help="Never on both sides of a split: one configuration, or one architecture shape.",
+)
+@json_option
+def utilization(data: TrainingData, *, out: Path | None, folds: int, by: SplitBy, json: bool) -> None:
+    """Cross-validate models of GPU activity: SMACT, SMOCC and DRAMA of a job that runs alone.
 
-    SMACT, SMOCC and DRAMA, each where a hundred rows of a family have it. `cotenant estimate --utilization` and the
-    learned estimators answer from the models that are shipped.
+    A model needs a hundred rows of one family. `cotenant estimate --utilization` and the learned estimators use the
+    models that are shipped.
 
       cotenant learn utilization data/mlp.csv --out weights
     """
     from cotenant.learn.models.utilization import utilization_command
 
-    found = utilization_command(data, out=out, folds=folds, seed=seed, by=_split(by))
+    validated = utilization_command(data.tables, out=out, folds=folds, seed=data.seed, by=by)
     if json:
-        told = [dataclasses.asdict(each) for each in found]
-        emit_json({"measures": [{**each, "weights": each["weights"] and str(each["weights"])} for each in told]})
+        rows = [dataclasses.asdict(measure) for measure in validated]
+        emit_json({"measures": [{**row, "weights": row["weights"] and str(row["weights"])} for row in rows]})
         return
-    columns = {"measure": "MEASURE", "rows": "ROWS", "r2": "R2", "mae": "MAE", "constant": "MAE OF THE MEDIAN"}
+    titles = {"measure": "MEASURE", "rows": "ROWS", "r2": "R2", "mae": "MAE", "constant": "MAE OF THE MEDIAN"}
     lines = [
         {
-            "measure": f"{each.family} {each.measure}",
-            "rows": str(each.rows),
-            "r2": f"{each.r2:.4f}",
-            "mae": f"{each.mae:.4f}",
-            "constant": f"{each.constant_mae:.4f}",
+            "measure": f"{measure.family} {measure.measure}",
+            "rows": str(measure.rows),
+            "r2": f"{measure.r2:.4f}",
+            "mae": f"{measure.mae:.4f}",
+            "constant": f"{measure.constant_mae:.4f}",
         }
-        for each in found
+        for measure in validated
     ]
-    print_table(lines, [Column(key=key, title=title, right=key != "measure") for key, title in columns.items()])
-    for each in found:
-        if each.weights is not None:
-            note(f"weights in `{each.weights}`")
+    print_table(lines, [Column(key=key, title=title, right=key != "measure") for key, title in titles.items()])
+    for measure in validated:
+        if measure.weights is not None:
+            note(f"weights in `{measure.weights}`")
 
 
-def _validation_arguments(
-    models: str | None, *, folds: int, by: str, plain: bool, seed: int, workers: int
-) -> dict[str, Any]:
-    """Arguments that `cross_validate` and `report` share; the room has its own choice of models where none is named."""
-    named = {} if models is None else {"models": [each.strip() for each in models.split(",") if each.strip()]}
-    return {**named, "folds": folds, "by": _split(by), "plain": plain, "seed": seed, "workers": workers}
-
-
-def _split(by: str) -> SplitBy:
-    if by not in ("config", "shape"):
-        raise UsageError(f"`--by` is `{by}`, wanted `config` or `shape`")
-    return cast("SplitBy", by)
+COMMANDS: Sequence[click.Command] = (train, cross_validate, test, analyze, report, utilization)
 
 
 def _show_fold(model: str, fold: int) -> None:
     note(f"fold {fold + 1} of {model}")
 
 
-def _tell_pages(pages: Sequence[Path], more: Mapping[str, Any], *, json: bool) -> None:
+def _print_pages(pages: Sequence[Path], more: Mapping[str, Any], *, json: bool) -> None:
     if json:
-        emit_json({"pages": [str(each) for each in pages], **more})
+        emit_json({"pages": [str(page) for page in pages], **more})
         return
-    for each in pages:
-        print(each)
+    for page in pages:
+        print(page)
 
 
-def _result(found: FoldResult) -> dict[str, Any]:
-    return {"model": found.model, **_scores(found.overall), "folds": [_scores(each) for each in found.folds]}
+def _result(result: FoldResult) -> dict[str, Any]:
+    return {"model": result.model, **_scores(result.overall), "folds": [_scores(fold) for fold in result.folds]}
 
 
 def _scores(scores: Scores) -> dict[str, Any]:
     """Scores as plain values."""
     return {**dataclasses.asdict(scores), "confusion": scores.confusion.tolist()}
-
-
-COMMANDS: Mapping[str, Callable[..., None]] = {
-    "train": train,
-    "cross-validate": cross_validate,
-    "test": check,
-    "analyse": analyse,
-    "report": report,
-    "utilization": utilization,
-}

@@ -1,24 +1,25 @@
-"""`cotenant ls`, also `ps` and `queue`."""
+"""`cotenant ls`, also `ps` and `queue`: the jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from cotenant.cli.common import Format, Json, NoHeader, Socket, gpu_names, new_client
-from cotenant.cli.output import Column, emit_json, note, print_table
+from cotenant.cli.common import Connection, TableOptions, connection_options, gpu_names, table_options
+from cotenant.cli.completion import complete_states
+from cotenant.cli.options import cli_command, cli_option, json_option
+from cotenant.cli.output import Column, emit_json, note
+from cotenant.cli.parameter_types import Parsed
 from cotenant.core.errors import UnknownName
 from cotenant.core.units import format_bytes, format_duration
 from cotenant.daemon.api.states import SHORT
 
-RECENT = 20
-WAITING = 200
-"""Jobs that are over, and that wait, and are shown without --all."""
+MAX_DONE = 20
+MAX_WAITING = 200
+"""Finished and waiting jobs that are shown without --all."""
 
-WAIT = ("PENDING", "HELD")
-OVER = ("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST")
+WAITING = ("PENDING", "HELD")
+DONE = ("COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST")
 COLUMNS = (
     Column(key="id", title="JOB", right=True),
     Column(key="name", title="NAME"),
@@ -26,67 +27,77 @@ COLUMNS = (
     Column(key="state", title="ST"),
     Column(key="gpu", title="GPU"),
     Column(key="promised", title="PROMISED", right=True),
-    Column(key="seen", title="SEEN", right=True),
+    Column(key="peak", title="PEAK", right=True),
     Column(key="time", title="TIME", right=True),
     Column(key="reason", title="REASON"),
 )
 
-All = Annotated[
-    bool, typer.Option("-a", "--all", help=f"All jobs, not only {WAITING} that wait and {RECENT} that are over.")
-]
-Active = Annotated[bool, typer.Option("--active", help="Only jobs that are not over.")]
-State = Annotated[
-    str | None, typer.Option("-s", "--state", metavar="S,...", help="Only jobs in these states: PD, R, FAILED, ...")
-]
+
+def parse_states(text: str) -> str:
+    """Long names of the states in `R,PD,FAILED`, sorted, with commas.
+
+    Raises:
+        UnknownName: there is no such state.
+    """
+    return ",".join(sorted({_state_named(word.strip()) for word in text.split(",")}))
 
 
+@cli_command()
+@cli_option(
+    "-a",
+    "--all",
+    "all_jobs",
+    is_flag=True,
+    help=f"All jobs, not only {MAX_WAITING} waiting and {MAX_DONE} finished ones.",
+)
+@cli_option("--active", is_flag=True, help="Only jobs that are not over.")
+@cli_option(
+    "-s",
+    "--state",
+    "states",
+    type=Parsed("states", parse_states),
+    metavar="S,...",
+    shell_complete=complete_states,
+    help="Only jobs in these states: PD, R, FAILED, ...",
+)
+@table_options
+@json_option
+@connection_options
 def command(
-    *,
-    every: All = False,
-    active: Active = False,
-    state: State = None,
-    form: Format = None,
-    no_header: NoHeader = False,
-    json: Json = False,
-    socket: Socket = None,
+    *, all_jobs: bool, active: bool, states: str | None, table: TableOptions, json: bool, connection: Connection
 ) -> None:
     """List jobs, oldest first.
 
     ST is PD (pending), H (held), ST (starting), R (running), CD (completed), F (failed), OOM, TO (time limit),
-    CA (cancelled) or LO (lost). PROMISED and SEEN are GPU memory on each GPU: set aside, and in use at the most.
+    CA (cancelled) or LO (lost). PROMISED is the memory reserved on each GPU, PEAK the most that was in use.
 
-      cotenant ls                         what runs, waits, and has just ended
+      cotenant ls                         running, waiting and recently finished jobs
       cotenant ls -s R,PD                 only running and pending jobs
       cotenant ls --no-header --format id,state
     """
-    wanted = None if state is None else {state_named(each.strip()) for each in state.split(",")}
-    told = new_client(socket).overview(
+    is_limited = not all_jobs and states is None
+    overview = connection.client().overview(
         active=active,
-        states=None if wanted is None else ",".join(sorted(wanted)),
-        max_waiting=None if every or wanted else WAITING,
-        max_done=None if every or wanted else RECENT,
+        states=states,
+        max_waiting=MAX_WAITING if is_limited else None,
+        max_done=MAX_DONE if is_limited else None,
     )
     if json:
-        emit_json({"jobs": told["jobs"], "counts": told["counts"]})
+        emit_json({"jobs": overview["jobs"], "counts": overview["counts"]})
         return
-    print_table([_row(each) for each in told["jobs"]], COLUMNS, only=form, header=not no_header)
-    if wanted is None and not every:
-        _tell_hidden(told["jobs"], told["counts"], over=not active)
+    table.print([_row(job) for job in overview["jobs"]], COLUMNS)
+    if is_limited:
+        _hint_at_hidden(overview["jobs"], overview["counts"], done=not active)
 
 
-def _tell_hidden(shown: Sequence[Mapping[str, Any]], counts: Mapping[str, int], *, over: bool) -> None:
-    for states, words in (((*WAIT,), "wait"), (OVER if over else (), "are over")):
-        hidden = sum(counts.get(each, 0) for each in states) - sum(each["state"] in states for each in shown)
+def _hint_at_hidden(shown: Sequence[Mapping[str, Any]], counts: Mapping[str, int], *, done: bool) -> None:
+    for states, words in ((WAITING, "waiting"), (DONE if done else (), "finished")):
+        hidden = sum(counts.get(state, 0) for state in states) - sum(job["state"] in states for job in shown)
         if hidden > 0:
-            note(f"hint: {hidden} more jobs {words}; --all lists them")
+            note(f"hint: {hidden} more {words} jobs; --all lists them")
 
 
-def state_named(text: str) -> str:
-    """The long name of a state that may be given by its short one.
-
-    Raises:
-        UnknownName: there is none of this name.
-    """
+def _state_named(text: str) -> str:
     for name, short in SHORT.items():
         if text.upper() in (name, short):
             return name
@@ -101,7 +112,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, str]:
         "state": job["state_short"],
         "gpu": gpu_names(job),
         "promised": format_bytes(job["promised_bytes"] or job["need_bytes"]),
-        "seen": format_bytes(job["observed_bytes"]),
+        "peak": format_bytes(job["observed_bytes"]),
         "time": format_duration(job["running_s"]),
         "reason": job["reason"],
     }

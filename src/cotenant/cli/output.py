@@ -11,7 +11,7 @@ from typing import Any
 from cotenant.core.errors import CotenantError, UnknownName
 
 SCHEMA = 1
-"""Version of all JSON that the command line and the daemon give; it changes when a field goes or changes meaning."""
+"""Version of all JSON of the command line and the daemon; it changes when a field is removed or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Column:
 
 
 def wants_json(argv: Sequence[str]) -> bool:
-    """Whether `--json` was asked for, told before the command line is parsed, so that its errors can be JSON too."""
+    """Whether the command line has `--json`; known before it is parsed, so that its errors can be JSON too."""
     own = argv[: argv.index("--")] if "--" in argv else argv
     return "--json" in own
 
@@ -33,27 +33,27 @@ _ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 
 
 
 def printable(text: str) -> str:
-    """`text` with its control characters escaped: a name could clear the screen, or begin a row of its own."""
+    """`text` with control characters escaped: the name of a job could clear the screen or forge a row."""
     return text.translate(_ESCAPES)
 
 
-LONG_CHARS = 64 * 1024
-"""JSON that is longer is for programs: it is not indented, which takes three times as long."""
+MAX_INDENTED_CHARS = 64 * 1024
+"""Longer JSON is for programs: it is not indented, which would take three times as long."""
 
 
 def emit_json(value: Mapping[str, Any]) -> None:
     """Print one JSON value, with the schema version in it."""
-    told = {"schema": SCHEMA, **value}
-    text = _json.dumps(told, ensure_ascii=False)
-    # A path that is no UTF-8 has code points which only an escape can carry.
-    strange = not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
-    if len(text) <= LONG_CHARS or strange:
-        text = _json.dumps(told, indent=None if len(text) > LONG_CHARS else 2, ensure_ascii=strange)
+    body = {"schema": SCHEMA, **value}
+    text = _json.dumps(body, ensure_ascii=False)
+    # A path that is not UTF-8 holds lone surrogates, which only an escape can write.
+    has_surrogates = not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+    if len(text) <= MAX_INDENTED_CHARS or has_surrogates:
+        text = _json.dumps(body, indent=None if len(text) > MAX_INDENTED_CHARS else 2, ensure_ascii=has_surrogates)
     print(text)
 
 
 def report_error(error: CotenantError, *, json: bool = False) -> None:
-    """`error:` and `hint:` on stderr; with `json`, an error object on stdout as well."""
+    """Print `error:` and `hint:` on stderr; with `json`, an error object on stdout as well."""
     if json:
         emit_json({"error": error.as_json()})
     sys.stdout.flush()
@@ -63,12 +63,12 @@ def report_error(error: CotenantError, *, json: bool = False) -> None:
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a remark for people, on stderr."""
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def print_line(text: str) -> None:
-    """A line for people, on stdout."""
+    """Print a line for people, on stdout."""
     print(printable(text))
 
 
@@ -79,12 +79,12 @@ def print_table(
     only: str | None = None,
     header: bool = True,
 ) -> None:
-    """Rows as a table: drawn by rich on a terminal, else aligned with two spaces between columns.
+    """Print rows as a table: by rich on a terminal, else aligned, with two spaces between columns.
 
-    `only`: keys of columns, separated by commas, as of `--format`.
+    `only`: keys of columns, separated by commas, from `--format`.
 
     Raises:
-        UnknownName: `only` names a column that is not there.
+        UnknownName: `only` names an unknown column.
     """
     chosen = _choose(columns, only)
     rows = [{key: printable(cell) for key, cell in row.items()} for row in rows]
@@ -96,7 +96,7 @@ def print_table(
         cells = [column.title] if header else []
         cells += [row[column.key] for row in rows]
         width = max(map(len, cells), default=0)
-        padded.append([each.rjust(width) if column.right else each.ljust(width) for each in cells])
+        padded.append([cell.rjust(width) if column.right else cell.ljust(width) for cell in cells])
     if padded and padded[0]:
         print("\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)))
 
@@ -106,7 +106,7 @@ def _choose(columns: Sequence[Column], only: str | None) -> list[Column]:
         return list(columns)
     known = {column.key: column for column in columns}
     chosen = []
-    for key in (each.strip() for each in only.split(",")):
+    for key in map(str.strip, only.split(",")):
         if key not in known:
             raise UnknownName("column", key, known)
         chosen.append(known[key])

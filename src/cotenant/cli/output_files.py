@@ -1,4 +1,4 @@
-"""Files that will be written later, looked at while somebody reads what we say of them."""
+"""Checks of files that are written later, made while the user still reads our messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MARK = re.compile("%%|(%[0-9]{0,2}[jAaxu])")
 
 
 def check(path: Path) -> None:
-    """Refuse a file for a command's results that could not be written, before the work that leads to them.
+    """Refuse a file for results that cannot be written, before the work that leads to them.
 
     Raises:
-        UsageError: it says why.
+        UsageError: the message says why.
     """
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -32,14 +32,12 @@ def check(path: Path) -> None:
 
 
 def warn(paths: Iterable[str | None]) -> None:
-    """Say on stderr which of `paths` for a job's output, which are absolute, could not be written now.
+    """Warn on stderr of absolute `paths` for a job's output that cannot be written now.
 
-    No error, as with `sbatch`: until the job starts, somebody may have made the folder. Of a name with a mark, which
-    the daemon fills in, what stands before it is looked at. Nothing is said where the daemon is on another machine.
+    No error, as with `sbatch`: the folder may be made before the job starts. Of a path with a mark such as `%j`, which
+    the daemon expands, only the part before the mark is checked. Call it only if the daemon is on this machine.
     """
-    if os.environ.get("COTENANT_HOST"):
-        return
-    for path in sorted({each for each in paths if each is not None}):
+    for path in sorted(set(filter(None, paths))):
         try:
             why = _why_not(path)
         except OSError as error:
@@ -51,19 +49,19 @@ def warn(paths: Iterable[str | None]) -> None:
 def _why_not(path: str) -> str | None:
     *folders, name = Path(path).parts
     known = Path("/")
-    for each in folders:
-        if _is_filled_in(each):
+    for folder in folders:
+        if _has_mark(folder):
             return None if known.is_dir() else f"there is no folder `{known}` for its output"
-        known /= each.replace("%%", "%")
+        known /= folder.replace("%%", "%")
     if not known.is_dir():
         return f"there is no folder `{known}` for its output"
     file = known / name.replace("%%", "%")
-    if not _is_filled_in(name) and file.exists():
+    if not _has_mark(name) and file.exists():
         if file.is_dir():
             return f"its output `{file}` is a folder"
         return None if os.access(file, os.W_OK) else f"its output `{file}` may not be written"
     return None if os.access(known, os.W_OK | os.X_OK) else f"its output may not be written to `{known}`"
 
 
-def _is_filled_in(part: str) -> bool:
+def _has_mark(part: str) -> bool:
     return any(found[1] for found in _MARK.finditer(part))

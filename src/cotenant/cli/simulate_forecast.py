@@ -1,56 +1,50 @@
-"""`cotenant simulate --forecast`: the queue of a live daemon, played forward."""
+"""`cotenant simulate --forecast`: when the pending jobs of a running daemon will start."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotenant.cli.common import new_client
+from cotenant.cli.common import Connection
 from cotenant.cli.output import Column, emit_json, print_table
-from cotenant.cli.slurm_options import parse_option
+from cotenant.cli.simulate_options import ForecastOptions, PolicyOptions
 from cotenant.core.gpu import Gpu
-from cotenant.core.units import format_duration, parse_duration
+from cotenant.core.units import format_duration
 
 if TYPE_CHECKING:
     from cotenant.sim.forecast import ForecastInput
 
 NOW_S = 1.0
+"""A job that starts sooner is said to start now."""
 
 
 def print_forecast(
-    names: Sequence[str] | None,
-    options: Mapping[str, Mapping[str, object]],
-    *,
-    socket: Path | None,
-    assume: str,
-    seed: int,
-    json: bool,
+    policy: PolicyOptions, options: ForecastOptions, connection: Connection, *, seed: int, json: bool
 ) -> None:
-    """For every waiting job: seconds until it starts, under each policy, as it is and with one more GPU.
+    """Print for every pending job the time until it starts, under each policy, as it is and with one more GPU.
 
-    Without `names`, the policy is the daemon's, with the options given here or their defaults.
+    If no policy is named, it is the daemon's, with the options given here or their defaults.
     """
     from cotenant.scheduling import policies
     from cotenant.sim import forecast
     from cotenant.sim.engine.config import SimulationConfig
 
-    assumed_s = parse_option("--default-runtime", assume, parse_duration)
-    client = new_client(socket)
-    jobs, gpus = client.records(), [_gpu(each) for each in client.gpus()]
-    found = forecast.forecast_input(jobs, gpus, at_s=time.time(), assumed_s=assumed_s)
+    settings = policy.settings(policy.names)
+    client = connection.client()
+    jobs, gpus = client.records(), [_gpu(view) for view in client.gpus()]
+    queue = forecast.forecast_input(jobs, gpus, at_s=time.time(), assumed_s=options.default_runtime_s)
     config = SimulationConfig(seed=seed)
-    rows = []
-    for name in names or [str(client.status()["policy"])]:
-        policy = policies.create(name, options.get(name))
-        now = forecast.forecast_starts(found, policy, config=config)
-        more = forecast.forecast_starts(forecast.with_extra_gpu(found), policy, config=config) if gpus else {}
-        rows.append((name, now, more))
+    columns = []
+    for name in policy.names or [str(client.status()["policy"])]:
+        chosen = policies.create(name, settings.get(name))
+        now = forecast.forecast_starts(queue, chosen, config=config)
+        more = forecast.forecast_starts(forecast.with_extra_gpu(queue), chosen, config=config) if gpus else {}
+        columns.append((name, now, more))
     if json:
-        emit_json(_told(found, rows))
+        emit_json(_as_json(queue, columns))
     else:
-        _print(found, rows)
+        _print(queue, columns)
 
 
 def _gpu(view: Mapping[str, Any]) -> Gpu:
@@ -64,47 +58,48 @@ def _gpu(view: Mapping[str, Any]) -> Gpu:
     )
 
 
-_Rows = Sequence[tuple[str, Mapping[int, float | None], Mapping[int, float | None]]]
+_Columns = Sequence[tuple[str, Mapping[int, float | None], Mapping[int, float | None]]]
+"""For each policy: seconds until each job starts, and the same with one more GPU; None: never."""
 
 
-def _told(found: ForecastInput, rows: _Rows) -> dict[str, Any]:
+def _as_json(queue: ForecastInput, columns: _Columns) -> dict[str, Any]:
     return {
-        "running": len(found.placed),
+        "running": len(queue.placed),
         "jobs": [
             {
-                "id": each.job.id,
-                "name": each.job.spec.name,
-                "duration_s": each.duration_s,
-                "known_from": each.known_from,
-                "starts_in_s": {name: now[each.job.id] for name, now, _ in rows},
-                "starts_in_with_one_more_gpu_s": {name: more.get(each.job.id) for name, _, more in rows},
+                "id": pending.job.id,
+                "name": pending.job.spec.name,
+                "duration_s": pending.duration_s,
+                "known_from": pending.known_from,
+                "starts_in_s": {name: now[pending.job.id] for name, now, _ in columns},
+                "starts_in_with_one_more_gpu_s": {name: more.get(pending.job.id) for name, _, more in columns},
             }
-            for each in found.waiting
+            for pending in queue.waiting
         ],
     }
 
 
-def _print(found: ForecastInput, rows: _Rows) -> None:
-    if not found.waiting:
-        print(f"no job waits; {len(found.placed)} run")
+def _print(queue: ForecastInput, columns: _Columns) -> None:
+    if not queue.waiting:
+        print(f"no pending jobs; {len(queue.placed)} running")
         return
-    columns = [
+    table = [
         Column(key="id", title="JOB", right=True),
         Column(key="name", title="NAME"),
         Column(key="runs", title="RUNS FOR", right=True),
     ]
-    for name, _, _ in rows:
-        columns.append(Column(key=name, title=name.upper(), right=True))
-        columns.append(Column(key=f"{name}+1", title="+1 GPU", right=True))
-    lines = []
-    for each in found.waiting:
-        known = "" if each.known_from == "history" else f" ({each.known_from})"
-        line = {"id": str(each.job.id), "name": each.job.spec.name, "runs": format_duration(each.duration_s) + known}
-        for name, now, more in rows:
-            line[name] = _when(now[each.job.id])
-            line[f"{name}+1"] = _when(more.get(each.job.id))
-        lines.append(line)
-    print_table(lines, columns)
+    for name, _, _ in columns:
+        table.append(Column(key=name, title=name.upper(), right=True))
+        table.append(Column(key=f"{name}+1", title="+1 GPU", right=True))
+    rows = []
+    for pending in queue.waiting:
+        job, source = pending.job, "" if pending.known_from == "history" else f" ({pending.known_from})"
+        row = {"id": str(job.id), "name": job.spec.name, "runs": format_duration(pending.duration_s) + source}
+        for name, now, more in columns:
+            row[name] = _when(now[job.id])
+            row[f"{name}+1"] = _when(more.get(job.id))
+        rows.append(row)
+    print_table(rows, table)
 
 
 def _when(start_s: float | None) -> str:

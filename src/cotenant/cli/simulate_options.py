@@ -1,124 +1,173 @@
-"""The options of `cotenant simulate`, and what the texts of those about policies mean."""
+"""The options of `cotenant simulate`: which trace, on which GPUs, under which policies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from cotenant.cli import output_files
+from cotenant.cli.completion import complete_gpu_names, complete_policies
+from cotenant.cli.options import flag, option
+from cotenant.cli.parameter_types import PATH, Parsed, integer, number
 from cotenant.core.errors import UsageError
+from cotenant.core.units import parse_duration
 
-Trace = Annotated[
-    str | None, typer.Option("--trace", metavar="NAME|PATH", help="A trace of the package (`--list`), or a file.")
-]
-Policies = Annotated[str | None, typer.Option("--policies", metavar="A,B,...", help="Policies to compare, or `all`.")]
-Gpus = Annotated[
-    str | None,
-    typer.Option(
-        "--gpus",
-        metavar="GPUS",
-        help="e.g. `2*8xV100-32GB`; MIG after a slash. Default: `4xA100-40GB`, for `philly` 400 of them.",
-    ),
-]
-Estimator = Annotated[
-    str, typer.Option("--estimator", metavar="NAME", help="Who tells the memory of jobs; see `--list`.")
-]
-Option = Annotated[
-    list[str] | None,
-    typer.Option("--policy-option", "-o", metavar="POLICY.KEY=VALUE", help="An option of a policy; may be repeated."),
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn.")]
-Bootstrap = Annotated[
-    int, typer.Option("--bootstrap", min=0, metavar="N", help="Also run N resamples of the jobs, for intervals.")
-]
-First = Annotated[int | None, typer.Option("--head", min=1, metavar="N", help="Only the first N jobs.")]
-Window = Annotated[
-    int | None, typer.Option("--sample-window", min=2, metavar="N", help="Only the N jobs in a row most like all.")
-]
-Group = Annotated[
-    str | None, typer.Option("--group", metavar="NAME", help="Only the jobs of this user or virtual cluster.")
-]
-Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Every job N times.")]
-Stretch = Annotated[
-    float, typer.Option("--arrival-scale", metavar="X", help="Arrivals X times as late; 0.5 doubles the load.")
-]
-Arrivals = Annotated[
-    Path | None, typer.Option("--arrivals", metavar="PATH", help="Lay the jobs on the arrivals in this file.")
-]
-TraceFormat = Annotated[
-    str | None, typer.Option("--trace-format", metavar="NAME", help="Format of the file, if it is not recognized.")
-]
-SlowdownBound = Annotated[
-    float | None, typer.Option("--max-slowdown", metavar="X", help="The slowdown that every job accepts.")
-]
-Sensitivity = Annotated[
-    float, typer.Option("--sensitivity", metavar="SD", help="Hidden differences in what company costs a job.")
-]
-SpreadSpeed = Annotated[
-    float, typer.Option("--cross-node-speed", metavar="X", help="Speed left to a job on GPUs of several servers: 0..1.")
-]
-TimesOf = Annotated[
-    str | None,
-    typer.Option(
-        "--reference-gpu", metavar="TYPE", help="GPU type that the run times are of. Default: the first of `--gpus`."
-    ),
-]
-FromJournal = Annotated[
-    Path | None, typer.Option("--from-journal", metavar="PATH", help="Replay the jobs of a daemon's journal.")
-]
-WhatIf = Annotated[
-    bool, typer.Option("--forecast", help="When would the jobs start that wait now, and with one more GPU?")
-]
-Assume = Annotated[
-    str, typer.Option("--default-runtime", metavar="TIME", help="With --forecast: run time of jobs nobody knows.")
-]
-Report = Annotated[Path | None, typer.Option("--report", metavar="PATH", help="Write an HTML report.")]
-SaveJobs = Annotated[
-    Path | None, typer.Option("--save-jobs", metavar="PATH", help="Write what became of each job, as CSV.")
-]
-ListAll = Annotated[bool, typer.Option("--list", help="Traces, formats, policies, estimators; run nothing.")]
+if TYPE_CHECKING:
+    from cotenant.sim.engine.config import SimulationConfig
+    from cotenant.sim.trace import Trace
+
+DEFAULT_POLICIES = ("exclusive", "most-memory")
 
 
 def parse_policies(text: str) -> list[str]:
     """The policies named in `A,B,...` or `all`, each once; `exclusive` first, since others are compared with it.
 
     Raises:
-        UsageError: one is not known, or none is named.
+        UsageError: one is unknown, or none is named.
     """
     from cotenant.scheduling import policies as registered
 
-    names = list(registered.policies()) if text == "all" else [each.strip() for each in text.split(",") if each.strip()]
+    names = (
+        list(registered.policies()) if text == "all" else [name for part in text.split(",") if (name := part.strip())]
+    )
     if not names:
         raise UsageError("no policy given", hint="write e.g. `--policies exclusive,most-memory`, or `all`")
-    for each in names:
-        registered.options(each)  # unknown ones are told before anything runs
-    first = [each for each in names if each == "exclusive"]
-    return list(dict.fromkeys([*first, *names]))
+    for name in names:
+        registered.options(name)  # raises for an unknown one before anything runs
+    return list(dict.fromkeys([*(name for name in names if name == "exclusive"), *names]))
 
 
-def parse_policy_options(texts: Sequence[str] | None, chosen: Sequence[str] | None) -> dict[str, dict[str, object]]:
-    """`carma.smact_limit=0.7` as {policy: {key: value}}; values as in TOML, or else text.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """The jobs that are replayed."""
 
-    Raises:
-        UsageError: a text that is no such option, or one of a policy that is not `chosen`.
-    """
-    from cotenant.scheduling import policies as registered
+    SECTION = "Trace"
 
-    found: dict[str, dict[str, object]] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        policy, dot, key = name.partition(".")
-        if not (equals and dot and key and value):
-            raise UsageError(f"`{text}` is no option of a policy", hint="write e.g. `most-memory.smact_limit=0.7`")
-        registered.options(policy)
-        if chosen is not None and policy not in chosen:
-            raise UsageError(f"`{text}` is of a policy that does not run", hint=f"add `{policy}` to --policies")
-        found.setdefault(policy, {})[key] = _value(value)
-    for policy, given in found.items():
-        registered.create(policy, given)
-    return found
+    trace: str | None = option("--trace", metavar="NAME|PATH", help="A trace of the package (see `--list`), or a file.")
+    from_journal: Path | None = option(
+        "--from-journal", type=PATH, metavar="PATH", help="Replay the jobs of a daemon's journal."
+    )
+    trace_format: str | None = option(
+        "--trace-format", metavar="NAME", help="Format of the file, if it is not recognized."
+    )
+    group: str | None = option("--group", metavar="NAME", help="Only the jobs of this user or virtual cluster.")
+    head: int | None = option("--head", type=integer(minimum=1), metavar="N", help="Only the first N jobs.")
+    sample_window: int | None = option(
+        "--sample-window",
+        type=integer(minimum=2),
+        metavar="N",
+        help="Only the N consecutive jobs that represent the trace best.",
+    )
+    arrivals: Path | None = option(
+        "--arrivals", type=PATH, metavar="PATH", help="Replace the jobs' submission times by those in this file."
+    )
+    arrival_scale: float = option(
+        "--arrival-scale",
+        type=number(),
+        default=1.0,
+        metavar="X",
+        help="Scale inter-arrival times by X; 0.5 doubles the load.",
+    )
+    repeat: int = option("--repeat", type=integer(minimum=1), default=1, metavar="N", help="Submit every job N times.")
+
+    def load(self, seed: int) -> Trace:
+        """The trace, transformed as wanted, with a workload for every job.
+
+        Raises:
+            UsageError: no trace is named, or two are, or it cannot be read.
+        """
+        from cotenant.sim.traces import transforms
+        from cotenant.sim.traces.arrivals import read_arrivals
+
+        trace = self._read()
+        if self.group is not None:
+            trace = transforms.of_user(trace, self.group)
+        if self.head is not None:
+            trace = transforms.first_jobs(trace, self.head)
+        if self.sample_window is not None:
+            trace = transforms.window(trace, self.sample_window)
+        if self.arrivals is not None:
+            trace = transforms.onto_arrivals(trace, read_arrivals(self.arrivals, seed=seed), seed=seed)
+        if self.arrival_scale != 1.0:
+            trace = transforms.in_time(trace, self.arrival_scale)
+        if not trace.has_profiles:
+            trace = transforms.assign(trace, seed=seed)
+        return transforms.repeated(trace, self.repeat, seed=seed) if self.repeat > 1 else trace
+
+    def _read(self) -> Trace:
+        from cotenant.sim import traces
+        from cotenant.sim.traces import journal
+
+        if (self.trace is None) == (self.from_journal is None):
+            raise UsageError(
+                "give exactly one of `--trace` and `--from-journal`", hint="e.g. `--trace t1`; see `--list`"
+            )
+        if self.from_journal is None:
+            return traces.load(self.trace or "", format=self.trace_format)
+        try:
+            return journal.read(self.from_journal)
+        except UsageError as error:
+            raise UsageError(f"`--from-journal`: {error.message}", hint=error.hint) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions:
+    """The policies that are compared, and how they learn of memory."""
+
+    SECTION = "Policies"
+
+    names: Sequence[str] | None = option(
+        "--policies",
+        type=Parsed("policies", parse_policies),
+        metavar="A,B,...",
+        shell_complete=complete_policies,
+        help="Policies to compare, or `all`.  [default: exclusive,most-memory]",
+    )
+    texts: Sequence[str] = option(
+        "-o",
+        "--policy-option",
+        default=(),
+        multiple=True,
+        show_default=False,
+        metavar="POLICY.KEY=VALUE",
+        help="Option of a policy; may be repeated.",
+    )
+    estimator: str = option(
+        "--estimator", default="oracle", metavar="NAME", help="Source of memory estimates; see `--list`."
+    )
+    max_slowdown: float | None = option(
+        "--max-slowdown", type=number(minimum=1), metavar="X", help="Slowdown that every job accepts, at least 1."
+    )
+
+    def settings(self, chosen: Sequence[str] | None) -> dict[str, dict[str, object]]:
+        """`carma.smact_limit=0.7` as {policy: {key: value}}; values as in TOML, or else text.
+
+        Raises:
+            UsageError: a text is not such an option, or its policy is not `chosen`.
+        """
+        from cotenant.scheduling import policies as registered
+
+        settings: dict[str, dict[str, object]] = {}
+        for text in self.texts:
+            name, equals, value = text.partition("=")
+            policy, dot, key = name.partition(".")
+            if not (equals and dot and key and value):
+                raise UsageError(
+                    f"`--policy-option`: must be POLICY.KEY=VALUE, got `{text}`",
+                    hint="write e.g. `most-memory.smact_limit=0.7`",
+                )
+            registered.options(policy)
+            if chosen is not None and policy not in chosen:
+                raise UsageError(
+                    f"`--policy-option`: `{text}` is for a policy that does not run",
+                    hint=f"add `{policy}` to --policies",
+                )
+            settings.setdefault(policy, {})[key] = _value(value)
+        for policy, given in settings.items():
+            registered.create(policy, given)
+        return settings
 
 
 def _value(text: str) -> object:
@@ -131,3 +180,90 @@ def _value(text: str) -> object:
         except ValueError:
             continue
     return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The simulated GPUs, and what is not known of real ones."""
+
+    SECTION = "Cluster"
+
+    gpus: str | None = option(
+        "--gpus",
+        metavar="GPUS",
+        help="e.g. `2*8xV100-32GB`; MIG profiles follow a slash.  [default: 4xA100-40GB; of `philly` 400]",
+    )
+    reference_gpu: str | None = option(
+        "--reference-gpu",
+        metavar="TYPE",
+        shell_complete=complete_gpu_names,
+        help="GPU model that the trace's run times are from.  [default: the first of `--gpus`]",
+    )
+    cross_node_speed: float = option(
+        "--cross-node-speed",
+        type=number(),
+        default=1.0,
+        metavar="X",
+        help="Relative speed of a job on GPUs of several servers, 0..1.",
+    )
+    sensitivity: float = option(
+        "--sensitivity",
+        type=number(),
+        default=0.0,
+        metavar="SD",
+        help="Standard deviation of hidden differences in how much jobs slow down beside others.",
+    )
+    seed: int = option("--seed", type=integer(minimum=0), default=0, metavar="N", help="Random seed.")
+
+    def config(self, *, record: bool) -> SimulationConfig:
+        """The configuration of one run; `record`: keep what every GPU did."""
+        from cotenant.sim.engine.config import SimulationConfig
+
+        return SimulationConfig(
+            seed=self.seed,
+            sensitivity_sd=self.sensitivity,
+            cross_node_speed=self.cross_node_speed,
+            reference_gpu=self.reference_gpu,
+            record=record,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastOptions:
+    """A question to a running daemon in place of a trace."""
+
+    SECTION = "Forecast"
+
+    forecast: bool = flag("--forecast", help="When will the pending jobs start, now and with one more GPU?")
+    default_runtime_s: float = option(
+        "--default-runtime",
+        type=Parsed("duration", parse_duration),
+        default="01:00:00",
+        metavar="TIME",
+        help="Run time of jobs without history and time limit.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions:
+    """What is computed and written of the runs."""
+
+    SECTION = "Results"
+
+    bootstrap: int = option(
+        "--bootstrap",
+        type=integer(minimum=0),
+        default=0,
+        metavar="N",
+        help="Also run N resamples of the jobs, for confidence intervals.",
+    )
+    report: Path | None = option("--report", type=PATH, metavar="PATH", help="Write an HTML report.")
+    save_jobs: Path | None = option(
+        "--save-jobs", type=PATH, metavar="PATH", help="Write start, end and outcome of each job, as CSV."
+    )
+
+    def check_files(self) -> None:
+        """Refuse files that cannot be written, before anything runs."""
+        for path in (self.report, self.save_jobs):
+            if path is not None:
+                output_files.check(path)

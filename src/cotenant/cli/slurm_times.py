@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from typing import Any
 
 from cotenant.core.errors import UsageError
 
@@ -35,19 +36,24 @@ def parse_begin(text: str, now: datetime) -> float:
         hour, minute = _NAMED[word] if clock is None else (int(clock[1]), int(clock[2]))
         second = 0 if clock is None else int(clock[3] or 0)
         if hour > 23 or minute > 59 or second > 59:
-            raise _no_time(text)
+            raise _invalid_begin(text)
         at = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
         return (at if at > now else at + timedelta(days=1)).timestamp()
     try:
         at = datetime.fromisoformat(text.strip().upper())
     except ValueError as error:
-        raise _no_time(text) from error
+        raise _invalid_begin(text) from error
     return (at if at.tzinfo is not None else at.replace(tzinfo=now.tzinfo)).timestamp()
 
 
 def parse_begin_from_now(text: str) -> float:
     """`parse_begin`, as of now."""
     return parse_begin(text, datetime.now().astimezone())
+
+
+def parse_past_until_now(text: str) -> float:
+    """`parse_past`, as of now."""
+    return parse_past(text, datetime.now().astimezone())
 
 
 def parse_past(text: str, now: datetime) -> float:
@@ -63,48 +69,50 @@ def parse_past(text: str, now: datetime) -> float:
     if word == "yesterday":
         return parse_begin("today", now - timedelta(days=1))
     if word.startswith("now+") or word == "tomorrow":
-        raise UsageError(f"`{text}` is no time in the past", hint=_PAST)
+        raise UsageError(f"`{text}` is not a time in the past", hint=_PAST)
     try:
         at_s = parse_begin(text, now)
     except UsageError as error:
-        raise UsageError(f"`{text}` is no time in the past", hint=_PAST) from error
+        raise UsageError(f"`{text}` is not a time in the past", hint=_PAST) from error
     return at_s - _UNITS_S["day"] if _CLOCK.fullmatch(word) or word in _NAMED else at_s
 
 
 def _delay_s(text: str, whole: str) -> float:
     match = re.fullmatch(r"(?:\+(\d{1,9})([a-z]*))?", text)
     if match is None:
-        raise _no_time(whole)
+        raise _invalid_begin(whole)
     unit = (match[2] or "second").removesuffix("s")
     if unit not in _UNITS_S:
-        raise _no_time(whole)
+        raise _invalid_begin(whole)
     return int(match[1] or 0) * _UNITS_S[unit]
 
 
-def _no_time(text: str) -> UsageError:
-    return UsageError(f"`{text}` is no time to begin", hint="write `now+2hours`, `16:00` or `2026-11-21T16:00`")
+def _invalid_begin(text: str) -> UsageError:
+    return UsageError(f"`{text}` is not a time to begin", hint="write `now+2hours`, `16:00` or `2026-11-21T16:00`")
 
 
-def parse_array(text: str) -> tuple[list[int], int | None]:
-    """Indices and limit in `1-10%2`, `0-15:4` or `1,3,5-7`. Source: sbatch(1), `--array`.
+def parse_array(text: str) -> dict[str, Any]:
+    """`tasks`, the indices, and `limit`, how many run at once or None, in `1-10%2`, `0-15:4` or `1,3,5-7`.
+
+    Source: sbatch(1), `--array`.
 
     Raises:
-        UsageError: it is written otherwise, or has an index twice, or too many.
+        UsageError: malformed, an index twice, or more than `MAX_ARRAY_TASKS`.
     """
-    listed, percent, most = text.partition("%")
-    if percent and not (most.isascii() and most.isdigit() and int(most) > 0):
+    listed, percent, limit = text.partition("%")
+    if percent and not (limit.isascii() and limit.isdigit() and int(limit) > 0):
         raise UsageError(f"array `{text}` has no number of tasks after `%`", hint="write e.g. 1-10%2")
-    found: list[int] = []
+    tasks: list[int] = []
     for part in listed.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None or not part.isascii():
-            raise UsageError(f"array `{text}` is not understood", hint="write e.g. 1-10%2, 0-15:4 or 1,3,5-7")
+            raise UsageError(f"array `{text}` is malformed", hint="write e.g. 1-10%2, 0-15:4 or 1,3,5-7")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step == 0 or (last - first) // step >= MAX_ARRAY_TASKS:
             raise UsageError(f"array `{text}`: `{part}` is no range of at most {MAX_ARRAY_TASKS} tasks")
-        found += range(first, last + 1, step)
-    if len(set(found)) != len(found):
+        tasks += range(first, last + 1, step)
+    if len(set(tasks)) != len(tasks):
         raise UsageError(f"array `{text}` names a task twice")
-    if len(found) > MAX_ARRAY_TASKS:
-        raise UsageError(f"array `{text}` has {len(found)} tasks, wanted at most {MAX_ARRAY_TASKS}")
-    return found, int(most) if percent else None
+    if len(tasks) > MAX_ARRAY_TASKS:
+        raise UsageError(f"array `{text}` has {len(tasks)} tasks, wanted at most {MAX_ARRAY_TASKS}")
+    return {"tasks": tasks, "limit": int(limit) if percent else None}

@@ -1,15 +1,14 @@
-"""`cotenant token`."""
+"""`cotenant token`: tokens for the daemon on the network."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import typer
-
-from cotenant.cli.common import Format, Json, LocalSocket, NoHeader, new_client
-from cotenant.cli.main import new_app
-from cotenant.cli.output import Column, emit_json, note, print_table
-from cotenant.cli.slurm_options import parse_option
+from cotenant.cli.common import LocalConnection, TableOptions, local_connection_options, table_options
+from cotenant.cli.options import cli_argument, cli_group, cli_option, json_option
+from cotenant.cli.output import Column, emit_json, note
+from cotenant.cli.parameter_types import Parsed
 from cotenant.core.units import parse_duration
 
 COLUMNS = (
@@ -21,88 +20,89 @@ COLUMNS = (
     Column(key="expires", title="EXPIRES"),
 )
 
-app = new_app(no_args_is_help=True)
 
+@cli_group(no_args_is_help=True)
+def command() -> None:
+    """Create, list and revoke tokens. A token lets its holder use the daemon over the network, as one user.
 
-@app.callback()
-def _root() -> None:
-    """Tokens open the daemon on the network, `[tcp]` in its configuration. Each acts as one user.
-
-    They are made and revoked on the machine of the daemon, over its socket.
+    The daemon listens on the network if its configuration has `[tcp] listen`. Tokens are created and revoked on the
+    daemon's machine, through its socket.
 
     $ cotenant token create --name laptop --expires 30-0
     $ COTENANT_HOST=gpu1 COTENANT_TOKEN=cot_... cotenant ls
     """
 
 
-@app.command("create")
+@command.command("create")
+@cli_option("--name", default="", metavar="TEXT", show_default=False, help="Name of the token, to recognize it by.")
+@cli_option(
+    "--expires",
+    "lifetime_s",
+    type=Parsed("duration", parse_duration),
+    metavar="TIME",
+    help="Lifetime: HH:MM:SS; 30-0 is 30 days. Without it, the token never expires.",
+)
+@cli_option("--admin", is_flag=True, help="Give it your admin rights.")
+@cli_option("--user", metavar="NAME", help="Create it for another user; admins only.")
+@json_option
+@local_connection_options
 def create(
-    *,
-    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="What it is for, to know it again.")] = "",
-    expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help="Good for so long: HH:MM:SS, 30-0 is 30 days.")
-    ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="With your rights as an admin; otherwise without.")] = False,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="For another user; admins only.")] = None,
-    json: Json = False,
-    socket: LocalSocket = None,
+    *, name: str, lifetime_s: float | None, admin: bool, user: str | None, json: bool, connection: LocalConnection
 ) -> None:
-    """Make a token and print it, this once. What is kept of it does not give it back.
+    """Create a token and print it, only this once. The daemon stores a hash of it.
 
     $ cotenant token create --name laptop > token; chmod 600 token
     """
-    lifetime_s = parse_option("--expires", expires, parse_duration)
-    client = new_client(socket)
-    made = client.create_token(name=name, admin=admin, user=user, lifetime_s=lifetime_s)
+    client = connection.client()
+    token = client.create_token(name=name, admin=admin, user=user, lifetime_s=lifetime_s)
     if json:
-        emit_json({"token": made})
+        emit_json({"token": token})
         return
-    print(made["text"])
-    until = "until it is revoked" if made["expires_at"] is None else f"until {made['expires_at']}"
-    note(f"token {made['id']} acts as {made['user']}{' and admin' if admin else ''}, {until}; it is not shown again")
-    where = client.status()["tcp"]
-    if where is None:
-        note("warning: this daemon is not on the network; its configuration can change that: [tcp] listen")
+    print(token["text"])
+    until = "until it is revoked" if token["expires_at"] is None else f"until {token['expires_at']}"
+    note(f"token {token['id']} acts as {token['user']}{' and admin' if admin else ''}, {until}; it is not shown again")
+    address = client.status()["tcp"]
+    if address is None:
+        note("warning: this daemon does not listen on the network; set `[tcp] listen` in its configuration")
     else:
-        note(f"hint: elsewhere: put it into ~/.config/cotenant/token, then cotenant ls --host ADDRESS (here {where})")
+        note(f"hint: elsewhere: put it into ~/.config/cotenant/token, then cotenant ls --host ADDRESS (here {address})")
 
 
-@app.command("list")
-def list_tokens(
-    *, form: Format = None, no_header: NoHeader = False, json: Json = False, socket: LocalSocket = None
-) -> None:
-    """List your tokens; for an admin, all.
+@command.command("list")
+@table_options
+@json_option
+@local_connection_options
+def list_tokens(*, table: TableOptions, json: bool, connection: LocalConnection) -> None:
+    """List your tokens; admins see all.
 
     cotenant token list
     """
-    found = new_client(socket).tokens()
+    tokens = connection.client().tokens()
     if json:
-        emit_json({"tokens": found})
-        return
-    print_table([_row(each) for each in found], COLUMNS, only=form, header=not no_header)
+        emit_json({"tokens": tokens})
+    else:
+        table.print([_row(token) for token in tokens], COLUMNS)
 
 
-@app.command("revoke")
-def revoke(
-    tokens: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="Ids, as `cotenant token list` shows them.")],
-    *,
-    json: Json = False,
-    socket: LocalSocket = None,
-) -> None:
-    """Make tokens worthless, at once.
+@command.command("revoke")
+@cli_argument("tokens", nargs=-1, required=True, metavar="TOKEN...", help="Ids, as `cotenant token list` prints them.")
+@json_option
+@local_connection_options
+def revoke(tokens: Sequence[str], *, json: bool, connection: LocalConnection) -> None:
+    """Revoke tokens, at once.
 
     cotenant token revoke 3f2a91c0
     """
-    client = new_client(socket)
-    gone = [client.revoke_token(each) for each in tokens]
+    client = connection.client()
+    revoked = [client.revoke_token(token_id) for token_id in tokens]
     if json:
-        emit_json({"tokens": gone})
+        emit_json({"tokens": revoked})
         return
-    for each in gone:
-        print(f"token {each['id']} is revoked")
+    for token in revoked:
+        print(f"token {token['id']} is revoked")
 
 
-def _row(token: dict[str, Any]) -> dict[str, str]:
+def _row(token: Mapping[str, Any]) -> dict[str, str]:
     return {
         "id": token["id"],
         "user": token["user"],

@@ -1,35 +1,42 @@
-"""`cotenant top`."""
+"""`cotenant top`: the server on a screen that refreshes; see `top_screen`."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from cotenant.cli.common import Json, Socket, new_client
+from cotenant.cli.common import Connection, connection_options
+from cotenant.cli.options import cli_command, cli_option, json_option
 from cotenant.cli.output import emit_json
+from cotenant.cli.parameter_types import number
 from cotenant.core.errors import UsageError
 
-Interval = Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="Between two looks.")]
 
+@cli_command()
+@cli_option(
+    "--interval",
+    "interval_s",
+    type=number(minimum=0.1, maximum=3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Time between refreshes.",
+)
+@json_option
+@connection_options
+def command(*, interval_s: float, json: bool, connection: Connection) -> None:
+    """Show GPUs, the jobs on them, and the queue with its reasons; refresh until q is pressed.
 
-def command(*, interval: Interval = 1.0, json: Json = False, socket: Socket = None) -> None:
-    """The server as it is now: GPUs, the jobs on them, and the queue with its reasons. It follows until you press q.
-
-    The screen needs the extra: pip install "cotenant[top]". --json prints one picture instead.
+    The screen needs the extra `top`: pip install "cotenant[top]". --json prints one snapshot instead.
 
       cotenant top
       cotenant top --json | jq .gpus
     """
-    client = new_client(socket)
+    client = connection.client()
     if json:
         emit_json({"status": client.status(), "gpus": client.gpus(), "jobs": client.jobs(active=True)})
         return
-    client.status()  # without a daemon, say so before there is a screen
+    client.status()  # without a daemon, fail before the screen is cleared
     try:
         from cotenant.cli.top_screen import Top
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise UsageError("`cotenant top` needs textual", hint='pip install "cotenant[top]"') from error
-    Top(client, interval_s=interval).run()
+    Top(client, interval_s=interval_s).run()

@@ -131,7 +131,7 @@ def test_comparison_line_has_no_trailing_space():
 @pytest.mark.parametrize(
     ("real", "wanted"),
     [
-        pytest.param(DemoMeasurement(reason="no GPU here"), "Nothing was run on a real GPU: no GPU here.", id="no GPU"),
+        pytest.param(DemoMeasurement(reason="no GPU here"), "Not run on a real GPU: no GPU here.", id="no GPU"),
         pytest.param(
             DemoMeasurement(script="mlp", gpu="T4", estimated_bytes=9 * GiB, measured_bytes=10 * GiB),
             "On the T4 of this machine, mlp was estimated at 9.0 GiB and held 10.0 GiB when it ran (-10.0%).",

@@ -1,20 +1,18 @@
-"""Options in the script: found at its top, overruled by the command line, left out with a warning where foreign."""
+"""Options in the script: found at its top, overruled by the command line, ignored with a warning if unknown."""
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
 
 import pytest
 
-from cotenant.cli import directives, job_builder
-from cotenant.cli.job_builder import with_directives
+from cotenant.cli.directives import parse_directives
+from cotenant.cli.job_builder import build_job
+from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.parameter_types import NONE
 from cotenant.core.errors import JobFileError
-
-PARAMETERS = {
-    name: each.annotation for name, each in inspect.signature(job_builder.build_job, eval_str=True).parameters.items()
-}
+from cotenant.core.units import GiB
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +24,14 @@ def folder(tmp_path, monkeypatch):
 
 def read(text):
     Path("job.sh").write_text(text)
-    return directives.parse_directives(Path("job.sh"), directives.directive_options(PARAMETERS))
+    return parse_directives(Path("job.sh"), JobRequest, LaunchOptions)
 
 
-def given(**values):
-    return {name: values.get(name) for name in PARAMETERS if name != "command"} | {"command": ["job.sh"]}
+def build(program="job.sh", **request):
+    return build_job(JobRequest(**request), LaunchOptions(command=(program,)))
 
 
-def test_all_options_count_in_lines_of_ours():
+def test_cotenant_lines_take_all_options():
     found = read(
         "#!/bin/bash\n# a comment\n\n"
         "#COTENANT -J big --gpus=2 --gpu-mem 12G   # why\n"
@@ -42,35 +40,35 @@ def test_all_options_count_in_lines_of_ours():
         "echo\n#COTENANT --gpus 9\n"
     )
     assert found.values == {
-        "job_name": "big",
-        "gpus": "2",
-        "gpu_mem": "12G",
+        "name": "big",
+        "gpus": 2,
+        "declared_bytes": 12 * GiB,
         "exclusive": True,
-        "slowdown": 1.5,
-        "time": "2:00:00",
+        "max_slowdown": 1.5,
+        "time_limit_s": 7200.0,
         "requeue": False,
-        "share": "none",
+        "sharing": "none",
         "chdir": Path("/tmp"),
     }
     assert found.warnings == ()
 
 
-def test_slurm_s_count_as_far_as_they_mean_something():
+def test_sbatch_lines_take_options_with_a_meaning_here():
     found = read(
         "#!/bin/bash\n#SBATCH --job-name=s\n#SBATCH --partition=gpu -N 1\n#SBATCH -t 30 --mem 40G\n"
         "#SBATCH --gpus-per-node=a100:2\n#SBATCH -p long\n#SBATCHING\n"
     )
-    assert found.values == {"job_name": "s", "time": "30", "gpus": "a100:2"}
+    assert found.values == {"name": "s", "time_limit_s": 1800.0, "gpus": 2}
     assert found.warnings == (
-        "job.sh:3: `--partition=gpu` of #SBATCH is left out: it has no meaning here",
-        "job.sh:3: `-N=1` of #SBATCH is left out: it has no meaning here",
-        "job.sh:4: `--mem=40G` of #SBATCH is left out: it has no meaning here",
-        "job.sh:6: `-p=long` of #SBATCH is left out: it has no meaning here",
+        "job.sh:3: #SBATCH `--partition=gpu` is ignored: it has no meaning here",
+        "job.sh:3: #SBATCH `-N=1` is ignored: it has no meaning here",
+        "job.sh:4: #SBATCH `--mem=40G` is ignored: it has no meaning here",
+        "job.sh:6: #SBATCH `-p=long` is ignored: it has no meaning here",
     )
 
 
-def test_ours_win_over_slurm_s_wherever_they_stand():
-    assert read("#COTENANT -J ours\n#SBATCH -J theirs --nice=3\n").values == {"job_name": "ours", "nice": 3}
+def test_cotenant_lines_win_over_sbatch_lines():
+    assert read("#COTENANT -J ours\n#SBATCH -J theirs --nice=3\n").values == {"name": "ours", "nice": 3}
 
 
 @pytest.mark.parametrize(
@@ -78,44 +76,50 @@ def test_ours_win_over_slurm_s_wherever_they_stand():
     [
         ("--no-such 3", "job.sh:2: no option `--no-such`"),
         ("train.py", "job.sh:2: no option `train.py`"),
-        ("--nice x", "job.sh:2: `--nice` is `x`, wanted a number"),
+        ("--nice x", "job.sh:2: `--nice`: must be a whole number, got `x`"),
         ("--gpus", "job.sh:2: `--gpus` has no value"),
         ("--gpus --hold", "job.sh:2: `--gpus` has no value"),
         ("--hold=yes", "job.sh:2: `--hold` takes no value"),
-        ("--sharing mbs", "job.sh:2: `--sharing` is `mbs`, wanted one of auto, none, time, mps, mig"),
-        ("--gpus two", "job.sh:2: `--gpus`: `--gpus=two` is no number from 1 to 1024"),
+        ("--sharing mbs", "job.sh:2: `--sharing`: `mbs` is not one of `auto`, `none`, `time`, `mps`, `mig`"),
+        ("--gpus two", "job.sh:2: `--gpus`: must be a number from 1 to 1024, got `two`"),
         ("-t soon", "job.sh:2: `-t`: `soon` is not a duration"),
         ("--gpu-mem=12X", "job.sh:2: `--gpu-mem`: `12X` is not a size in bytes"),
         ("-a 9-1", "job.sh:2: `-a`: array `9-1`"),
-        ("-d after:1", "job.sh:2: `-d`: dependency `after:1` is not understood"),
+        ("-d after:1", "job.sh:2: `-d`: must be KIND:ID[:ID...] or singleton, got `after:1`"),
         ("-J 'x", "job.sh:2: #COTENANT cannot be split into words"),
     ],
 )
-def test_a_wrong_line_of_ours_is_an_error_with_its_place(line, reason):
+def test_a_wrong_cotenant_line_is_an_error_with_its_number(line, reason):
     with pytest.raises(JobFileError) as caught:
         read(f"#!/bin/sh\n#COTENANT {line}\n")
     assert str(caught.value).startswith(reason)
 
 
-def test_a_wrong_line_of_slurm_s_is_left_out():
+def test_a_wrong_sbatch_line_is_ignored_with_a_warning():
     found = read("#SBATCH --nice=x\n#SBATCH 'x\n#SBATCH -t UNLIMITED\n")
     assert found.values == {}
     assert len(found.warnings) == 3
-    assert found.warnings[2] == "job.sh:3: `-t`: `UNLIMITED` is not a duration; it is left out"
+    assert found.warnings[2] == "job.sh:3: `-t`: `UNLIMITED` is not a duration; it is ignored"
 
 
 def test_the_command_line_wins(capsys):
-    Path("job.sh").write_text("#COTENANT -J script --nice 5\n#SBATCH -p x\n")
-    told = with_directives(given(job_name="line"))
-    assert (told["job_name"], told["nice"]) == ("line", 5)
-    assert capsys.readouterr().err == "warning: job.sh:2: `-p=x` of #SBATCH is left out: it has no meaning here\n"
-    assert with_directives(given(nice=0))["nice"] == 0
+    Path("job.sh").write_text("#COTENANT -J script --nice 5 -t 30\n#SBATCH -p x\n")
+    job = build(name="line")
+    assert (job["name"], job["priority"], job["time_limit_s"]) == ("line", -5, 1800.0)
+    assert capsys.readouterr().err == "warning: job.sh:2: #SBATCH `-p=x` is ignored: it has no meaning here\n"
+    assert build(nice=0)["priority"] == 0
 
 
-def test_programs_are_not_searched_for_options():
-    assert with_directives(given() | {"command": ["true"]})["nice"] is None
+def test_none_on_the_command_line_clears_a_directive():
+    Path("job.sh").write_text("#COTENANT -t 30 --gpu-mem 1G\n")
+    job = build(time_limit_s=NONE, declared_bytes=NONE)
+    assert (job["time_limit_s"], job["declared_bytes"]) == (None, None)
+
+
+def test_only_scripts_are_searched_for_options():
+    assert build("true")["priority"] == 0
     Path("tool").write_bytes(b"\x7fELF\n#COTENANT --nice 3\n")
-    assert with_directives(given() | {"command": ["./tool"]})["nice"] is None
+    Path("tool").chmod(0o755)
+    assert build("./tool")["priority"] == 0
     Path("tool").write_text("#!/bin/sh\n#COTENANT --nice 3\n")
-    assert with_directives(given() | {"command": ["./tool"]})["nice"] == 3
-    assert with_directives(given() | {"command": ["./gone"]})["nice"] is None
+    assert build("./tool")["priority"] == -3

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from cotenant.cli import mig
+from cotenant.cli.common import Connection, LocalConnection
 from cotenant.cli.main import main
 from cotenant.core.units import GiB
 
@@ -42,7 +43,8 @@ class Daemon:
 @pytest.fixture
 def daemon(monkeypatch):
     def make(*gpus, jobs=()):
-        monkeypatch.setattr(mig, "new_client", lambda _: Daemon(gpus, jobs))
+        for connection in (Connection, LocalConnection):
+            monkeypatch.setattr(connection, "client", lambda _: Daemon(gpus, jobs))
 
     return make
 
@@ -62,8 +64,8 @@ def test_plan(daemon, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "4g.20gb     19.6 GiB  job 3: 15.0 GiB, 100% of its speed",
         "3g.20gb     19.6 GiB  job 4: 12.0 GiB, 86% of its speed",
-        "2 of 2 waiting jobs would run at once; 1 more have no known memory need",
-        "to make it: sudo cotenant mig apply 0 4g.20gb 3g.20gb --yes",
+        "2 of 2 pending jobs would run at once; the memory of 1 more is unknown",
+        "to create it: sudo cotenant mig apply 0 4g.20gb 3g.20gb --yes",
     ]
 
 
@@ -98,7 +100,7 @@ def test_apply_removes_the_instances_there_are(daemon, capsys):
     ("found", "message"),
     [
         (gpu(residents=[{"job_id": 8}]), "jobs run on GPU 0: 8"),
-        (gpu(foreign_bytes=None), "GPU 0 cannot be read, so somebody may be using it"),
+        (gpu(foreign_bytes=None), "GPU 0 cannot be read, so a process may be using it"),
         (gpu(index=1), "no GPU 0 (known: 1)"),
         (gpu(name="Tesla T4"), "this GPU has no MIG profiles"),
     ],
@@ -113,11 +115,11 @@ def test_apply_is_for_root(daemon, monkeypatch, capsys):
     daemon(gpu())
     monkeypatch.setattr(mig.os, "geteuid", lambda: 1000)
     assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 5
-    assert "for root" in capsys.readouterr().err
+    assert "only root can change" in capsys.readouterr().err
 
 
 def test_apply_is_for_the_machine_itself(daemon, monkeypatch, capsys):
     daemon(gpu())
     monkeypatch.setattr(Daemon, "is_remote", True)
     assert main(["mig", "apply", "0", "7g.40gb", "--yes"]) == 2
-    assert "made on the machine itself" in capsys.readouterr().err
+    assert "created on the machine itself" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What is said at submission of files that a job could not write."""
+"""Warnings at submission about files that a job could not write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from cotenant.cli import job_builder, output_files
+from cotenant.cli import output_files
+from cotenant.cli.main import main
 
 MISSING = "there is no folder `{0}/missing` for its output"
 
@@ -36,22 +37,22 @@ def folder(tmp_path):
         ("file/out", "there is no folder `{0}/file` for its output"),
     ],
 )
-def test_what_is_said(folder, capsys, path, said):
+def test_warnings(folder, capsys, path, said):
     output_files.warn([None, f"{folder}/{path}"])
-    told = capsys.readouterr()
-    assert told.out == ""
+    streams = capsys.readouterr()
+    assert streams.out == ""
     if said is None:
-        assert told.err == ""
+        assert streams.err == ""
     else:
         start = f"warning: {said.format(folder)}"
-        assert told.err == f"{start}: the job will fail when it starts, unless that has changed by then\n"
+        assert streams.err == f"{start}: the job will fail when it starts, unless that has changed by then\n"
 
 
 @pytest.mark.parametrize(
     ("path", "said"),
     [("locked/out", "its output may not be written to `{0}/locked`"), ("mine", "its output `{0}/mine` may not be")],
 )
-def test_what_may_not_be_written(folder, capsys, monkeypatch, path, said):
+def test_folders_and_files_without_permission(folder, capsys, monkeypatch, path, said):
     (folder / "locked").mkdir()
     (folder / "mine").touch()
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
@@ -59,18 +60,16 @@ def test_what_may_not_be_written(folder, capsys, monkeypatch, path, said):
     assert said.format(folder) in capsys.readouterr().err
 
 
-def test_what_cannot_be_looked_at(folder, capsys):
+def test_a_path_that_cannot_be_checked(folder, capsys):
     output_files.warn([f"{folder}/{'x' * 300}/out"])
     assert "cannot be reached (file name too long)" in capsys.readouterr().err
 
 
-def test_nothing_is_said_of_another_machine(folder, capsys, monkeypatch):
-    monkeypatch.setenv("COTENANT_HOST", "gpu1")
-    output_files.warn([f"{folder}/missing/out"])
-    assert capsys.readouterr().err == ""
-
-
-def test_submission_says_it_once(folder, capsys, monkeypatch):
+@pytest.mark.parametrize(("variables", "warnings"), [({}, 1), ({"COTENANT_HOST": "gpu1"}, 0)])
+def test_submit_warns_once_and_only_if_the_daemon_is_here(folder, capsys, monkeypatch, variables, warnings):
     monkeypatch.chdir(folder)
-    job_builder.build_job(command=["true"], output="missing/out")
-    assert capsys.readouterr().err.count("no folder") == 1
+    monkeypatch.setenv("COTENANT_SOCKET", str(folder / "sock"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["submit", "-o", "missing/out", "true"]) != 0, "there is no daemon, and no token"
+    assert capsys.readouterr().err.count("no folder") == warnings

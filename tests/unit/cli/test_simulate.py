@@ -57,8 +57,8 @@ def test_philly_comes_with_its_jobs_and_its_gpus(run):
     [
         pytest.param(("-o", "carma.smact_limit=0.5"), "add `carma` to --policies", id="an option of nobody who runs"),
         pytest.param(("-o", "most-memory.smact_limit=abc"), "wanted float", id="an option that is no number"),
-        pytest.param(("--max-slowdown", "0"), "no job has a slowdown of 0", id="faster than alone"),
-        pytest.param(("--max-slowdown", "nan"), "nan is no number to count with", id="no number"),
+        pytest.param(("--max-slowdown", "0"), "`--max-slowdown`: must be >= 1, got `0`", id="faster than alone"),
+        pytest.param(("--max-slowdown", "nan"), "`--max-slowdown`: must be >= 1, got `nan`", id="no number"),
         pytest.param(("--trace-format", "hlios"), "did you mean `helios`", id="a format that does not exist"),
         pytest.param(("--group", "nobody"), "it does not say whose its jobs are", id="a trace without users"),
         pytest.param(("--reference-gpu", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
@@ -129,13 +129,13 @@ def test_the_catalog(run):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "one of `--trace` and `--from-journal` is wanted"),
-        (("--trace", "t1", "--from-journal", "x"), "one of `--trace` and `--from-journal` is wanted"),
+        ((), "give exactly one of `--trace` and `--from-journal`"),
+        (("--trace", "t1", "--from-journal", "x"), "give exactly one of `--trace` and `--from-journal`"),
         (("--trace", "t1", "--policies", "exclusiv"), "no policy named `exclusiv`"),
         (("--trace", "t1", "--policies", ","), "no policy given"),
         (("--trace", "t1", "--estimator", "oracel"), "no estimator named `oracel`"),
         (("--trace", "t1", "--gpus", "4xB1"), "no GPU type named `B1`"),
-        (("--trace", "t1", "-o", "smact_limit=1"), "`smact_limit=1` is no option of a policy"),
+        (("--trace", "t1", "-o", "smact_limit=1"), "must be POLICY.KEY=VALUE, got `smact_limit=1`"),
         (("--trace", "t1", "-o", "exclusive.x=1", "--policies", "exclusive"), "policy `exclusive` has no option `x`"),
         (("--trace", "t1", "--sample-window", "61"), "trace `t1` has 60 jobs, no window of 61"),
     ],

@@ -48,7 +48,7 @@ class Daemon:
     def gpus(self):
         return [a_gpu(0), a_gpu(1, used_bytes=None, available_bytes=None, residents=[])]
 
-    def past(self, seconds):
+    def gpu_history(self, seconds):
         points = [{"at_s": 1000.0 + each, "seconds": 1.0, "smact": each / 300} for each in range(300)]
         return [{"index": 0, "uuid": "GPU-0", "points": points}, {"index": 1, "uuid": "GPU-1", "points": []}]
 
@@ -98,7 +98,7 @@ def test_what_it_shows_and_how_it_follows():
 
 
 def test_without_textual_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("cotenant.cli.top.new_client", lambda _: Daemon())
+    monkeypatch.setattr("cotenant.cli.common.Connection.client", lambda _: Daemon())
     real = builtins.__import__
 
     def without(name, *args):

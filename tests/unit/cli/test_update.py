@@ -1,38 +1,41 @@
-"""What `cotenant update` asks for, and what comes too late."""
+"""Which fields `cotenant update` sends, and which options it refuses."""
 
 from __future__ import annotations
 
 import pytest
 
-from cotenant.cli import common, main, update
+from cotenant.cli import main
+from cotenant.cli.common import Connection
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Fields that would be sent, by job."""
+def updated(monkeypatch):
+    """Fields that are sent, by job."""
     found = {}
 
     class Client:
         def ids(self, refs):
-            return [int(each) for each in refs]
+            return [int(ref) for ref in refs]
 
         def update(self, job_id, fields):
             found[job_id] = fields
             return {"label": str(job_id), "reason": "waits"}
 
-    for module in (common, update):
-        monkeypatch.setattr(module, "new_client", lambda _: Client())
+    monkeypatch.setattr(Connection, "client", lambda _: Client())
     return found
 
 
 @pytest.mark.parametrize(
     ("words", "fields"),
     [
-        ("--sharing mps", {"exclusive": False, "share": "mps"}),
-        ("--sharing none", {"exclusive": True, "share": "auto"}),
-        ("--sharing mig --exclusive", {"exclusive": True, "share": "mig"}),
+        ("--sharing mps", {"exclusive": False, "sharing": "mps"}),
+        ("--sharing none", {"exclusive": True, "sharing": "auto"}),
+        ("--sharing mig --exclusive", {"exclusive": True, "sharing": "mig"}),
         ("--no-exclusive", {"exclusive": False}),
         ("--retries 2", {"retries": 2}),
+        ("--gres gpu:2", {"gpus": 2}),
+        ("--nice 3", {"priority": -3}),
+        ("-d none", {"after": [], "after_any": [], "after_failed": [], "singleton": False}),
         ("--time-slice 1:00:00", {"time_slice_s": 3600.0}),
         ("--time-slice none --time none", {"time_slice_s": None, "time_limit_s": None}),
         ("--notify none --progress none", {"notify": None, "progress": None}),
@@ -44,30 +47,30 @@ def asked(monkeypatch):
         ),
     ],
 )
-def test_fields(asked, words, fields):
+def test_fields(updated, words, fields):
     assert main.main(["update", "7", *words.split()]) == 0
-    assert asked == {7: fields}
+    assert updated == {7: fields}
 
 
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
         ("-a 1-3", "--array of a job cannot be updated", "submit another array"),
-        ("-o out", "--output of a job cannot be updated", "submit it anew"),
-        ("-D /", "--chdir of a job cannot be updated", "submit it anew"),
-        ("--export ALL", "--export of a job cannot be updated", "submit it anew"),
+        ("-o out", "--output of a job cannot be updated", "submit it again"),
+        ("-D /", "--chdir of a job cannot be updated", "submit it again"),
+        ("--export ALL", "--export of a job cannot be updated", "submit it again"),
         ("--estimator traced", "--estimator of a job cannot be updated", "--gpu-mem"),
         ("-H", "--hold of a job cannot be updated", "cotenant hold"),
         ("--sharing none --no-exclusive", "exclude each other", "leave out"),
-        ("--max-slowdown nan", "a slowdown of nan cannot be kept", "1 is no slowdown"),
-        ("--max-slowdown inf", "a slowdown of inf cannot be kept", "1 is no slowdown"),
-        ("--max-slowdown x", "`--max-slowdown`: `x` is no number", "1.5"),
+        ("--max-slowdown nan", "`--max-slowdown`: must be >= 1, got `nan`", "--help"),
+        ("--max-slowdown inf", "`--max-slowdown`: must be >= 1, got `inf`", "--help"),
+        ("--max-slowdown x", "`--max-slowdown`: must be a number, got `x`", "--help"),
         ("", "nothing to change", "--help"),
     ],
 )
-def test_refused(asked, capsys, words, error, hint):
+def test_refused(updated, capsys, words, error, hint):
     assert main.main(["update", "7", *words.split()]) == 2
-    told = capsys.readouterr().err
-    assert error in told
-    assert hint in told
-    assert asked == {}
+    message = capsys.readouterr().err
+    assert error in message
+    assert hint in message
+    assert updated == {}

@@ -1,4 +1,4 @@
-"""Command lines that ask for what cannot be: exit code 2, and the option, its value and what is wanted are told."""
+"""Command lines that ask for what cannot be: exit code 2, and a message with the option and its value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("estimate --synthetic-data WRONG train.py", "error: `--synthetic-data`: `WRONG` is no stand-in for data"),
         ("compare --synthetic-data 3x0 train.py", "error: `--synthetic-data`: `3x0` is no stand-in for data"),
@@ -37,16 +37,16 @@ def folder(tmp_path, monkeypatch):
         ("submit --gpu-mem G true", "error: `--gpu-mem`: `G` is not a size in bytes"),
         ("submit --time=-1 true", "error: `--time`: `-1` is not a duration"),
         ("submit --time-slice 0 true", "error: `--time-slice`: `0` is zero seconds"),
-        ("submit --begin soon true", "error: `--begin`: `soon` is no time to begin"),
+        ("submit --begin soon true", "error: `--begin`: `soon` is not a time to begin"),
         ("submit --array 3-1 true", "error: `--array`: array `3-1`"),
-        ("submit --gres gpu:-1 true", "error: `--gres=gpu:-1` is not understood"),
+        ("submit --gres gpu:-1 true", "error: `--gres`: must be gpu:N, got `gpu:-1`"),
         ("update 1 --time-slice x", "error: `--time-slice`: `x` is not a duration"),
-        ("history --since x", "error: `--since`: `x` is no time in the past"),
+        ("history --since x", "error: `--since`: `x` is not a time in the past"),
         ("gpus --history x", "error: `--history`: `x` is not a duration"),
         ("wait 1 --timeout=-1", "error: `--timeout`: `-1` is not a duration"),
         ("token create --expires x", "error: `--expires`: `x` is not a duration"),
         ("simulate --forecast --default-runtime x", "error: `--default-runtime`: `x` is not a duration"),
-        ("simulate --trace t1 --policies=", "error: no policy given"),
+        ("simulate --trace t1 --policies=", "error: `--policies`: no policy given"),
         ("simulate --trace t1 --gpus=", "error: "),
         ("simulate --from-journal nope", "error: `--from-journal`: no journal at `nope`"),
         ("simulate --from-journal folder", "error: `--from-journal`: no journal at `folder`"),
@@ -57,12 +57,12 @@ def folder(tmp_path, monkeypatch):
         ("daemon --simulate 1xA100-40GB --state-dir=empty/x", "error: `--state-dir`: not a directory: `"),
     ],
 )
-def test_is_refused(words, told, capsys):
+def test_is_refused(words, message, capsys):
     assert main.main(words.split()) == 2
-    assert capsys.readouterr().err.startswith(told)
+    assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_file_that_nobody_named_is_no_wrong_request(monkeypatch, capsys):
+def test_a_missing_file_that_is_not_on_the_command_line_is_a_failure(monkeypatch, capsys):
     def absent(*_):
         raise FileNotFoundError(2, "No such file or directory", "/gone/away")
 
@@ -71,5 +71,5 @@ def test_a_file_that_nobody_named_is_no_wrong_request(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: no such file or directory: `/gone/away`\n"
 
 
-def test_rows_that_cannot_be_are_a_wrong_file():
+def test_dataset_errors_are_usage_errors():
     assert DatasetError("row 3").exit_code == 2

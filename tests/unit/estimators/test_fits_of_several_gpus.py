@@ -64,7 +64,7 @@ def test_the_answer_says_which_gpu_it_is_about(capsys):
     result = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 500)])], gpus=2), GPU)
     estimate_text.print_estimate("train.py", result.estimate, result, 0.1)
     assert "to spare (GPU 1, the fullest of 2)\n" in capsys.readouterr().out
-    extras = EstimateReports(fits_on=True, what_if=False, utilization=False, plot=None, snapshot=None, batch=None)
+    extras = EstimateReports(fits_on=True)
     told = extras.tables(result, ["train.py"], json=False)
     assert capsys.readouterr().out.startswith("\nfor 2 of a kind: a row is of the process's GPU that fits it least\n")
     assert not any(":" in fit["gpu"] for fit in told["fits_on"])

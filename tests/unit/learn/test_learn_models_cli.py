@@ -90,11 +90,11 @@ def test_utilization_is_cross_validated_and_written(tmp_path, capsys):
     assert out.splitlines()[1].startswith("mlp smact")
     assert err == ""
     assert main(["learn", "utilization", str(table), "--by", "luck"]) == 2
-    assert "`--by` is `luck`" in capsys.readouterr().err
+    assert "`--by`: `luck` is not one of" in capsys.readouterr().err
 
 
 def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
-    assert main(["learn", "analyse", str(table), "--out", str(tmp_path / "pages")]) == 0
+    assert main(["learn", "analyze", str(table), "--out", str(tmp_path / "pages")]) == 0
     (page,) = capsys.readouterr().out.splitlines()
     assert "40 jobs: 40 ok" in Path(page).read_text()
     report = [
@@ -121,7 +121,7 @@ def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
         (["report", "TABLE", "--out", "x", "--models", "magic"], "no model named `magic`"),
         (
             ["cross-validate", "TABLE", "--models", "line", "--by", "luck"],
-            "`--by` is `luck`, wanted `config` or `shape`",
+            "`--by`: `luck` is not one of `config`, `shape`",
         ),
         (["train", "TABLE", "--model", "magic", "--out", "x"], "no model named `magic`"),
         (["test", "none.npz", "TABLE"], "none.npz"),

@@ -38,7 +38,7 @@ def test_begin(text, wanted):
 
 @pytest.mark.parametrize("text", ["", "soon", "now+", "now+5parsecs", "now-5", "24:00", "12:60", "2026-13-01", "16"])
 def test_no_time_to_begin(text):
-    with pytest.raises(UsageError, match="is no time to begin"):
+    with pytest.raises(UsageError, match="is not a time to begin"):
         parse_begin(text, NOW)
 
 
@@ -60,7 +60,7 @@ def test_past(text, wanted):
 
 @pytest.mark.parametrize("text", ["now+1hour", "tomorrow", "2parsecs ago", "soon"])
 def test_not_past(text):
-    with pytest.raises(UsageError, match="is no time in the past"):
+    with pytest.raises(UsageError, match="is not a time in the past"):
         parse_past(text, NOW)
 
 
@@ -75,7 +75,7 @@ def test_not_past(text):
     ],
 )
 def test_array(text, tasks, limit):
-    assert parse_array(text) == (tasks, limit)
+    assert parse_array(text) == {"tasks": tasks, "limit": limit}
 
 
 @pytest.mark.parametrize(

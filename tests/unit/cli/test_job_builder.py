@@ -1,14 +1,18 @@
-"""From a command line to the job that is asked for."""
+"""From a command line to the job that the daemon is asked to queue."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from cotenant.cli import job_builder, job_command, slurm_options
+from cotenant.cli import job_command, slurm_options
+from cotenant.cli.job_builder import build_job
+from cotenant.cli.job_options import JobRequest, LaunchOptions
+from cotenant.cli.submit import submit
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.units import GiB, MiB
 
@@ -22,6 +26,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def build(*words):
+    """The job of the command line `cotenant submit WORDS`."""
+    values = submit.make_context("submit", [*words]).params
+
+    def group(kind):
+        return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
+
+    return build_job(group(JobRequest), group(LaunchOptions))
+
+
 def script(folder, name="train.py", text="", mode=0o644):
     (folder / name).write_text(text)
     (folder / name).chmod(mode)
@@ -29,7 +43,7 @@ def script(folder, name="train.py", text="", mode=0o644):
 
 
 def test_plain_job(folder):
-    job = job_builder.build_job(command=[script(folder), "--lr", "1"])
+    job = build(script(folder), "--lr", "1")
     assert job["command"] == [f"{HERE}/python", "train.py", "--lr", "1"]
     assert (job["name"], job["gpus"], job["workdir"]) == ("train", 1, str(folder))
     assert (job["declared_bytes"], job["priority"], job["time_limit_s"], job["after"]) == (None, 0, None, [])
@@ -38,23 +52,11 @@ def test_plain_job(folder):
 
 def test_all_options(folder):
     (folder / "sub").mkdir()
-    job = job_builder.build_job(
-        command=["true"],
-        job_name="n",
-        gres="gpu:2",
-        gpu_mem="12G",
-        exclusive=True,
-        slowdown=1.5,
-        estimator="traced",
-        time="1:00:00",
-        dependency="afterok:3:4",
-        output="o-%j",
-        error="e-%j",
-        chdir=Path("sub"),
-        nice=5,
-        export="NONE",
-        max_attempts=2,
+    options = (
+        "-J n --gres gpu:2 --gpu-mem 12G --exclusive --max-slowdown 1.5 --estimator traced -t 1:00:00 -d afterok:3:4 "
+        "-o o-%j -e e-%j -D sub --nice 5 --export NONE --max-attempts 2"
     )
+    job = build(*options.split(), "true")
     assert (job["gpus"], job["declared_bytes"], job["exclusive"], job["max_slowdown"]) == (2, 12 * GiB, True, 1.5)
     assert (job["time_limit_s"], job["after"], job["priority"], job["max_attempts"]) == (3600.0, ["3", "4"], -5, 2)
     assert (job["stdout_path"], job["stderr_path"]) == (f"{folder}/sub/o-%j", f"{folder}/sub/e-%j")
@@ -62,8 +64,8 @@ def test_all_options(folder):
     assert "PYTEST_CURRENT_TEST" not in job["env"]
 
 
-def test_output_alone_takes_the_errors_too(folder):
-    job = job_builder.build_job(command=["true"], output="/x/o")
+def test_stderr_goes_with_stdout_by_default(folder):
+    job = build("-o", "/x/o", "true")
     assert (job["stdout_path"], job["stderr_path"]) == ("/x/o", "/x/o")
 
 
@@ -82,10 +84,10 @@ def test_resolve(folder, words, argv):
     script(folder, "b.sh")
     script(folder, "tool", mode=0o755)
     found = job_command.resolve(words, f"{HERE}:/usr/bin:/bin", moved=False)
-    assert found == [each.format(folder=folder) for each in argv]
+    assert found == [word.format(folder=folder) for word in argv]
 
 
-def test_a_job_that_runs_elsewhere_gets_the_script_by_its_full_path(folder):
+def test_chdir_makes_the_script_s_path_absolute(folder):
     script(folder)
     assert job_command.resolve(["train.py"], HERE, moved=True)[1] == f"{folder}/train.py"
 
@@ -104,7 +106,7 @@ def test_a_job_that_runs_elsewhere_gets_the_script_by_its_full_path(folder):
         pytest.param(["train.py"], "/nowhere", "no `python` on the PATH", None, id="no python"),
     ],
 )
-def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint):
+def test_missing_files_and_programs_are_refused(folder, words, path, message, hint):
     script(folder)
     script(folder, "plain")
     with pytest.raises(UsageError) as caught:
@@ -112,16 +114,14 @@ def test_what_does_not_exist_is_told_at_once(folder, words, path, message, hint)
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "count"), [(None, None), ("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)]
-)
+@pytest.mark.parametrize(("text", "count"), [("gpu", 1), ("gpu:3", 3), ("gpu:a100:2", 2), ("gpu:a100", 1)])
 def test_gres(text, count):
     assert slurm_options.parse_gres(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "shard:2", "gpu:0", "gpu:1:2:3", "gpu:2:a100", "gpu:1025", "gpu:\u0661:\u0661"])
 def test_other_gres_is_refused(text):
-    with pytest.raises(UsageError, match=r"is not understood|is no number from 1 to 1024"):
+    with pytest.raises(UsageError, match=r"must be (gpu:N|a number from 1 to 1024), got"):
         slurm_options.parse_gres(text)
 
 
@@ -131,8 +131,8 @@ def test_gpus(text, count):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "a100", "1025", "two", "1.5"])
-def test_no_gpus(text):
-    with pytest.raises(UsageError, match="is no number from 1 to 1024"):
+def test_wrong_numbers_of_gpus_are_refused(text):
+    with pytest.raises(UsageError, match="must be a number from 1 to 1024, got"):
         slurm_options.parse_gpus(text)
 
 
@@ -155,13 +155,13 @@ def test_dependencies(text, fields):
 
 @pytest.mark.parametrize("text", ["3", "aftercorr:3", "afterok", "afterok:", "afterok:3,", "singleton:3", "AFTEROK:3"])
 def test_other_dependencies_are_refused(text):
-    with pytest.raises(UsageError, match="is not understood"):
+    with pytest.raises(UsageError, match="must be KIND:ID"):
         slurm_options.parse_dependencies(text)
 
 
-def test_jobs_to_wait_for_are_looked_up():
+def test_dependencies_are_resolved_to_ids():
     job = {**slurm_options.parse_dependencies("afterok:3:7_1,afterany:4"), "name": "n"}
-    assert slurm_options.resolve_dependencies(job, lambda refs: [int(each[0]) * 10 for each in refs]) == {
+    assert slurm_options.resolve_dependencies(job, lambda refs: [int(ref[0]) * 10 for ref in refs]) == {
         "after": [30, 70],
         "after_any": [40],
         "after_failed": [],
@@ -171,33 +171,34 @@ def test_jobs_to_wait_for_are_looked_up():
 
 
 @pytest.mark.parametrize(
-    ("options", "field", "value"),
+    ("option", "field", "value"),
     [
-        ({"share": "none"}, "exclusive", True),
-        ({"share": "auto"}, "exclusive", False),
-        ({"hold": True}, "hold", True),
-        ({"requeue": True}, "requeue", True),
-        ({"priority": 4}, "priority", 4),
-        ({"array": "1-3%2"}, "array", {"tasks": [1, 2, 3], "limit": 2}),
-        ({"begin": "2026-12-01T00:00+00:00"}, "begin_at_s", 1796083200.0),
-        ({"notify": "mail -s done ann"}, "notify", "mail -s done ann"),
+        ("--sharing=none", "exclusive", True),
+        ("--sharing=auto", "exclusive", False),
+        ("--hold", "hold", True),
+        ("--requeue", "requeue", True),
+        ("--priority=4", "priority", 4),
+        ("--array=1-3%2", "array", {"tasks": [1, 2, 3], "limit": 2}),
+        ("--begin=2026-12-01T00:00+00:00", "begin_at_s", 1796083200.0),
+        ("--notify=mail -s done ann", "notify", "mail -s done ann"),
+        ("--time=none", "time_limit_s", None),
     ],
 )
-def test_options_that_stand_alone(options, field, value):
-    assert job_builder.build_job(command=["true"], **options)[field] == value
+def test_one_option(option, field, value):
+    assert build(option, "true")[field] == value
 
 
-def test_the_mask_of_the_shell_goes_along():
+def test_the_umask_of_the_shell_is_the_job_s():
     before = os.umask(0o027)
     try:
-        assert job_builder.build_job(command=["true"])["umask"] == 0o027
+        assert build("true")["umask"] == 0o027
     finally:
         assert os.umask(before) == 0o027, "asking has not changed it"
 
 
-def test_nice_and_priority_are_one_thing():
-    with pytest.raises(UsageError, match="--nice and --priority"):
-        job_builder.build_job(command=["true"], nice=1, priority=1)
+def test_nice_and_priority_exclude_each_other():
+    with pytest.raises(UsageError, match="--nice and --priority exclude"):
+        build("--nice=1", "--priority=1", "true")
 
 
 ENV = {"PATH": "/bin", "HOME": "/h", "A": "1", "B": "2"}
@@ -218,16 +219,16 @@ def test_environment(export, env):
 
 
 def test_a_variable_that_is_not_set_is_refused():
-    with pytest.raises(UsageError, match="names `NOPE`, which is not set"):
+    with pytest.raises(UsageError, match="variable `NOPE` is not set"):
         slurm_options.exported_environment("NOPE", ENV)
 
 
-def test_a_folder_that_is_gone(folder, monkeypatch):
+def test_a_current_folder_that_was_removed(folder, monkeypatch):
     (folder / "gone").mkdir()
     monkeypatch.chdir(folder / "gone")
     (folder / "gone").rmdir()
-    with pytest.raises(UsageError, match="the folder you are in is gone"):
-        job_builder.build_job(command=["true"])
+    with pytest.raises(UsageError, match="the current folder no longer exists"):
+        build("true")
 
 
 RAD = "# c\nconda activate tf\npython t.py\nm.model\nd\n32\nexclusive\n2\n2048\n3000\n40000\n8000\n"
@@ -238,45 +239,43 @@ RAD = "# c\nconda activate tf\npython t.py\nm.model\nd\n32\nexclusive\n2\n2048\n
     [("measured", 2048 * MiB), ("horus", 3000 * MiB), ("faketensor", None), ("gpumemnet", 8000 * MiB), ("none", None)],
 )
 def test_rad_file(folder, choice, declared):
-    job = job_builder.build_job(command=[script(folder, "j.rad", RAD)], rad_memory=choice)
+    job = build("--rad-estimate", choice, script(folder, "j.rad", RAD))
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("j", 2, declared)
     assert job["source"] == f"{folder}/j.rad"
     assert job["command"][:2] == ["bash", "-lc"]
 
 
 def test_options_win_over_the_rad_file(folder):
-    job = job_builder.build_job(command=[script(folder, "j.rad", RAD)], gpu_mem="1G", gpus="1", job_name="n")
+    job = build("--gpu-mem=1G", "--gpus=1", "-J", "n", script(folder, "j.rad", RAD))
     assert (job["name"], job["gpus"], job["declared_bytes"]) == ("n", 1, GiB)
 
 
 def test_rad_file_takes_no_arguments(folder):
     with pytest.raises(UsageError, match="`--lr` follows it"):
-        job_builder.build_job(command=[script(folder, "j.rad", RAD), "--lr"])
+        build(script(folder, "j.rad", RAD), "--lr")
 
 
-def test_rad_file_that_is_no_text(folder):
+def test_a_rad_file_must_be_utf_8(folder):
     (folder / "j.rad").write_bytes(b"# ok\n\xff\xfe\n")
     with pytest.raises(JobFileError, match=r"j.rad:2: is not UTF-8 text"):
-        job_builder.build_job(command=["j.rad"])
+        build("j.rad")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("option", "message"),
     [
-        ({"slowdown": 0.5}, "a slowdown of 0.5 cannot be kept"),
-        ({"slowdown": float("nan")}, "a slowdown of nan cannot be kept"),
-        ({"chdir": Path("nowhere")}, "is not a folder"),
-        ({"gpu_mem": "lots"}, "`lots` is not a size in bytes"),
-        ({"time": "soon"}, "`soon` is not a duration"),
+        ("--chdir=nowhere", "is not a folder"),
+        ("--gpu-mem=lots", "`--gpu-mem`: `lots` is not a size in bytes"),
+        ("--time=soon", "`--time`: `soon` is not a duration"),
     ],
 )
-def test_refused(change, message):
+def test_wrong_values_are_refused(option, message):
     with pytest.raises(UsageError, match=message):
-        job_builder.build_job(command=["true"], **change)
+        build(option, "true")
 
 
 def test_retries_and_a_time_slot():
-    job = job_builder.build_job(command=["true"], retries=2, time_slot="1:30:00")
+    job = build("--retries=2", "--time-slice=1:30:00", "true")
     assert (job["retries"], job["time_slice_s"]) == (2, 5400.0)
-    plain = job_builder.build_job(command=["true"])
+    plain = build("true")
     assert (plain["retries"], plain["time_slice_s"]) == (0, None)

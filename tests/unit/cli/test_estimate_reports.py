@@ -19,8 +19,8 @@ GPU = gpu_spec("A100-40GB")
 REQUEST = EstimateRequest(command=("train.py",), workdir=".", gpu="A100-40GB")
 
 
-def extras(*, plot=None, snapshot=None):
-    return EstimateReports(fits_on=False, what_if=False, utilization=False, plot=plot, snapshot=snapshot, batch=None)
+def reports(*, plot=None, snapshot=None):
+    return EstimateReports(plot=plot, snapshot=snapshot)
 
 
 @pytest.mark.parametrize(
@@ -36,23 +36,23 @@ def test_files_that_cannot_be_written_are_refused(tmp_path, name, told):
     script.write_text("pass")
     (tmp_path / "link.py").symlink_to(script)
     with pytest.raises(UsageError, match=told):
-        extras(snapshot=tmp_path / name).check_files(str(script))
-    extras(snapshot=tmp_path / "x.pickle").check_files(str(script))
+        reports(snapshot=tmp_path / name).check_files(str(script))
+    reports(snapshot=tmp_path / "x.pickle").check_files(str(script))
 
 
 def test_a_plot_ends_where_the_context_begins(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
-    asked = {}
-    monkeypatch.setattr("cotenant.estimators.plot.save_plot", lambda path, history, **more: asked.update(more))
+    arguments = {}
+    monkeypatch.setattr("cotenant.estimators.plot.save_plot", lambda path, history, **more: arguments.update(more))
     result = TracedEstimator().on(a_trace([alloc(0, 39_000)]), GPU)
-    extras(plot=tmp_path / "x.svg").save_files(result, title="train.py")
-    assert asked["usable_bytes"] == result.fit.usable_bytes - result.estimate.context_bytes
+    reports(plot=tmp_path / "x.svg").save_files(result, title="train.py")
+    assert arguments["usable_bytes"] == result.fit.usable_bytes - result.estimate.context_bytes
 
 
 def test_of_several_gpus_the_files_name_theirs(tmp_path, capsys):
     events = [alloc(0, 10), alloc(1, 500)._replace(device=1)]
     result = TracedEstimator().on(a_trace(events, gpus=2), GPU)
-    extras(snapshot=tmp_path / "x.pickle").save_files(result, title="train.py")
+    reports(snapshot=tmp_path / "x.pickle").save_files(result, title="train.py")
     assert "snapshot of GPU 1 in" in capsys.readouterr().err
 
 

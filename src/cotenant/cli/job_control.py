@@ -1,0 +1,75 @@
+"""Verbs that change the state of jobs: `cancel`, `hold`, `release` and `requeue`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotenant.cli.common import Connection, connection_options, for_each_job, job_ids_argument, jobs_argument
+from cotenant.cli.options import cli_command, cli_option, json_option
+from cotenant.core.errors import UsageError
+
+
+@cli_command()
+@job_ids_argument(required=False)
+@cli_option("-a", "--all", "all_jobs", is_flag=True, help="All jobs that are not over.")
+@json_option
+@connection_options
+def cancel(jobs: Sequence[str], *, all_jobs: bool, json: bool, connection: Connection) -> int:
+    """Stop running jobs, and remove pending ones from the queue.
+
+    A running job receives SIGTERM, and after a grace period SIGKILL with its whole process tree.
+
+      cotenant cancel 17 18
+      cotenant cancel 17_[3-5]         three tasks of an array
+      cotenant cancel --all
+    """
+    if bool(jobs) == all_jobs:
+        raise UsageError("no jobs given" if not jobs else "both ids and --all given", hint="give ids, or --all")
+    client = connection.client()
+    # The newest first: a job is cancelled before the one it waits for, so that none starts on memory that became free.
+    refs = jobs or [job["label"] for job in reversed(client.jobs(active=True))]
+    return for_each_job(client, refs, client.cancel, json=json)
+
+
+@cli_command()
+@jobs_argument
+@json_option
+@connection_options
+def hold(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
+    """Keep queued jobs from starting until they are released.
+
+    cotenant hold 17 18
+    cotenant hold 17_3      one task of an array
+    """
+    client = connection.client()
+    return for_each_job(client, jobs, client.hold, json=json)
+
+
+@cli_command()
+@jobs_argument
+@json_option
+@connection_options
+def release(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
+    """Let held jobs start.
+
+    cotenant release 17 18
+    cotenant release 17_3      one task of an array
+    """
+    client = connection.client()
+    return for_each_job(client, jobs, client.release, json=json)
+
+
+@cli_command()
+@jobs_argument
+@json_option
+@connection_options
+def requeue(jobs: Sequence[str], *, json: bool, connection: Connection) -> int:
+    """Run jobs again: finished ones at once, running ones after they are stopped.
+
+    A running job receives SIGTERM, as with `cancel`, and returns to the queue. What was learned of its memory is kept,
+    and its attempts so far no longer count against --max-attempts.
+
+      cotenant requeue 17 18
+    """
+    client = connection.client()
+    return for_each_job(client, jobs, client.requeue, json=json)

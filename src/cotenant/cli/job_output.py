@@ -1,0 +1,145 @@
+"""Verbs about a job's output and its end: `logs`, `attach` and `wait`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from cotenant.cli.common import Connection, connection_options, job_argument, jobs_argument, one_job
+from cotenant.cli.options import cli_command, cli_option, json_option
+from cotenant.cli.output import emit_json, note, print_line
+from cotenant.cli.parameter_types import Parsed, integer
+from cotenant.core.errors import CotenantError, UsageError
+from cotenant.core.units import format_duration, parse_duration
+from cotenant.daemon.client import Client
+
+
+@cli_command()
+@job_argument
+@cli_option("-f", "--follow", is_flag=True, help="Continue until the job is over, across all its attempts.")
+@cli_option("-e", "--stderr", "is_stderr", is_flag=True, help="Print its stderr instead of its stdout.")
+@cli_option("--attempt", type=integer(minimum=1), metavar="N", help="Print this attempt; by default the last.")
+@json_option
+@connection_options
+def logs(job: str, *, follow: bool, is_stderr: bool, attempt: int | None, json: bool, connection: Connection) -> None:
+    """Print the output of a job.
+
+    cotenant logs 17              its output so far
+    cotenant logs -f 17           and what follows, to its end; Ctrl-C does not stop the job
+    cotenant logs -e --attempt 1 17
+    """
+    if json and follow:
+        raise UsageError("--json and --follow exclude each other", hint="wait first: cotenant wait")
+    stream = "stderr" if is_stderr else "stdout"
+    client = connection.client()
+    job_id = one_job(client, job)
+    chunks = client.logs(job_id, stream=stream, follow=follow, attempt=attempt)
+    if json:
+        emit_json({"id": job_id, "stream": stream, "text": b"".join(chunks).decode(errors="replace")})
+        return
+    for chunk in chunks:
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+
+
+@cli_command()
+@job_argument
+@json_option
+@connection_options
+def attach(job: str, *, json: bool, connection: Connection) -> int:
+    """Follow a job's stdout and stderr to its end, and exit with its exit code. Ctrl-C detaches: the job continues.
+
+    Its output so far comes first. The exit code is the job's own, as with `wait`. With --json its output goes to
+    stderr.
+
+      cotenant attach 17
+    """
+    client = connection.client()
+    job_id = one_job(client, job)
+    try:
+        view = stream_output(client, job_id, sys.stderr.buffer if json else sys.stdout.buffer)
+    except KeyboardInterrupt:
+        note(f"detached; job {job} continues")
+        raise
+    return report_end(view, json=json)
+
+
+@cli_command()
+@jobs_argument
+@cli_option(
+    "--timeout",
+    "timeout_s",
+    type=Parsed("time", parse_duration),
+    metavar="TIME",
+    help="Give up after TIME, with exit code 1.",
+)
+@json_option
+@connection_options
+def wait(jobs: Sequence[str], *, timeout_s: float | None, json: bool, connection: Connection) -> int:
+    """Wait until jobs are over, and exit with the exit code of the first that did not complete, or with 0.
+
+    The exit code is the job's own; 124 if it reached its time limit, 128 + N if signal N ended it, 143 if it was
+    cancelled. Ctrl-C does not stop the jobs.
+
+      cotenant wait 17 && cotenant submit evaluate.py
+      cotenant wait 17 18 19
+    """
+    client = connection.client()
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    views = []
+    for job_id in (job_id for ref in jobs for job_id in client.ids([ref])):
+        left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+        view = client.wait(job_id, timeout_s=left_s)
+        if view["exit_code"] is None:
+            raise CotenantError(f"job {view['label']} is not over after {format_duration(timeout_s)}: {view['reason']}")
+        views.append(view)
+        if not json:
+            print_line(f"job {view['label']}: {view['reason']}")
+    if json:
+        emit_json({"jobs": views})
+    return next((int(view["exit_code"]) for view in views if view["exit_code"] != 0), 0)
+
+
+def report_end(view: dict[str, Any], *, json: bool) -> int:
+    """Print how a job ended; its exit code."""
+    if json:
+        emit_json({"job": view})
+    if view["state"] != "COMPLETED":
+        note(f"job {view['label']}: {view['reason']}")
+    return int(view["exit_code"])
+
+
+def stream_output(client: Client, job_id: int, stdout: IO[bytes]) -> dict[str, Any]:
+    """Copy stdout and stderr of a job to `stdout` and our stderr until it is over; its view then.
+
+    Raises:
+        BrokenPipeError: the reader of `stdout` is gone.
+    """
+    broken = threading.Event()
+    copies = [
+        threading.Thread(target=_copy, args=(client, job_id, stream, target, broken), daemon=True)
+        for stream, target in (("stdout", stdout), ("stderr", sys.stderr.buffer))
+    ]
+    for copy in copies:
+        copy.start()
+    # `Thread.join` without a timeout would delay Ctrl-C until the thread ends: signals are handled between bytecodes.
+    while any(copy.is_alive() for copy in copies):
+        for copy in copies:
+            copy.join(timeout=0.1)
+        if broken.is_set():
+            raise BrokenPipeError
+    return client.wait(job_id)
+
+
+def _copy(client: Client, job_id: int, stream: str, target: IO[bytes], broken: threading.Event) -> None:
+    try:
+        for chunk in client.logs(job_id, stream=stream, follow=True):
+            target.write(chunk)
+            target.flush()
+    except BrokenPipeError:
+        broken.set()
+    except CotenantError as error:
+        note(f"the {stream} of job {job_id} broke off: {error.message}")
