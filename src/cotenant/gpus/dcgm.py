@@ -1,7 +1,7 @@
-"""SM activity from DCGM, for GPUs that are too old to give it through NVML (before Hopper).
+"""SM activity from DCGM, for GPUs older than Hopper, whose NVML has none.
 
-One `dcgmi dmon` runs for as long as its reader and prints a row per GPU and second. DCGM's Python bindings break
-between its releases, the table does not. Only rows are read: nothing is configured, no group of anybody is touched.
+One `dcgmi dmon` runs as long as its reader and prints a row per GPU and second. DCGM's Python bindings change between
+its releases, the table does not. The reader configures nothing and touches no DCGM group.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 FIELDS = {1002: "SMACT", 1003: "SMOCC", 1005: "DRAMA"}
 """Identifiers of DCGM's profiling fields, and the headings it prints for them."""
 STALE_S = 3.0
-"""An older row says nothing any more."""
+"""A row older than this is not used."""
 DISCOVERY_TIMEOUT_S = 20.0
-"""Longest wait for the list of GPUs."""
+"""For `dcgmi discovery`, which lists the GPUs."""
 MAX_BACKOFF_S = 60.0
 
 _ROW = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
@@ -36,7 +36,7 @@ _UUID = re.compile(r"Device UUID:\s*(GPU-[0-9A-Fa-f-]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmReading:
-    """What one GPU did in the last second: ratios 0..1, None where DCGM printed `N/A`."""
+    """Activity of one GPU in the last second: ratios 0..1, None where DCGM printed `N/A`."""
 
     smact: float | None
     smocc: float | None
@@ -44,13 +44,13 @@ class DcgmReading:
 
 
 class DmonTable:
-    """Reads the output of `dcgmi dmon` line by line. Headings may come again, columns in any order."""
+    """Parses the output of `dcgmi dmon` line by line. The heading may be repeated, with columns in any order."""
 
     def __init__(self) -> None:
         self._columns: list[str] = []
 
     def row(self, line: str) -> tuple[int, DcgmReading] | None:
-        """DCGM's number of the GPU and its activity; None for headings, MIG instances and noise."""
+        """(DCGM's index of the GPU, its activity); None for headings, MIG instances and other lines."""
         text = line.strip()
         if text.startswith("#"):
             self._columns = text.split()[1:]
@@ -67,7 +67,7 @@ class DmonTable:
 
 
 def parse_discovery(text: str) -> dict[int, str]:
-    """UUIDs by DCGM's numbers, from `dcgmi discovery -l`."""
+    """UUIDs by DCGM's GPU index, from `dcgmi discovery -l`."""
     uuids: dict[int, str] = {}
     number: int | None = None
     for line in text.splitlines():
@@ -81,7 +81,7 @@ def parse_discovery(text: str) -> dict[int, str]:
 
 
 class DcgmReader:
-    """The newest activity of each GPU, by UUID. `dcgmi` is started again after `back_off_s`, later ever less often.
+    """The newest activity of each GPU, by UUID. `dcgmi` is restarted after `back_off_s`, doubled up to `MAX_BACKOFF_S`.
 
     Raises:
         BackendError: there is no `dcgmi`, its host engine does not answer, or it lists no GPU.
@@ -102,7 +102,7 @@ class DcgmReader:
         self._thread.start()
 
     def read(self) -> Mapping[str, DcgmReading]:
-        """What is not older than `STALE_S`."""
+        """The activity of GPUs that have a row not older than `STALE_S`."""
         now_s = self._now()
         return {uuid: found for uuid, (at_s, found) in list(self._newest.items()) if now_s - at_s <= STALE_S}
 
@@ -129,8 +129,8 @@ class DcgmReader:
             raise BackendError(f"`{self._command} discovery -l` does not work: {error}", hint=hint) from error
         uuids = parse_discovery(done.stdout)
         if not uuids:
-            told = (done.stderr or done.stdout).strip().splitlines()
-            raise BackendError(f"DCGM lists no GPU: {told[0] if told else 'no output'}", hint=hint)
+            output = (done.stderr or done.stdout).strip().splitlines()
+            raise BackendError(f"DCGM lists no GPU: {output[0] if output else 'no output'}", hint=hint)
         return uuids
 
     def _run(self) -> None:
@@ -146,8 +146,8 @@ class DcgmReader:
                 logger.warning("dcgmi dmon has ended and is started again")
 
     def _rows(self) -> Iterator[tuple[int, DcgmReading]]:
-        """Rows until `dcgmi` ends, is ended, or cannot be started."""
-        fields = ",".join(str(each) for each in FIELDS)
+        """Rows until `dcgmi` ends, or cannot be started."""
+        fields = ",".join(str(field) for field in FIELDS)
         with self._lock:
             if self._closing.is_set():
                 return
@@ -172,7 +172,7 @@ class DcgmReader:
 
 
 class DcgmActivityBackend:
-    """A backend whose samples get their SM activity from DCGM wherever they have none of their own."""
+    """Another backend, with SM activity from DCGM in samples that have none."""
 
     def __init__(self, backend: GpuBackend, reader: DcgmReader) -> None:
         self._backend = backend
@@ -180,17 +180,17 @@ class DcgmActivityBackend:
         self.name = backend.name
 
     def inventory(self) -> tuple[Gpu, ...]:
-        """That of the backend."""
+        """The inventory of the other backend."""
         return self._backend.inventory()
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
-        """The backend's samples, completed."""
+        """The samples of the other backend, completed."""
         activity = self._reader.read()
         samples = self._backend.sample(at_s)
         return {uuid: _completed(sample, activity.get(uuid)) for uuid, sample in samples.items()}
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both."""
         with contextlib.suppress(Exception):
             self._reader.close()
         self._backend.close()
@@ -203,7 +203,7 @@ def _completed(sample: GpuSample, activity: DcgmReading | None) -> GpuSample:
 
 
 def _ratio(cell: str) -> float | None:
-    """A cell as a ratio. DCGM prints `N/A` for what it has no reading of, and huge numbers for blank values."""
+    """A cell as a ratio; DCGM prints `N/A` for what it has not read, and numbers near 2**47 for blank values."""
     try:
         value = float(cell)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the driver says of a GPU while a job runs: a thread that reads it every 50 ms."""
+"""Samples one GPU every 50 ms while a job runs, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SAMPLE_INTERVAL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredUsage:
-    """What was seen of one job; None where the driver does not tell.
+    """What one job used; None where the driver does not report it.
 
     Attributes:
-        peak_process_bytes, end_process_bytes: of the job's processes, at most, and when it had finished and still
-            held everything.
-        peak_device_bytes, end_device_bytes: of the whole GPU, less what was in use before the job started.
+        peak_process_bytes, end_process_bytes: memory of the job's processes: the peak, and after the last step while
+            they still held everything.
+        peak_device_bytes, end_device_bytes: memory of the whole GPU, less what was in use before the job started.
         smact, smocc, drama, power_w, sm_clock_mhz: means (clock: median) over the timed steps; energy_j: over the same
             time.
     """
@@ -46,10 +46,10 @@ class MeasuredUsage:
 
 
 class GpuSampler:
-    """Reads one GPU from its own thread between `start` and `stop`; a `with` block does both.
+    """Samples one GPU between `start` and `stop`; a `with` block does both.
 
-    `backend` is read from one thread at a time, as its contract asks. `clock_mhz` reads the clock of the SMs.
-    `visible`: what CUDA_VISIBLE_DEVICES must be for processes to use this GPU; None if there is no other.
+    `clock_mhz` reads the clock of the SMs. `visible`: value of CUDA_VISIBLE_DEVICES with which processes use this GPU;
+    None if there is no other GPU.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GpuSampler:
         self.idle_bytes: int | None = None
 
     def start(self) -> None:
-        """Note what the GPU holds now, and begin to read."""
+        """Record the memory in use now as idle, and begin to sample."""
         self._stopped.clear()
         first = self.read()
         self.idle_bytes = None if first is None else first.used_bytes
@@ -83,7 +83,7 @@ class GpuSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop sampling."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -99,11 +99,11 @@ class GpuSampler:
         self.stop()
 
     def read(self) -> GpuSample | None:
-        """A reading now; it counts among the others."""
+        """Take one sample now; it counts among the others."""
         with self._lock:
             try:
                 sample = self._backend.sample(time.time()).get(self.gpu.uuid)
-            except Exception:  # noqa: BLE001 (a reading that fails must not end a campaign; it is a missing sample)
+            except Exception:  # noqa: BLE001 (a failing sample must not end a campaign)
                 sample = None
             clock_mhz = self._clock_mhz()
         if sample is not None:
@@ -117,24 +117,24 @@ class GpuSampler:
             self.read()
 
     def usage(self, pids: Iterable[int], end: GpuSample | None, window_s: tuple[float, float] | None) -> MeasuredUsage:
-        """What the processes `pids` took; activity and power within `window_s`, seconds since the epoch."""
+        """What the processes `pids` used; activity and power within `window_s`, seconds since the epoch."""
         wanted = set(pids)
-        held = [_held(each, wanted) for each in self._samples]
-        device = [each.used_bytes for each in self._samples if each.used_bytes is not None]
+        held = [_held(sample, wanted) for sample in self._samples]
+        device = [sample.used_bytes for sample in self._samples if sample.used_bytes is not None]
         begin_s, finish_s = window_s or (0.0, 0.0)
-        timed = [each for each in self._samples if begin_s <= each.at_s <= finish_s]
-        energies = [each.energy_j for each in timed if each.energy_j is not None]
+        timed = [sample for sample in self._samples if begin_s <= sample.at_s <= finish_s]
+        energies = [sample.energy_j for sample in timed if sample.energy_j is not None]
         clocks = [mhz for at_s, mhz in self._clocks if begin_s <= at_s <= finish_s]
         return MeasuredUsage(
             samples=len(self._samples),
-            peak_process_bytes=max((each for each in held if each is not None), default=None),
+            peak_process_bytes=max((size for size in held if size is not None), default=None),
             end_process_bytes=None if end is None else _held(end, wanted),
             peak_device_bytes=self._above_idle(max(device, default=None)),
             end_device_bytes=None if end is None else self._above_idle(end.used_bytes),
-            smact=mean_of_known(each.smact for each in timed),
-            smocc=mean_of_known(each.smocc for each in timed),
-            drama=mean_of_known(each.drama for each in timed),
-            power_w=mean_of_known(each.power_w for each in timed),
+            smact=mean_of_known(sample.smact for sample in timed),
+            smocc=mean_of_known(sample.smocc for sample in timed),
+            drama=mean_of_known(sample.drama for sample in timed),
+            power_w=mean_of_known(sample.power_w for sample in timed),
             energy_j=energies[-1] - energies[0] if len(energies) > 1 else None,
             sm_clock_mhz=statistics.median(clocks) if clocks else None,
         )
@@ -144,10 +144,10 @@ class GpuSampler:
 
 
 def open_sampler(visible: str | None = None) -> tuple[GpuSampler | None, str]:
-    """A watch of one GPU through the driver; without one, None and the reason.
+    """(A sampler of one GPU, ""); (None, the reason) where the driver has no such GPU.
 
-    `visible`: CUDA_VISIBLE_DEVICES, of which the first counts (an index, or a UUID or its beginning); without it, the
-    first GPU of the driver.
+    `visible`: CUDA_VISIBLE_DEVICES; its first entry counts (an index, a UUID or the beginning of one). Without it, the
+    driver's first GPU.
     """
     try:
         backend = gpus.create("nvml")
@@ -158,18 +158,18 @@ def open_sampler(visible: str | None = None) -> tuple[GpuSampler | None, str]:
     found = [gpu for gpu in known if not wanted or wanted == str(gpu.index) or gpu.uuid.startswith(wanted)]
     if not found:
         return None, f"the driver lists no GPU `{wanted}`" if wanted else "the driver lists no GPU"
-    # Where there is but one, nobody needs to be told which; a job then runs in the environment as it is.
+    # With one GPU a job needs no CUDA_VISIBLE_DEVICES, and runs in the environment as it is.
     names = found[0].uuid if len(known) > 1 else None
     return GpuSampler(backend, found[0], clock_mhz=_clock_reader(found[0].uuid), visible=names), ""
 
 
 def driver_version() -> str | None:
-    """Version of the NVIDIA driver; None if it cannot be told."""
+    """Version of the NVIDIA driver; None if there is none."""
     with suppress(Exception):
         import pynvml
 
-        told = pynvml.nvmlSystemGetDriverVersion()
-        return told.decode() if isinstance(told, bytes) else str(told)
+        version = pynvml.nvmlSystemGetDriverVersion()
+        return version.decode() if isinstance(version, bytes) else str(version)
     return None
 
 
@@ -180,13 +180,15 @@ def _clock_reader(uuid: str) -> Callable[[], float | None]:
 
             handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-        except Exception:  # noqa: BLE001 (a clock that cannot be read is no reason to stop a campaign)
+        except Exception:  # noqa: BLE001 (a missing clock must not end a campaign)
             return None
 
     return read
 
 
 def _held(sample: GpuSample, pids: set[int]) -> int | None:
-    """Bytes of `pids` in a reading; None if the driver names none of them (as from inside some containers)."""
-    told = [each.used_bytes for each in sample.processes if each.pid in pids and each.used_bytes is not None]
-    return sum(told) if told else None
+    """Bytes of `pids` in a sample; None if the driver names none of them, as inside containers with a pid namespace."""
+    sizes = [
+        process.used_bytes for process in sample.processes if process.pid in pids and process.used_bytes is not None
+    ]
+    return sum(sizes) if sizes else None

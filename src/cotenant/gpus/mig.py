@@ -1,7 +1,7 @@
-"""MIG: which layouts a card allows, which of them serves a queue best, and making one.
+"""MIG: the layouts that a GPU allows, the one that serves a queue best, and the commands that create it.
 
-A layout is a set of instances at places that do not overlap. Places are counted in memory slices: 8 on the cards with
-7 compute slices, 4 on those with 4. An instance of a kind may start only at certain places.
+A layout is a set of instances at placements that do not overlap. Placements are counted in memory slices: 8 on GPUs
+with 7 compute slices, 4 on those with 4. An instance of a profile may start only at certain placements.
 
 Source: NVIDIA MIG user guide, "Supported MIG profiles"; `nvidia-smi mig -lgipp`.
 """
@@ -19,10 +19,10 @@ from cotenant.core.errors import BackendError, UnknownName, UsageError
 TIMEOUT_S = 60.0
 MIN_ACTIVITY = 0.05
 UNKNOWN_ACTIVITY = 0.5
-"""For a job of which nobody knows how busy it keeps a whole card."""
+"""For a job whose SM activity is not known."""
 
 _NAME = re.compile(r"^(\d)g\.(\d+)gb$")
-# By compute slices and memory slices of an instance: where it may start. Cards of 7 compute slices, then of 4.
+# By number of compute slices of the GPU, then (compute slices, memory slices) of an instance: where it may start.
 _STARTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
     7: {
         (1, 1): (0, 1, 2, 3, 4, 5, 6),
@@ -38,7 +38,7 @@ _STARTS: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceProfile:
-    """A kind of instance of one card: its name, what it holds, and its part of the whole card's compute slices."""
+    """A GPU instance profile: its name, its memory, and how many of the GPU's `of` compute slices it has."""
 
     name: str
     memory_bytes: int
@@ -48,15 +48,15 @@ class InstanceProfile:
 
     @property
     def fraction(self) -> float:
-        """Its share of the compute slices, 0..1."""
+        """Its share of the GPU's compute slices, 0..1."""
         return self.compute / self.of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A slice at a place. The place is told to the driver, which would not always leave room for those that follow."""
+    """An instance at a placement, which is given to the driver: its own choice may leave no room for the next one."""
 
-    kind: InstanceProfile
+    profile: InstanceProfile
     start: int
 
 
@@ -65,7 +65,7 @@ Layout = tuple[MigInstance, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigDemand:
-    """A waiting job: the bytes it must find free, and the SM activity it shows on a whole card (None: not known)."""
+    """A waiting job: the bytes that it must find free, and its SM activity on a whole GPU (None: not known)."""
 
     job_id: int
     bytes: int
@@ -74,11 +74,11 @@ class MigDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPlan:
-    """A layout and who would run where.
+    """A layout, and the jobs that would run on it.
 
     Attributes:
-        placed: job and index of its instance in `layout`.
-        speed: sum of the placed jobs' predicted speeds, each 0..1 of a whole card of its own.
+        placed: (job, index of its instance in `layout`).
+        speed: sum of the placed jobs' predicted speeds, each 0..1 of its speed on a whole GPU.
     """
 
     layout: Layout
@@ -87,88 +87,94 @@ class MigPlan:
 
 
 def parse_profiles(profiles: Sequence[tuple[str, int]]) -> tuple[InstanceProfile, ...]:
-    """The kinds of instances of a card, from names such as `3g.20gb` and bytes.
+    """The instance profiles of a GPU, from (name, bytes), e.g. (`3g.20gb`, 20937965568).
 
-    Kinds that are not known (media extensions, graphics) are left out.
+    Profiles with media extensions or graphics are left out.
 
     Raises:
-        UsageError: the card has no MIG.
+        UsageError: the GPU has no MIG.
     """
     parsed = [(name, size_bytes, _NAME.match(name)) for name, size_bytes in profiles]
     found = [(name, size_bytes, int(m[1]), int(m[2])) for name, size_bytes, m in parsed if m is not None]
     if not found:
-        raise UsageError("this GPU has no MIG profiles", hint="MIG is on A30, A100, H100, H200 and later of their kind")
+        raise UsageError(
+            "this GPU has no MIG profiles", hint="MIG is on A30, A100, H100, H200 and later of their profile"
+        )
     of = max(compute for _, _, compute, _ in found)
     unit_gb = min(gigabytes for _, _, compute, gigabytes in found if compute == 1)
     starts = _STARTS.get(of, {})
-    slices = []
+    usable = []
     for name, size_bytes, compute, gigabytes in found:
-        # Of the small instances only the memory tells the kinds apart: 1g.5gb and 1g.10gb.
+        # Profiles of one compute slice differ in memory only: 1g.5gb and 1g.10gb.
         memory = min(2, max(1, round(gigabytes / unit_gb))) if compute == 1 else {2: 2, 3: 4, 4: 4, 7: 8}[compute]
         if (compute, memory) in starts:
-            slices.append(
+            usable.append(
                 InstanceProfile(name=name, memory_bytes=size_bytes, compute=compute, memory_slices=memory, of=of)
             )
-    return tuple(sorted(slices, key=lambda each: (-each.compute, -each.memory_bytes)))
+    return tuple(sorted(usable, key=lambda profile: (-profile.compute, -profile.memory_bytes)))
 
 
-def layouts(slices: Sequence[InstanceProfile]) -> tuple[Layout, ...]:
-    """All layouts to which nothing can be added, largest instances first; of those of the same kinds only one."""
-    if not slices:
+def layouts(profiles: Sequence[InstanceProfile]) -> tuple[Layout, ...]:
+    """All layouts that nothing can be added to, largest instances first; one for each multiset of profiles."""
+    if not profiles:
         return ()
     found: dict[tuple[str, ...], Layout] = {}
-    for layout in _fillings(tuple(slices), slices[0].of, place=0):
-        ordered = tuple(sorted(layout, key=lambda each: (-each.kind.compute, -each.kind.memory_bytes, each.start)))
+    for layout in _fillings(tuple(profiles), profiles[0].of, place=0):
+        ordered = tuple(sorted(layout, key=_by_size))
         found.setdefault(profile_names(ordered), ordered)
-    return tuple(each for names, each in found.items() if not _grows(names, found))
+    return tuple(layout for names, layout in found.items() if not _is_extended(names, found))
 
 
 def profile_names(layout: Layout) -> tuple[str, ...]:
-    """The kinds of the instances."""
-    return tuple(each.kind.name for each in layout)
+    """The profiles of the instances."""
+    return tuple(instance.profile.name for instance in layout)
 
 
-def _fillings(slices: tuple[InstanceProfile, ...], of: int, *, place: int) -> Iterator[Layout]:
-    """Instances from `place` on, that place left empty among others."""
+def _by_size(instance: MigInstance) -> tuple[int, int, int]:
+    return -instance.profile.compute, -instance.profile.memory_bytes, instance.start
+
+
+def _fillings(profiles: tuple[InstanceProfile, ...], of: int, *, place: int) -> Iterator[Layout]:
+    """All ways to fill the placements from `place` on, including those that leave `place` empty."""
     width = 8 if of == 7 else of
     if place >= width:
         yield ()
         return
-    for kind in slices:
-        if place in _STARTS[of][kind.compute, kind.memory_slices]:
-            for rest in _fillings(slices, of, place=place + kind.memory_slices):
-                if kind.compute + sum(other.kind.compute for other in rest) <= of:
-                    yield (MigInstance(kind=kind, start=place), *rest)
-    yield from _fillings(slices, of, place=place + 1)
+    for profile in profiles:
+        if place in _STARTS[of][profile.compute, profile.memory_slices]:
+            for rest in _fillings(profiles, of, place=place + profile.memory_slices):
+                if profile.compute + sum(other.profile.compute for other in rest) <= of:
+                    yield (MigInstance(profile=profile, start=place), *rest)
+    yield from _fillings(profiles, of, place=place + 1)
 
 
-def _grows(names: tuple[str, ...], found: Collection[tuple[str, ...]]) -> bool:
-    """Whether another layout has the same instances and more."""
+def _is_extended(names: tuple[str, ...], found: Collection[tuple[str, ...]]) -> bool:
+    """Whether another layout has these instances and more."""
     return any(len(other) > len(names) and not Counter(names) - Counter(other) for other in found)
 
 
-def predicted_speed(need: MigDemand, kind: InstanceProfile) -> float:
-    """Speed on such an instance as a part of that on the whole card: its share of the SMs over what the job keeps busy.
+def predicted_speed(need: MigDemand, profile: InstanceProfile) -> float:
+    """Speed on such an instance, 0..1 of that on the whole GPU: its share of the SMs over the job's SM activity.
 
-    On the workloads that MISO measured on slices of an A100 (its heaviest and its lightest) this errs by .01 to .14.
+    The error is 0.01 to 0.14 on MISO's measurements of its heaviest and its lightest workload on instances of an A100.
     """
     activity = UNKNOWN_ACTIVITY if need.smact is None else need.smact
-    return min(1.0, kind.fraction / max(MIN_ACTIVITY, activity))
+    return min(1.0, profile.fraction / max(MIN_ACTIVITY, activity))
 
 
-def plan(queue: Sequence[MigDemand], slices: Sequence[InstanceProfile]) -> MigPlan:
-    """The layout on which the head of `queue` runs at the highest summed speed; jobs keep their order.
+def plan(queue: Sequence[MigDemand], profiles: Sequence[InstanceProfile]) -> MigPlan:
+    """The layout with the highest summed speed of the jobs at the head of `queue`.
 
-    Each job, in order, gets the instance that makes it fastest of those it fits into; jobs that find none are passed
-    over. Among equals the layout of fewer instances is taken, which leaves larger ones for what comes.
+    Each job, in order, gets the fastest instance among those it fits into; a job that fits into none is skipped. Among
+    equal layouts the one with fewer instances wins, which leaves larger ones for later jobs.
 
     Raises:
-        UsageError: no layout is known for such a card.
+        UsageError: no layout is known for such a GPU.
     """
-    plans = [_assign(queue, layout) for layout in layouts(slices)]
+    plans = [_assign(queue, layout) for layout in layouts(profiles)]
     if not plans:
         raise UsageError("no MIG layout is known for this GPU")
-    return max(plans, key=lambda each: (round(each.speed, 9), -len(each.layout)))
+    return max(plans, key=lambda candidate: (round(candidate.speed, 9), -len(candidate.layout)))
 
 
 def _assign(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
@@ -176,14 +182,14 @@ def _assign(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
     placed = []
     speed = 0.0
     for need in queue:
-        fits = [place for place in sorted(free) if layout[place].kind.memory_bytes >= need.bytes]
+        fits = [place for place in sorted(free) if layout[place].profile.memory_bytes >= need.bytes]
         if not fits:
             continue
 
         def worth(place: int, need: MigDemand = need) -> tuple[float, int, int]:
-            """Fastest; of those that are as fast the smallest, for the larger ones are for others."""
-            kind = layout[place].kind
-            return predicted_speed(need, kind), -kind.compute, -kind.memory_bytes
+            """Fastest first, among equally fast ones the smallest, which leaves the larger ones to others."""
+            profile = layout[place].profile
+            return predicted_speed(need, profile), -profile.compute, -profile.memory_bytes
 
         chosen = max(fits, key=worth)
         free.remove(chosen)
@@ -192,65 +198,66 @@ def _assign(queue: Sequence[MigDemand], layout: Layout) -> MigPlan:
     return MigPlan(layout=layout, placed=tuple(placed), speed=speed)
 
 
-def layout_of(names: Sequence[str], slices: Sequence[InstanceProfile]) -> Layout:
-    """Places for these instances.
+def layout_of(names: Sequence[str], profiles: Sequence[InstanceProfile]) -> Layout:
+    """Placements for these instances.
 
     Raises:
-        UsageError: a kind is unknown, or they do not fit together; names a layout that does.
+        UnknownName: a profile is unknown.
+        UsageError: they do not fit together; the hint names a similar layout that does.
     """
-    known = {each.name for each in slices}
+    known = {profile.name for profile in profiles}
     for name in names:
         if name not in known:
             raise UnknownName("MIG profile of this GPU", name, known)
     wanted = Counter(names)
-    allowed = layouts(slices)
+    allowed = layouts(profiles)
     for layout in allowed:
         if not wanted - Counter(profile_names(layout)):
             return _only(wanted, layout)
-    near = max(allowed, key=lambda each: (sum((wanted & Counter(profile_names(each))).values()), -len(each)))
+    near = max(allowed, key=lambda layout: (sum((wanted & Counter(profile_names(layout))).values()), -len(layout)))
     raise UsageError(
         f"these instances do not fit on one GPU: {', '.join(names)}",
-        hint=f"a layout near it: {', '.join(profile_names(near))}",
+        hint=f"a similar layout: {', '.join(profile_names(near))}",
     )
 
 
 def _only(wanted: Counter[str], layout: Layout) -> Layout:
     left = Counter(wanted)
     chosen = []
-    for each in layout:
-        if left[each.kind.name] > 0:
-            left[each.kind.name] -= 1
-            chosen.append(each)
+    for instance in layout:
+        if left[instance.profile.name] > 0:
+            left[instance.profile.name] -= 1
+            chosen.append(instance)
     return tuple(chosen)
 
 
 def commands(index: int, layout: Layout, *, had_instances: bool) -> list[list[str]]:
-    """What makes the layout on the GPU at `index`, which must be in MIG mode and idle."""
+    """The commands that create the layout on the GPU at `index`, which must be in MIG mode and idle."""
     smi = ["nvidia-smi", "mig", "-i", str(index)]
     clear = [[*smi, "-dci"], [*smi, "-dgi"]] if had_instances else []
-    return [*clear, [*smi, "-cgi", ",".join(f"{each.kind.name}:{each.start}" for each in layout), "-C"]]
+    return [*clear, [*smi, "-cgi", ",".join(f"{instance.profile.name}:{instance.start}" for instance in layout), "-C"]]
 
 
 def apply(index: int, layout: Layout, *, had_instances: bool) -> list[str]:
-    """Make the layout; the output of each command.
+    """Create the layout; returns the output of each command.
 
     Raises:
-        BackendError: a command failed. What it says is told, and which commands had been done before.
+        BackendError: a command failed; the message has its output and how many commands succeeded before.
     """
-    told: list[str] = []
-    for each in commands(index, layout, had_instances=had_instances):
-        text = " ".join(each)
-        done_before = f"; {len(told)} of the commands were done before" if told else ""
+    outputs: list[str] = []
+    for command in commands(index, layout, had_instances=had_instances):
+        text = " ".join(command)
+        done_before = f"; {len(outputs)} commands succeeded before" if outputs else ""
         try:
             done = subprocess.run(
-                each, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+                command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BackendError(f"`{text}` does not work: {error}{done_before}") from error
         if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split())
+            message = " ".join((done.stderr or done.stdout).split())
             raise BackendError(
-                f"`{text}` failed: {said}{done_before}", hint="it needs root, MIG mode, and a GPU that nobody uses"
+                f"`{text}` failed: {message}{done_before}", hint="it needs root, MIG mode, and an idle GPU"
             )
-        told.append(done.stdout.strip())
-    return told
+        outputs.append(done.stdout.strip())
+    return outputs

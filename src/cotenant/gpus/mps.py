@@ -1,11 +1,10 @@
-"""MPS: several processes of one user in one CUDA context of a GPU, their kernels side by side instead of in turns.
+"""MPS: several processes of one user share one CUDA context of a GPU, so that their kernels run side by side.
 
-One control daemon per GPU and user, in folders of our own: an MPS server works for one user at a time, and a client
-that faults takes all clients of its server with it, so nobody shares one with strangers. Control daemons that others
-run, at the default pipe folder or elsewhere, are never spoken to.
+There is one control daemon per GPU and user, in folders of our own: an MPS server serves one user at a time, and a
+client that faults ends all clients of its server, so users never share one. Control daemons of others, at the default
+pipe folder or elsewhere, are never contacted.
 
-Source: NVIDIA, Multi-Process Service (deploy/mps), "Tools and interface reference". Whether limits hold depends on
-the driver: the memory limit needs CUDA 11.5 or later.
+Source: NVIDIA, Multi-Process Service (deploy/mps), "Tools and interface reference". The memory limit needs CUDA 11.5.
 """
 
 from __future__ import annotations
@@ -30,33 +29,32 @@ logger = logging.getLogger(__name__)
 COMMAND = "nvidia-cuda-mps-control"
 TIMEOUT_S = 5.0
 MAX_SOCKET_PATH_BYTES = 107
-"""Of a unix socket on Linux, without the final zero byte."""
-_LONGEST_SOCKET_NAME = "/control_privileged"  # of those that the control daemon opens in its pipe folder
+"""Longest path of a unix socket: 108 bytes in `sockaddr_un.sun_path`, the last one zero (unix(7))."""
+_SOCKET_NAME = "/control_privileged"  # the longest name that the control daemon opens in its pipe folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsState:
-    """What a control daemon says.
+    """State of a control daemon.
 
     Attributes:
-        answers: whether there is one.
-        servers: status by pid of each server: `ACTIVE`, `FAULT`, ..., or None where the driver is too old to say.
+        is_running: whether it answers.
+        servers: status of each server by pid: `ACTIVE`, `FAULT`, ...; None where the driver is too old to report it.
     """
 
-    answers: bool
+    is_running: bool
     servers: Mapping[int, str | None]
 
     @property
     def faulted(self) -> bool:
-        """A client has crashed in a way that ends every client of its server; new ones wait until all have gone."""
+        """A client crashed in a way that ends all clients of its server; new clients wait until all have ended."""
         return any(status == "FAULT" for status in self.servers.values())
 
 
 class MpsServers:
-    """The control daemons that this daemon has started, also before it was restarted.
+    """The control daemons that cotenant has started, also before a restart; each has its own folder in `folder`.
 
-    Calls run a program and wait for it, `TIMEOUT_S` at most. Never called from two threads. `folder` has a folder for
-    each of them.
+    Calls run a program and wait for it, at most `TIMEOUT_S`. Never called from two threads at once.
     """
 
     def __init__(self, folder: Path, *, command: str = COMMAND) -> None:
@@ -71,15 +69,16 @@ class MpsServers:
     def client_env(
         self, gpu_uuid: str, uid: int, *, memory_limit_bytes: int | None = None, thread_percent: float | None = None
     ) -> dict[str, str]:
-        """What makes a process of `uid` a client on that GPU; starts the control daemon if there is none.
+        """Environment that makes a process of `uid` an MPS client on that GPU; starts the control daemon if need be.
 
-        The limits are what the process may allocate, context included, and the share of the SMs its kernels may use.
+        `memory_limit_bytes` bounds what the process may allocate, context included; `thread_percent` is the share of
+        the SMs that its kernels may use.
 
         Raises:
             BackendError: MPS is not installed, or the control daemon does not start.
         """
         home = self._home(gpu_uuid, uid)
-        if not self.state(gpu_uuid, uid).answers:
+        if not self.state(gpu_uuid, uid).is_running:
             self._start(home, gpu_uuid, uid)
         env = _directories(home)
         if memory_limit_bytes is not None:
@@ -89,19 +88,19 @@ class MpsServers:
         return env
 
     def state(self, gpu_uuid: str, uid: int) -> MpsState:
-        """What the control daemon of that GPU and user says."""
+        """State of the control daemon of that GPU and user."""
         home = self._home(gpu_uuid, uid)
         if not (home / "pipe").exists():
-            return MpsState(answers=False, servers={})
-        listed = self._ask(home, "get_server_list")
+            return MpsState(is_running=False, servers={})
+        listed = self._control(home, "get_server_list")
         if listed is None:
-            return MpsState(answers=False, servers={})
+            return MpsState(is_running=False, servers={})
         pids = [int(line) for line in listed.split() if line.isdigit()]
-        servers = {pid: _status(self._ask(home, f"get_server_status {pid}")) for pid in pids}
-        return MpsState(answers=True, servers=servers)
+        servers = {pid: _status(self._control(home, f"get_server_status {pid}")) for pid in pids}
+        return MpsState(is_running=True, servers=servers)
 
     def known(self) -> set[tuple[str, int]]:
-        """GPU and user of every control daemon that we have started and not ended."""
+        """GPU and user of every control daemon that was started and not ended."""
         found = set()
         for home in self.folder.glob("*/gpu"):
             with contextlib.suppress(OSError, ValueError):
@@ -110,47 +109,47 @@ class MpsServers:
         return found
 
     def running(self) -> set[tuple[str, int]]:
-        """Those of them that answer."""
-        return {owner for owner in self.known() if self.state(*owner).answers}
+        """Those of `known` that answer."""
+        return {owner for owner in self.known() if self.state(*owner).is_running}
 
     def stop_all_but(self, in_use: Collection[tuple[str, int]]) -> None:
-        """End the control daemons that serve nobody any more; one that does not end is asked again next time."""
+        """End the control daemons that are not `in_use`; one that does not end is tried again by the next call."""
         for gpu_uuid, uid in self.known():
             if (gpu_uuid, uid) in in_use:
                 continue
             home = self._home(gpu_uuid, uid)
-            self._ask(home, "quit")
-            if not self.state(gpu_uuid, uid).answers:
+            self._control(home, "quit")
+            if not self.state(gpu_uuid, uid).is_running:
                 shutil.rmtree(home, ignore_errors=True)
 
     def _home(self, gpu_uuid: str, uid: int) -> Path:
-        """A short name: the path of a socket inside must not be longer than the kernel allows."""
+        """Its folder; a short name, because the path of a socket inside is limited to `MAX_SOCKET_PATH_BYTES`."""
         return self.folder / f"{gpu_uuid.removeprefix('GPU-').removeprefix('MIG-')[:13]}-{uid}"
 
     def _start(self, home: Path, gpu_uuid: str, uid: int) -> None:
         pipe = home / "pipe"
-        if len(str(pipe)) + len(_LONGEST_SOCKET_NAME) > MAX_SOCKET_PATH_BYTES:
+        if len(str(pipe)) + len(_SOCKET_NAME) > MAX_SOCKET_PATH_BYTES:
             raise BackendError(f"`{pipe}` is too long for a socket", hint="choose a shorter state folder")
         if not self.available:
             raise BackendError(
-                f"MPS is asked for, but there is no `{self._command}`", hint="it comes with the NVIDIA driver"
+                f"MPS was requested, but there is no `{self._command}`", hint="it comes with the NVIDIA driver"
             )
-        for each in (pipe, home / "log"):
-            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in (pipe, home / "log"):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if uid != os.geteuid():
-                os.chown(each, uid, -1)
+                os.chown(path, uid, -1)
         (home / "gpu").write_text(f"{gpu_uuid} {uid}\n")
         env = {"PATH": os.environ.get("PATH", os.defpath), "CUDA_VISIBLE_DEVICES": gpu_uuid, **_directories(home)}
         done = self._run(["-d"], env, text="", **_as_user(uid))
-        if done is None or done[0] != 0 or not self.state(gpu_uuid, uid).answers:
-            told = done[1].strip() if done is not None else f"no answer within {TIMEOUT_S:g} s"
+        if done is None or done[0] != 0 or not self.state(gpu_uuid, uid).is_running:
+            output = done[1].strip() if done is not None else f"no answer within {TIMEOUT_S:g} s"
             raise BackendError(
-                f"MPS does not start on {gpu_uuid}: {told or 'it says nothing'}", hint=f"see `{home}/log`"
+                f"MPS does not start on {gpu_uuid}: {output or 'it printed nothing'}", hint=f"see `{home}/log`"
             )
         logger.info("MPS started", extra={"fields": {"gpu": gpu_uuid, "uid": uid}})
 
-    def _ask(self, home: Path, command: str) -> str | None:
-        """The control daemon's answer; None if it gives none."""
+    def _control(self, home: Path, command: str) -> str | None:
+        """Send a command to the control daemon; its answer, None if there is none."""
         env = {"PATH": os.environ.get("PATH", os.defpath), **_directories(home)}
         done = self._run([], env, text=f"{command}\n")
         if done is None or done[0] != 0 or "Cannot find MPS control daemon process" in done[1]:
@@ -159,7 +158,7 @@ class MpsServers:
 
     def _run(self, flags: list[str], env: Mapping[str, str], *, text: str, **options: Any) -> tuple[int, str] | None:
         """Exit code and output; None where it cannot be run or takes too long."""
-        # A file, not a pipe: the control daemon that `-d` leaves behind may keep its end open for ever.
+        # A file, not a pipe: the control daemon that `-d` starts inherits standard output and keeps it open.
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             try:
                 done = subprocess.run(
@@ -192,7 +191,7 @@ def _as_user(uid: int) -> dict[str, Any]:
 
 
 def _status(answer: str | None) -> str | None:
-    """`ACTIVE` of `ACTIVE`, and of a whole sentence; None where the command is unknown."""
+    """`ACTIVE`, whether the driver answers with the word or with a sentence; None where the command is unknown."""
     for known in ("ACTIVE", "FAULT", "INITIALIZING"):
         if answer is not None and known in answer.upper():
             return known

@@ -1,10 +1,11 @@
-"""NVIDIA GPUs through NVML: memory, processes, power, energy, and SM activity where the GPU offers it.
+"""NVIDIA GPUs through NVML: memory, processes, power, energy, and SM activity where the GPU has it.
 
-SM activity comes from NVML's GPU performance monitoring (Hopper and later); older GPUs give None, for
-`utilization` says only whether anything ran. A reading that fails is None, a GPU that fails is left out.
+SM activity comes from NVML's GPU performance monitoring (GPM, Hopper and later). Older GPUs give None: `utilization` is
+the share of time in which any kernel ran, not SM activity. A value that cannot be read is None; a GPU that cannot be
+read is left out.
 
-A MIG instance has no meter of its own: its power and energy are assumed, as its share of the card's SMs of what the
-card's say, whatever each instance does. What the share of no instance is, is nobody's.
+A MIG instance has no power meter. Its power and energy are assumed to be the GPU's, multiplied by the instance's share
+of the SMs, whatever each instance does. The share of SMs that belong to no instance is charged to nobody.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
+from cotenant.core.stats import mean
 
 if TYPE_CHECKING:
     from cotenant.core.ports import GpuBackend
@@ -52,9 +54,9 @@ class _Device:
 
     Attributes:
         parent: handle of the GPU that holds this MIG instance, or None.
-        gpm: the last performance sample; what has happened since is read against it. None if not supported.
+        gpm: the last GPM sample, which the next one is compared with; None if GPM is not supported.
         seen_us: time stamp of the newest sample of a process' SM time; 0 before the first.
-        sm_share: its part of the SMs that its card has for instances, 0..1; 1 for a whole GPU, None where not told.
+        sm_share: its part of the SMs that the GPU has for instances, 0..1; 1 for a whole GPU, None where not known.
     """
 
     gpu: Gpu
@@ -90,33 +92,33 @@ class NvmlBackend:
             raise BackendError(f"NVML does not start: {error}", hint="is the NVIDIA driver loaded?") from error
 
     def inventory(self) -> tuple[Gpu, ...]:
-        """The GPUs; in place of a GPU in MIG mode, its instances. Read anew by every call."""
+        """The GPUs, read by every call; a GPU in MIG mode is replaced by its instances."""
         try:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             raise BackendError(f"NVML cannot list the GPUs: {error}") from error
         self._forget_devices()
-        self._devices = tuple(each for index in range(count) for each in self._devices_at(index))
-        return tuple(each.gpu for each in self._devices)
+        self._devices = tuple(device for index in range(count) for device in self._devices_at(index))
+        return tuple(device.gpu for device in self._devices)
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
-        """A reading of each GPU of the last inventory; one whose memory cannot be read is left out."""
+        """One sample of each GPU of the last inventory; a GPU whose memory cannot be read is left out."""
         if self._devices is None:
             with contextlib.suppress(BackendError):
                 self.inventory()
-        readings = {each.gpu.uuid: self._sample(each, at_s) for each in self._devices or ()}
-        return {uuid: reading for uuid, reading in readings.items() if reading is not None}
+        samples = {device.gpu.uuid: self._sample(device, at_s) for device in self._devices or ()}
+        return {uuid: sample for uuid, sample in samples.items() if sample is not None}
 
     @property
     def has_activity(self) -> bool:
-        """Whether the driver gives the SM activity of every GPU (Hopper and later)."""
+        """Whether the driver has the SM activity of every GPU (Hopper and later)."""
         if self._devices is None:
             with contextlib.suppress(BackendError):
                 self.inventory()
-        return all(each.gpm is not None for each in self._devices or ())
+        return all(device.gpm is not None for device in self._devices or ())
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._forget_devices()
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
@@ -139,7 +141,7 @@ class NvmlBackend:
 
     def _instances(self, parent: Any, parent_uuid: str, index: int) -> Iterable[_Device]:
         nvml = self._nvml
-        card_sms = self._card_sms(parent)
+        gpu_sms = self._gpu_sms(parent)
         for position in range(self._read(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(parent))) or 0):
             try:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, position)
@@ -153,38 +155,39 @@ class NvmlBackend:
                 )
                 instance = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
             except nvml.NVMLError:
-                continue  # positions are numbered up to the most that could be; not all are taken
+                continue  # no instance here: indices run up to the possible number of instances, not the existing one
             yield _Device(
                 gpu=gpu,
                 handle=handle,
                 parent=parent,
                 gpu_instance_id=instance,
                 gpm=self._first_gpm(parent, instance),
-                sm_share=self._sm_share(handle, card_sms),
+                sm_share=self._sm_share(handle, gpu_sms),
             )
 
-    def _card_sms(self, parent: Any) -> int | None:
-        """SMs of the largest instance that this card could have; None if no kind is told."""
-        kinds = range(getattr(self._nvml, "NVML_GPU_INSTANCE_PROFILE_COUNT", 0))
-        told = [self._kind_sms(parent, kind) for kind in kinds]
-        return max((each for each in told if each is not None), default=None)
+    def _gpu_sms(self, parent: Any) -> int | None:
+        """SMs of the largest instance that this GPU could have; None if the driver knows no profile."""
+        profiles = range(getattr(self._nvml, "NVML_GPU_INSTANCE_PROFILE_COUNT", 0))
+        sms = [self._profile_sms(parent, profile) for profile in profiles]
+        return max((count for count in sms if count is not None), default=None)
 
-    def _kind_sms(self, parent: Any, kind: int) -> int | None:
-        return self._read(lambda: int(self._nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, kind).multiprocessorCount))
+    def _profile_sms(self, parent: Any, profile: int) -> int | None:
+        nvml = self._nvml
+        return self._read(lambda: int(nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, profile).multiprocessorCount))
 
-    def _sm_share(self, handle: Any, card_sms: int | None) -> float | None:
+    def _sm_share(self, handle: Any, gpu_sms: int | None) -> float | None:
         own = self._read(lambda: int(self._nvml.nvmlDeviceGetAttributes(handle).multiprocessorCount))
-        return None if not own or not card_sms else min(1.0, own / card_sms)
+        return None if not own or not gpu_sms else min(1.0, own / gpu_sms)
 
     def _profile(self, handle: Any) -> str | None:
-        """`3g.20gb`, from the instance's name, which ends in `MIG 3g.20gb`."""
+        """E.g. `3g.20gb`, from the instance's name: NVML has no call for it, but the name ends in `MIG 3g.20gb`."""
         name = _text(self._read(lambda: self._nvml.nvmlDeviceGetName(handle)) or "")
         return name.rpartition("MIG ")[2] if "MIG " in name else None
 
     def _forget_devices(self) -> None:
-        for each in self._devices or ():
-            if each.gpm is not None:
-                self._free(each.gpm)
+        for device in self._devices or ():
+            if device.gpm is not None:
+                self._free(device.gpm)
         self._devices = None
 
     # -- sampling
@@ -201,26 +204,26 @@ class NvmlBackend:
         utilization_percent = self._read(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         return GpuSample(
             at_s=at_s,
-            # What the driver keeps for itself cannot be had either: all that is not free is in use.
+            # `used` of nvmlMemory_t leaves out what the driver reserves, since R510; no job can have that either.
             used_bytes=int(memory.total) - int(memory.free),
             smact=smact,
             smocc=smocc,
             drama=drama,
             utilization=None if utilization_percent is None else utilization_percent / 100,
-            power_w=_part(power_mw, device.sm_share),
-            energy_j=_part(energy_mj, device.sm_share),
+            power_w=_scaled(power_mw, device.sm_share),
+            energy_j=_scaled(energy_mj, device.sm_share),
             processes=self._processes(device),
         )
 
     def _processes(self, device: _Device) -> tuple[GpuProcess, ...]:
-        """Compute processes and clients of MPS, each once, with the larger of two readings."""
+        """Compute processes and MPS clients, each once: NVML has a list for each, and a client may be in both."""
         nvml, handle = self._nvml, device.handle
         running = self._read(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
         clients = self._read(lambda: nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)) or []
         found: dict[int, int | None] = {}
-        for each in [*running, *clients]:
-            told = [size for size in (found.get(each.pid), each.usedGpuMemory) if size is not None]
-            found[int(each.pid)] = max(told) if told else None
+        for process in [*running, *clients]:
+            sizes = [size for size in (found.get(process.pid), process.usedGpuMemory) if size is not None]
+            found[int(process.pid)] = max(sizes) if sizes else None
         times = self._sm_times(device) if found and device.parent is None else None
         return tuple(
             GpuProcess(pid=pid, used_bytes=used, sm=None if times is None else times.get(pid, 0.0))
@@ -228,30 +231,31 @@ class NvmlBackend:
         )
 
     def _sm_times(self, device: _Device) -> dict[int, float] | None:
-        """Part of the time since the last call in which each process had kernels on the SMs; None if not told.
+        """Share of the time since the last call in which each process had kernels on the SMs; None if not known.
 
-        The driver leaves out processes that had none. Its first answer reaches back to nobody knows when.
+        The driver leaves out processes that had none. The first answer is not used: it covers an unknown time.
         Source: NVML API reference, `nvmlDeviceGetProcessUtilization`; not supported on MIG instances.
         """
         nvml, first = self._nvml, device.seen_us == 0
         try:
-            told = nvml.nvmlDeviceGetProcessUtilization(device.handle, device.seen_us)
+            samples = nvml.nvmlDeviceGetProcessUtilization(device.handle, device.seen_us)
         except (nvml.NVMLError, AttributeError) as error:
             nothing_ran = getattr(error, "value", None) == getattr(nvml, "NVML_ERROR_NOT_FOUND", 6)
             return {} if nothing_ran and not first else None
-        new = [each for each in told if each.timeStamp > device.seen_us and each.smUtil <= 100]
-        device.seen_us = max((int(each.timeStamp) for each in new), default=device.seen_us)
+        # The buffer that the driver fills may hold older entries, and unused ones with values above 100 %.
+        new = [sample for sample in samples if sample.timeStamp > device.seen_us and sample.smUtil <= 100]
+        device.seen_us = max((int(sample.timeStamp) for sample in new), default=device.seen_us)
         percents: dict[int, list[int]] = {}
-        for each in new:
-            percents.setdefault(int(each.pid), []).append(int(each.smUtil))
-        return None if first else {pid: sum(values) / len(values) / 100 for pid, values in percents.items()}
+        for sample in new:
+            percents.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+        return None if first else {pid: mean(values) / 100 for pid, values in percents.items()}
 
     def _activity(self, device: _Device) -> tuple[float | None, float | None, float | None]:
         """SM activity, SM occupancy, DRAM activity since the last call."""
         if device.gpm is None:
             return None, None, None
         owner = device.parent if device.parent is not None else device.handle
-        current = self._take_gpm(owner, device.gpu_instance_id)
+        current = self._gpm_sample(owner, device.gpu_instance_id)
         if current is None:
             return None, None, None
         before, device.gpm = device.gpm, current
@@ -275,9 +279,9 @@ class NvmlBackend:
     def _first_gpm(self, handle: Any, gpu_instance_id: int | None = None) -> Any:
         support = self._read(lambda: self._nvml.nvmlGpmQueryDeviceSupport(handle))
         supported = support is not None and bool(support.isSupportedDevice)
-        return self._take_gpm(handle, gpu_instance_id) if supported else None
+        return self._gpm_sample(handle, gpu_instance_id) if supported else None
 
-    def _take_gpm(self, handle: Any, gpu_instance_id: int | None) -> Any:
+    def _gpm_sample(self, handle: Any, gpu_instance_id: int | None) -> Any:
         nvml = self._nvml
         sample = self._read(nvml.nvmlGpmSampleAlloc)
         if sample is None:
@@ -297,7 +301,7 @@ class NvmlBackend:
             self._nvml.nvmlGpmSampleFree(sample)
 
     def _read(self, reader: Callable[[], T]) -> T | None:
-        """What `reader` gives; None if this GPU, driver or library cannot tell."""
+        """The result of `reader`; None if this GPU, driver or library does not have it."""
         try:
             return reader()
         except (self._nvml.NVMLError, AttributeError):
@@ -305,13 +309,13 @@ class NvmlBackend:
 
 
 def _ratio(metric: Any) -> float | None:
-    """A percentage from GPM as a ratio; None if this one was not read."""
+    """A percentage from GPM as a ratio; None if it could not be read."""
     if metric.nvmlReturn != 0 or metric.value != metric.value:  # not a number
         return None
     return min(1.0, max(0.0, float(metric.value) / 100))
 
 
-def _part(thousandths: int | None, share: float | None) -> float | None:
+def _scaled(thousandths: int | None, share: float | None) -> float | None:
     return None if thousandths is None or share is None else thousandths / 1000 * share
 
 

@@ -1,7 +1,7 @@
-"""What was read of the GPUs: the last minutes as they were read, the last days as means of a minute. Bounded in memory.
+"""Time series of GPU samples: the last 15 minutes by the second, the last 3 days by the minute. Bounded in memory.
 
-With a file, minutes survive a restart: a line is added for each GPU and minute, and the file is written anew when half
-of it is too old. A file that cannot be written or read costs the past, nothing else.
+With a file, minutes survive a restart: one line is appended for each GPU and minute, and the file is rewritten when
+half of its lines are too old. A file that cannot be written or read costs the past minutes, nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.gpu import GpuSample
+from cotenant.osutil import atomic
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ MEASURES = ("used_bytes", "smact", "smocc", "drama", "utilization", "power_w")
 
 
 class TimeSeriesPoint(NamedTuple):
-    """A stretch of time of one GPU: when it began, how long it was, means over its readings; None where not read.
+    """An interval of one GPU: its begin, its length, and means over its samples; None where nothing was read.
 
     Attributes:
-        max_bytes: most memory in use at any reading.
-        energy_j: what the GPU used in it, by its counter; None without one.
+        max_bytes: most memory in use in any sample.
+        energy_j: energy used in the interval, by the GPU's counter; None without one.
     """
 
     at_s: float
@@ -53,37 +54,38 @@ WIDTH = len(TimeSeriesPoint._fields)
 
 
 class _RingBuffer:
-    """The newest `kept` points, as numbers; NaN stands for None."""
+    """The newest `capacity` points, as rows of floats; NaN stands for None."""
 
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
         self._rows = array("d")
         self._next = 0
 
     def add(self, point: TimeSeriesPoint) -> None:
-        row = array("d", [math.nan if each is None else each for each in point])
-        if len(self._rows) < self._kept * WIDTH:
+        row = array("d", [math.nan if value is None else value for value in point])
+        if len(self._rows) < self._capacity * WIDTH:
             self._rows.extend(row)
         else:
             self._rows[self._next * WIDTH : (self._next + 1) * WIDTH] = row
-        self._next = (self._next + 1) % self._kept
+        self._next = (self._next + 1) % self._capacity
 
     def since(self, at_s: float) -> list[TimeSeriesPoint]:
-        """Those that had not ended by `at_s`, oldest first."""
+        """Points that end after `at_s`, oldest first."""
         count = len(self._rows) // WIDTH
-        begin = self._next if count == self._kept else 0
+        begin = self._next if count == self._capacity else 0
         found = []
         for index in range(count):
             start = (begin + index) % count * WIDTH
             row = self._rows[start : start + WIDTH]
             if row[0] + row[1] > at_s:
-                found.append(TimeSeriesPoint(*[None if math.isnan(each) else each for each in row]))  # type: ignore[arg-type]
+                values = [None if math.isnan(value) else value for value in row]
+                found.append(TimeSeriesPoint(*values))  # type: ignore[arg-type]
         return found
 
 
 @dataclass(slots=True)
 class _Accumulator:
-    """A stretch of time that is not over."""
+    """Sums over an interval that has not ended."""
 
     at_s: float
     sums: dict[str, float]
@@ -92,7 +94,7 @@ class _Accumulator:
     energy_j: float | None = None
 
     @classmethod
-    def begun(cls, at_s: float) -> _Accumulator:
+    def from_start(cls, at_s: float) -> _Accumulator:
         return cls(at_s, dict.fromkeys(MEASURES, 0.0), dict.fromkeys(MEASURES, 0))
 
     def add(self, values: Mapping[str, float | None], spent_j: float | None) -> None:
@@ -112,7 +114,7 @@ class _Accumulator:
 
 
 class _GpuTrack:
-    """One GPU."""
+    """The series of one GPU."""
 
     def __init__(self, fine_points: int, minute_points: int) -> None:
         self.fine = _RingBuffer(fine_points)
@@ -124,17 +126,17 @@ class _GpuTrack:
 
 
 class GpuTimeSeries:
-    """Takes readings from one thread; may be asked from any.
+    """The series of all GPUs. Samples are added from one thread; any thread may read.
 
-    `file`: where minutes are kept, or None.
+    `file`: where minutes are saved, or None.
     """
 
     def __init__(
         self, file: Path | None = None, *, fine_points: int = MAX_FINE_POINTS, minute_points: int = MAX_MINUTE_POINTS
     ) -> None:
         self._file = file
-        self._fine_kept = fine_points
-        self._minutes_kept = minute_points
+        self._fine_points = fine_points
+        self._minute_points = minute_points
         self._tracks: dict[str, _GpuTrack] = {}
         self._lock = threading.Lock()
         self._lines = 0
@@ -143,31 +145,31 @@ class GpuTimeSeries:
             self._load(file)
 
     def add(self, samples: Mapping[str, GpuSample]) -> None:
-        """Take in a reading of some GPUs. One that is older than the last is left out."""
+        """Add samples of some GPUs. A sample older than the last one of its GPU is ignored."""
         ended: list[tuple[str, TimeSeriesPoint]] = []
         with self._lock:
             for uuid, sample in samples.items():
-                track = self._tracks.setdefault(uuid, _GpuTrack(self._fine_kept, self._minutes_kept))
+                track = self._tracks.setdefault(uuid, _GpuTrack(self._fine_points, self._minute_points))
                 over = _take(track, sample)
                 if over is not None:
                     ended.append((uuid, over))
         if ended and self._file is not None:
-            self._keep(self._file, ended)
+            self._append(self._file, ended)
 
     def since(self, at_s: float, now_s: float) -> dict[str, list[TimeSeriesPoint]]:
-        """Points from `at_s` on by GPU, oldest first: as read while these reach back so far, else minutes.
+        """Points from `at_s` on by GPU, oldest first: seconds if they reach back that far, else minutes.
 
-        The minute that is not over is not among the minutes.
+        The current minute is not included.
         """
-        fine = now_s - at_s <= self._fine_kept * FINE_S
+        fine = now_s - at_s <= self._fine_points * FINE_S
         with self._lock:
             return {uuid: (track.fine if fine else track.minutes).since(at_s) for uuid, track in self._tracks.items()}
 
     # -- the file
 
-    def _keep(self, file: Path, ended: list[tuple[str, TimeSeriesPoint]]) -> None:
+    def _append(self, file: Path, ended: list[tuple[str, TimeSeriesPoint]]) -> None:
         try:
-            if self._lines >= 2 * self._minutes_kept * len(self._tracks):
+            if self._lines >= 2 * self._minute_points * len(self._tracks):
                 self._rewrite(file)  # `ended` among them
                 return
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as out:
@@ -176,33 +178,30 @@ class GpuTimeSeries:
             self._failing = False
         except OSError as error:
             if not self._failing:
-                logger.warning("the past of the GPUs is not kept", extra={"fields": {"why": str(error)}})
+                logger.warning("GPU samples are not saved", extra={"fields": {"why": str(error)}})
             self._failing = True
 
     def _rewrite(self, file: Path) -> None:
-        draft = file.with_name(f".{file.name}.new")
-        kept = [(uuid, point) for uuid, track in self._tracks.items() for point in track.minutes.since(-math.inf)]
-        kept.sort(key=lambda each: each[1].at_s)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as out:
-            out.writelines(_line(uuid, point) for uuid, point in kept)
-        draft.replace(file)
-        self._lines = len(kept)
+        points = [(uuid, point) for uuid, track in self._tracks.items() for point in track.minutes.since(-math.inf)]
+        points.sort(key=lambda entry: entry[1].at_s)
+        atomic.write_text(file, "".join(_line(uuid, point) for uuid, point in points))
+        self._lines = len(points)
 
     def _load(self, file: Path) -> None:
         try:
             with file.open() as lines:
                 for uuid, point in _read(lines):
                     self._lines += 1
-                    track = self._tracks.setdefault(uuid, _GpuTrack(self._fine_kept, self._minutes_kept))
+                    track = self._tracks.setdefault(uuid, _GpuTrack(self._fine_points, self._minute_points))
                     track.minutes.add(point)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            logger.warning("the past of the GPUs cannot be read", extra={"fields": {"why": str(error)}})
+            logger.warning("saved GPU samples cannot be read", extra={"fields": {"why": str(error)}})
 
 
 def _take(track: _GpuTrack, sample: GpuSample) -> TimeSeriesPoint | None:
-    """Count a reading in; the minute that is over with it, if one is."""
+    """Add a sample to a track; returns the minute that it ends, or None."""
     if not track.last_s < sample.at_s < math.inf:
         return None
     before_s = track.last_s if math.isfinite(track.last_s) else sample.at_s
@@ -214,7 +213,7 @@ def _take(track: _GpuTrack, sample: GpuSample) -> TimeSeriesPoint | None:
     track.last_s = sample.at_s
     track.energy_j = energy_j if energy_j is not None else track.energy_j
     if track.second is None:
-        track.second = _Accumulator.begun(before_s)
+        track.second = _Accumulator.from_start(before_s)
     track.second.add(values, spent_j)
     if sample.at_s - track.second.at_s >= 0.9 * FINE_S:
         track.fine.add(track.second.point(sample.at_s - track.second.at_s))
@@ -226,7 +225,7 @@ def _take(track: _GpuTrack, sample: GpuSample) -> TimeSeriesPoint | None:
         track.minutes.add(over)
         track.minute = None
     if track.minute is None:
-        track.minute = _Accumulator.begun(begins_s)
+        track.minute = _Accumulator.from_start(begins_s)
     track.minute.add(values, spent_j)
     return over
 
@@ -240,11 +239,11 @@ def _line(uuid: str, point: TimeSeriesPoint) -> str:
 
 
 def _read(lines: Iterator[str]) -> Iterator[tuple[str, TimeSeriesPoint]]:
-    """The points in a file; a line that is none, the last one torn by a crash for one, is skipped."""
+    """The points in a file; other lines are skipped, such as a last one that a crash left unfinished."""
     for line in lines:
         try:
             uuid, *values = json.loads(line)
-            numbers = [None if each is None else float(each) for each in values]
+            numbers = [None if value is None else float(value) for value in values]
         except (ValueError, TypeError):
             continue
         if isinstance(uuid, str) and len(numbers) == WIDTH and numbers[0] is not None and numbers[1] is not None:

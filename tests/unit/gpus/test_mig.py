@@ -20,7 +20,7 @@ def need(job_id, gib, smact=None):
 
 
 def layouts_of(slices):
-    return {mig.profile_names(each) for each in mig.layouts(slices)}
+    return {mig.profile_names(layout) for layout in mig.layouts(slices)}
 
 
 def test_kinds_of_a_card():
@@ -67,10 +67,10 @@ def test_layouts_of_the_user_guide():
 @pytest.mark.parametrize("slices", [pytest.param(A100, id="A100"), pytest.param(A30, id="A30")])
 def test_instances_of_a_layout_do_not_overlap(slices):
     for layout in mig.layouts(slices):
-        taken = [place for each in layout for place in range(each.start, each.start + each.kind.memory_slices)]
+        taken = [place for each in layout for place in range(each.start, each.start + each.profile.memory_slices)]
         assert len(taken) == len(set(taken))
         assert max(taken) < (8 if slices is A100 else 4)
-        assert sum(each.kind.compute for each in layout) <= layout[0].kind.of
+        assert sum(each.profile.compute for each in layout) <= layout[0].profile.of
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,18 @@ def test_instances_of_a_layout_do_not_overlap(slices):
 def test_plan(queue, layout, placed):
     found = mig.plan(queue, A100)
     assert mig.profile_names(found.layout) == layout
-    assert {job_id: found.layout[place].kind.name for job_id, place in found.placed} == placed
+    assert {job_id: found.layout[place].profile.name for job_id, place in found.placed} == placed
 
 
 def test_seven_small_jobs_run_at_once():
     found = mig.plan([need(each, 3, 0.14) for each in range(1, 8)], A100)
     assert (len(found.placed), found.speed) == (7, 7.0)
-    assert {each.kind.compute for each in found.layout} == {1}
+    assert {each.profile.compute for each in found.layout} == {1}
 
 
 def test_idle_small_job_leaves_the_large_instance_to_others():
     found = mig.plan([need(1, 4, 0.05), need(2, 15, 0.9), need(3, 4, 0.05)], A100)
-    kinds = {job_id: found.layout[place].kind.name for job_id, place in found.placed}
+    kinds = {job_id: found.layout[place].profile.name for job_id, place in found.placed}
     assert (kinds[1][:2], kinds[2]) == ("1g", "4g.20gb")
     assert found.speed == pytest.approx(2 + 4 / 7 / 0.9)
 
@@ -122,7 +122,7 @@ def test_plans_give_each_instance_to_one_job_that_fits(jobs):
     found = mig.plan(queue, A100)
     needs = {each.job_id: each for each in queue}
     assert len({place for _, place in found.placed}) == len(found.placed) == len({job for job, _ in found.placed})
-    assert all(needs[job].bytes <= found.layout[place].kind.memory_bytes for job, place in found.placed)
+    assert all(needs[job].bytes <= found.layout[place].profile.memory_bytes for job, place in found.placed)
 
 
 def test_layout_that_was_asked_for():
@@ -133,7 +133,7 @@ def test_layout_that_was_asked_for():
 def test_layout_that_does_not_fit_names_one_that_does():
     with pytest.raises(UsageError, match=r"do not fit on one GPU: 4g.20gb, 4g.20gb") as caught:
         mig.layout_of(["4g.20gb", "4g.20gb"], A100)
-    assert caught.value.hint == "a layout near it: 4g.20gb, 3g.20gb"
+    assert caught.value.hint == "a similar layout: 4g.20gb, 3g.20gb"
     with pytest.raises(UnknownName, match=r"no MIG profile of this GPU named `5g\.20gb`"):
         mig.layout_of(["5g.20gb"], A100)
 
@@ -172,9 +172,7 @@ def test_apply(smi):
 
 def test_apply_stops_at_the_first_failure(smi):
     notes = smi('case "$*" in *-dgi) echo "In use by another client" >&2; exit 19;; esac')
-    with pytest.raises(
-        BackendError, match=r"-dgi` failed: In use by another client; 1 of the commands were done before"
-    ):
+    with pytest.raises(BackendError, match=r"-dgi` failed: In use by another client; 1 commands succeeded before"):
         mig.apply(0, mig.layout_of(["7g.40gb"], A100), had_instances=True)
     assert len(notes.read_text().splitlines()) == 2
 

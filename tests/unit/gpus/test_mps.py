@@ -69,7 +69,7 @@ def test_no_limits_unless_asked_for(servers):
 def test_one_control_daemon_for_each_gpu(servers, control):
     for uuid in (UUID, UUID, OTHER):
         servers.client_env(uuid, UID)
-    assert [each for each in notes(control) if each.startswith("start")] == [
+    assert [note for note in notes(control) if note.startswith("start")] == [
         f"start {UUID} {UID}",
         f"start {OTHER} {UID}",
     ]
@@ -81,7 +81,7 @@ def test_is_found_again_after_a_restart(servers, control, place):
     later = MpsServers(place)
     assert later.running() == {(UUID, UID)}
     later.client_env(UUID, UID)
-    assert len([each for each in notes(control) if each.startswith("start")]) == 1
+    assert len([note for note in notes(control) if note.startswith("start")]) == 1
 
 
 def test_one_that_has_gone_is_started_again(servers):
@@ -103,11 +103,11 @@ def test_one_that_has_gone_is_started_again(servers):
 def test_state(servers, listed, state, faulted):
     (pipe_of(servers) / "servers").write_text(listed)
     found = servers.state(UUID, UID)
-    assert (found, found.faulted) == (MpsState(answers=True, servers=state), faulted)
+    assert (found, found.faulted) == (MpsState(is_running=True, servers=state), faulted)
 
 
 def test_state_of_one_never_started(servers, control):
-    assert servers.state(UUID, UID) == MpsState(answers=False, servers={})
+    assert servers.state(UUID, UID) == MpsState(is_running=False, servers={})
     assert notes(control) == []
 
 
@@ -117,7 +117,7 @@ def test_ends_what_serves_nobody(servers, control, place):
     servers.stop_all_but({(OTHER, UID)})
     assert servers.running() == {(OTHER, UID)}
     assert f"quit 0a8f0f2e-1111-{UID}" in notes(control)
-    assert [each.name for each in place.iterdir()] == [f"9b7e1d3c-aaaa-{UID}"]
+    assert [path.name for path in place.iterdir()] == [f"9b7e1d3c-aaaa-{UID}"]
 
 
 def test_one_that_does_not_end_is_asked_again(servers):
@@ -133,7 +133,7 @@ def test_one_that_does_not_end_is_asked_again(servers):
 def test_default_folder_of_others_is_never_spoken_to(servers, control):
     servers.client_env(UUID, UID)
     servers.stop_all_but(set())
-    assert {each.split()[1] for each in notes(control) if not each.startswith("start")} == {f"0a8f0f2e-1111-{UID}"}
+    assert {note.split()[1] for note in notes(control) if not note.startswith("start")} == {f"0a8f0f2e-1111-{UID}"}
 
 
 def test_that_does_not_start_says_why(servers, control):

@@ -26,7 +26,7 @@ def sample_of(backend, uuid="GPU-a"):
 
 
 def sm_of(backend):
-    return {each.pid: each.sm for each in sample_of(backend).processes}
+    return {process.pid: process.sm for process in sample_of(backend).processes}
 
 
 def test_sm_times_of_processes_are_those_since_the_last_reading(backend):
@@ -85,13 +85,13 @@ def test_processes_of_mps_are_seen_once(backend):
     nvml, _ = backend(
         FakeGpu(uuid="GPU-a", processes=[(7, 100), (8, None), (9, 5)], mps_clients=[(7, 300), (8, 50), (11, None)])
     )
-    found = [(each.pid, each.used_bytes) for each in sample_of(nvml).processes]
+    found = [(process.pid, process.used_bytes) for process in sample_of(nvml).processes]
     assert found == [(7, 300), (8, 50), (9, 5), (11, None)]
 
 
 def test_processes_without_mps_support(backend):
     nvml, _ = backend(FakeGpu(uuid="GPU-a", processes=[(7, 100)], broken={"MPSComputeRunningProcesses"}))
-    assert [each.pid for each in sample_of(nvml).processes] == [7]
+    assert [process.pid for process in sample_of(nvml).processes] == [7]
 
 
 def test_activity_where_the_gpu_has_it(backend):
@@ -172,7 +172,7 @@ def test_power_and_energy_of_instances_are_assumed(backend, kinds, broken, card,
     nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=kinds, broken=card))
     found = list(nvml.sample(1.0).values())
     assert [each.power_w for each in found] == pytest.approx(watts)
-    joules = [None if each is None else each / 312.5 * 7000.5 for each in watts]
+    joules = [None if watt is None else watt / 312.5 * 7000.5 for watt in watts]
     assert [each.energy_j for each in found] == pytest.approx(joules)
 
 

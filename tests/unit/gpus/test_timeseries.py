@@ -26,7 +26,7 @@ def test_seconds_are_kept_as_they_were_and_the_oldest_forgotten():
     assert [each.smact for each in found] == [0.4, 0.5, 0.6, 0.7]
     assert [each.energy_j for each in found] == [50.0] * 4
     assert [(each.at_s, each.seconds) for each in found[-1:]] == [(106.0, 1.0)]
-    assert [each.smact for each in points(history, 5, 107.0)] == [0.3, 0.4, 0.5, 0.6, 0.7], "no more than kept"
+    assert [point.smact for point in points(history, 5, 107.0)] == [0.3, 0.4, 0.5, 0.6, 0.7], "no more than kept"
 
 
 def test_readings_that_follow_fast_do_not_shorten_the_past():
@@ -65,7 +65,7 @@ def test_a_counter_that_goes_back_spends_nothing():
     history = GpuTimeSeries()
     for second, joules in enumerate((500.0, 600.0, 0.0, 50.0, None, 80.0)):
         read(history, 600.0 + second, energy_j=joules)
-    assert [each.energy_j for each in points(history, 10, 606.0)] == [100.0, None, 50.0, None, 30.0]
+    assert [point.energy_j for point in points(history, 10, 606.0)] == [100.0, None, 50.0, None, 30.0]
 
 
 def test_a_gpu_that_is_gone_leaves_a_gap_and_a_late_reading_nothing():
@@ -73,11 +73,11 @@ def test_a_gpu_that_is_gone_leaves_a_gap_and_a_late_reading_nothing():
     read(history, 600.0)
     read(history, 590.0)
     read(history, 650.0)
-    assert [(each.at_s, each.seconds) for each in points(history, 100, 650.0)] == [(600.0, 50.0)]
+    assert [(point.at_s, point.seconds) for point in points(history, 100, 650.0)] == [(600.0, 50.0)]
 
 
 def minutes_of(history, now_s):
-    return [round(each.at_s / MINUTE_S) for each in points(history, 10**6, now_s)]
+    return [round(point.at_s / MINUTE_S) for point in points(history, 10**6, now_s)]
 
 
 def test_minutes_survive_a_restart(tmp_path):

@@ -106,13 +106,13 @@ class MpsMonitor:
 
     def _check_server(self, key: ServerKey) -> None:
         state = self._mps.state(*key)
-        if state.answers and not state.faulted:
+        if state.is_running and not state.faulted:
             return
         if self._now() - self._failed_at_s.get(key, -math.inf) > RECENT_S:
-            what = "a client took down the MPS server" if state.answers else "the MPS control daemon ended"
+            what = "a client took down the MPS server" if state.is_running else "the MPS control daemon ended"
             logger.warning(what, extra={"fields": {"gpu": key[0], "uid": key[1]}})
         self._failed_at_s[key] = self._now()
-        if not state.answers:
+        if not state.is_running:
             try:
                 self._mps.client_env(*key)
             except BackendError as error:

@@ -24,7 +24,7 @@ class Mps:
 
     def state(self, uuid, uid):
         status = self.states[uuid, uid]
-        return MpsState(answers=status is not None, servers={} if status is None else {7: status})
+        return MpsState(is_running=status is not None, servers={} if status is None else {7: status})
 
     def client_env(self, uuid, uid, **_):
         if self.broken:
