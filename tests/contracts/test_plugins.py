@@ -7,6 +7,7 @@ entry points in `ENTRY_POINTS`; contract tests that take their names from a regi
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from distributions import declare
 
 TESTS = Path(__file__).parents[1]
-CONTRACTS = ("test_engine", "test_engine_restart", "test_gpu_backend")
+CONTRACTS = ("test_engine", "test_engine_restart", "test_gpu_backend", "test_trace_reader")
 TIMEOUT_S = 240
 
 
@@ -86,3 +87,13 @@ def test_a_daemon_runs_jobs_by_an_engine_on_gpus_of_a_backend_of_others(acme, tm
     finally:
         daemon.terminate()
         daemon.communicate(timeout=60)
+
+
+def test_the_simulator_replays_a_trace_in_a_format_of_others(acme, tmp_path):
+    path = tmp_path / "jobs.acme"
+    path.write_text("acme jobs\n0 60 1\n30 90 2\n")
+    command = [sys.executable, "-m", "cotenant", "simulate", "--trace", str(path), "--policies", "exclusive", "--json"]
+    done = subprocess.run(command, env=acme, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    trace = json.loads(done.stdout)["trace"]
+    assert (trace["trace"], trace["jobs"]) == ("jobs", 2)

@@ -1,98 +1,116 @@
-"""What every registered trace format honors, by its entry in the registry and its own example."""
+"""What every registered trace format honors, tested with its own example."""
 
 from __future__ import annotations
 
 import gzip
+import re
 
 import pytest
 
 from cotenant.core.errors import CotenantError, UnknownName, UsageError
 from cotenant.sim import traces
+from cotenant.sim.traces import TRACE_FORMATS
 
-NAMES = list(traces.FORMATS)
 
-
-@pytest.fixture(params=NAMES)
-def reader(request):
-    return traces.FORMATS[request.param]
+@pytest.fixture(params=TRACE_FORMATS.names())
+def name(request):
+    return request.param
 
 
 @pytest.fixture
-def example(reader, tmp_path):
-    path = tmp_path / reader.example_name
-    path.write_text(reader.example)
+def trace_format(name):
+    return TRACE_FORMATS.get(name)
+
+
+@pytest.fixture
+def example(trace_format, tmp_path):
+    path = tmp_path / trace_format.example_name
+    path.write_text(trace_format.example)
     return path
 
 
-def test_is_registered_under_its_name_with_a_line_for_people(reader):
-    assert traces.FORMATS[reader.name] is reader
-    assert 10 < len(reader.about) < 100
+def test_its_name_and_its_help_fit_the_command_line(name, trace_format):
+    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)
+    assert re.fullmatch(r"[^\n`]{10,100}[^.\s]", trace_format.about)
+    others = [TRACE_FORMATS.get(other).about for other in TRACE_FORMATS if other != name]
+    assert trace_format.about not in others
 
 
-def test_reads_its_example_without_being_told_the_format(reader, example):
+def test_its_example_is_recognized_and_read(name, trace_format, example):
+    assert traces.recognize(example) == name
     found = traces.load(str(example))
     assert len(found) >= 2
-    assert found.digest() == traces.load(str(example), format=reader.name).digest() == reader.read(example).digest()
+    assert found.digest() == traces.load(str(example), format=name).digest() == trace_format.read(example).digest()
     assert found.source == str(example)
 
 
-def test_no_other_format_takes_its_example_first(reader, example):
-    takers = [each.name for each in traces.FORMATS.values() if each.recognizes(example, reader.example)]
-    assert takers[0] == reader.name
+def test_examples_of_other_formats_are_theirs(name, trace_format, tmp_path):
+    for other in TRACE_FORMATS:
+        theirs = TRACE_FORMATS.get(other)
+        path = tmp_path / other / theirs.example_name
+        path.parent.mkdir()
+        path.write_text(theirs.example)
+        assert traces.recognize(path) == other
+        if other != name and not trace_format.is_generic:
+            assert not trace_format.recognizes(path, theirs.example)
 
 
-def test_jobs_are_in_order_from_zero_and_sound(reader, example):
-    found = reader.read(example)
-    moments = [job.submit_s for job in found]
-    assert moments[0] == 0.0
-    assert moments == sorted(moments)
+def test_jobs_are_sound_and_in_order_from_zero(trace_format, example):
+    found = trace_format.read(example)
+    submits_s = [job.submit_s for job in found]
+    assert submits_s[0] == 0.0
+    assert submits_s == sorted(submits_s)
     assert all(job.duration_s > 0 and job.gpus >= 1 for job in found)
 
 
-def test_what_is_left_out_is_told(reader, example):
-    """Every example has a line that is no job to replay."""
-    assert any("left out" in each for each in reader.read(example).notes)
+def test_notes_count_the_rows_left_out(trace_format, example):
+    """Every example has a row that cannot be replayed."""
+    assert any(re.match(r"\d+ left out: \S", note) for note in trace_format.read(example).notes)
 
 
-def test_gzipped_is_the_same(reader, example, tmp_path):
-    packed = tmp_path / "packed" / f"{reader.example_name}.gz"
+def test_a_gzipped_file_is_the_same_trace(name, trace_format, example, tmp_path):
+    packed = tmp_path / "packed" / f"{trace_format.example_name}.gz"
     packed.parent.mkdir()
-    packed.write_bytes(gzip.compress(reader.example.encode()))
-    assert reader.read(packed).digest() == reader.read(example).digest()
+    packed.write_bytes(gzip.compress(trace_format.example.encode()))
+    assert trace_format.read(packed).digest() == trace_format.read(example).digest()
+    assert traces.load(str(packed), format=name).digest() == trace_format.read(example).digest()
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff\xfe\x00garbage", b"a,b\n1,2\n", b"[]", b"[1, 2]"])
-def test_damaged_files_are_errors_with_the_file_in_them(reader, tmp_path, damage):
-    path = tmp_path / reader.example_name
+def test_errors_of_damaged_files_name_the_file(trace_format, tmp_path, damage):
+    path = tmp_path / trace_format.example_name
     path.write_bytes(damage)
     with pytest.raises(CotenantError) as caught:
-        reader.read(path)
+        trace_format.read(path)
     assert str(path) in caught.value.message
 
 
-def test_cut_in_the_middle_is_an_error_or_fewer_jobs(reader, tmp_path):
-    path = tmp_path / reader.example_name
-    whole = len(traces.FORMATS[reader.name].example)
-    path.write_text(reader.example[: whole // 2])
+def test_a_truncated_file_is_an_error_or_fewer_jobs(trace_format, example, tmp_path):
+    whole = len(trace_format.read(example))
+    path = tmp_path / "cut" / trace_format.example_name
+    path.parent.mkdir()
+    path.write_text(trace_format.example[: len(trace_format.example) // 2])
     try:
-        found = reader.read(path)
+        found = trace_format.read(path)
     except CotenantError:
-        return
+        return  # `test_errors_of_damaged_files_name_the_file` looks at messages
+    assert 0 < len(found) < whole
     assert all(job.duration_s > 0 for job in found)
 
 
-def test_a_file_that_is_not_there_is_an_error(reader, tmp_path):
-    with pytest.raises(UsageError):
-        reader.read(tmp_path / "absent.csv")
+def test_a_missing_file_is_an_error(trace_format, tmp_path):
+    with pytest.raises(UsageError, match=r"absent\.csv"):
+        trace_format.read(tmp_path / "absent.csv")
 
 
-def test_unknown_names_are_told_with_what_is_known(tmp_path):
+def test_unknown_names_are_errors_that_list_the_known_ones(tmp_path):
     with pytest.raises(UsageError, match="no trace named `heavy60`") as caught:
         traces.load("heavy60")
     assert caught.value.hint == "did you mean `heavy-60`?"
     path = tmp_path / "notes.txt"
-    path.write_text("nothing of the kind")
-    with pytest.raises(UsageError, match="is no trace of a known format"):
+    path.write_text("no trace")
+    with pytest.raises(UsageError, match=r"has no known trace format \(known: philly, .*columns") as caught:
         traces.load(str(path))
+    assert caught.value.hint == "name the format with `--trace-format`"
     with pytest.raises(UnknownName, match="no trace format named `phily`"):
         traces.load(str(path), format="phily")

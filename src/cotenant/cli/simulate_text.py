@@ -126,7 +126,7 @@ def print_catalog(*, json: bool) -> None:
         emit_json(
             {
                 "traces": list(traces.shipped()),
-                "formats": {name: reader.about for name, reader in traces.FORMATS.items()},
+                "formats": {name: traces.TRACE_FORMATS.get(name).about for name in traces.TRACE_FORMATS},
                 "policies": {name: dict(policies.options(name)) for name in policies.policies()},
                 "estimators": list(memory_source.estimators()),
             }
@@ -134,8 +134,8 @@ def print_catalog(*, json: bool) -> None:
         return
     print("traces in the package: " + ", ".join(traces.shipped()))
     print("\nformats of files:")
-    for name, reader in traces.FORMATS.items():
-        print(f"  {name.ljust(12)} {reader.about}")
+    for name in traces.TRACE_FORMATS:
+        print(f"  {name.ljust(12)} {traces.TRACE_FORMATS.get(name).about}")
     print("\npolicies, with their options:")
     for name in policies.policies():
         told = ", ".join(f"{key}={value}" for key, value in policies.options(name).items())

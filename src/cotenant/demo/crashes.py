@@ -341,7 +341,7 @@ class CrashSchedule:
                 verdict.faults.append(f"job {job_id} never ended: {jobs[job_id].state}")
         for job_id, job in jobs.items():
             ran = [ref for ref in self._machine.runs if ref.job_id == job_id]
-            told = [each.number for each in job.attempts if each.exit is None or each.exit.reason != "never-ran"]
+            told = [attempt.number for attempt in job.attempts if attempt.exit is None or attempt.exit.reason != "never-ran"]
             if sorted(each.attempt for each in ran) != told:
                 verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {told}")
         if self._loop.is_consistent() and self._manager.folded() != self._replayed().folded():

@@ -44,14 +44,14 @@ def estimate_scripts(
 ) -> Iterator[ScriptEstimate]:
     """Estimates in the order of `scripts`, each as soon as it is made. A script that fails is told, not raised."""
     ask = estimating or _ask
-    for each in scripts:
+    for script in scripts:
         began_s = time.perf_counter()
         estimate, problem = None, None
         try:
-            estimate = ask(folder / each.script, each.args, gpu)
+            estimate = ask(folder / script.script, script.args, gpu)
         except CotenantError as error:
             problem = error.message
-        yield ScriptEstimate(measured=each, estimate=estimate, problem=problem, elapsed_s=time.perf_counter() - began_s)
+        yield ScriptEstimate(measured=script, estimate=estimate, problem=problem, elapsed_s=time.perf_counter() - began_s)
 
 
 def find_examples(given: Path | None = None) -> Path:

@@ -87,9 +87,9 @@ def profile_text(
     Raises:
         CotenantError: not even a bare context could be read.
     """
-    read = {each.step: each for each in readings if each.outside_bytes is not None}
+    read = {reading.step: reading for reading in readings if reading.outside_bytes is not None}
     if "bare" not in read:
-        problem = next((each.problem for each in readings if each.step == "bare"), "")
+        problem = next((reading.problem for reading in readings if reading.step == "bare"), "")
         raise CotenantError(f"no process could use the GPU: {problem or 'nothing was read'}")
     facts = read["bare"].answer
     made = now or datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
@@ -119,12 +119,12 @@ def profile_text(
 def report(readings: Sequence[CalibrationReading]) -> list[str]:
     """What was read, a line each."""
     lines = []
-    for each in readings:
-        if each.outside_bytes is None:
-            lines.append(f"{each.step:<9} failed: {each.problem}")
+    for reading in readings:
+        if reading.outside_bytes is None:
+            lines.append(f"{reading.step:<9} failed: {reading.problem}")
             continue
-        extra = [f"{key.removesuffix('_bytes')} {value / MiB:.3f} MiB" for key, value in _sizes(each)]
-        lines.append(f"{each.step:<9} {each.outside_bytes / MiB:8.1f} MiB by {each.by} {'; '.join(extra)}".rstrip())
+        extra = [f"{key.removesuffix('_bytes')} {value / MiB:.3f} MiB" for key, value in _sizes(reading)]
+        lines.append(f"{reading.step:<9} {reading.outside_bytes / MiB:8.1f} MiB by {reading.by} {'; '.join(extra)}".rstrip())
     return lines
 
 

@@ -165,9 +165,9 @@ def _check(path: Path, where: str, key: str, value: object) -> None:
     if key == "warmup_steps" and value < 0:  # type: ignore[operator]
         raise UsageError(f"{path}: `{where}` is {value}, wanted 0 or more")
     texts: Sequence[object] = list(value) if key in _TEXTS else list(value.values()) if key == "env" else ()  # type: ignore[call-overload, attr-defined]
-    for each in texts:
-        if not isinstance(each, str):
-            raise UsageError(f"{path}: `{where}` holds {each!r}, wanted only texts", hint=f'write "{each}"')
+    for text in texts:
+        if not isinstance(text, str):
+            raise UsageError(f"{path}: `{where}` holds {text!r}, wanted only texts", hint=f'write "{text}"')
 
 
 def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[tuple[str, str], ...]:

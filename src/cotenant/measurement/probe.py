@@ -66,7 +66,7 @@ class PeakMeter:
 
     def most(self, kind: str) -> int | None:
         """The peak over all phases."""
-        return max((each[kind] for each in self.peaks.values()), default=None)
+        return max((peak[kind] for peak in self.peaks.values()), default=None)
 
 
 class StepClock:
@@ -95,7 +95,7 @@ class StepClock:
         if not self._events or len(self._events) != len(self.host_s):
             return self.host_s
         first: Any = self._events[0]
-        return [self._base_s + first.elapsed_time(each) / 1000 for each in self._events]
+        return [self._base_s + first.elapsed_time(event) / 1000 for event in self._events]
 
 
 class Probe:

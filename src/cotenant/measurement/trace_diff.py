@@ -153,7 +153,7 @@ def _reordered(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j: in
         ours, theirs = traced[i : i + count], recorded[j : j + count]
         if len(ours) < count or len(theirs) < count:
             return 0
-        if Counter(each.size for each in ours) == Counter(each.size for each in theirs):
+        if Counter(our.size for our in ours) == Counter(their.size for their in theirs):
             return count
     return 0
 
@@ -176,14 +176,14 @@ def describe(found: Comparison) -> list[str]:
     lines = [
         f"{found.matched} allocations agree, {len(found.differences)} differences; most bytes alive: {peaks}",
     ]
-    for each in found.differences[:3]:
-        lines.append(f"  at traced {each.traced_index}, recorded {each.recorded_index}:")
-        lines += [f"    only traced    {one.size:>12} {one.phase:<9} {one.where}" for one in each.only_traced[:4]]
-        lines += [f"    only recorded  {one.size:>12} {one.phase:<9} {one.where}" for one in each.only_recorded[:4]]
+    for difference in found.differences[:3]:
+        lines.append(f"  at traced {difference.traced_index}, recorded {difference.recorded_index}:")
+        lines += [f"    only traced    {one.size:>12} {one.phase:<9} {one.where}" for one in difference.only_traced[:4]]
+        lines += [f"    only recorded  {one.size:>12} {one.phase:<9} {one.where}" for one in difference.only_recorded[:4]]
     sums: Counter[tuple[str, int]] = Counter()
-    for each in found.differences:
-        sums.update(("only traced", one.size) for one in each.only_traced)
-        sums.update(("only recorded", one.size) for one in each.only_recorded)
+    for difference in found.differences:
+        sums.update(("only traced", one.size) for one in difference.only_traced)
+        sums.update(("only recorded", one.size) for one in difference.only_recorded)
     if len(found.differences) > 3:
         lines.append("  most frequent: " + "; ".join(f"{n} x {who} {size}" for (who, size), n in sums.most_common(5)))
     if found.drift is not None:

@@ -104,7 +104,7 @@ def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -
 
     profile = gpu_specs.gpu_spec(gpu_type)
     parts = layout.split("+")
-    slices = sum(_slices(each) for each in parts)
+    slices = sum(_slices(part) for part in parts)
     if slices > 7:
         raise UsageError(f"MIG layout `{layout}` takes {slices} slices", hint="a GPU has 7")
     return [
@@ -112,15 +112,15 @@ def _gpu_slots(gpu_type: str, layout: str | None, server: int, *, parent: str) -
             gpu=Gpu(
                 uuid="",
                 index=0,
-                name=f"{gpu_type} MIG {each}",
-                memory_total_bytes=profile.instance(each).memory_total_bytes,
+                name=f"{gpu_type} MIG {part}",
+                memory_total_bytes=profile.instance(part).memory_total_bytes,
                 mig_parent=parent,
-                mig_profile=each,
+                mig_profile=part,
             ),
-            gpu_type=f"{gpu_type}/{each}",
+            gpu_type=f"{gpu_type}/{part}",
             server=server,
         )
-        for each in parts
+        for part in parts
     ]
 
 

@@ -74,7 +74,7 @@ class Evaluation:
 
     def baseline(self) -> PolicyResult | None:
         """The result that others are compared with, or None."""
-        return next((each for each in self.results if each.policy == BASELINE), None)
+        return next((result for result in self.results if result.policy == BASELINE), None)
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values: seconds, joules, ratios; None where there is nothing."""
@@ -90,7 +90,7 @@ class Evaluation:
             "estimator": experiment.estimator,
             "seed": experiment.config.seed,
             "bootstrap": self.bootstrap,
-            "policies": [self._one(each) for each in self.results],
+            "policies": [self._one(result) for result in self.results],
         }
 
     def _one(self, result: PolicyResult) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def evaluate(
     for policy in policies:
         run = experiment.run(policy)
         progress(f"{policy}: {len(experiment.trace)} jobs in {run.wall_s:.2f} s")
-        samples = tuple(metrics_of(experiment.run(policy, each)) for each in traces)
+        samples = tuple(metrics_of(experiment.run(policy, trace)) for trace in traces)
         results.append(PolicyResult(policy=policy, run=run, metrics=metrics_of(run), samples=samples))
     return Evaluation(experiment=experiment, bootstrap=bootstrap, results=tuple(results))
 

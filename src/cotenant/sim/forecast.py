@@ -78,7 +78,7 @@ def forecast_input(jobs: Sequence[Job], gpus: Sequence[Gpu], *, at_s: float, ass
 def with_extra_gpu(found: ForecastInput) -> ForecastInput:
     """The same with another GPU like the first."""
     first = found.cluster.slots[0]
-    index = 1 + max(each.gpu.index for each in found.cluster.slots)
+    index = 1 + max(slot.gpu.index for slot in found.cluster.slots)
     extra = first._replace(gpu=replace(first.gpu, uuid="ONE-MORE", index=index))
     cluster = Cluster(f"{found.cluster.text} and one more", (*found.cluster.slots, extra))
     return replace(found, cluster=cluster)

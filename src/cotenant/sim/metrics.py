@@ -58,7 +58,7 @@ class SimMetrics:
     blocked: float
 
 
-NAMES: tuple[str, ...] = tuple(each.name for each in fields(SimMetrics))
+NAMES: tuple[str, ...] = tuple(field.name for field in fields(SimMetrics))
 """All figures, by name."""
 
 
@@ -67,9 +67,7 @@ def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> 
     trace, columns = run.trace, run.columns
     ended = [number for number, each in enumerate(columns.outcome) if each in (COMPLETED, FAILED)]
     jct_s = [columns.end_s[number] - trace.submit_s[number] for number in ended]
-    wait_s = [
-        columns.start_s[number] - trace.submit_s[number] + columns.retry_wait_s[number] for number in ended
-    ]
+    wait_s = [columns.start_s[number] - trace.submit_s[number] + columns.retry_wait_s[number] for number in ended]
     execution_s = [columns.run_s[number] - columns.lost_s[number] for number in ended]
     slowdown = [run_s / columns.alone_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
     crowding = _crowding(trace, run, ended)
@@ -81,7 +79,7 @@ def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> 
     span_s = run.makespan_s * len(run.cluster)
     capacity = [slot.gpu.memory_total_bytes for slot in run.cluster.slots]
     memory_s = sum(each.memory_byte_s / size for each, size in zip(run.totals, capacity, strict=True))
-    energy_j = sum(each.energy_j for each in run.totals)
+    energy_j = sum(total.energy_j for total in run.totals)
     return SimMetrics(
         jobs=len(trace),
         ended=len(ended),
@@ -98,10 +96,10 @@ def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> 
         fairness_mean=mean(fairness),
         fairness_p95=quantile(fairness, 0.95),
         memory=memory_s / span_s,
-        smact=sum(each.smact_s for each in run.totals) / span_s,
-        smocc=sum(each.smocc_s for each in run.totals) / span_s,
-        drama=sum(each.drama_s for each in run.totals) / span_s,
-        shared=sum(each.shared_s for each in run.totals) / span_s,
+        smact=sum(total.smact_s for total in run.totals) / span_s,
+        smocc=sum(total.smocc_s for total in run.totals) / span_s,
+        drama=sum(total.drama_s for total in run.totals) / span_s,
+        shared=sum(total.shared_s for total in run.totals) / span_s,
         power_mean_w=energy_j / run.makespan_s,
         energy_j=energy_j,
         ooms=sum(columns.ooms),
@@ -150,13 +148,13 @@ class ConfidenceInterval:
 
 def interval(samples: Sequence[float]) -> ConfidenceInterval:
     """Of bootstraps: their mean, and their 2.5th and 97.5th percentile. NaN ones are left out."""
-    sound = [each for each in samples if not math.isnan(each)]
+    sound = [sample for sample in samples if not math.isnan(sample)]
     return ConfidenceInterval(mean=mean(sound), low=quantile(sound, 0.025), high=quantile(sound, 0.975))
 
 
 def intervals(samples: Sequence[SimMetrics]) -> Mapping[str, ConfidenceInterval]:
     """An interval for every figure."""
-    return {name: interval([float(getattr(each, name)) for each in samples]) for name in NAMES}
+    return {name: interval([float(getattr(sample, name)) for sample in samples]) for name in NAMES}
 
 
 def changes(samples: Sequence[SimMetrics], baseline: Sequence[SimMetrics], name: str) -> list[float]:

@@ -98,32 +98,32 @@ class Trace:
         users: dict[str, int] = {}
         workloads: dict[str, int] = {}
         last_s = 0.0
-        for each in jobs:
-            if not (0.0 <= each.submit_s <= MAX_S and 0.0 < each.duration_s <= MAX_S and 1 <= each.gpus <= MAX_GPUS):
+        for job in jobs:
+            if not (0.0 <= job.submit_s <= MAX_S and 0.0 < job.duration_s <= MAX_S and 1 <= job.gpus <= MAX_GPUS):
                 raise UsageError(
-                    f"job {len(self.submit_s)} of trace `{self.name}` submits at {each.submit_s:g} s, runs "
-                    f"{each.duration_s:g} s on {each.gpus} GPUs: not a job",
+                    f"job {len(self.submit_s)} of trace `{self.name}` submits at {job.submit_s:g} s, runs "
+                    f"{job.duration_s:g} s on {job.gpus} GPUs: not a job",
                     hint=f"times are in seconds, up to {MAX_S:g}; GPUs from 1 to {MAX_GPUS:,}",
                 )
-            if each.submit_s < last_s:
+            if job.submit_s < last_s:
                 raise UsageError(f"trace `{self.name}` is not in the order of submission", hint="sort its jobs first")
-            last_s = each.submit_s
-            self.submit_s.append(each.submit_s)
-            self.duration_s.append(each.duration_s)
-            self.gpus.append(each.gpus)
-            self.failed.append(each.failed)
-            self.user_of.append(_index(users, each.user, self.users.append) if each.user else -1)
-            name = each.workload or (each.profile.workload if each.profile else "")
+            last_s = job.submit_s
+            self.submit_s.append(job.submit_s)
+            self.duration_s.append(job.duration_s)
+            self.gpus.append(job.gpus)
+            self.failed.append(job.failed)
+            self.user_of.append(_index(users, job.user, self.users.append) if job.user else -1)
+            name = job.workload or (job.profile.workload if job.profile else "")
             self.workload_of.append(_index(workloads, name, self.workloads.append) if name else -1)
-            if each.profile is None:
+            if job.profile is None:
                 self.profile_of.append(-1)
                 continue
-            key = each.profile.workload
+            key = job.profile.workload
             index = profiles.get(key)
             if index is None:
                 index = profiles[key] = len(self.profiles)
-                self.profiles.append(each.profile)
-            elif self.profiles[index] is not each.profile and self.profiles[index] != each.profile:
+                self.profiles.append(job.profile)
+            elif self.profiles[index] is not job.profile and self.profiles[index] != job.profile:
                 raise UsageError(f"trace `{self.name}` has two profiles named `{key}`")
             self.profile_of.append(index)
 
@@ -166,8 +166,8 @@ class Trace:
         found = hashlib.sha256()
         for column in (self.submit_s, self.duration_s, self.gpus, self.failed, self.profile_of):
             found.update(column.tobytes())
-        for each in self.profiles:
-            found.update(repr((each.workload, each.first_peak_bytes, each.peak_bytes, each.smact)).encode())
+        for profile in self.profiles:
+            found.update(repr((profile.workload, profile.first_peak_bytes, profile.peak_bytes, profile.smact)).encode())
         return found.hexdigest()[:16]
 
     def changed(self, jobs: Iterable[TraceJob], *, name: str | None = None, note: str | None = None) -> Trace:

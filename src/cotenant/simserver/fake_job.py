@@ -69,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not folder:
             raise UsageError("COTENANT_SIM_SERVER names no simulated server")
         server = SimulatedServer.open(Path(folder))
-        names = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        names = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
         if not names:
             raise UsageError("CUDA_VISIBLE_DEVICES names no GPU")
-        gpus = [server.uuids[server.index_of(each)] for each in names]
+        gpus = [server.uuids[server.index_of(name)] for name in names]
         plan = _plan(options, server.seed)
     except CotenantError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -182,15 +182,15 @@ class SimulatedJob:
             time.sleep(left_s)
 
     def _stamps(self) -> list[tuple[int, int]]:
-        return [self.server.stamp(each.index) for each in self.cards]
+        return [self.server.stamp(card.index) for card in self.cards]
 
     def _rest(self, at_most_s: float, stamps: list[tuple[int, int]]) -> None:
         """Until `at_most_s` real seconds have passed, or a card has changed since it had these `stamps`."""
         wake_s = time.monotonic() + at_most_s
         while self._stamps() == stamps and (left_s := wake_s - time.monotonic()) > 0:
             time.sleep(min(left_s, self.look_s))
-            for each in self.cards:
-                self.server.card(each.index)  # looking removes killed processes, which changes the stamp
+            for card in self.cards:
+                self.server.card(card.index)  # looking removes killed processes, which changes the stamp
 
 
 def _plan(options: argparse.Namespace, server_seed: int) -> JobPlan:

@@ -35,7 +35,7 @@ def test_a_daemon_that_launches_before_it_keeps_the_decision_is_found_out(monkey
     act = ControlLoop._act
 
     def act_early(self, commands):
-        self._launch([each for each in commands if isinstance(each, Launch)])
+        self._launch([command for command in commands if isinstance(command, Launch)])
         act(self, commands)
 
     monkeypatch.setattr(ControlLoop, "_act", act_early)
@@ -44,7 +44,7 @@ def test_a_daemon_that_launches_before_it_keeps_the_decision_is_found_out(monkey
 
 def test_an_engine_that_finds_nothing_is_found_out(monkeypatch):
     def finds_nothing(self, refs):
-        return tuple(RecoveredAttempt(ref=each, started=None, exited=None) for each in refs)
+        return tuple(RecoveredAttempt(ref=ref, started=None, exited=None) for ref in refs)
 
     monkeypatch.setattr(crashes._Machine, "find", finds_nothing)
     assert any(CrashSchedule(seed).run().faults for seed in range(20))

@@ -41,8 +41,8 @@ def test_a_script_that_cannot_be_estimated_does_not_stop_the_others():
         return an_estimate(10)
 
     results = list(estimate_scripts([a_script("bad.py"), a_script("good.py")], Path(), gpu="T4", estimating=estimating))
-    assert [each.problem for each in results] == ["the script raised KeyError", None]
-    assert [each.error for each in results] == [None, 0.0]
+    assert [result.problem for result in results] == ["the script raised KeyError", None]
+    assert [result.error for result in results] == [None, 0.0]
 
 
 @pytest.mark.parametrize(

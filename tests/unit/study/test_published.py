@@ -20,7 +20,7 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the published data se
 def test_each_script_is_an_example_of_ours():
     scripts = demo_scripts()
     assert len(scripts) == 6
-    assert [each.script for each in scripts if not (ROOT / "examples" / each.script).is_file()] == []
+    assert [script.script for script in scripts if not (ROOT / "examples" / script.script).is_file()] == []
 
 
 def test_titles_tell_the_arguments():
@@ -31,12 +31,12 @@ def test_titles_tell_the_arguments():
 def test_measured_peaks_are_the_published_ones():
     with (DATA / "gpumemnet" / "realworld_measured.csv").open(encoding="utf-8") as file:
         published = {row["source"]: row for row in csv.DictReader(file)}
-    for each in demo_scripts():
-        run = each.source.rpartition(" ")[2]
+    for script in demo_scripts():
+        run = script.source.rpartition(" ")[2]
         row = next(row for source, row in published.items() if run in source)
-        assert each.measured_bytes == int(row["measured_mib"]) * MiB
-        assert each.args[-1] == row["batch"]
-        told = None if each.faketensor_bytes is None else each.faketensor_bytes / MiB
+        assert script.measured_bytes == int(row["measured_mib"]) * MiB
+        assert script.args[-1] == row["batch"]
+        told = None if script.faketensor_bytes is None else script.faketensor_bytes / MiB
         assert told == (pytest.approx(float(row["faketensor_mib"])) if row["faketensor_mib"] else None)
 
 

@@ -151,6 +151,6 @@ def within_line(speeds: list[float], members: Sequence[TrueActivity]) -> list[fl
 
     The line is extrapolated to more than two jobs, but never below 1: together they are not slower than in turn.
     """
-    limit = max(1.0, LINE_START + LINE_SLOPE * sum(each.smact for each in members))
+    limit = max(1.0, LINE_START + LINE_SLOPE * sum(member.smact for member in members))
     total = sum(speeds)
     return speeds if total <= limit else [speed * limit / total for speed in speeds]

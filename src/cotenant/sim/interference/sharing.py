@@ -35,9 +35,9 @@ def mps_speeds(members: Sequence[TrueActivity]) -> list[float]:
     """
     if len(members) < 2:
         return [1.0] * len(members)
-    full = max(1.0, sum(each.smact for each in members), sum(each.drama or 0.0 for each in members))
+    full = max(1.0, sum(member.smact for member in members), sum(member.drama or 0.0 for member in members))
     cost = full - 1.0 + MPS_COST * (len(members) - 1)
-    return [1.0 / (1.0 + cost * each.sensitivity) for each in members]
+    return [1.0 / (1.0 + cost * member.sensitivity) for member in members]
 
 
 def slice_of(gpu_type: str) -> tuple[float, float]:

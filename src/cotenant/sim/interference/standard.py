@@ -42,10 +42,10 @@ class StandardInterference:
         if sharing == "mps":
             return mps_speeds(members)
         if sharing == "mig":
-            alone = [slice_speed(each, gpu_type) for each in members]
+            alone = [slice_speed(member, gpu_type) for member in members]
             if len(members) < 2:
                 return alone
-            together = self._model(gpu_type).speeds([on_slice(each, gpu_type) for each in members])
+            together = self._model(gpu_type).speeds([on_slice(member, gpu_type) for member in members])
             return [slice_part * part for slice_part, part in zip(alone, together, strict=True)]
         return self._model(gpu_type).speeds(members)
 

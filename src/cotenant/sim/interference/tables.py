@@ -115,7 +115,7 @@ def _named(name: str, pattern: str, *values: float) -> Traits:
 
 def _pair(row: Mapping[str, str]) -> PairRow:
     speeds = float(row["speed_first"]), float(row["speed_second"])
-    if not all(0.0 < each < math.inf for each in speeds):
+    if not all(0.0 < speed < math.inf for speed in speeds):
         raise ValueError("a speed is not above 0")
     return row["first"], row["second"], *speeds
 

@@ -111,8 +111,8 @@ class _Sets:
 
     def __init__(self, profiles: Sequence[JobProfile], cluster: Cluster, interference: Interference) -> None:
         self._np = optional_module("numpy", NEEDS)
-        self._kinds = [activity_of(each) for each in profiles]
-        self._bytes = [min(each.first_peak_bytes, each.peak_bytes) for each in profiles]
+        self._kinds = [activity_of(profile) for profile in profiles]
+        self._bytes = [min(profile.first_peak_bytes, profile.peak_bytes) for profile in profiles]
         self._total_bytes = max(slot.gpu.memory_total_bytes for slot in cluster.slots)
         self._gpu_type = cluster.slots[0].gpu_type
         self._model = interference
@@ -169,8 +169,8 @@ class _Sets:
     def _worth_of_larger(self, prices: Sequence[float]) -> float:
         """At least what any set of more than `MAX_SET_SIZE` jobs is worth.
 
-        Only what fits beside `MAX_SET_SIZE` of the smallest can be in it; its speeds sum to at most `MAX_TOTAL_SPEED`, and
-        its SM activity to at most 1. The worth under these two is a linear program, and each value of its second
+        Only what fits beside `MAX_SET_SIZE` of the smallest can be in it; its speeds sum to at most `MAX_TOTAL_SPEED`,
+        and its SM activity to at most 1. The worth under these two is a linear program, and each value of its second
         dual gives a bound: the least of them is taken. Who is worth nothing only slows the others down.
         """
         worthy = [i for i, price in enumerate(prices) if price > 0]

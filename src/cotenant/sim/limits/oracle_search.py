@@ -157,7 +157,7 @@ class _OraclePlacer:
 
     def __init__(self, policy: OraclePolicy) -> None:
         self._policy, self._trace = policy, policy.trace
-        self._activities = [activity_of(each) for each in policy.trace.profiles]
+        self._activities = [activity_of(profile) for profile in policy.trace.profiles]
         self._gpus: dict[str, GpuSnapshot] = {}
         self._members: dict[str, list[int]] = {}
         self._where: dict[int, tuple[str, ...]] = {}
@@ -219,7 +219,7 @@ class _OraclePlacer:
         """GPUs that may take the job: gain, place in display order (first is larger), identity."""
         for place, (uuid, gpu) in enumerate(self._gpus.items()):
             members = self._members[uuid]
-            held = sum(self._peak_bytes(each) for each in members)
+            held = sum(self._peak_bytes(member) for member in members)
             if held + self._peak_bytes(number) > gpu.gpu.memory_total_bytes or gpu.foreign_bytes is None:
                 continue
             before = self._speeds(members, gpu)
@@ -231,7 +231,7 @@ class _OraclePlacer:
                 yield round(gain, 6), -place, uuid
 
     def _speeds(self, members: Sequence[int], gpu: GpuSnapshot) -> Sequence[float]:
-        activities: list[TrueActivity] = [self._activities[self._trace.profile_of[each]] for each in members]
+        activities: list[TrueActivity] = [self._activities[self._trace.profile_of[member]] for member in members]
         return self._policy.interference.speeds(activities, gpu.gpu.name, "time-sliced") if members else ()
 
     def _peak_bytes(self, number: int) -> int:

@@ -15,14 +15,15 @@ from cotenant.sim.traces.rows import TraceRow, rows
 
 
 def read_arrivals(path: Path, *, seed: int = 0, only: str | None = None) -> list[float]:
-    """Moments of submission in ascending order, the first at 0.
+    """Submission times in ascending order, the first at 0.
 
-    Understood are tables with a `submit_s` of each job, and tables with `t_s` and `submit_gpu_job`, the jobs submitted
-    in the bin from then on (Helios Venus); within a bin they are spread evenly at random by `seed`. `only` keeps the
-    rows in which a column has a value: `set=philly`.
+    Reads tables with the `submit_s` of each job, and tables with `t_s` and `submit_gpu_job`, the number of jobs
+    submitted in the bin that begins then (Helios Venus); times within a bin are drawn uniformly from `seed`.
+    `only="set=philly"` selects the rows whose column `set` is `philly`.
 
     Raises:
-        UsageError: there is neither, or no job; JobFileError: a cell that is no number.
+        UsageError: the table has none of these columns, or no job.
+        JobFileError: a cell is not a number.
     """
     found: list[float] = []
     bins: list[tuple[float, int]] = []
@@ -40,7 +41,7 @@ def read_arrivals(path: Path, *, seed: int = 0, only: str | None = None) -> list
         raise UsageError(f"`{path}` has no arrivals", hint="wanted a column `submit_s`, or `t_s` and `submit_gpu_job`")
     found.sort()
     first_s = found[0]
-    return [each - first_s for each in found]
+    return [at_s - first_s for at_s in found]
 
 
 def _jobs(row: TraceRow) -> int:

@@ -1,7 +1,7 @@
-"""The traces that ship with the package, and tables and scripts of CARMA that name the same workloads.
+"""The shipped CARMA traces, and CARMA's tables and scripts, whose jobs are the same measured workloads.
 
-A trace of CARMA is a shell script of `sleep` and `submit` lines over `.rad` job files; how long each job runs and what
-it does to a GPU comes from the measured workloads in `sim/data`.
+A CARMA trace is a shell script of `sleep` and `submit` lines over `.rad` job files. Run times and activity of its jobs
+come from the measured workloads in `sim/data`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from cotenant.core.errors import JobFileError, UnknownName, UsageError
 from cotenant.core.units import MiB
 from cotenant.jobfiles import carma
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, TraceFormat, columns_of, read_text, rows, stem
+from cotenant.sim.traces.formats import TraceFormat
+from cotenant.sim.traces.rows import Collected, columns_of, read_text, rows, stem
 from cotenant.sim.workloads import DATA_PATH, workloads
 
 SOURCE = "sim/data/traces_carma.csv"
 TURING = "aegis-saturn-60"
 
-# Of the arrivals of `aegis-philly-60`, which are not published: last one, median and 95th percentile of the gaps.
+# The arrivals of `aegis-philly-60` are not published, only the last one and the median and P95 of their gaps.
 PHILLY_SPAN_S = 9404.0
 PHILLY_GAP_MEDIAN_S, PHILLY_GAP_P95_S = 8.0, 600.0
 
@@ -35,44 +36,44 @@ _RAD = re.compile(r"([^\s'\"=]+)\.rad\b")
 
 
 class MeasuredWorkload(NamedTuple):
-    """A measured workload as a job: its profile, GPUs and run time alone."""
+    """A measured workload: its profile, number of GPUs, and run time alone."""
 
     profile: JobProfile
     gpus: int
     solo_s: float
 
     def job(self, submit_s: float, *, user: str = "") -> TraceJob:
-        """It, submitted then."""
+        """A job that runs this workload."""
         return TraceJob(submit_s=submit_s, duration_s=self.solo_s, gpus=self.gpus, profile=self.profile, user=user)
 
 
 @functools.cache
 def measured_a100() -> Mapping[str, MeasuredWorkload]:
-    """The workloads measured on an A100-40GB, by name, with what was told of their memory."""
-    told, reported_smact = _reported_bytes(), _reported_smact()
+    """The workloads measured on an A100-40GB, by name, with the estimates of their memory."""
+    reported_bytes, reported_smact = _reported_bytes(), _reported_smact()
     return {
         name: MeasuredWorkload(
             JobProfile(
                 workload=name,
-                first_peak_bytes=each.first_peak_bytes,
-                peak_bytes=each.peak_bytes,
-                smact=each.smact,
-                smocc=each.smocc,
-                drama=each.drama,
-                utilization=each.utilization,
-                reported_bytes=told.get(name, {}),
+                first_peak_bytes=workload.first_peak_bytes,
+                peak_bytes=workload.peak_bytes,
+                smact=workload.smact,
+                smocc=workload.smocc,
+                drama=workload.drama,
+                utilization=workload.utilization,
+                reported_bytes=reported_bytes.get(name, {}),
                 reported_smact=reported_smact.get(name),
             ),
-            each.gpus,
-            each.solo_s,
+            workload.gpus,
+            workload.solo_s,
         )
-        for name, each in workloads().items()
+        for name, workload in workloads().items()
     }
 
 
 @functools.cache
 def measured_rtx2080ti() -> Mapping[str, MeasuredWorkload]:
-    """The workloads measured on an RTX 2080 Ti; their activity is that on an A100, for none was published."""
+    """The workloads measured on an RTX 2080 Ti, with their activity on an A100: none was published for this GPU."""
     a100 = measured_a100()
     found = {}
     for row in _table("workloads_rtx2080ti.csv"):
@@ -110,7 +111,7 @@ def read_shipped(name: str) -> Trace:
     measured = measured_rtx2080ti() if name == TURING else measured_a100()
     notes: list[str] = []
     if name == TURING:
-        notes.append("SM activity is that of the same workloads on an A100; none was published for this card")
+        notes.append("SM activity is that of the same workloads on an A100; none was published for this GPU")
     moments = [float(row["submit_s"]) for row in lines if row["submit_s"]]
     if not moments:
         moments = _drawn_moments(len(lines))
@@ -133,22 +134,22 @@ def _drawn_moments(count: int) -> list[float]:
 def _reported_bytes() -> Mapping[str, Mapping[str, int | None]]:
     sources = ("declared", "horus", "faketensor", "gpumemnet", "cotenant")
     return {
-        row["workload"]: {each: int(float(row[each]) * MiB) if row[each] else None for each in sources}
-        for row in _table("told_a100.csv")
+        row["workload"]: {source: int(float(row[source]) * MiB) if row[source] else None for source in sources}
+        for row in _table("reported_a100.csv")
     }
 
 
 def _reported_smact() -> Mapping[str, float]:
-    return {row["workload"]: float(row["smact"]) for row in _table("told_a100.csv") if row["smact"]}
+    return {row["workload"]: float(row["smact"]) for row in _table("reported_a100.csv") if row["smact"]}
 
 
 @functools.cache
 def _by_rad() -> Mapping[str, str]:
-    return {row["rad"]: row["workload"] for row in _table("told_a100.csv") if row["rad"]}
+    return {row["rad"]: row["workload"] for row in _table("reported_a100.csv") if row["rad"]}
 
 
 def _of_rad(name: str) -> MeasuredWorkload | None:
-    """The workload that a `.rad` file of CARMA runs, by the file's name."""
+    """The workload that a CARMA `.rad` file of this name runs."""
     found = _by_rad().get(name)
     return None if found is None else measured_a100()[found]
 
@@ -160,7 +161,7 @@ def _table(name: str) -> Iterator[dict[str, str]]:
 
 # Tables: one row a submission, with the name of the job file.
 
-TABLE = """\
+TABLE_EXAMPLE = """\
 seq,submit_offset_s,workload,dataset,batch,epochs,n_gpus,rad
 0,0,Xception,ImageNet,32,1,1,Xception
 1,181,resnet18,cifar100,32,20,1,resnet18_cifar100_20e_1
@@ -174,14 +175,14 @@ def _recognizes_table(_path: Path, first: str) -> bool:
 
 
 def read_table(path: Path) -> Trace:
-    """The submissions whose job files were measured."""
+    """Read the submissions whose job files were measured."""
     found = Collected()
     for row in rows(path, wanted=("submit_offset_s", "rad")):
         at_s, measured = row.number("submit_offset_s"), _of_rad(row.text("rad"))
         if at_s is None:
             raise row.error("no `submit_offset_s`")
         if measured is None:
-            found.skip("a job file that nobody measured")
+            found.skip("a job file that was not measured")
         else:
             found.add(measured.job(at_s))
     return found.trace(stem(path), path, "run times alone are those of AEGIS")
@@ -189,7 +190,7 @@ def read_table(path: Path) -> Trace:
 
 # Scripts: `sleep N`, then a line that names a job file.
 
-SCRIPT = """\
+SCRIPT_EXAMPLE = """\
 #!/bin/bash
 python submit.py --task jobs/Xception.rad
 sleep 181
@@ -205,12 +206,12 @@ def _recognizes_script(path: Path, first: str) -> bool:
 
 
 def read_script(path: Path) -> Trace:
-    """The submissions of the script, at the sum of the sleeps before each.
+    """Read the submissions of the script; each is submitted at the sum of the sleeps before it.
 
-    A job file beside the script is read for its GPUs and declared memory; without one, its name says what it is.
+    A job file beside the script is read for its number of GPUs; without it, the name of the file says what it runs.
 
     Raises:
-        JobFileError: a line submits a job that nobody measured, or its file cannot be understood.
+        JobFileError: a line submits a job that was not measured, or its file is damaged.
     """
     found = Collected()
     at_s = 0.0
@@ -240,25 +241,21 @@ def _submitted(path: Path, number: int, job_file: str, at_s: float) -> TraceJob:
         text = beside.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read `{beside}`: {error}") from error
-    asked = carma.parse(text, str(beside))
-    return TraceJob(submit_s=at_s, duration_s=measured.solo_s, gpus=asked.gpus, profile=measured.profile)
+    parsed = carma.parse(text, str(beside))
+    return TraceJob(submit_s=at_s, duration_s=measured.solo_s, gpus=parsed.gpus, profile=measured.profile)
 
 
-FORMATS = (
-    TraceFormat(
-        name="carma-table",
-        about="a table of CARMA submissions: submit_offset_s and the name of the .rad file",
-        recognizes=_recognizes_table,
-        read=read_table,
-        example=TABLE,
-        example_name="philly_trace.csv",
-    ),
-    TraceFormat(
-        name="rad-script",
-        about="a shell script that sleeps and submits .rad files, as CARMA's traces are",
-        recognizes=_recognizes_script,
-        read=read_script,
-        example=SCRIPT,
-        example_name="trace.sh",
-    ),
+CARMA_TABLE = TraceFormat(
+    about="a table of CARMA submissions: submit_offset_s and the name of the .rad file",
+    recognizes=_recognizes_table,
+    read=read_table,
+    example=TABLE_EXAMPLE,
+    example_name="philly_trace.csv",
+)
+RAD_SCRIPT = TraceFormat(
+    about="a shell script that sleeps and submits .rad files, as CARMA's traces are",
+    recognizes=_recognizes_script,
+    read=read_script,
+    example=SCRIPT_EXAMPLE,
+    example_name="trace.sh",
 )

@@ -1,8 +1,8 @@
-"""Tables of jobs with our column names: the plainest format, and what published traces were converted to.
+"""CSV tables with a row per job: the plainest format, to which published traces are converted.
 
-`submit_s`, `duration_s`, `n_gpus` are wanted; `vc` or `user`, `status` and `workload` are used where they are. Also
-understood are the durations of other tables: `duration_v100_s`, and `dur_a100_s` of the PAI jobs of Hydra. A table that
-holds several traces (`trace`, `case`) is read whole; `--group` takes one of them.
+Required columns are `submit_s`, `duration_s` and `n_gpus`; `vc` or `user`, `status` and `workload` are optional. The
+durations of other tables are accepted as well: `duration_v100_s`, and `dur_a100_s` of the PAI jobs of Hydra. A table of
+several traces (column `trace` or `case`) is read whole; `--group` selects one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from cotenant.sim.trace import Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, TraceFormat, TraceRow, columns_of, rows, stem
+from cotenant.sim.traces.formats import TraceFormat
+from cotenant.sim.traces.rows import Collected, TraceRow, columns_of, rows, stem
 
 DURATIONS = ("duration_s", "duration_v100_s", "dur_a100_s")
 WORKLOADS = ("workload", "model", "job_type", "application")
 GROUPS = ("vc", "trace", "case", "user")
-"""Whose job it is, for `--group`: a virtual cluster, or one of several traces in one table, before a user."""
+"""Columns that name the group of a job, the first present one counts: a virtual cluster or trace before a user."""
 
 FAILED = ("failed", "fail", "oom", "node_fail")
 
@@ -28,18 +29,18 @@ job_id,submit_s,duration_s,n_gpus,vc,status
 
 
 def recognizes(_path: Path, head: str) -> bool:
-    """By its column names."""
+    """Whether the required columns are present."""
     titles = columns_of(head)
-    return "submit_s" in titles and "n_gpus" in titles and any(each in titles for each in DURATIONS)
+    return "submit_s" in titles and "n_gpus" in titles and any(duration in titles for duration in DURATIONS)
 
 
 def read(path: Path) -> Trace:
-    """The jobs of the table."""
+    """Read the jobs of the table."""
     found = Collected()
     duration: str | None = None
     for row in rows(path, wanted=("submit_s", "n_gpus")):
         if duration is None:
-            duration = next((each for each in DURATIONS if row.text(each, "absent") != "absent"), DURATIONS[0])
+            duration = next((column for column in DURATIONS if row.text(column, "absent") != "absent"), DURATIONS[0])
         _add(found, row, duration)
     notes = [f"durations are `{duration}`"] if duration not in (None, "duration_s") else []
     return found.trace(stem(path), path, *notes)
@@ -60,18 +61,18 @@ def _add(found: Collected, row: TraceRow, duration: str) -> None:
             submit_s=submit_s,
             duration_s=duration_s,
             gpus=int(gpus),
-            user=next((row.text(each) for each in GROUPS if row.text(each)), ""),
+            user=next((row.text(group) for group in GROUPS if row.text(group)), ""),
             failed=row.text("status").lower() in FAILED,
-            workload=next((row.text(each) for each in WORKLOADS if row.text(each)), ""),
+            workload=next((row.text(workload) for workload in WORKLOADS if row.text(workload)), ""),
         )
     )
 
 
-FORMAT = TraceFormat(
-    name="columns",
+COLUMNS = TraceFormat(
     about="CSV with submit_s, duration_s, n_gpus, and vc, status, workload where known",
     recognizes=recognizes,
     read=read,
     example=EXAMPLE,
     example_name="jobs.csv",
+    is_generic=True,
 )

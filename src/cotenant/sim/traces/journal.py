@@ -1,9 +1,10 @@
-"""Our own journal as a trace: what policy X would have done with last week's jobs.
+"""A daemon's journal as a trace: what another policy would have done with the jobs of last week.
 
-The file is only read, so a daemon may go on writing it. What nobody knows is said in the notes: a job's time alone is
-taken from its last attempt, so one that was slowed down by company is replayed as slow as it was; its memory is the
-most that was seen of it; its SM activity is what was seen while it, or a job of the same work, was alone on a GPU, or
-what is expected of a job that needs so much memory.
+The journal is opened read-only, so a running daemon may keep writing to it. Assumptions, given in the trace's notes:
+
+- A job's run time alone is that of its last attempt, slowdowns by neighbors included.
+- Its memory is the largest observed amount, else the declared or estimated one.
+- Its SM activity is the mean while a job of its workload was alone on a GPU, else the one expected from its memory.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from cotenant.sim.traces.rows import Collected, stem
 from cotenant.store.event_format import decode_event, formats
 from cotenant.store.schema import check_file
 
-NOTE = "a job's time alone is that of its last attempt, slowed down by company or not"
+NOTE = "a job's run time alone is that of its last attempt, slowdowns by neighbors included"
 
 
 class _JobRecord:
-    """What the journal says of one job."""
+    """What the journal has of one job."""
 
     def __init__(self, event: JobSubmitted) -> None:
         self.submit_s = event.at_s
@@ -39,56 +40,56 @@ class _JobRecord:
         self.ended_s: float | None = None
         self.failed = False
         self.peak_bytes = 0
-        self.alone_s = self.active_s = 0.0  # seen alone, and of that with active SMs
+        self.alone_s = self.active_s = 0.0  # time observed alone, and SM activity times that
 
     @property
     def size_bytes(self) -> int:
-        """The most that was seen, or was said, of its memory; 0 where nothing is known."""
+        """Its largest observed memory, else the declared or estimated one; 0 if none is known."""
         return self.peak_bytes or self.spec.declared_bytes or self.bound_bytes or 0
 
 
 def read(path: Path) -> Trace:
-    """The jobs of the journal whose last attempt ran to its end.
+    """Read the jobs of the journal whose last attempt ran to its end.
 
     Raises:
-        UsageError: it cannot be read, or is no journal.
+        UsageError: the file cannot be read, or is not a journal.
     """
-    seen: dict[int, _JobRecord] = {}
+    records: dict[int, _JobRecord] = {}
     for event in _events(path):
-        _note(seen, event)
+        _note(records, event)
     found = Collected()
-    activity = _activity(seen.values())
+    activity = _activity(records.values())
     expected = 0
-    for job_id, each in sorted(seen.items()):
-        if each.placed_s is None or each.ended_s is None or each.ended_s <= each.placed_s:
-            found.skip("never ran to its end")
-        elif not each.size_bytes:
-            found.skip("nothing is known of its memory")
+    for job_id, record in sorted(records.items()):
+        if record.placed_s is None or record.ended_s is None or record.ended_s <= record.placed_s:
+            found.skip("did not run to its end")
+        elif not record.size_bytes:
+            found.skip("its memory is not known")
         else:
-            smact = activity.get(workload_key(each.spec))
+            smact = activity.get(workload_key(record.spec))
             expected += smact is None
-            smact = expected_smact(each.size_bytes) if smact is None else smact
-            found.add(_job(job_id, each, each.ended_s - each.placed_s, smact))
+            smact = expected_smact(record.size_bytes) if smact is None else smact
+            found.add(_job(job_id, record, record.ended_s - record.placed_s, smact))
     notes = [NOTE]
     if expected:
-        notes.append(f"SM activity of {expected} jobs was never seen alone: it is expected from their memory")
+        notes.append(f"SM activity of {expected} jobs is expected from their memory: none was observed alone")
     return found.trace(stem(path), path, *notes)
 
 
 def _activity(jobs: Iterable[_JobRecord]) -> dict[str, float]:
-    """SM activity of each kind of work that was seen alone, by its key."""
+    """Mean SM activity of each workload while it was alone on a GPU, by its key."""
     sums: dict[str, tuple[float, float]] = {}
-    for each in jobs:
-        alone_s, active_s = sums.get(workload_key(each.spec), (0.0, 0.0))
-        sums[workload_key(each.spec)] = (alone_s + each.alone_s, active_s + each.active_s)
+    for job in jobs:
+        alone_s, active_s = sums.get(workload_key(job.spec), (0.0, 0.0))
+        sums[workload_key(job.spec)] = (alone_s + job.alone_s, active_s + job.active_s)
     return {key: active_s / alone_s for key, (alone_s, active_s) in sums.items() if alone_s > 0}
 
 
-def _note(seen: dict[int, _JobRecord], event: Journaled) -> None:
+def _note(records: dict[int, _JobRecord], event: Journaled) -> None:
     if isinstance(event, JobSubmitted):
-        seen[event.job_id] = _JobRecord(event)
+        records[event.job_id] = _JobRecord(event)
         return
-    job = seen.get(event.job_id)
+    job = records.get(event.job_id)
     if job is None:
         return
     if isinstance(event, EstimateReady) and event.estimate is not None:
@@ -101,36 +102,36 @@ def _note(seen: dict[int, _JobRecord], event: Journaled) -> None:
         ran = event.exit.reason in ("exited", "timeout")
         job.ended_s = event.at_s if ran else None
         job.failed = ran and event.exit.exit_code != 0
-        for each in event.co_runs:
-            if not each.neighbor_ids and each.smact is not None:
-                job.alone_s += each.seconds
-                job.active_s += each.smact * each.seconds
+        for co_run in event.co_runs:
+            if not co_run.neighbor_ids and co_run.smact is not None:
+                job.alone_s += co_run.seconds
+                job.active_s += co_run.smact * co_run.seconds
 
 
-def _job(job_id: int, seen: _JobRecord, duration_s: float, smact: float) -> TraceJob:
-    size = seen.size_bytes
+def _job(job_id: int, record: _JobRecord, duration_s: float, smact: float) -> TraceJob:
+    size = record.size_bytes
     profile = JobProfile(
-        workload=f"{seen.spec.name} (job {job_id})",
+        workload=f"{record.spec.name} (job {job_id})",
         first_peak_bytes=size,
         peak_bytes=size,
         smact=smact,
         measured=False,
-        reported_bytes={"declared": seen.spec.declared_bytes, "cotenant": seen.bound_bytes},
-        reported_smact=seen.reported_smact,
+        reported_bytes={"declared": record.spec.declared_bytes, "cotenant": record.bound_bytes},
+        reported_smact=record.reported_smact,
     )
     return TraceJob(
-        submit_s=seen.submit_s,
+        submit_s=record.submit_s,
         duration_s=duration_s,
-        gpus=seen.spec.gpus,
+        gpus=record.spec.gpus,
         profile=profile,
-        user=seen.spec.user,
-        failed=seen.failed,
+        user=record.spec.user,
+        failed=record.failed,
     )
 
 
 def _events(path: Path) -> Iterator[Journaled]:
     if not path.is_file():
-        raise UsageError(f"no journal at `{path}`", hint="a daemon keeps its own as `journal.db` in its state folder")
+        raise UsageError(f"no journal at `{path}`", hint="a daemon writes `journal.db` in its state directory")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
             check_file(db, path)

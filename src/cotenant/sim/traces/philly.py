@@ -1,7 +1,7 @@
 """The original Philly job log: `cluster_job_log`, one JSON array.
 
-Source: msr-fiddle/philly-traces, README, "Cluster job log". GPUs are those of the first attempt that got any; run time
-is that of all attempts, since what a retry repeats was held on GPUs as well.
+GPUs are those of the first attempt that had any. The run time is the sum over all attempts, since retries occupied GPUs
+as well. Source: msr-fiddle/philly-traces, README, "Cluster job log".
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from cotenant.core.errors import UsageError
 from cotenant.sim.trace import Trace, TraceJob
-from cotenant.sim.traces.rows import Collected, TraceFormat, read_text, stem
+from cotenant.sim.traces.formats import TraceFormat
+from cotenant.sim.traces.rows import Collected, read_text, stem
 
 EXAMPLE = """\
 [{"status": "Pass", "vc": "ee9e8c", "jobid": "application_1_0001", "user": "ce2f4c",
@@ -33,29 +34,29 @@ EXAMPLE = """\
 
 
 def recognizes(_path: Path, head: str) -> bool:
-    """By the words of its first records."""
+    """Whether it is a JSON array of records with attempts and submission times."""
     return head.lstrip().startswith("[") and '"attempts"' in head and '"submitted_time"' in head
 
 
 def read(path: Path) -> Trace:
-    """The jobs of the log that ran on a GPU."""
+    """Read the jobs that ran on a GPU."""
     try:
         records = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: no JSON: {error.msg.lower()}") from error
+        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg.lower()}") from error
     if not isinstance(records, list):
-        raise UsageError(f"trace `{path}` is no array of jobs")
+        raise UsageError(f"trace `{path}` is not a JSON array of jobs")
     found = Collected()
-    for number, each in enumerate(records):
+    for number, record in enumerate(records):
         try:
-            _add(found, each)
+            _add(found, record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"trace `{path}`: record {number} is no job of Philly: {error}") from error
+            raise UsageError(f"trace `{path}`: record {number} is not a Philly job: {error}") from error
     return found.trace(stem(path), path, "run time is that of all attempts together")
 
 
 def _add(found: Collected, record: Mapping[str, Any]) -> None:
-    spans = [_span(each) for each in record["attempts"]]
+    spans = [_span(attempt) for attempt in record["attempts"]]
     duration_s = sum(end_s - start_s for start_s, end_s in filter(None, spans))
     gpus = next((count for count in map(_gpus, record["attempts"]) if count), 0)
     submit_s = _time_s(record["submitted_time"])
@@ -80,7 +81,7 @@ def _span(attempt: Mapping[str, Any]) -> tuple[float, float] | None:
 
 def _gpus(attempt: Mapping[str, Any]) -> int:
     detail: Sequence[Mapping[str, Any]] = attempt.get("detail") or ()
-    return sum(len(each.get("gpus") or ()) for each in detail)
+    return sum(len(node.get("gpus") or ()) for node in detail)
 
 
 def _time_s(text: object) -> float | None:
@@ -89,8 +90,7 @@ def _time_s(text: object) -> float | None:
     return datetime.fromisoformat(str(text)).replace(tzinfo=timezone.utc).timestamp()
 
 
-FORMAT = TraceFormat(
-    name="philly",
+PHILLY = TraceFormat(
     about="the original Philly log, cluster_job_log (JSON)",
     recognizes=recognizes,
     read=read,

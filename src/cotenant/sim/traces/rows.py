@@ -1,4 +1,4 @@
-"""What readers of traces share: tables and their numbers, plain or gzipped, with errors that name the line."""
+"""What trace formats share: rows of a CSV table, plain or gzipped, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,62 +18,42 @@ from cotenant.sim.trace import Trace, TraceJob, from_zero
 HEAD_CHARS = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFormat:
-    """How one format of traces is read.
-
-    Attributes:
-        about: one line for people.
-        recognizes: whether a file is of this format, from its path and its first `HEAD_CHARS` characters.
-        read: the trace in the file at that path.
-        example: a few rows in this format, written by us: documentation, and what the contract test reads.
-        example_name: what a file of this kind is called.
-    """
-
-    name: str
-    about: str
-    recognizes: Callable[[Path, str], bool]
-    read: Callable[[Path], Trace]
-    example: str
-    example_name: str
-
-
 def read_text(path: Path) -> str:
-    """The text of a file that may be gzipped.
+    """The text of a file, gzipped or not.
 
     Raises:
-        UsageError: it cannot be read, or is no text.
+        UsageError: it cannot be read, or is not text.
     """
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
     except (OSError, EOFError) as error:
-        raise UsageError(f"cannot read trace `{path}`: {_why(error)}") from error
+        raise UsageError(f"cannot read trace `{path}`: {_reason(error)}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"trace `{path}` is no text") from error
+        raise UsageError(f"trace `{path}` is not text") from error
 
 
 def head(path: Path) -> str:
-    """The first characters of a file that may be gzipped; empty where it is no text."""
+    """The first characters of a file, gzipped or not; empty if it is not text."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as file:
             return file.read(HEAD_CHARS).decode("utf-8-sig", errors="ignore")
     except (OSError, EOFError) as error:
-        raise UsageError(f"cannot read trace `{path}`: {_why(error)}") from error
+        raise UsageError(f"cannot read trace `{path}`: {_reason(error)}") from error
 
 
 def columns_of(text: str) -> list[str]:
-    """The titles of a table, from the first line that is no comment."""
+    """Column names of a table, from the first line that is not a comment."""
     for line in text.splitlines():
         if line and not line.startswith("#"):
-            return [each.strip() for each in next(csv.reader([line]))]
+            return [cell.strip() for cell in next(csv.reader([line]))]
     return []
 
 
 class TraceRow:
-    """A line of a table that knows where it is."""
+    """A row of a table; errors name its file and line."""
 
     __slots__ = ("_path", "_values", "line")
 
@@ -83,14 +63,14 @@ class TraceRow:
         self.line = line
 
     def text(self, name: str, default: str = "") -> str:
-        """The cell, stripped; `default` where there is none."""
+        """The cell, stripped; `default` if it is empty or missing."""
         return (self._values.get(name) or default).strip()
 
     def number(self, name: str) -> float | None:
-        """The number in the cell; None where it is empty or says so.
+        """The number in the cell; None if it is empty, NaN or infinite.
 
         Raises:
-            JobFileError: it is something else.
+            JobFileError: it is not a number.
         """
         text = self.text(name)
         if text.lower() in ("", "nan", "none", "null", "inf"):
@@ -104,7 +84,7 @@ class TraceRow:
         return value
 
     def time_s(self, name: str) -> float | None:
-        """The moment in the cell: a number of seconds, or a date and a time (UTC where no zone is given)."""
+        """The time in the cell, a number of seconds or a date and time (UTC without a zone); None if it is empty."""
         text = self.text(name)
         if text.lower() in ("", "nan", "none", "null", "unknown"):
             return None
@@ -119,23 +99,24 @@ class TraceRow:
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
     def error(self, reason: str) -> JobFileError:
-        """`reason` at this line."""
+        """An error at this line."""
         return JobFileError(str(self._path), self.line, reason)
 
 
 def rows(path: Path, *, columns: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Iterator[TraceRow]:
-    """The rows of a CSV table; `columns` name the cells where its first line does not.
+    """The rows of a CSV table; pass `columns` if its first line does not name them.
 
     Raises:
-        JobFileError: a column of `wanted` is not there; UsageError: the file cannot be read.
+        JobFileError: a column of `wanted` is missing.
+        UsageError: the file cannot be read.
     """
     lines = _lines(read_text(path))
     titles = list(columns) if columns is not None else None
     for number, line in lines:
         cells = next(csv.reader([line]))
         if titles is None:
-            titles = [each.strip() for each in cells]
-            missing = [each for each in wanted if each not in titles]
+            titles = [cell.strip() for cell in cells]
+            missing = [column for column in wanted if column not in titles]
             if missing:
                 raise JobFileError(str(path), number, f"no column `{missing[0]}` (found: {', '.join(titles)})")
             continue
@@ -148,38 +129,38 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line.rstrip("\r\n")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = getattr(error, "strerror", None)
     return str(reason or error).lower()
 
 
 @dataclass(slots=True)
 class Collected:
-    """Jobs as a reader finds them, and what it left out, told once."""
+    """The jobs of a trace file, and how many rows were left out for which reason."""
 
     jobs: list[TraceJob] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, job: TraceJob) -> None:
-        """Keep a job."""
+        """Add a job."""
         self.jobs.append(job)
 
-    def skip(self, why: str) -> None:
+    def skip(self, reason: str) -> None:
         """Leave a row out."""
-        self.left_out[why] += 1
+        self.left_out[reason] += 1
 
     def trace(self, name: str, path: Path, *notes: str) -> Trace:
-        """The trace, from its first submission on.
+        """The trace; its first job is submitted at 0.
 
         Raises:
-            UsageError: nothing is left.
+            UsageError: it has no job.
         """
-        counts = [f"{count} left out: {why}" for why, count in sorted(self.left_out.items())]
+        counts = [f"{count} left out: {reason}" for reason, count in sorted(self.left_out.items())]
         if not self.jobs:
-            raise UsageError(f"trace `{path}` has no job that can be replayed", hint="; ".join(counts) or None)
+            raise UsageError(f"trace `{path}` has no jobs to replay", hint="; ".join(counts) or None)
         return Trace(name, from_zero(self.jobs), source=str(path), notes=(*notes, *counts))
 
 
 def stem(path: Path) -> str:
-    """The name of a file without its endings."""
+    """The name of a file without its extensions."""
     return path.name.split(".")[0]

@@ -51,7 +51,9 @@ def assign(trace: Trace, *, seed: int = 0, workloads: Mapping[str, MeasuredWorkl
 
 
 def _by_time(workloads: Sequence[MeasuredWorkload]) -> list[tuple[float, MeasuredWorkload]]:
-    return sorted(((math.log(each.solo_s), each) for each in workloads), key=lambda pair: (pair[0], _name(pair[1])))
+    return sorted(
+        ((math.log(workload.solo_s), workload) for workload in workloads), key=lambda pair: (pair[0], _name(pair[1]))
+    )
 
 
 def _name(measured: MeasuredWorkload) -> str:
@@ -103,7 +105,7 @@ def _measures(trace: Trace, first: int, end: int) -> Measures:
     gaps = sorted(trace.submit_s[number + 1] - trace.submit_s[number] for number in range(first, end - 1)) or [0.0]
     service = sorted(trace.duration_s[number] * trace.gpus[number] for number in range(first, end))
     mean = sum(gaps) / len(gaps) or 1.0
-    bursts = [each / mean for each in gaps]
+    bursts = [gap / mean for gap in gaps]
     return ((duration_s, 0.35), (gpus, 0.25), (gaps, 0.20), (service, 0.15), (bursts, 0.05))
 
 

@@ -39,7 +39,7 @@ def install() -> None:
 
 def _install() -> None:
     server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
-    uuids = [server.uuids[server.index_of(each)] for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    uuids = [server.uuids[server.index_of(part)] for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
     model = gpu_spec(server.card(server.index_of(uuids[0])).model)
     pace = StepThrottle.of(os.environ)
 
@@ -121,7 +121,7 @@ def _autograd_activity() -> list[str]:
             if (task / "comm").read_text().startswith("pt_autograd"):
                 lines = (task / "status").read_text().splitlines()
                 found.append(
-                    " ".join(each for each in lines if each.startswith(("State", "voluntary", "nonvoluntary")))
+                    " ".join(line for line in lines if line.startswith(("State", "voluntary", "nonvoluntary")))
                 )
     return found
 

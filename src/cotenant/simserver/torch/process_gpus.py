@@ -136,5 +136,5 @@ class ProcessGpus:
 
     def partners_smact(self) -> tuple[float, ...]:
         """SM activity, alone, of the other processes on the GPUs in use; of the busiest of them."""
-        found = [tuple(each.smact for each in gpu.card.partners()) for gpu in self._gpus.values()]
+        found = [tuple(partner.smact for partner in gpu.card.partners()) for gpu in self._gpus.values()]
         return max(found, key=sum, default=())

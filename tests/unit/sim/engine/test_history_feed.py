@@ -103,7 +103,9 @@ def test_policies_see_of_residents_what_a_daemon_shows_them():
             update = placer.update
 
             def noted(gpu):
-                seen.extend((each.job_id, each.gpus, each.workload, each.smact) for each in gpu.residents)
+                seen.extend(
+                    (resident.job_id, resident.gpus, resident.workload, resident.smact) for resident in gpu.residents
+                )
                 update(gpu)
 
             placer.update = noted
@@ -136,7 +138,7 @@ class Glancing:
         self.shown = []
 
     def decide(self, queue, server):
-        self.shown += [(server.at_s, each.job_id, each.smact) for each in server.gpus[0].residents]
+        self.shown += [(server.at_s, resident.job_id, resident.smact) for resident in server.gpus[0].residents]
         return policies.create("first-fit").decide(queue, server)
 
 

@@ -26,7 +26,7 @@ def test_readings_show_the_past_and_residents_their_promises():
     assert second.at_s == 20.5
     resident = second.gpus[0].residents[0]
     assert (resident.promised_bytes, resident.observed_bytes, resident.first_active_at_s) == (8 * GiB, 8 * GiB, 0.0)
-    readings = {each.at_s: each.smact for each in second.gpus[0].samples}
+    readings = {sample.at_s: sample.smact for sample in second.gpus[0].samples}
     assert max(readings) == 20.0
     assert readings[20.0] == pytest.approx(0.6)
 
@@ -40,7 +40,7 @@ def test_a_reading_that_spans_a_change_is_a_mean_of_both_sides():
     )
     simulate(trace, cluster.parse("1xA100-40GB"), eager, interference=Halves(), config=NO_DELAY)
     at_12 = next(each for each in eager.seen if each.at_s == 12.0)
-    readings = {each.at_s: each.smact for each in at_12.gpus[0].samples}
+    readings = {sample.at_s: sample.smact for sample in at_12.gpus[0].samples}
     assert readings[11.0] == pytest.approx(0.25 * 0.6 + 0.75 * (0.6 + 0.2) / 2)
     assert readings[12.0] == pytest.approx(0.4)
 
@@ -49,7 +49,7 @@ def on_a_cluster(config: SimulationConfig = NO_DELAY) -> tuple[Observations, lis
     """Observations of a cluster of 100 GPUs, two of them, and the times of scheduled wakes."""
     wakes: list[float] = []
     slots = cluster.parse("2xA100-40GB").slots
-    gpus = [SimGpu(each, power_model(each.gpu_type), record=False) for each in slots]
+    gpus = [SimGpu(slot, power_model(slot.gpu_type), record=False) for slot in slots]
     return Observations(create("most-memory").placer(), wakes.append, config, gpus=100), gpus, wakes
 
 

@@ -68,7 +68,7 @@ def test_a_gang_runs_at_the_speed_of_its_slowest_gpu():
     trace = a_trace((0.0, 100.0, 2, a_profile("gang")), (0.0, 20.0, 1, a_profile("b")))
     found = run_eager(trace, "2xA100-40GB")
     assert list(found.columns.end_s) == pytest.approx([120.0, 40.0])
-    assert [each.smact_s for each in found.totals] == pytest.approx([0.5 * 40 + 0.5 * 80, 0.25 * 40 + 0.5 * 80])
+    assert [total.smact_s for total in found.totals] == pytest.approx([0.5 * 40 + 0.5 * 80, 0.25 * 40 + 0.5 * 80])
 
 
 def test_an_allocation_that_fails_ends_the_attempt_and_the_job_is_retried():

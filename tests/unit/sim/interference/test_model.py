@@ -12,7 +12,7 @@ from cotenant.sim.workloads import pair_speeds, workloads
 
 
 def loads(*smacts):
-    return [TrueActivity(None, each) for each in smacts]
+    return [TrueActivity(None, smact) for smact in smacts]
 
 
 def test_alone():

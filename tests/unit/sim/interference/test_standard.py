@@ -85,7 +85,7 @@ def test_alone_is_full_speed_except_on_a_slice():
 )
 def test_mps_is_within_the_ranges_of_the_thesis(smact, count, low, high):
     speeds = standard().speeds([TrueActivity(None, smact)] * count, sharing="mps")
-    assert all(low <= 1 / each <= high for each in speeds)
+    assert all(low <= 1 / speed <= high for speed in speeds)
 
 
 def test_mps_waits_for_memory_too():
@@ -101,7 +101,7 @@ def test_mps_costs_a_tender_job_more():
 
 def test_smaller_slices_are_slower():
     sizes = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
-    speeds = [slice_speed(RESNET, f"A100-40GB/{each}") for each in sizes]
+    speeds = [slice_speed(RESNET, f"A100-40GB/{size}") for size in sizes]
     assert speeds == sorted(speeds)
     assert speeds[-1] == 1.0
     assert speeds[0] < 0.3

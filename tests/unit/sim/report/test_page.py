@@ -83,7 +83,7 @@ def test_limits_are_below_every_policy(evaluation):
     pytest.importorskip("scipy", reason="bounds need scipy")
     found = makespan_limits(evaluation, tries=6)
     assert found.bound_s is not None
-    assert found.bound_s <= found.best_s <= min(each.metrics.makespan_s for each in evaluation.results)
+    assert found.bound_s <= found.best_s <= min(result.metrics.makespan_s for result in evaluation.results)
     assert all("above the proven bound" in line for line in gap_lines(evaluation, found))
 
 

@@ -20,7 +20,7 @@ from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal
 
-SHARED = Path(__file__).parents[4] / "shared" / "data"
+SHARED = Path(__file__).parents[5] / "shared" / "data"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared tables are not beside this checkout")
@@ -49,10 +49,10 @@ def test_published_arrivals_give_a_shape():
 
 
 def read(name, tmp_path, text=None):
-    reader = traces.FORMATS[name]
-    path = tmp_path / reader.example_name
-    path.write_text(reader.example if text is None else text)
-    return reader.read(path)
+    trace_format = traces.TRACE_FORMATS.get(name)
+    path = tmp_path / trace_format.example_name
+    path.write_text(trace_format.example if text is None else text)
+    return trace_format.read(path)
 
 
 def table(trace):
@@ -111,7 +111,7 @@ def test_pai_multiplies_instances_and_keeps_parts_of_a_gpu(tmp_path):
 
 def test_pai_with_titles(tmp_path):
     titles = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
-    text = titles + traces.FORMATS["pai"].example
+    text = titles + traces.TRACE_FORMATS.get("pai").example
     assert read("pai", tmp_path, text).digest() == read("pai", tmp_path).digest()
 
 
@@ -160,7 +160,7 @@ def test_errors_name_the_line_and_the_column(tmp_path):
     with pytest.raises(JobFileError, match=r"jobs\.csv:4: `duration_s` is `soon`, wanted a number"):
         read("columns", tmp_path, "# ours\nsubmit_s,duration_s,n_gpus\n0,5,1\n0,soon,1\n")
     with pytest.raises(JobFileError, match=r"cluster_log\.csv:2: `submit_time` is `monday`"):
-        read("helios", tmp_path, traces.FORMATS["helios"].example.replace("2020-04-01 00:04:00", "monday"))
+        read("helios", tmp_path, traces.TRACE_FORMATS.get("helios").example.replace("2020-04-01 00:04:00", "monday"))
     with pytest.raises(JobFileError, match=r"cluster_log\.csv:1: no column `state`"):
         read("helios", tmp_path, "job_id,user,vc,gpu_num,submit_time,duration\n")
 
@@ -283,7 +283,7 @@ def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
     assert found[0].profile.reported_bytes == {"declared": None, "cotenant": 6 * GiB}
     assert [job.profile.reported_smact for job in found] == [0.4, None]
     assert found[1].profile.peak_bytes == 3 * GiB
-    assert "1 left out: never ran to its end" in found.notes
+    assert "1 left out: did not run to its end" in found.notes
 
 
 def test_a_journal_counts_the_last_attempt_and_only_if_it_ended(tmp_path):
@@ -321,7 +321,7 @@ def test_activity_is_what_was_seen_alone_or_is_expected_from_memory(tmp_path):
     held.close()
     found = journal.read(tmp_path / "journal.db")
     assert [job.profile.smact for job in found] == [0.9, 0.9, expected_smact(5 * GiB)]
-    assert "SM activity of 1 jobs was never seen alone: it is expected from their memory" in found.notes
+    assert "SM activity of 1 jobs is expected from their memory: none was observed alone" in found.notes
 
 
 def test_what_is_no_journal_is_an_error(tmp_path):

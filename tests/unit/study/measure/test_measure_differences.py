@@ -36,8 +36,8 @@ def test_differences(recorded, matched, found):
     result = compare(allocs(*SAME), allocs(*recorded))
     assert result.matched == matched
     told = [
-        (tuple(one.size for one in each.only_traced), tuple(one.size for one in each.only_recorded))
-        for each in result.differences
+        (tuple(one.size for one in difference.only_traced), tuple(one.size for one in difference.only_recorded))
+        for difference in result.differences
     ]
     assert told == found
     assert result.gave_up_at is None
