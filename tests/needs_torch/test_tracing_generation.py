@@ -77,7 +77,7 @@ def test_texts_have_their_largest_length_and_can_be_read(tmp_path, draw):
     trace = traced(tmp_path, script)
     assert not trace.partial
     (told,) = trace.warnings
-    assert told.startswith("what a model generates is not known: assumed to run to its largest length")
+    assert told.startswith("what a model generates depends on its weights; assumed: texts of maximum length")
     assert told.endswith(f"and so are rewards of them (train.py, line {line})")
     assert 4 * 6 * (12 - 4) * 300 in allocations(trace, "forward")  # scores of all that was generated
 

@@ -1,8 +1,8 @@
-"""The error of an operation that the fake GPU cannot follow. Needs no torch."""
+"""The error of an operation that cannot be traced. Needs no torch."""
 
 
 class Untraceable(Exception):
-    """Names the operation; where in the script it was called is told by the traceback.
+    """The message names the operation; the traceback, the place in the script.
 
-    Not a `NotImplementedError`, which libraries catch to go another way, as parametrizations of PyTorch do.
+    Not a `NotImplementedError`: libraries catch that to try another way, as `torch.nn.utils.parametrize` does.
     """

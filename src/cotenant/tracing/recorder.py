@@ -17,6 +17,8 @@ import torch
 
 from cotenant.core.trace import Action, LayerCall, LibraryCall, MemoryEvent, MemoryTrace, TraceHeader
 
+SPARSE_PARTS_ATTRIBUTE = "_cotenant_parts"
+
 
 class TraceRecorder:
     """Events so far. One for each traced process; the main and the autograd thread call it, never at the same time.
@@ -216,7 +218,7 @@ class TraceRecorder:
 
 def sparse_parts(tensor: Any) -> tuple[torch.Tensor, ...]:
     """Indices and values of a fake sparse tensor; empty for layouts that are not modeled."""
-    return getattr(tensor, "_cotenant_parts", ())
+    return getattr(tensor, SPARSE_PARTS_ATTRIBUTE, ())
 
 
 def _guess_category(allocated_in: str, freed_in: str | None) -> str:

@@ -1,1 +1,1 @@
-"""Values that a trace assumes because nobody computed them."""
+"""What a trace assumes where values are not computed: known values, booleans, loops, routing, generated tokens."""

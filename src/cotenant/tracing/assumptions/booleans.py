@@ -1,8 +1,9 @@
-"""What a script is likely to find when it checks values that are not known: that they are sound.
+"""What a script most likely finds when it checks unknown values: that they are sound.
 
-`isfinite`, `isnan`, `x == x` and range checks guard against accidents, which a trace does not have; taken as unknown,
-and so as False, the first would end or skip the training. A number compared with one of Python's is what the script
-would read of it. A mere comparison of tensors says nothing about its outcome: a sequence may have ended or not.
+`isfinite`, `isnan`, `x == x` and range checks guard against accidents, which a trace does not have. As unknown booleans
+they would read as False, and the first would end or skip the training. The comparison of one number with a Python
+number gives what the script would get by reading the number. A comparison of tensors alone says nothing: a sequence may
+have ended or not.
 """
 
 from __future__ import annotations
@@ -11,38 +12,44 @@ import math
 import operator
 from typing import Any, Literal
 
-import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import data_dependent_loops
 from cotenant.tracing.training import lbfgs
 
-_aten = torch.ops.aten
 _TRUTH_ATTRIBUTE = "_cotenant_truth"
 AssumedTruth = Literal[True, False, "in range", "likely", "unlikely"] | None
-"""Of every element. `in range`: a comparison of sizes, believed only if asked for all of a tensor; `likely` and
-`unlikely`: one of a number that was guessed, which ends no loop (see `loops`)."""
+"""Of every element. `in range`: of a range check, which counts only if the script requires all of a tensor; `likely`,
+`unlikely`: of the comparison of an assumed number, which does not end a loop (see `data_dependent_loops`)."""
 
 _ASSUMED_FALSE = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
 _COMPARISONS = frozenset({"ge", "gt", "le", "lt"})
 _SAME_ELEMENTS = frozenset(
-    (
-        *("view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "select", "slice", "alias", "detach"),
-        *(
-            "clone",
-            "permute",
-            "transpose",
-            "t",
-            "contiguous",
-            "any",
-            "_is_any_true",
-            "max",
-            "min",
-            "amax",
-            "amin",
-            "_to_copy",
-        ),
-    )
+    {
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "squeeze",
+        "unsqueeze",
+        "select",
+        "slice",
+        "alias",
+        "detach",
+        "clone",
+        "permute",
+        "transpose",
+        "t",
+        "contiguous",
+        "any",
+        "_is_any_true",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "_to_copy",
+    }
 )
 _AND = frozenset({"mul", "bitwise_and", "logical_and", "__and__"})
 _NOT = frozenset({"logical_not", "bitwise_not"})
@@ -50,20 +57,20 @@ _OPPOSITE: dict[AssumedTruth, AssumedTruth] = {True: False, False: True, "likely
 
 
 def assumed(tensor: Any) -> AssumedTruth:
-    """What is believed of the elements of a tensor of truth values; None: nothing."""
+    """What is assumed of all elements of a boolean tensor; None: nothing."""
     return getattr(tensor, _TRUTH_ATTRIBUTE, None)
 
 
 def assume_true(tensor: FakeTensor) -> None:
-    """Believe that all elements of a tensor of truth values are true."""
+    """Assume that all elements of a boolean tensor are true."""
     setattr(tensor, _TRUTH_ATTRIBUTE, True)
 
 
-def propagate(func: Any, args: Any, out: FakeTensor) -> None:
-    """Note what `out`, truth values that `func` gave, are believed to be."""
-    found = _infer(func._opname, args)
-    if found is not None:
-        setattr(out, _TRUTH_ATTRIBUTE, found)
+def propagate(func: OpOverload, args: Any, out: FakeTensor) -> None:
+    """Set what is assumed of `out`, booleans that `func` returned."""
+    truth = _infer(func._opname, args)
+    if truth is not None:
+        setattr(out, _TRUTH_ATTRIBUTE, truth)
 
 
 def _infer(name: str, args: Any) -> AssumedTruth:
@@ -75,7 +82,7 @@ def _infer(name: str, args: Any) -> AssumedTruth:
         return True
     if name == "gt" and isinstance(args[1], float) and args[1] == lbfgs.CURVATURE:
         return True
-    if name == "any" and getattr(args[0], "_is_param", False):  # optimizers ask whether it starts with zeros
+    if name == "any" and getattr(args[0], "_is_param", False):  # optimizers check whether a parameter is all zeros
         return True
     if name in _COMPARISONS:
         return _compare_number(name, args[1]) if _is_number(args) else "in range"
@@ -97,13 +104,13 @@ def _is_number(args: Any) -> bool:
 
 
 def _compare_number(name: str, limit: float) -> AssumedTruth:
-    """How an unknown number compares, by what a script would read of it."""
+    """How an unknown number compares: as the number that a script would read."""
     return "likely" if getattr(operator, name)(data_dependent_loops.assumed_number(), limit) else "unlikely"
 
 
 def _compare_equality(name: str, args: Any) -> AssumedTruth:
     first, second = args[0], args[1]
-    if first is second:  # not a number is what differs from itself
+    if first is second:  # NaN is the only value that differs from itself
         return name == "eq"
     if isinstance(second, float) and math.isinf(second):
         return name == "ne"
@@ -115,7 +122,7 @@ def _and(first: AssumedTruth, second: AssumedTruth) -> AssumedTruth:
         return False
     if first is None or second is None:
         return None
-    for each in ("unlikely", "in range", "likely"):
-        if each in (first, second):
-            return each
+    for truth in ("unlikely", "in range", "likely"):
+        if truth in (first, second):
+            return truth
     return True

@@ -1,9 +1,9 @@
-"""Loops that wait for values: adaptive solvers, fixed points, training until a loss is small.
+"""Loops whose condition depends on GPU values: adaptive solvers, fixed points, training until a loss is small.
 
-Nobody computes the values, so such a loop would end at once or never. Where a `while`, or an `if` that leaves one,
-asks for them, it hears what lets the loop go on, and after `MAX_ITERATIONS` times without an optimizer step what ends it.
-Inside, an unknown number is a half: errors are below their limit, and steps of solvers grow.
-Not followed: a value that is read before, into a number of Python's, and a `for`, which ends by itself.
+The values are not computed, so such a loop would end at once or never. Where a `while`, or an `if` that leaves one,
+reads an unknown value, the answer continues the loop for `MAX_ITERATIONS` iterations without an optimizer step, and
+ends it then. Inside of such a loop an unknown number is 0.5: errors are below their limits, and solver steps grow.
+Not modeled: a value that was read into a Python number before the condition; `for` loops, which end by themselves.
 """
 
 from __future__ import annotations
@@ -17,30 +17,40 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from cotenant.tracing import script_location
 
+if TYPE_CHECKING:
+    from cotenant.tracing.recorder import TraceRecorder
+
 MAX_ITERATIONS = 20
 ASSUMED_NUMBER, ASSUMED_NUMBER_IN_LOOP = 1.0, 0.5
-_LOOP_ENDING_NUMBERS = (1e-12, 1e12)  # whichever the loop waits for
+_LOOP_ENDING_NUMBERS = (1e-12, 1e12)  # in turn: one of them ends the loop, whatever it compares
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _TORCH_DIR = str(Path(torch.__file__).parent) + "/"
 _TORCH_WRAPPERS = frozenset(
-    _TORCH_DIR + name
-    for name in (
-        *("_compile.py", "_dynamo/eval_frame.py", "_ops.py", "_tensor.py", "overrides.py"),
-        *("utils/_contextlib.py", "utils/_device.py", "utils/_python_dispatch.py", "utils/_stats.py"),
-    )
+    {
+        _TORCH_DIR + "_compile.py",
+        _TORCH_DIR + "_dynamo/eval_frame.py",
+        _TORCH_DIR + "_ops.py",
+        _TORCH_DIR + "_tensor.py",
+        _TORCH_DIR + "overrides.py",
+        _TORCH_DIR + "utils/_contextlib.py",
+        _TORCH_DIR + "utils/_device.py",
+        _TORCH_DIR + "utils/_python_dispatch.py",
+        _TORCH_DIR + "utils/_stats.py",
+    }
 )
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+"""Files of PyTorch whose frames may lie between a script's call and the dispatch mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LoopCondition:
-    """A condition in a `while`: its expression, and whether the loop goes on where it is true."""
+    """A condition that decides about a `while`, and whether the loop continues where it is true."""
 
     expression: ast.expr
     continues_if: bool
@@ -48,76 +58,81 @@ class _LoopCondition:
 
 @dataclass(frozen=True, slots=True)
 class _LoopLines:
-    """Lines of a file: those of conditions that decide about a `while`, and those whose innermost loop is one."""
+    """The loops of a source file.
 
-    tests: Mapping[int, _LoopCondition]
+    Attributes:
+        conditions: by line.
+        within: lines whose innermost loop is a `while`.
+    """
+
+    conditions: Mapping[int, _LoopCondition]
     within: frozenset[int]
 
 
 class DataDependentLoops:
-    """Answers where loops ask, and counts their rounds."""
+    """Unknown values for conditions, by the number of iterations so far."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: TraceRecorder) -> None:
         self._recorder = recorder
-        self._hits: dict[tuple[str, int], tuple[int, int]] = {}  # (optimizer steps by then, times since)
+        self._reads: dict[tuple[str, int], tuple[int, int]] = {}  # by line: (optimizer steps, reads since then)
 
     def truth(self, *, likely: bool) -> bool:
-        """What an unknown truth value is, here; `likely`: where no loop depends on it."""
+        """An unknown boolean that the script reads now; `likely`: its value where no loop depends on it."""
         frame = script_frame()
         if frame is None:
             return likely
-        test = _parse_loops(frame.f_code.co_filename).tests.get(frame.f_lineno)
-        if test is not None:
-            return (self._iteration(frame) <= MAX_ITERATIONS) == (
-                test.continues_if == _truth_of_condition(test.expression, frame)
-            )
-        if frame.f_lineno in _parse_loops(frame.f_code.co_filename).within:
+        lines = _parse_loops(frame.f_code.co_filename)
+        condition = lines.conditions.get(frame.f_lineno)
+        if condition is not None:
+            sign = _truth_of_condition(condition.expression, frame)
+            return (self._iteration(frame) <= MAX_ITERATIONS) == (condition.continues_if == sign)
+        if frame.f_lineno in lines.within:
             self._warn_repeated(frame)
         return likely
 
     def number(self) -> float:
-        """What an unknown number is, here."""
+        """An unknown number that the script reads now."""
         frame = script_frame()
-        if frame is None or frame.f_lineno not in _parse_loops(frame.f_code.co_filename).tests:
+        if frame is None or frame.f_lineno not in _parse_loops(frame.f_code.co_filename).conditions:
             return assumed_number()
-        rounds = self._iteration(frame)
-        return ASSUMED_NUMBER_IN_LOOP if rounds <= MAX_ITERATIONS else _LOOP_ENDING_NUMBERS[rounds % 2]
+        iteration = self._iteration(frame)
+        return ASSUMED_NUMBER_IN_LOOP if iteration <= MAX_ITERATIONS else _LOOP_ENDING_NUMBERS[iteration % 2]
 
     def _iteration(self, frame: FrameType) -> int:
-        times = self._times(frame)
-        if times > MAX_ITERATIONS:
+        count = self._count_read(frame)
+        if count > MAX_ITERATIONS:
             depends = f"runs depends on values that are not known; assumed: {MAX_ITERATIONS} times"
             self._warn("how often the loop at", frame, depends)
-        return times
+        return count
 
     def _warn_repeated(self, frame: FrameType) -> None:
-        if self._times(frame) > 1:
+        if self._count_read(frame) > 1:
             assumed = f"has values that are not known; assumed: numbers of {ASSUMED_NUMBER_IN_LOOP}"
             self._warn("what decides in the loop around", frame, assumed)
 
-    def _times(self, frame: FrameType) -> int:
-        """How often this place asked since the last optimizer step, or since it was told to end."""
-        key, steps = (frame.f_code.co_filename, frame.f_lineno), self._recorder.steps
-        before, times = self._hits.get(key, (steps, 0))
-        times = times + 1 if before == steps else 1
-        self._hits[key] = (steps, times if times < MAX_ITERATIONS + len(_LOOP_ENDING_NUMBERS) else 0)
-        return times
+    def _count_read(self, frame: FrameType) -> int:
+        """Reads at this line since the last optimizer step, or since the loop was ended."""
+        line, steps = (frame.f_code.co_filename, frame.f_lineno), self._recorder.steps
+        steps_before, count = self._reads.get(line, (steps, 0))
+        count = count + 1 if steps_before == steps else 1
+        self._reads[line] = (steps, count if count < MAX_ITERATIONS + len(_LOOP_ENDING_NUMBERS) else 0)
+        return count
 
     def _warn(self, begin: str, frame: FrameType, rest: str) -> None:
         self._recorder.warn(f"{begin} {Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, {rest}")
 
 
 def assumed_number() -> float:
-    """What an unknown number is, here, by the place alone: see `truth`."""
+    """An unknown number, by the place of the read alone, without counting iterations; `booleans` compares it."""
     frame = script_frame()
     inside = frame is not None and frame.f_lineno in _parse_loops(frame.f_code.co_filename).within
     return ASSUMED_NUMBER_IN_LOOP if inside else ASSUMED_NUMBER
 
 
 def script_frame(*, through: str = "") -> FrameType | None:
-    """The frame that asks, neither ours nor between an operator and a mode; None where PyTorch itself does.
+    """The innermost frame of the script or a library, above our own and PyTorch's wrappers; None for PyTorch's code.
 
-    `through`: a file, of which functions stand between as well.
+    `through`: another file whose frames are skipped.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (_is_internal(frame.f_code.co_filename) or frame.f_code.co_filename == through):
@@ -132,18 +147,19 @@ def _is_internal(path: str) -> bool:
 
 @functools.cache
 def _parse_loops(path: str) -> _LoopLines:
-    tests: dict[int, _LoopCondition] = {}
+    conditions: dict[int, _LoopCondition] = {}
     within: set[int] = set()
     lines = linecache.getlines(path)
     if any("while" in line for line in lines):
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # no source, or not what runs
-            _collect_conditions(ast.parse("".join(lines)), None, tests, within)
-    return _LoopLines(tests, frozenset(within))
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # not the source of what runs
+            _collect_conditions(ast.parse("".join(lines)), None, conditions, within)
+    return _LoopLines(conditions, frozenset(within))
 
 
 def _collect_conditions(
-    node: ast.AST, loop: ast.AST | None, tests: dict[int, _LoopCondition], within: set[int]
+    node: ast.AST, loop: ast.AST | None, conditions: dict[int, _LoopCondition], within: set[int]
 ) -> None:
+    """Add the conditions below `node`, whose innermost loop is `loop`."""
     for child in ast.iter_child_nodes(node):
         inner = loop
         if isinstance(child, _SCOPES):
@@ -155,43 +171,44 @@ def _collect_conditions(
         elif isinstance(child, (ast.For, ast.AsyncFor)):
             within.difference_update(range(child.lineno, (child.end_lineno or child.lineno) + 1))
         if isinstance(child, ast.While):
-            _add_condition(child.test, tests, continues_if=True)
+            _add_condition(child.test, conditions, continues_if=True)
         elif isinstance(child, ast.If) and isinstance(inner, ast.While) and any(_loop_exits(child.body)):
-            _add_condition(child.test, tests, continues_if=False)
-        _collect_conditions(child, inner, tests, within)
+            _add_condition(child.test, conditions, continues_if=False)
+        _collect_conditions(child, inner, conditions, within)
 
 
-def _add_condition(test: ast.expr, tests: dict[int, _LoopCondition], *, continues_if: bool) -> None:
-    for line in range(test.lineno, (test.end_lineno or test.lineno) + 1):
-        tests[line] = _LoopCondition(test, continues_if)
+def _add_condition(expression: ast.expr, conditions: dict[int, _LoopCondition], *, continues_if: bool) -> None:
+    for line in range(expression.lineno, (expression.end_lineno or expression.lineno) + 1):
+        conditions[line] = _LoopCondition(expression, continues_if)
 
 
 def _loop_exits(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that leave the loop around."""
-    for each in body:
-        if isinstance(each, (ast.Break, ast.Return)):
-            yield each
-        elif isinstance(each, (ast.If, ast.With)):
-            yield from _loop_exits(each.body)
+    """Statements that leave the loop around them."""
+    for statement in body:
+        if isinstance(statement, (ast.Break, ast.Return)):
+            yield statement
+        elif isinstance(statement, (ast.If, ast.With)):
+            yield from _loop_exits(statement.body)
 
 
-def _truth_of_condition(test: ast.expr, frame: FrameType) -> bool:
-    """Whether the test is true where its tensor is; the first part of it that holds one decides."""
-    parts = list(_conjuncts(test, True))
-    return next((sign for part, sign in parts if _holds_tensor(part, frame)), parts[0][1])
+def _truth_of_condition(expression: ast.expr, frame: FrameType) -> bool:
+    """Whether the condition is true where its tensor is true; the first operand that names a tensor decides."""
+    operands = list(_operands(expression, True))
+    return next((sign for operand, sign in operands if _names_tensor(operand, frame)), operands[0][1])
 
 
-def _conjuncts(test: ast.expr, sign: bool) -> Iterator[tuple[ast.expr, bool]]:
-    if isinstance(test, ast.BoolOp):
-        for each in test.values:
-            yield from _conjuncts(each, sign)
-    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from _conjuncts(test.operand, not sign)
+def _operands(expression: ast.expr, sign: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Operands of `and`, `or` and `not`, each with whether it is not negated."""
+    if isinstance(expression, ast.BoolOp):
+        for value in expression.values:
+            yield from _operands(value, sign)
+    elif isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.Not):
+        yield from _operands(expression.operand, not sign)
     else:
-        yield test, sign
+        yield expression, sign
 
 
-def _holds_tensor(part: ast.expr, frame: FrameType) -> bool:
-    names = [each.id for each in ast.walk(part) if isinstance(each, ast.Name)]
-    known = script_location.visible_names(frame)
-    return any(isinstance(known.get(name), torch.Tensor) for name in names)
+def _names_tensor(expression: ast.expr, frame: FrameType) -> bool:
+    names = [node.id for node in ast.walk(expression) if isinstance(node, ast.Name)]
+    values = script_location.visible_names(frame)
+    return any(isinstance(values.get(name), torch.Tensor) for name in names)

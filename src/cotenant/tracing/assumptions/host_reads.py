@@ -1,4 +1,4 @@
-"""Where a script last took values that nobody computed into Python: what it raises then may come of them."""
+"""Where a script last read unknown values into Python, which may be the cause of an error that it raises later."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _VALUE_ERRORS = (LookupError, ValueError, ArithmeticError, AssertionError)
 
 
 class HostReads:
-    """The last reads of unknown values, by a script or a library that it uses; those of PyTorch itself are not told."""
+    """The last reads of unknown values, by the script or a library; reads by PyTorch itself are left out."""
 
     def __init__(self) -> None:
         self._last = ""
-        self._last_exact = ""  # not of a floating-point number, such as a loss, by which nobody indexes
+        self._last_exact = ""  # not of a floating-point number, such as a loss, with which nothing is indexed
 
     def note(self, *, number: bool) -> None:
-        """The values of a tensor are read, and not known; `number`: it is one, of floating point."""
+        """Unknown values of a tensor are read now; `number`: a single floating-point one."""
         frame = data_dependent_loops.script_frame(through=fake_tensor.__file__)
         if frame is None:
             return
         path = frame.f_code.co_filename
         self._last = f"{Path(path).name}, line {frame.f_lineno}"
-        if not script_location.is_user_file(path) and (own := script_location.call_location()):
-            self._last += f", for {own}"
+        if not script_location.is_user_file(path) and (user_line := script_location.call_location()):
+            self._last += f", for {user_line}"
         if not number:
             self._last_exact = self._last
 
     def suspect(self, error: BaseException) -> str:
-        """What to add to an error's text; empty for errors that do not come of values."""
-        place = self._last_exact if isinstance(error, LookupError) else self._last
-        if not place or not isinstance(error, _VALUE_ERRORS):
+        """A clause to append to an error's text; empty if no read can have caused an error of its type."""
+        location = self._last_exact if isinstance(error, LookupError) else self._last
+        if not location or not isinstance(error, _VALUE_ERRORS):
             return ""
-        return f"; maybe because of values that are not known without a GPU, read at {place}"
+        return f"; maybe because of values that are not known without a GPU, read at {location}"

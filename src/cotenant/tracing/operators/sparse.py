@@ -14,22 +14,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+from cotenant.tracing.recorder import SPARSE_PARTS_ATTRIBUTE, sparse_parts
 
 operators = OperatorTable()
-
-_PARTS_ATTRIBUTE = "_cotenant_parts"
-
-
-def sparse_parts(tensor: Any) -> tuple[Any, Any]:
-    """(indices, values) of a fake sparse tensor."""
-    return getattr(tensor, _PARTS_ATTRIBUTE)
 
 
 def _make_sparse(ctx: OpContext, size: Any, indices: Any, values: Any, sparse_dims: int) -> FakeTensor:
     shell = torch.sparse_coo_tensor(size=tuple(size), dtype=values.dtype, device="meta", check_invariants=False)
     shell.sparse_resize_(tuple(size), sparse_dims, len(size) - sparse_dims)
     made = FakeTensor(ctx.fake, shell, values.device)
-    setattr(made, _PARTS_ATTRIBUTE, (indices, values))
+    setattr(made, SPARSE_PARTS_ATTRIBUTE, (indices, values))
     return made
 
 
