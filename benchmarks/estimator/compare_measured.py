@@ -25,7 +25,7 @@ from cotenant.measurement.data_card import commit, setup_of
 from cotenant.measurement.dry_run import explain
 from cotenant.measurement.job_list import MeasureJob, read_jobs
 from cotenant.measurement.result_table import read_rows
-from cotenant.measurement.trace_diff import compare, describe, read_history, recorded_allocs, traced_allocs
+from benchmarks._lib.trace_diff import compare, describe, read_history, recorded_allocs, traced_allocs
 
 KINDS = ("allocated", "reserved", "device")
 
@@ -122,7 +122,7 @@ def history_lines(path: Path, result: TracedResult) -> list[str]:
     """Where the trace and the recorded history part; nothing if none was recorded."""
     if not path.is_file():
         return []
-    return describe(compare(traced_allocs(result.scene.events), recorded_allocs(read_history(path))))
+    return describe(compare(traced_allocs(result.replay_input.events), recorded_allocs(read_history(path))))
 
 
 def report_lines(rows: Sequence[Row], problems: Sequence[str], gpu: GpuSpec) -> list[str]:

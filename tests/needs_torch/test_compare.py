@@ -69,7 +69,7 @@ def test_table(folder, capsys):
     assert "no decoder-only language model" in by_name["llmem"]
     # Without an option that tells the batch, its formula is a lower bound.
     assert by_name["horus"].split()[1].startswith(">")
-    assert "the batch size was not seen" in err
+    assert "the batch size is unknown" in err
 
 
 def test_a_script_that_fails_is_told_with_its_last_words(folder, capsys):

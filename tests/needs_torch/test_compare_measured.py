@@ -56,7 +56,7 @@ def test_errors_bounds_and_where_the_histories_part(bench, tmp_path, monkeypatch
     (job,) = read_jobs(tmp_path / "jobs.toml").jobs
     gpu = gpu_spec("H200-141GB")
     result = explain(job, gpu=gpu.name, python=sys.executable, timeout_s=120)
-    estimate, events = result.estimate, result.scene.events
+    estimate, events = result.estimate, result.replay_input.events
     table = ResultTable(tmp_path / "rows.csv", tuple(COLUMNS))
     table.add(
         {

@@ -53,7 +53,7 @@ def of_result(result: TracedResult) -> dict[str, Any]:
             "libraries": dict(header.libraries),
             "convolutions": sum(op.kind == "conv_forward" for op in result.trace.ops),
             "workspaces": result.workspaces,
-            "alloc_conf": result.scene.stack.alloc_conf,
+            "alloc_conf": result.replay_input.stack.alloc_conf,
             "from_cache": result.from_cache,
         },
     }

@@ -123,13 +123,13 @@ class EstimateReports:
         from cotenant.estimators.plot import save_plot
 
         of = f" of GPU {result.index}" if result.gpus else ""
-        history = allocation_history(result.scene, result.capacity_bytes)
+        history = allocation_history(result.replay_input, result.capacity_bytes)
         if self.plot is not None:
             left = max(0, result.fit.usable_bytes - result.estimate.context_bytes)
             save_plot(self.plot, history, title=title + of, usable_bytes=left)
             note(f"plot in `{self.plot}`")
         if self.snapshot is not None:
-            save_snapshot(self.snapshot, history, result.scene.stack)
+            save_snapshot(self.snapshot, history, result.replay_input.stack)
             note(f"snapshot{of} in `{self.snapshot}`: open it at https://pytorch.org/memory_viz")
 
 

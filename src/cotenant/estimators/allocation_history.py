@@ -1,4 +1,4 @@
-"""A replay with its history kept: bytes by category over the events, and what the allocator did to the driver."""
+"""A replay with its full history: bytes by category after each event, and the segments of the allocator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cotenant.estimators.replay_input import ReplayInput
 
 
 class BlockEvent(NamedTuple):
-    """A block handed out or taken back, or memory got from or given to the driver.
+    """A block allocated or freed, or memory requested from or returned to the driver.
 
     `action`: `alloc`, `free`, `oom`; `segment_alloc`, `segment_free`; `segment_map`, `segment_unmap` where segments
     are expandable. `size` is that of the block or segment. `event_index`: of the event that caused it.
@@ -28,13 +28,13 @@ class BlockEvent(NamedTuple):
 
 @dataclass(kw_only=True)
 class AllocationHistory:
-    """What happened on one GPU, in the order of the events.
+    """The history of one GPU, in the order of the events.
 
     Attributes:
-        events: those that were replayed, of this GPU only, up to the one that found no memory.
-        blocks: what they did; `phases`: (index of its first event, name) of each phase that was entered.
-        category_bytes: by category, allocated bytes after each event; `reserved_bytes`: held after each event.
-        segments: what was held in the end; `addresses`: event that made the block at an address, of those alive then.
+        events: the replayed events of this GPU, up to the one that ran out of memory.
+        blocks: what the events did; `phases`: (index of its first event, name) of each phase.
+        category_bytes: allocated bytes after each event, by category; `reserved_bytes`: after each event.
+        segments: segments held at the end; `addresses`: the event that allocated the live block at an address.
     """
 
     events: list[MemoryEvent] = field(default_factory=list)
@@ -51,13 +51,15 @@ class AllocationHistory:
         return [sum(column) for column in zip(*self.category_bytes.values(), strict=True)]
 
 
-def allocation_history(scene: ReplayInput, capacity_bytes: int | None = None, device: int = 0) -> AllocationHistory:
-    """Replay `scene` and keep all of it; `capacity_bytes` as of `ReplayInput.replay`."""
-    return _RecordingAllocator(scene, capacity_bytes).run(device)
+def allocation_history(
+    replay_input: ReplayInput, capacity_bytes: int | None = None, device: int = 0
+) -> AllocationHistory:
+    """Replay `replay_input` and record everything; `capacity_bytes` as of `ReplayInput.replay`."""
+    return _RecordingAllocator(replay_input, capacity_bytes).run(device)
 
 
 class _WatchedDriver(MemoryDriver):
-    """A driver that notes when what it has given out has changed."""
+    """A driver that records whether its mappings have changed."""
 
     __slots__ = ("changed",)
 
@@ -76,17 +78,17 @@ class _WatchedDriver(MemoryDriver):
 
 
 class _RecordingAllocator:
-    """One replay. An allocator does not say which segments come and go: they are compared when the driver was asked."""
+    """One replay. The allocator does not report its segments: they are compared after each call of the driver."""
 
-    def __init__(self, scene: ReplayInput, capacity_bytes: int | None) -> None:
-        self.scene = scene
-        options = scene.stack.options
+    def __init__(self, replay_input: ReplayInput, capacity_bytes: int | None) -> None:
+        self.replay_input = replay_input
+        options = replay_input.stack.options
         self.allocator = CachingAllocator(
-            options, scene.stack.rules, capacity_bytes, total_bytes=scene.gpu.usable_bytes
+            options, replay_input.stack.rules, capacity_bytes, total_bytes=replay_input.gpu.usable_bytes
         )
         if capacity_bytes is None and options.per_process_memory_fraction < 1:
             self.allocator.set_memory_fraction(1.0)
-        self.driver = _WatchedDriver(capacity_bytes, descending=scene.descending)
+        self.driver = _WatchedDriver(capacity_bytes, descending=replay_input.descending)
         self.allocator.driver = self.driver
         self.expandable = options.expandable_segments
         self.history = AllocationHistory(category_bytes={name: [] for name in CATEGORIES})
@@ -96,7 +98,7 @@ class _RecordingAllocator:
 
     def run(self, device: int) -> AllocationHistory:
         history = self.history
-        for event in self.scene.events:
+        for event in self.replay_input.events:
             if event.device != device:
                 continue
             index = len(history.events)
@@ -113,11 +115,11 @@ class _RecordingAllocator:
         return history
 
     def serve(self, index: int, event: MemoryEvent) -> bool:
-        """One event; False if it found no memory."""
+        """Replay one event; False if it ran out of memory."""
         if event.action == "alloc":
             return self.alloc(index, event)
         if event.action == "free":
-            if event.storage_id not in self.live and event.storage_id in self.scene.optional_storages:
+            if event.storage_id not in self.live and event.storage_id in self.replay_input.optional_storages:
                 return True
             address, size, category = self.live.pop(event.storage_id)
             self.allocator.free(address)
@@ -136,7 +138,7 @@ class _RecordingAllocator:
             address = self.allocator.malloc(event.bytes, event.stream)
         except OutOfMemory:
             self.compare(index)
-            if event.storage_id in self.scene.optional_storages:
+            if event.storage_id in self.replay_input.optional_storages:
                 return True
             self.history.blocks.append(BlockEvent("oom", 0, event.bytes, index))
             return False
@@ -150,13 +152,13 @@ class _RecordingAllocator:
         return True
 
     def compare(self, index: int) -> None:
-        """Tell the segments that came and went since the last time."""
+        """Record the segments that were allocated and freed since the last call."""
         if not self.driver.changed:
             return
         self.driver.changed = False
         held = {segment.address: segment.size_bytes for segment in self.allocator.segments()}
-        told = _differing_ranges(self.held, held) if self.expandable else _differing_segments(self.held, held)
-        self.history.blocks += [BlockEvent(action, address, size, index) for action, address, size in told]
+        events = _differing_ranges(self.held, held) if self.expandable else _differing_segments(self.held, held)
+        self.history.blocks += [BlockEvent(action, address, size, index) for action, address, size in events]
         self.held = held
 
 
@@ -170,15 +172,15 @@ def _differing_segments(before: dict[int, int], after: dict[int, int]) -> Iterat
 
 
 def _differing_ranges(before: dict[int, int], after: dict[int, int]) -> Iterator[tuple[str, int, int]]:
-    """Mapped ranges grow, shrink, split and merge: compared piece by piece between all their ends."""
+    """Mapped ranges grow, shrink, split and merge, so they are compared between all of their ends."""
     both = [*before.items(), *after.items()]
     ends = sorted({address for address, _ in both} | {address + size for address, size in both})
-    told = []
+    events = []
     for start, end in itertools.pairwise(ends):
         was, held = _covers(before, start), _covers(after, start)
         if was != held:
-            told.append(("segment_map" if held else "segment_unmap", start, end - start))
-    yield from sorted(told, key=lambda difference: difference[0] == "segment_map")
+            events.append(("segment_map" if held else "segment_unmap", start, end - start))
+    yield from sorted(events, key=lambda difference: difference[0] == "segment_map")
 
 
 def _covers(ranges: dict[int, int], address: int) -> bool:

@@ -1,4 +1,4 @@
-"""The Python call `cotenant.estimate`, and `explain`, which gives all that an estimate came from."""
+"""The Python function `cotenant.estimate`, and `explain`, which also returns the trace and the replays."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ def estimate(
 ) -> Estimate:
     """Predicted GPU memory of a training script, or of a function that does one training step; no GPU is used.
 
-    A script runs unchanged in a process of its own, with `args`, in `workdir`, by the interpreter `python` (default:
-    this one). A function is called again and again in a forked copy of this process, until `steps` optimizer steps
-    were seen; the model may be on the CPU before, or be made by the function, and must go to `cuda` inside it.
+    A script runs unchanged in its own process, with `args`, in `workdir`, by the interpreter `python` (default: this
+    one). A function is called repeatedly in a fork of this process, until `steps` optimizer steps are traced; its model
+    may exist on the CPU before, but must be moved to `cuda` inside the function.
 
-    `gpus`: how many it sees; `per_gpu` of the answer tells of each that it uses. `synthetic_data`, `sequence_lengths`, `allow_network`: as
-    of `core.ports.EstimateRequest`; they, `workdir`, `env` and `python` are for scripts only.
+    `gpus`: number of GPUs that it sees; `per_gpu` of the estimate has one entry for each that it uses.
+    `synthetic_data`, `sequence_lengths` and `allow_network` are those of `core.ports.EstimateRequest`; they, `workdir`,
+    `env` and `python` are for scripts only.
 
     Raises:
         TraceError: it could not be traced; `kind` says why.
-        UsageError: no such script, no such GPU, or an option that is not for a function.
+        UsageError: no such script or GPU, or the option does not apply to a function.
     """
     found = explain(
         target, args, gpu=gpu, workdir=workdir, env=env, python=python, steps=steps, timeout_s=timeout_s, gpus=gpus,
@@ -67,23 +68,25 @@ def explain(
     allow_network: bool = False,
     cache: bool = True,
 ) -> TracedResult:
-    """As `estimate`, with the trace, its replay, the interval and the verdict for the GPU.
+    """As `estimate`, with the trace, its replay, the range of the reserved bytes and the verdict for the GPU.
 
-    `cache`: look for the trace of a script among those kept from before, and keep it; see `estimators.cache` for what
-    makes two traces the same. Traces of functions are never kept.
+    `cache`: reuse and store the trace of a script; see `estimators.trace_cache` for the key. Traces of functions are
+    never stored.
 
     Raises:
         TraceError, UsageError: as `estimate` does.
     """
     if isinstance(args, str):
-        raise UsageError(f"`args` is one text, `{args}`", hint="give a list: `shlex.split` makes one")
+        raise UsageError(f"`args` is a string, `{args}`, wanted a list", hint="split it with `shlex.split`")
     if steps < 1:
-        raise UsageError(f"{steps} optimizer steps are none to see", hint="`steps` is at least 1")
+        raise UsageError(f"`steps` must be at least 1, got {steps}")
     if callable(target):
         from cotenant.tracing.process.trace_function import trace_function
 
         if args:
-            raise UsageError("a function takes no arguments", hint="bind them: `functools.partial(step, batch)`")
+            raise UsageError(
+                "a function is called without arguments", hint="bind them: `functools.partial(step, batch)`"
+            )
         own = {
             "workdir": workdir,
             "env": env,
@@ -93,7 +96,7 @@ def explain(
         }
         for name, value in {**own, "allow_network": allow_network}.items():
             if value:
-                raise UsageError(f"`{name}` is for scripts: a function runs in a copy of this process, as it is")
+                raise UsageError(f"`{name}` is for scripts: a function runs in a fork of this process")
         known = gpu_spec(gpu)
         recorded = trace_function(target, card=fake_gpu_of(known, gpus), steps=steps, timeout_s=timeout_s)
         return TracedEstimator(steps=steps).on(recorded, known)

@@ -1,4 +1,4 @@
-"""The largest batch that fits: a few traces of the same script with other values of one argument."""
+"""The largest batch size that fits, from a few traces of the script with other values of one argument."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from cotenant.core.units import format_bytes
 
 _MAX_TRIALS = 16
 _SECANTS = 5
-"""Trials after which what is left is halved at every other: the bound may be too uneven for a straight line."""
+"""After so many trials every other one bisects: the bound may be too uneven for a straight line."""
 _GRAIN = 100
 """The answer is exact to this share of itself: to one example below 200, to 1 % above."""
 _MAX_GROWTH = 16
 _PLATEAU = 256
-"""Memory that a batch so many times larger leaves the same does not follow the batch (any more). Less tells nothing:
-the tensors of a few small examples share segments."""
+"""Memory that does not change for a batch so many times larger no longer follows the batch. A smaller factor proves
+nothing: the tensors of a few small examples share segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One batch size that was tried. `bound_bytes` is None, and `problem` told, where it gave no whole trace."""
+    """One batch size that was tried. Without a complete trace `bound_bytes` is None and `problem` says why."""
 
     batch_size: int
     bound_bytes: int | None
@@ -31,14 +31,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    """What the search found.
+    """The result of a search.
 
     Attributes:
         largest: the largest size that was traced and fits; None if not even 1 does. Where memory stops growing with
             the size, the smallest of those that take the same.
         smallest_misfit: the smallest size that was traced and does not fit; None if every one fits.
         trials: in the order they were made.
-        remark: what to know of `largest` where it is not simply the last before memory runs out; None where it is.
+        remark: why `largest` is not simply the last size before memory runs out; None where it is.
     """
 
     argument: str
@@ -57,13 +57,13 @@ def find_batch_size(
     limit_bytes: int,
     on_trial: Callable[[Trial], None] = lambda _: None,
 ) -> BatchSearch:
-    """Search from `start` on, along the line through two bounds; each trial is a call of `bound_of`.
+    """Search from `start`, along the line through two bounds; each trial calls `bound_of`.
 
-    A script that fails with a large size (its data may be fewer) counts as one that does not fit.
+    A script that fails with a large size (its data set may be smaller) counts as one that does not fit.
 
     Raises:
         UsageError: memory does not depend on the argument.
-        TraceError: of the first trial.
+        TraceError: the first trial failed.
     """
     search = _Search(bound_of, limit_bytes, on_trial)
     first = search.attempt(start, may_fail=False)
@@ -103,7 +103,7 @@ def _useless(argument: str, trials: Sequence[Trial]) -> UsageError:
 
 
 class _Search:
-    """Trials so far, and between which two of them the answer lies."""
+    """The trials so far, and the two of them that enclose the answer."""
 
     def __init__(self, bound_of: Callable[[int], int], limit_bytes: int, on_trial: Callable[[Trial], None]) -> None:
         self.bound_of = bound_of
@@ -143,7 +143,7 @@ class _Search:
         return len(self.known) > 1 and len({name.bound_bytes for name in self.known}) == 1
 
     def plateau(self) -> Trial | None:
-        """The first trial from which on memory does not grow; None if it does, or nobody knows."""
+        """The first trial from which memory no longer grows; None if it grows, or if that is unknown."""
         if self.high is not None or self.low is None:
             return None
         same = [name for name in self.known if name.bound_bytes == self.low.bound_bytes]
@@ -161,8 +161,8 @@ class _Search:
             return f"larger ones than {low.batch_size} may fit: the search ended after {len(self.trials)} trials"
         rest = high.batch_size - low.batch_size
         if rest > max(1, low.batch_size // _GRAIN):
-            told = f"between {low.batch_size} and {high.batch_size} nothing is known: the search ended"
-            return f"{told} after {len(self.trials)} trials"
+            limits = f"between {low.batch_size} and {high.batch_size} nothing is known: the search ended"
+            return f"{limits} after {len(self.trials)} trials"
         if high.problem is not None:
             return f"with {high.batch_size} it is not memory that is missing: {high.problem}"
         return None
@@ -183,7 +183,7 @@ class _Search:
         halve = len(self.trials) > _SECANTS and len(self.trials) % 2 == 0
         line = None if halve else self.on_line()
         if line is not None and line >= high and self.high.bound_bytes is None:
-            line = None  # the line tells of memory, and memory is not what ended it here
+            line = None  # the line predicts memory, and memory is not the limit here
         return min(max(line or (low + high) // 2, low + grain), high - 1)
 
     def on_line(self) -> int | None:

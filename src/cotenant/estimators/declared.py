@@ -1,4 +1,4 @@
-"""The estimator that believes the user."""
+"""The estimator that returns what the user declared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cotenant.core.ports import EstimateRequest
 
 
 class DeclaredEstimator:
-    """What was declared is the whole device memory of a process; no margin is added to somebody's word."""
+    """The declared bytes are the device memory of each process, without a margin."""
 
     name = "declared"
     version = "1"

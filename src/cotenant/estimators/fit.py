@@ -1,4 +1,4 @@
-"""Whether a traced job fits on a GPU, and on which of all known ones."""
+"""Whether a traced job fits on a GPU, and which known GPUs it fits."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from cotenant.estimators.replay_input import ReplayInput, SoftwareStack, conv_of
 from cotenant.gpu_specs import GpuSpec, all_gpu_specs
 
 FitVerdict = Literal["fits", "tight", "unsure", "no"]
-"""`fits`: with the margin. `tight`: with the margin, if the allocator gives back its cache on the way. `unsure`: only
-without the margin. `no`: not even then."""
+"""`fits`: with the margin. `tight`: with the margin, but the allocator must release its cache. `unsure`: only without
+the margin. `no`: not even without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A verdict for a GPU that the job has for itself.
+    """The verdict for a GPU that runs only this job.
 
     Attributes:
-        gpu: name of the profile.
-        usable_bytes: what processes can get of it.
-        reserved_bytes: most that the allocator would hold on a GPU without end; `bound_bytes`: that with context and
-            margin.
-        retries: most times that the cache was given back in a replay on this GPU; 0 where none was needed.
-        oom: the request that found no memory, for `unsure` in the replay with less memory by the margin.
-        capability_differs: the trace was made for another compute capability, so another kernel may be chosen here.
+        gpu: its name.
+        usable_bytes: what processes can allocate on it.
+        reserved_bytes: peak with unlimited memory; `bound_bytes`: that plus context and margin.
+        retries: how often the allocator released its cache in a replay on this GPU.
+        oom: the request that failed; for `unsure`, in the replay with the margin subtracted from the memory.
+        capability_differs: the trace was made for another compute capability, so other kernels may run here.
     """
 
     gpu: str
@@ -44,7 +43,7 @@ class Fit:
 
     @property
     def spare_bytes(self) -> int:
-        """Left beside the bound; below 0 where the bound does not fit."""
+        """Usable bytes minus the bound; negative where the bound does not fit."""
         return self.usable_bytes - self.bound_bytes
 
     @property
@@ -65,7 +64,7 @@ def times(count: int) -> str:
 
 
 def where(oom: OomReport | None) -> str:
-    """The place of a failed request and its numbers, to stand behind `out of memory`."""
+    """Where a request failed, and its numbers, to follow `out of memory`."""
     if oom is None:
         return ""
     place = f" of `{oom.module}`" if oom.module else ""
@@ -75,29 +74,29 @@ def where(oom: OomReport | None) -> str:
     )
 
 
-def judge(scene: ReplayInput, free: ReplayResult, margin: int) -> tuple[Fit, ReplayResult]:
-    """The verdict for `scene.gpu`, and the replay whose numbers are to be told.
+def judge(replay_input: ReplayInput, free: ReplayResult, margin: int) -> tuple[Fit, ReplayResult]:
+    """The verdict for `replay_input.gpu`, and the replay whose numbers are reported.
 
-    `free`: the replay without end; `margin`: as of `margin_of`. A second and third replay are made only where the
-    bound does not fit. The first has what an expected context leaves, the other less by the margin.
+    `free`: the replay with unlimited memory; `margin`: as of `margin_of`. Two more replays run only where the bound
+    does not fit: one with the memory that a typical context leaves, one with that minus the margin.
     """
-    gpu = scene.gpu
+    gpu = replay_input.gpu
     usable, device = gpu.usable_bytes, free.peak_reserved_bytes + gpu.context.typical_bytes
-    told: FitVerdict = "fits"
+    verdict: FitVerdict = "fits"
     retries, oom, result = 0, None, free
-    if device + margin > usable or scene.stack.options.per_process_memory_fraction < 1:
+    if device + margin > usable or replay_input.stack.options.per_process_memory_fraction < 1:
         capacity = max(0, usable - gpu.context.typical_bytes)
-        result = scene.replay(capacity)
-        careful = scene.replay(max(0, capacity - margin))
+        result = replay_input.replay(capacity)
+        careful = replay_input.replay(max(0, capacity - margin))
         retries = max(result.retries, careful.retries)
-        told = "tight" if retries or device + margin > usable else "fits"
+        verdict = "tight" if retries or device + margin > usable else "fits"
         if careful.oom is not None:
-            told, oom = "unsure", careful.oom
+            verdict, oom = "unsure", careful.oom
         if result.oom is not None:
-            told, oom, result = "no", result.oom, free
+            verdict, oom, result = "no", result.oom, free
     fit = Fit(
         gpu=gpu.name,
-        verdict=told,
+        verdict=verdict,
         usable_bytes=usable,
         reserved_bytes=free.peak_reserved_bytes,
         bound_bytes=device + margin,
@@ -108,7 +107,7 @@ def judge(scene: ReplayInput, free: ReplayResult, margin: int) -> tuple[Fit, Rep
 
 
 def worst(fits: Sequence[Fit]) -> Fit:
-    """Of verdicts for one kind of GPU, that of the job's GPU that fits least; the one with the larger bound of two."""
+    """The worst of a job's verdicts for one model of GPU; of equal ones, that with the larger bound."""
     return max(fits, key=lambda fit: (get_args(FitVerdict).index(fit.verdict), fit.bound_bytes))
 
 
@@ -123,23 +122,23 @@ def fits_on(
 ) -> tuple[Fit, ...]:
     """Verdicts for every known GPU and its MIG instances, largest first; for one GPU of the job.
 
-    `spread_bytes`: of the interval on the GPU that was asked for, above its middle; `split_bytes`: of that interval;
-    both are taken for all. `coverage`: as of `margin_of`. `instances`: of MIG, too.
+    `spread_bytes` and `split_bytes` are those of the `ReservedRange` on the requested GPU, used for all GPUs.
+    `coverage`: as of `margin_of`. `instances`: include MIG instances.
     """
     made = capability_of(trace)
     seen: dict[object, tuple[ReplayInput, ReplayResult]] = {}
     found = []
     for gpu in (with_nccl(spec, trace.header) for spec in _all_gpus(instances=instances)):
-        scene, free = _replayed(trace, gpu, stack, seen)
-        margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.answers, split_bytes=split_bytes)
-        fit, _ = judge(scene, free, margin.bytes)
+        replay_input, free = _replayed(trace, gpu, stack, seen)
+        margin = margin_of(trace, gpu, free, spread_bytes, coverage, stack.cudnn_workspaces, split_bytes=split_bytes)
+        fit, _ = judge(replay_input, free, margin.bytes)
         differs = made is not None and gpu.compute_capability != made
         found.append(replace(fit, capability_differs=differs))
     return tuple(sorted(found, key=lambda verdict: (-verdict.usable_bytes, verdict.gpu)))
 
 
 def capability_of(trace: MemoryTrace) -> tuple[int, int] | None:
-    """The compute capability that a trace was made for; None if it does not say."""
+    """The compute capability that a trace was made for; None if unknown."""
     return trace.header.capability
 
 
@@ -153,12 +152,12 @@ def _all_gpus(*, instances: bool) -> Iterator[GpuSpec]:
 def _replayed(
     trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, seen: dict[object, tuple[ReplayInput, ReplayResult]]
 ) -> tuple[ReplayInput, ReplayResult]:
-    """The trace on `gpu`; GPUs that take the same workspaces share one replay."""
+    """The trace on `gpu`; GPUs with the same workspaces share one replay."""
     conv = conv_of(gpu, stack)
     sizes = tuple(conv(op) for op in trace.ops if op.kind.startswith("conv"))
     key = (gpu.cublas_workspace_bytes, sizes)
     if key not in seen:
-        scene = make_replay_input(trace, gpu, stack)
-        seen[key] = scene, scene.replay()
-    scene, free = seen[key]
-    return replace(scene, gpu=gpu), free
+        replay_input = make_replay_input(trace, gpu, stack)
+        seen[key] = replay_input, replay_input.replay()
+    replay_input, free = seen[key]
+    return replace(replay_input, gpu=gpu), free

@@ -1,4 +1,4 @@
-"""Class names of layers, as libraries spell them, and what such a layer does. Pure."""
+"""The kind of a layer by its class name, as libraries spell it. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LayerKind: TypeAlias = Literal[
     "reshape",
     "other",
 ]
-"""What a layer does, whatever a library calls it: GPT-2's `Conv1D` is `linear`, `conv` is of any dimension, `norm` is
-every normalization that is not by batch, `reshape` moves or repeats elements and computes nothing."""
+"""What a layer computes, whatever a library calls it: GPT-2's `Conv1D` is `linear`, `conv` has any dimension, `norm` is
+every normalization except batch norm, `reshape` moves or repeats elements."""
 LAYER_KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 
 _NAMES: dict[LayerKind, tuple[str, ...]] = {
@@ -77,7 +77,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], LayerKind], ...] = (
 
 @functools.lru_cache(maxsize=4096)
 def layer_kind(name: str) -> LayerKind:
-    """What a layer of class `name` does; `other` for any class that is not known, such as a block of a user's own."""
+    """The kind of the layer class `name`; `other` for an unknown class, such as a user's own block."""
     known = _KNOWN.get(name)
     if known is not None:
         return known

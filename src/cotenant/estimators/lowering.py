@@ -1,6 +1,6 @@
-"""Library calls of a trace become allocations, for one GPU and one version of the libraries.
+"""Turns the library calls of a trace into allocations, for one GPU and one version of the libraries.
 
-The result holds only what the allocator knows: alloc, free, phase, empty_cache.
+The result has only events that the allocator knows: alloc, free, phase, empty_cache.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from cotenant.core.trace import LibraryCall, MemoryEvent, MemoryTrace
 from cotenant.core.units import KiB, MiB
 
 ConvWorkspace = Callable[[LibraryCall], int]
-"""Bytes of workspace that a convolution call takes."""
+"""Bytes of workspace of a convolution call."""
 
 Buffers = Callable[[LibraryCall], tuple[int, ...]]
-"""Bytes of the buffers that a reduction takes, in their order."""
+"""Bytes of the buffers that a reduction allocates, in order."""
 
 _LT_BYTES = 1 * MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlasWorkspaces:
-    """What cuBLAS and cuBLASLt take.
+    """Workspaces of cuBLAS and cuBLASLt.
 
     Attributes:
-        handle_bytes: kept for each handle, that is for each thread that multiplied matrices, and each stream.
-        lt_bytes: taken for the time of a cuBLASLt call; 0 where it shares the handle's.
+        handle_bytes: held by each handle; there is one for each thread that multiplied matrices and each stream.
+        lt_bytes: held during a cuBLASLt call; 0 where it shares the workspace of the handle.
     """
 
     handle_bytes: int
@@ -56,9 +56,9 @@ def lower(
 ) -> Iterator[MemoryEvent]:
     """The events of `trace` with every `op` replaced by the allocations it makes.
 
-    `spare` gets the numbers of the storages that a library does without where there is no memory. Where a plan's
-    workspace cannot be had, torch tries cuDNN's next plans (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`), and
-    among those is one that needs none: so in all of 1,800 lists (cuDNN 9.10.2 for 8.0, and 9.20 for 8.6).
+    `optional_storages` collects the storages that a library does without where memory runs out. Where the workspace
+    of a plan cannot be allocated, torch tries cuDNN's next plans (aten/src/ATen/native/cudnn/Conv_v8.cpp, `try_plans`),
+    and one of those needs none: so in all of 1,800 lists of plans (cuDNN 9.10.2 for 8.0, and 9.20 for 8.6).
     """
     number = max((event.storage_id for event in trace.events), default=-1)
     known: dict[int, tuple[int, ...]] = {}
@@ -69,7 +69,7 @@ def lower(
             continue
         op = trace.ops[event.op_id]
         if op.kind.startswith("gemm"):
-            # cuBLASLt has no handle of its own: it asks for cuBLAS', which brings that one's workspace along.
+            # cuBLASLt uses the handle of cuBLAS, which allocates the workspace of that handle too.
             handle = (op.thread, event.stream, event.device)
             if handle not in handles and blas.handle_bytes:
                 handles.add(handle)
@@ -89,7 +89,7 @@ def lower(
 
 
 def _taken_for(op: LibraryCall, blas: BlasWorkspaces, conv: ConvWorkspace, reduction: Buffers) -> tuple[int, ...]:
-    """Bytes that a call takes and gives back when it is over."""
+    """Bytes that a call allocates and frees when it returns."""
     if op.kind == "gemm_lt":
         return (blas.lt_bytes,)
     if op.kind.startswith("conv"):

@@ -1,8 +1,8 @@
-"""What is added to a traced estimate, so that the true peak stays below it with a chosen probability.
+"""The margin on a traced estimate: with it the true peak stays below the bound with a chosen probability.
 
-Split conformal prediction on our own errors: `data/margins.json` holds, for each family of jobs, what measured peaks
-were above the estimate or its interval, on a scale that follows what is uncertain. A quantile of them covers a further
-job of that family with the probability asked for, whatever the distribution, if it is drawn like those measured.
+Split conformal prediction on our own errors: `data/margins.json` holds, for each family of jobs, how far measured
+peaks were above the estimate or its range, divided by a scale of what is uncertain. A quantile of them covers another
+job of that family with the requested probability, whatever the distribution, if it is drawn like the measured ones.
 Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; decision 0011. The file is made by
 `benchmarks/estimator/margins.py`.
 """
@@ -26,26 +26,26 @@ from cotenant.gpu_specs import GpuSpec
 
 COVERAGE = 0.99
 CONV_COVERAGE = 0.95
-"""Probability asked for unless said otherwise; the second where cuDNN chooses algorithms, since a few of its choices
-are far off any rule, and 99 % of networks would cost twice the margin."""
+"""Default probabilities. The second is for jobs where cuDNN chooses algorithms: a few of its choices are far off any
+rule, and 99 % would need twice the margin."""
 
 FAMILIES = ("no convolutions", "known convolutions", "guessed convolutions")
-"""Jobs without cuDNN's convolutions; with only such as cuDNN was asked for; with others."""
+"""Jobs without convolutions of cuDNN; with only those that cuDNN was queried for; with others."""
 
 _GUESSED_BYTES = 2048 * MiB
 _SPLIT_WEIGHT = 8
-"""What a guessed job's scale has beside the reserved bytes (decision 0011)."""
+"""Added to the reserved bytes in the scale of guessed jobs (decision 0011)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """Bytes to add, and what for.
+    """Bytes to add to an estimate, and what they cover.
 
     Attributes:
-        coverage: probability that the peak stays below the bound; less than was asked for where too few jobs of the
+        coverage: probability that the peak stays below the bound; less than requested where too few jobs of the
             family were measured.
         family: one of `FAMILIES`.
-        rows: measured jobs behind it.
+        rows: number of measured jobs that it is calibrated on.
     """
 
     bytes: int
@@ -56,9 +56,9 @@ class Margin:
 
 
 def check_coverage(coverage: float | None) -> None:
-    """Raises UsageError: not a probability between 0 and 1; None is the usual."""
+    """Raises UsageError unless `coverage` is a probability between 0 and 1, or None: the default."""
     if coverage is not None and not 0 < coverage < 1:
-        raise UsageError(f"a coverage of {coverage:g} is not between 0 and 1", hint="for 95 % say 0.95")
+        raise UsageError(f"`coverage` must be between 0 and 1, got {coverage:g}", hint="write 0.95 for 95 %")
 
 
 def margin_of(
@@ -67,16 +67,16 @@ def margin_of(
     free: ReplayResult,
     spread_bytes: int,
     coverage: float | None = None,
-    answers: CudnnWorkspaces | None = None,
+    cudnn_workspaces: CudnnWorkspaces | None = None,
     *,
     split_bytes: int = 0,
 ) -> Margin:
-    """The margin of a replay without end that small changes raised by up to `spread_bytes`.
+    """The margin on a replay with unlimited memory that small changes raise by up to `spread_bytes`.
 
-    `coverage`: None for the usual one. `answers`: as of `family_of`. `split_bytes`: as of `Interval`. Beside spread and
-    quantile: how far the context can exceed its typical size.
+    `coverage`: None for the default. `cudnn_workspaces`: as of `family_of`. `split_bytes`: as of `ReservedRange`. The
+    margin also holds how far the context can exceed its typical size.
     """
-    family = family_of(trace, gpu, answers)
+    family = family_of(trace, gpu, cudnn_workspaces)
     wanted = coverage or (COVERAGE if family == FAMILIES[0] else CONV_COVERAGE)
     scores = calibration()[family]
     score, reached = quantile(scores, wanted)
@@ -98,10 +98,10 @@ def margin_of(
 
 
 def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int, split_bytes: int) -> int:
-    """What a family's scores are counted in; `split_bytes`: as of `Interval`.
+    """The unit of a family's scores; `split_bytes`: as of `ReservedRange`.
 
-    Without convolutions only the allocator's history is uncertain, and that is what it holds beyond the live blocks;
-    a workspace can move all of it. Where workspaces are guessed, most of what is uncertain is whether a few calls take
+    Without convolutions only the allocator's history is uncertain: the reserved bytes beyond the live blocks. A
+    workspace can move all of them. Where workspaces are guessed, the main uncertainty is whether a few calls take
     several times their operands.
     """
     if family == FAMILIES[0]:
@@ -112,26 +112,26 @@ def scale_bytes(family: str, reserved_bytes: int, allocated_bytes: int, split_by
 
 
 def above_bytes(family: str, score: float, spread_bytes: int, scale: int) -> float:
-    """What a score stands for, above the estimate.
+    """The bytes above the estimate that a score stands for.
 
-    It comes on top of the interval; where workspaces are guessed it is the larger of both, since there the interval is
-    wide and rarely too low and too narrow for the same reason.
+    They are added to the spread. Where workspaces are guessed the larger of both counts: there the spread is wide, and
+    rarely too low and too narrow for the same reason.
     """
     return max(spread_bytes, score * scale) if family == FAMILIES[2] else spread_bytes + score * scale
 
 
 def score_of(family: str, found_bytes: int, spread_bytes: int, scale: int) -> float:
-    """The least score for which `above_bytes` gives `found_bytes`, of a measured peak above its estimate."""
+    """The smallest score for which `above_bytes` gives `found_bytes`, the excess of a measured peak."""
     if family == FAMILIES[2]:
         return found_bytes / scale if found_bytes > spread_bytes else 0.0
     return (found_bytes - spread_bytes) / scale
 
 
 def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
-    """(The least score that covers one more job with this probability, the probability it stands for.)
+    """The smallest score that covers another job with this probability, and the probability that it reaches.
 
-    With n scores that is the ceil((n + 1) coverage)-th least; none covers more than n / (n + 1), which is what the
-    largest one then stands for.
+    With n scores that is the ceil((n + 1) coverage)-th smallest. None reaches more than n / (n + 1), the probability
+    of the largest.
     """
     count = len(scores)
     rank = math.ceil((count + 1) * coverage - 1e-9)
@@ -140,12 +140,12 @@ def quantile(scores: Sequence[float], coverage: float) -> tuple[float, float]:
     return scores[rank - 1], coverage
 
 
-def family_of(trace: MemoryTrace, gpu: GpuSpec, answers: CudnnWorkspaces | None = None) -> str:
-    """Which of `FAMILIES` a trace belongs to on `gpu`; `answers`: of the job's own cuDNN, which then are known."""
+def family_of(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None = None) -> str:
+    """The family of a trace on `gpu`; calls that are in `cudnn_workspaces` count as known."""
     calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
     if not calls:
         return FAMILIES[0]
-    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
+    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, cudnn_workspaces=cudnn_workspaces)
     return FAMILIES[2] if any(rule.guesses(op) for op in calls) else FAMILIES[1]
 
 

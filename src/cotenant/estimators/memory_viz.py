@@ -1,4 +1,4 @@
-"""A replay as a snapshot of `torch.cuda.memory._snapshot`, which https://pytorch.org/memory_viz draws.
+"""A replay in the format of `torch.cuda.memory._snapshot`, which https://pytorch.org/memory_viz draws.
 
 Source of the format: `torch/cuda/memory.py`, `_snapshot`, and its reader `torch/cuda/_memory_viz.py`.
 """
@@ -18,9 +18,9 @@ _STATES = {"live": "active_allocated", "free": "inactive", "pending": "active_pe
 
 
 def snapshot_of(history: AllocationHistory, stack: SoftwareStack) -> dict[str, Any]:
-    """The snapshot, as plain values. A step of the trace counts as a microsecond: no time is known.
+    """The snapshot, as plain values. A trace has no times: each event counts as a microsecond.
 
-    In place of a call stack stand the category and the module of a block, and the phase it was made in.
+    In place of a call stack a block has its category, its module and its phase.
     """
     trace = [entry for block in history.blocks for entry in _entries(block, history.events[block.event_index])]
     return {

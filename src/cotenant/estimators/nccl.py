@@ -1,10 +1,10 @@
-"""Memory that NCCL takes beside the allocator, for the groups of GPUs that a traced process talks to.
+"""Memory of NCCL outside the allocator, for the process groups of a traced process.
 
-A communicator has channels, and each channel buffers for its neighbors. Four A100s joined by NVLink were measured
+A communicator has channels, and each channel has buffers for its neighbors. Four A100s joined by NVLink were measured
 (NVIDIA/nccl issue 964, PyTorch, a 4 MiB all-reduce in each group): 544 MiB for a group of two GPUs, 688 MiB for one of
-three or four, with the 24 channels of that machine. So 22.7 and 28.7 MiB for a channel, of which the buffers of NCCL's
-source (src/init.cc and include/device.h: 4 MiB simple, 4.69 MiB LL128, 0.5 MiB LL; 10 MiB each in issue 1685) explain
-two. Without NVLink there are 2 channels (pytorch issue threads show `Channel 00/02`), 8 at most.
+three or four, with the 24 channels of that machine: 22.7 and 28.7 MiB for a channel. The buffers in NCCL's source
+(src/init.cc and include/device.h: 4 MiB simple, 4.69 MiB LL128, 0.5 MiB LL; 10 MiB each in issue 1685) explain two of
+them. Without NVLink there are 2 channels (pytorch issue threads show `Channel 00/02`), 8 at most.
 
 Not modeled: several machines, whose buffers depend on their network; all-to-all, which connects every pair (3.3 GB on
 8 x H100, issue 1685); NVLS; communicators that share their buffers (`ncclCommSplit`).
@@ -26,7 +26,7 @@ _WITH_NVLINK = frozenset({(7, 0), (8, 0), (9, 0), (10, 0)})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclBytes:
-    """What a process's communicators take on one GPU: an interval, and what is expected."""
+    """Memory of a process's communicators on one GPU: a range, and the expected value."""
 
     low_bytes: int
     typical_bytes: int
@@ -34,7 +34,7 @@ class NcclBytes:
 
 
 def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
-    """For the groups that a trace's header tells of; None where there are none of more than one GPU."""
+    """For the process groups in a trace's header; None without any of more than one GPU."""
     usage = header.nccl
     if usage is None or not usage.group_sizes:
         return None
@@ -46,7 +46,7 @@ def nccl_bytes(header: TraceHeader, gpu: GpuSpec) -> NcclBytes | None:
 
 
 def with_nccl(gpu: GpuSpec, header: TraceHeader) -> GpuSpec:
-    """`gpu` with a context that holds NCCL's memory as well; as it is where NCCL has none."""
+    """`gpu` with NCCL's memory added to its context."""
     more = nccl_bytes(header, gpu)
     if more is None:
         return gpu
@@ -60,7 +60,7 @@ def with_nccl(gpu: GpuSpec, header: TraceHeader) -> GpuSpec:
 
 
 def nccl_warnings(header: TraceHeader, gpu: GpuSpec) -> tuple[str, ...]:
-    """The term as a sentence."""
+    """NCCL's part of the context as a sentence, if it has one."""
     found = nccl_bytes(header, gpu)
     if found is None:
         return ()

@@ -1,4 +1,4 @@
-"""A replay as a picture. Needs matplotlib (`pip install cotenant[plots]`), imported when it is drawn."""
+"""Draws a replay. Needs matplotlib (`pip install cotenant[plots]`), imported on the first drawing."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MAX_POINTS = 4000
 
 
 def new_figure(path: Path) -> Any:
-    """An empty figure that can be saved to `path`: to be made early, before anything slow.
+    """An empty figure that can be saved to `path`; made first, it fails before anything slow runs.
 
     Raises:
-        UsageError: no matplotlib, or it does not know the format.
+        UsageError: matplotlib is not installed, or does not know the format.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -43,16 +43,16 @@ def new_figure(path: Path) -> Any:
 
 
 def save_plot(path: Path, history: AllocationHistory, *, title: str, usable_bytes: int | None = None) -> None:
-    """Draw allocated bytes by category and reserved bytes over the events; the file's ending chooses the format.
+    """Draw allocated bytes by category and reserved bytes over the events; the file's suffix selects the format.
 
-    `usable_bytes`: what the GPU has beside the context; a line if the reserved bytes come within a quarter of it.
+    `usable_bytes`: the GPU's memory without the context; drawn where the reserved bytes reach three quarters of it.
 
     Raises:
         UsageError: as `new_figure`, or there is no event to draw.
     """
     figure = new_figure(path)
     if not history.reserved_bytes:
-        raise UsageError("the trace has no event to draw")
+        raise UsageError("the trace has no events to draw")
     axes: Any = figure.add_subplot()
     _draw(axes, history, usable_bytes)
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
@@ -68,8 +68,8 @@ def _draw(axes: Any, history: AllocationHistory, usable_bytes: int | None) -> No
     axes.step(chosen, reserved, where="post", color="black", linewidth=1.2, label="reserved")
     top = max(reserved)
     if usable_bytes is not None and top * GiB > 0.75 * usable_bytes:
-        told = "memory of the GPU,\nless the context"
-        axes.axhline(usable_bytes / GiB, color="crimson", linestyle="--", linewidth=1, label=told)
+        label = "memory of the GPU,\nless the context"
+        axes.axhline(usable_bytes / GiB, color="crimson", linestyle="--", linewidth=1, label=label)
         top = max(top, usable_bytes / GiB)
     _shade(axes, history, top)
     _mark_peaks(axes, history, top)
@@ -81,7 +81,7 @@ def _draw(axes: Any, history: AllocationHistory, usable_bytes: int | None) -> No
 
 
 def _shade(axes: Any, history: AllocationHistory, top: float) -> None:
-    """Phases behind the curves, named where there is room."""
+    """Shade the phases behind the curves, with their names where there is room."""
     ends = [start for start, _ in history.phases[1:]] + [len(history.reserved_bytes)]
     for (start, name), end in zip(history.phases, ends, strict=True):
         axes.axvspan(start, end, color=_PHASES.get(name, "#ffffff"), zorder=-2, linewidth=0)
@@ -113,7 +113,7 @@ def _mark_peaks(axes: Any, history: AllocationHistory, top: float) -> None:
 
 
 def _points(history: AllocationHistory) -> list[int]:
-    """Indices to draw: all, or of each run of events the one with most allocated bytes, so that no peak is lost."""
+    """Indices to draw: all, or the maximum of each run of events, so that no peak is lost."""
     count = len(history.reserved_bytes)
     stride = -(-count // _MAX_POINTS)
     if stride == 1:

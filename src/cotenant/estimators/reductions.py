@@ -1,9 +1,9 @@
-"""What the blocks of a reduction keep in global memory, where several blocks share one result.
+"""Buffers of a reduction whose results are shared by several thread blocks.
 
-A sum over the rows of a matrix, such as the gradient of a bias, has few results and many elements for each. PyTorch
-then gives each result to several blocks of threads, and takes a buffer for what each of them found. The buffer is
-sized by results x blocks x threads of a row of the block, far more than is written: for float32 twice the matrix that
-is summed, until the blocks fill the GPU (108 MiB on an A100; an eighth of the matrix where that is more).
+A sum over the rows of a matrix, such as the gradient of a bias, has few results of many elements each. PyTorch assigns
+several thread blocks to each result, and allocates a buffer for their partial results. Its size is results x blocks x
+threads in a row of the block, far more than is written: for float32 twice the matrix, until the blocks fill the GPU
+(108 MiB on an A100; an eighth of the matrix where that is more).
 
 Source: aten/src/ATen/native/cuda/Reduce.cuh, `setReduceConfig`, `global_memory_size`; the iteration's dimensions:
 aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`, `coalesce_dimensions`.
@@ -32,7 +32,7 @@ _COUNTER_BYTES = 4
 
 
 def threads_of_sm(capability: tuple[int, int]) -> int:
-    """Threads that a multiprocessor holds. Source: CUDA C++ Programming Guide, table "Technical Specifications"."""
+    """Resident threads of a multiprocessor. Source: CUDA C++ Programming Guide, table "Technical Specifications"."""
     return _THREADS_OF_SM.get(capability, _USUAL_THREADS_OF_SM)
 
 
@@ -41,27 +41,27 @@ class ReductionRule:
     """The buffers on one GPU.
 
     Attributes:
-        sm_count: multiprocessors that torch sees, those of the instance where the GPU is partitioned.
-        sm_threads: threads that each of them holds.
+        sm_count: multiprocessors that torch sees; on a MIG instance, those of the instance.
+        sm_threads: resident threads of each.
     """
 
     sm_count: int
     sm_threads: int
 
     def __call__(self, op: LibraryCall) -> tuple[int, ...]:
-        """Bytes that one call takes and gives back: what blocks found, and their counters; () if it takes none.
+        """Bytes of the buffers of one call: partial results and semaphores; () if it needs none.
 
         `op.params`: `shape`, `strides` and `offset` (elements), `dims` that are reduced, `item_bytes` of an element,
-        `sum_bytes` of what a thread keeps.
+        `sum_bytes` of the accumulator of a thread.
         """
         shape, strides, dims = (cast("Sequence[int]", op.params[name]) for name in ("shape", "strides", "dims"))
         offset, item_bytes, sum_bytes = (cast("int", op.params[name]) for name in ("offset", "item_bytes", "sum_bytes"))
         grid = _Grid(_iteration(shape, strides, dims), offset, item_bytes)
         blocks = self._blocks_of_result(grid)
-        return (sum_bytes * grid.kept * blocks, _COUNTER_BYTES * grid.width) if blocks > 1 else ()
+        return (sum_bytes * grid.partials * blocks, _COUNTER_BYTES * grid.width) if blocks > 1 else ()
 
     def _blocks_of_result(self, grid: _Grid) -> int:
-        """How many blocks share a result: enough to fill the GPU, but each thread keeps 16 elements at least."""
+        """How many blocks share a result: enough to fill the GPU, with at least 16 elements for each thread."""
         wanted = self.sm_count * (self.sm_threads // grid.threads)
         if grid.values < _MAX_VALUES or grid.width > wanted:
             return 1
@@ -81,16 +81,16 @@ class _Dim:
 
 
 class _Grid:
-    """The threads of a reduction with many elements for each result: how they divide both among them.
+    """The grid of a reduction with many elements for each result.
 
-    Left out is what a reduction with fewer elements does, which shares no result: warps that each have results of their
-    own, and elements of a row that are loaded together.
+    Not modeled: reductions with few elements, which share no result; there each warp has results of its own, and
+    elements of a row are loaded together.
 
     Attributes:
         threads: of a block.
-        width: blocks beside each other, for different results.
+        width: blocks side by side, for different results.
         values: elements of one result that a thread adds up, if a result has one block.
-        kept: values that a block of each result leaves in memory, as the buffer is sized.
+        partials: values of each result that a block writes, as the buffer is sized.
     """
 
     def __init__(self, dims: list[_Dim], offset: int, item_bytes: int) -> None:
@@ -106,7 +106,7 @@ class _Grid:
         self.threads = width * height
         self.values = -(-inputs // (self.threads if rows else height))
         self.width = results if rows else -(-(results // vector) // width)
-        self.kept = results if rows else results * width * vector
+        self.partials = results if rows else results * width * vector
 
 
 def _block(across: int, down: int, limit: int) -> tuple[int, int]:
@@ -118,12 +118,12 @@ def _block(across: int, down: int, limit: int) -> tuple[int, int]:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest power of two that is not larger."""
+    """The largest power of two not above `number`."""
     return 1 << (number.bit_length() - 1)
 
 
 def _output_vector(dims: Sequence[_Dim], first: int, offset: int) -> int:
-    """Results that a thread loads together, if all addresses are multiples. Source: `get_output_vec_size`."""
+    """Results that a thread loads as one vector, if all addresses are aligned. Source: `get_output_vec_size`."""
     vector = _VECTOR
     multiples = (offset, dims[first].size, *(dim.stride for i, dim in enumerate(dims) if i != first))
     for multiple in multiples:
@@ -133,7 +133,7 @@ def _output_vector(dims: Sequence[_Dim], first: int, offset: int) -> int:
 
 
 def _iteration(shape: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> list[_Dim]:
-    """Dimensions as they are gone through: reduced ones first, the fastest of them first; merged where possible."""
+    """Dimensions in the order of iteration: reduced ones first, by ascending stride; merged where possible."""
     kept = [i for i in range(len(shape)) if i not in reduced]
     out_strides = dict.fromkeys(reduced, 0)
     step = 1
@@ -154,7 +154,7 @@ def _iteration(shape: Sequence[int], strides: Sequence[int], reduced: Sequence[i
 
 
 def _compare(one: _Dim, other: _Dim) -> int:
-    """Whether `one` comes after (1) or before (-1) `other`; 0: it does not matter. Source: `should_swap`."""
+    """Whether `one` comes after (1) or before (-1) `other`; 0: either. Source: `should_swap`."""
     if one.is_reduced != other.is_reduced:
         return 1 if other.is_reduced else -1
     for mine, its in ((one.out_stride, other.out_stride), (one.stride, other.stride)):
@@ -180,7 +180,7 @@ def _merged(dims: list[_Dim]) -> list[_Dim]:
 
 
 def _indexable(dims: list[_Dim], item_bytes: int) -> list[_Dim]:
-    """The dimensions of one part of what is reduced part by part, because 32 bits do not reach all of it.
+    """The dimensions of one part of a reduction that is split because 32-bit indices do not reach all of it.
 
     Source: `with_32bit_indexing`, which halves the dimension that spans most bytes.
     """

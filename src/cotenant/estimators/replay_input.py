@@ -1,4 +1,4 @@
-"""A trace on a GPU, under the settings of an allocator: everything that is asked of a trace is asked here."""
+"""A trace on one GPU, under one set of allocator settings: the input of every replay."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ON_ALL_GPUS = frozenset({"phase", "empty_cache"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareStack:
-    """The software that a trace is replayed for.
+    """The software stack that a trace is replayed for.
 
     Attributes:
-        alloc_conf: settings of the allocator, as text; `options`: as they are understood.
+        alloc_conf: settings of the allocator as text; `options`: parsed.
         cublas_config: CUBLAS_WORKSPACE_CONFIG.
-        answers: of the job's own cuDNN on its convolutions; None: it was not asked, or could not be.
-        warnings: what of this is not known or not modeled, as sentences.
+        cudnn_workspaces: as the job's own cuDNN answered for its convolutions; None: it was not or cannot be queried.
+        warnings: what is unknown or not modeled, as sentences.
     """
 
     torch_version: str
@@ -38,13 +38,13 @@ class SoftwareStack:
     options: AllocatorOptions
     rules: AllocatorRules
     warnings: tuple[str, ...] = ()
-    answers: CudnnWorkspaces | None = None
+    cudnn_workspaces: CudnnWorkspaces | None = None
 
 
 def software_stack(
     header: TraceHeader, *, env: Mapping[str, str] | None = None, torch_version: str | None = None
 ) -> SoftwareStack:
-    """The stack that a trace's header tells of, with the settings of `env` where the script itself set nothing else.
+    """The stack in a trace's header, with the settings of `env` except those that the script set itself.
 
     Raises:
         UsageError: torch refuses the allocator's settings, so the job would not start.
@@ -97,24 +97,24 @@ def blas_of(gpu: GpuSpec, stack: SoftwareStack) -> BlasWorkspaces:
 
 
 def conv_of(gpu: GpuSpec, stack: SoftwareStack | None = None, *, second_guess: bool = False) -> ConvRule:
-    """The convolution workspaces on `gpu`, by the answers of `stack` where it has some; `second_guess` as of
+    """The convolution workspaces on `gpu`, by the cuDNN answers of `stack` where it has them; `second_guess` as of
     `ConvRule`.
     """
     return ConvRule(
         capability=gpu.compute_capability,
         sm_count=gpu.sm_count,
         second_guess=second_guess,
-        answers=None if stack is None else stack.answers,
+        cudnn_workspaces=None if stack is None else stack.cudnn_workspaces,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayInput:
-    """A trace whose library calls are allocations now, on one GPU: what replays start from.
+    """A trace on one GPU, with its library calls turned into allocations.
 
     Attributes:
-        spare: storages that a library does without where there is no memory.
-        descending: order of the driver's addresses, which breaks ties.
+        spare: storages that a library does without where memory runs out.
+        descending: whether the driver's addresses descend; their order breaks ties between free blocks.
     """
 
     gpu: GpuSpec
@@ -124,12 +124,12 @@ class ReplayInput:
     descending: bool = True
 
     def with_settings(self, alloc_conf: str) -> ReplayInput:
-        """The same with other settings of the allocator; raises as `software_stack` does."""
+        """The same input with other allocator settings; raises as `software_stack` does."""
         stack = make_software_stack(self.stack.torch_version, alloc_conf, self.stack.cublas_config)
-        return replace(self, stack=replace(stack, answers=self.stack.answers))
+        return replace(self, stack=replace(stack, cudnn_workspaces=self.stack.cudnn_workspaces))
 
     def replay(self, capacity_bytes: int | None = None) -> ReplayResult:
-        """Through the allocator; `capacity_bytes`: what it can get at most, None: no end, whatever the settings say."""
+        """Replay through the allocator with at most `capacity_bytes`; None: unlimited, whatever the settings say."""
         options = self.stack.options
         if capacity_bytes is None and options.per_process_memory_fraction < 1:
             options = replace(options, per_process_memory_fraction=1.0)
@@ -152,7 +152,7 @@ def make_replay_input(
     blas: BlasWorkspaces | None = None,
     conv: ConvWorkspace | None = None,
 ) -> ReplayInput:
-    """`trace` on `gpu`, with its usual workspaces or with those given."""
+    """`trace` on `gpu`, with the default workspaces or with those given."""
     optional_storages: set[int] = set()
     events = lower(
         trace,
@@ -165,12 +165,12 @@ def make_replay_input(
 
 
 def devices_of(trace: MemoryTrace) -> tuple[int, ...]:
-    """Indices of the GPUs that hold anything; the first one if none does."""
+    """Indices of the GPUs with any allocation; 0 if there is none."""
     return tuple(sorted({event.device for event in trace.events if event.action == "alloc"})) or (0,)
 
 
 def on_device(trace: MemoryTrace, index: int) -> MemoryTrace:
-    """What the GPU `index` sees of `trace`, as if it were the only one. A cache that is emptied is that of all GPUs."""
+    """The events of `trace` on GPU `index`, renumbered to 0. `empty_cache` applies to all GPUs."""
     if devices_of(trace) == (0,) and index == 0:
         return trace
     events = tuple(

@@ -1,7 +1,7 @@
-"""How much the answer depends on what cannot be known: replays with small things changed.
+"""How sensitive the reserved bytes are to details that a trace cannot know: replays with small changes.
 
-The allocator's history decides where blocks lie, so one workspace more or less can move the reserved bytes by far more
-than its own size, at times between two states with nothing between them.
+Where blocks lie depends on the allocator's history, so one more workspace can change the reserved bytes by far more
+than its own size, sometimes between two states with nothing in between.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _LATE = 0.1
 _LATE_EVENTS = 3
 _STRAY_BYTES = (2 * MiB, 8 * MiB)
 _STRAY_ID = -2
-"""A number that no storage of a trace has."""
+"""An id that no storage of a trace has."""
 _STATE_GAP = 0.04
 _STATE_GAP_BYTES = 64 * MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedRange:
-    """Reserved bytes of replays that differ in small things.
+    """The range of the reserved bytes over slightly changed replays.
 
     Attributes:
-        low_bytes, high_bytes: least and most, the unchanged replay included.
-        states: one range (low, high), or two where the values fall into two groups far apart.
-        replays: how many were made, the unchanged one not counted.
-        split_bytes: how far one more replay, of no part in the range, is above the unchanged one: in it every
-            convolution that is suspected of it is split over the elements of its kernel (`ConvRule.split_bytes`).
+        low_bytes, high_bytes: minimum and maximum, the unchanged replay included.
+        states: one range (low, high), or two where the values form two distant groups.
+        replays: number of changed replays.
+        split_bytes: increase in one more replay, which is not part of the range, where every suspected convolution
+            is split over the elements of its kernel (`ConvRule.split_bytes`).
     """
 
     low_bytes: int
@@ -49,13 +49,13 @@ class ReservedRange:
 
 
 def reserved_range_of(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int) -> ReservedRange:
-    """The interval around `reserved_bytes`, which the unchanged replay gave.
+    """The range around `reserved_bytes` of the unchanged replay.
 
-    Changed by a fixed seed: in every other replay one stray block of 2 to 8 MiB appears somewhere, and stays or goes
-    again; in the others a tenth of the storages die up to 3 events later, and the driver's addresses grow. In all of
-    them a tenth of the convolutions take an algorithm without a workspace; in half of them the second
-    guess of `ConvRule` holds; in every fourth, autograd's thread shares the cuBLAS handle of the main one. Up to 8
-    replays, fewer for long traces, at least 2.
+    Up to 8 replays (at least 2; fewer for long traces) are changed with a fixed seed. Every other one has one stray
+    block of 2 to 8 MiB, freed later or never. The others free a tenth of the storages up to 3 events later, and have
+    ascending driver addresses. In all of them a tenth of the convolutions use an algorithm without a workspace; in
+    half of them the second guess of `ConvRule` holds; in every fourth, autograd's thread shares the cuBLAS handle of
+    the main thread.
     """
     count = max(2, min(_REPLAYS, _EVENTS // max(1, len(trace.events))))
     values = [_changed(trace, gpu, stack, seed).replay().peak_reserved_bytes for seed in range(count)]
@@ -70,18 +70,18 @@ def reserved_range_of(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, re
 
 
 def _split_bytes(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, reserved_bytes: int) -> int:
-    """As of `ReservedRange.split_bytes`; no replay where no call is suspected."""
+    """See `ReservedRange.split_bytes`; 0 without a replay where no call is suspected."""
     rule = conv_of(gpu, stack)
     told = {id(op): rule.split_bytes(op) for op in trace.ops if op.kind.startswith("conv")}
     split = {key: nbytes for key, nbytes in told.items() if nbytes is not None}
     if not split:
         return 0
-    scene = make_replay_input(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else rule(op))
-    return max(0, scene.replay().peak_reserved_bytes - reserved_bytes)
+    replay_input = make_replay_input(trace, gpu, stack, conv=lambda op: split[id(op)] if id(op) in split else rule(op))
+    return max(0, replay_input.replay().peak_reserved_bytes - reserved_bytes)
 
 
 def states_of(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The ranges that `values` fall into: two if the widest gap is 64 MiB, 4 %, and half of the whole range or more."""
+    """One range of `values`, or two if the widest gap is at least 64 MiB, 4 %, and half of the whole range."""
     ordered = sorted(values)
     if len(ordered) < 2:
         return ((ordered[0], ordered[-1]),)
@@ -96,10 +96,10 @@ def _changed(trace: MemoryTrace, gpu: GpuSpec, stack: SoftwareStack, seed: int) 
     if seed % 4 == 3:
         trace = replace(trace, ops=tuple(_on_main_thread(op) for op in trace.ops))
     conv = conv_of(gpu, stack, second_guess=seed % 4 in {1, 2})
-    scene = make_replay_input(trace, gpu, stack, conv=_with_gaps(trace, conv, chance))
+    replay_input = make_replay_input(trace, gpu, stack, conv=_with_gaps(trace, conv, chance))
     if seed % 2:
-        return replace(scene, events=_with_late_frees(scene.events, chance), descending=False)
-    return replace(scene, events=_with_stray(scene.events, chance, stays=seed % 4 == 0))
+        return replace(replay_input, events=_with_late_frees(replay_input.events, chance), descending=False)
+    return replace(replay_input, events=_with_stray(replay_input.events, chance, stays=seed % 4 == 0))
 
 
 def _on_main_thread(op: LibraryCall) -> LibraryCall:
@@ -107,7 +107,7 @@ def _on_main_thread(op: LibraryCall) -> LibraryCall:
 
 
 def _with_gaps(trace: MemoryTrace, conv: ConvWorkspace, chance: random.Random) -> ConvWorkspace:
-    """`conv`, but nothing for some calls of `trace`."""
+    """`conv`, but 0 bytes for a random tenth of the calls of `trace`."""
     without = {id(op) for op in trace.ops if chance.random() < _NO_WORKSPACE}
     return lambda op: 0 if id(op) in without else conv(op)
 

@@ -1,9 +1,9 @@
-"""Traces kept on disk, so that a question asked twice is a replay of milliseconds.
+"""Traces on disk: the second estimate of a script is a replay of milliseconds.
 
-A trace is found by what decided it: the script and every file that it imported, its arguments, the files they name, its
-environment, the interpreter and its installed packages, the GPU's compute capability, and the version of the tracing
-code. Data that a script opens by itself is no part of that: a script whose memory depends on it needs a fresh trace. A
-script that asks how much memory its GPU has is taken to do the same on every GPU of that capability.
+The key of a trace is what determines it: the script and every file that it imported, its arguments, the files they
+name, its environment, the interpreter and its installed packages, the GPU's compute capability, and the version of the
+tracing code. Data files that the script opens are not part of the key: if they decide its memory, it needs a new trace.
+A script that reads the memory of its GPU is assumed to behave the same on every GPU of that capability.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NO_MATTER = frozenset(
     }
 )
 _NO_MATTER_STARTS = ("COTENANT_", "DBUS_", "SSH_", "TERM_", "TMUX", "VSCODE_", "WAYLAND_", "XDG_")
-"""Variables of terminals and sessions, which no training script reads. Any other may decide what it does."""
+"""Variables of terminals and sessions, which no training script reads. Any other variable is part of the key."""
 
 
 def trace_key(
@@ -92,7 +92,7 @@ def trace_key(
 
 
 def default_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/cotenant/traces`, or below `~/.cache`; None for somebody without a home."""
+    """`$XDG_CACHE_HOME/cotenant/traces`, or below `~/.cache`; None for a user without a home directory."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
@@ -102,9 +102,9 @@ def default_folder() -> Path | None:
 
 
 class TraceCache:
-    """Traces in a folder that is its owner's alone; the least recently used go when it grows over its limit.
+    """Traces in a folder that only its owner can read; above the limit the least recently used are deleted.
 
-    Nothing here fails: an entry that cannot be read is absent, one that cannot be written is not kept.
+    Nothing here raises: an entry that cannot be read is a miss, one that cannot be written is dropped.
     """
 
     def __init__(self, folder: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -112,7 +112,7 @@ class TraceCache:
         self.limit_bytes = limit_bytes
 
     def get(self, key: str, env: Mapping[str, str]) -> MemoryTrace | None:
-        """The trace kept as `key`, if all it came from is as it was and it may be used in `env`."""
+        """The trace stored as `key`, if its sources are unchanged and it is valid in `env`."""
         path = self._path(key)
         try:
             if path.stat().st_uid != os.getuid():
@@ -129,8 +129,8 @@ class TraceCache:
         return trace
 
     def put(self, key: str, trace: MemoryTrace, env: Mapping[str, str]) -> None:
-        """Keep a trace that was made in `env`, unless it broke off, does not say what it came from, or holds an
-        out-of-memory error, which is one GPU's alone.
+        """Store a trace made in `env`, unless it is incomplete, has no provenance, or holds an out-of-memory error,
+        which is valid for one GPU only.
         """
         header = trace.header
         if trace.partial or header.sources is None or header.oom_raised:
@@ -154,7 +154,7 @@ class TraceCache:
         return self.folder / f"{key}.json.gz"
 
     def _write(self, path: Path, values: Sequence[Mapping[str, Any]]) -> None:
-        """All of it or nothing, readable by the owner only."""
+        """Write the file atomically, readable by its owner only."""
         with atomic.replacing(path) as raw, gzip.open(raw, "wt", compresslevel=3, encoding="utf-8") as file:
             for value in values:
                 file.write(json.dumps(value, separators=(",", ":")) + "\n")
@@ -174,7 +174,7 @@ class TraceCache:
 
 
 def site_digest(folder: Path) -> str | None:
-    """What tells one set of installed packages from another: their names, versions and times of installation."""
+    """Digest of a set of installed packages: their names, versions and times of installation."""
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -198,8 +198,8 @@ def _holds(manifest: Mapping[str, Any], env: Mapping[str, str]) -> bool:
 def _same_settings(before: Mapping[str, str], after: Mapping[str, str], now: Mapping[str, str]) -> bool:
     """Whether a script that left the settings `after` would treat `now` as it treated `before`.
 
-    One that saw nothing and set nothing leaves them alone. One that set something, or found something set, may have
-    done so only because of what it found: it is asked again where that differs.
+    A script that found nothing set and set nothing leaves the settings alone. Any other may have acted on what it
+    found, so it is traced again where that differs.
     """
     return all(
         (name not in before and name not in after) or (name in before) == (name in now)
@@ -216,7 +216,7 @@ def _matters(name: str) -> bool:
 
 
 def _named_file(arg: str, workdir: str) -> str | None:
-    """Content of the file that an argument names, by itself or after `=`: settings are often in one."""
+    """Content of the file that an argument names, by itself or after `=`, such as a configuration file."""
     path = Path(workdir, arg.rpartition("=")[2])
     try:
         if not path.is_file():
@@ -236,7 +236,7 @@ def _interpreter(python: Path) -> list[object]:
 
 
 def _tracer_digest() -> str:
-    """Of the code that traces: a trace made by other code is another trace."""
+    """Digest of the tracing code: other code may make another trace."""
     package = Path(cotenant.__file__).parent
     files = [*sorted((package / "tracing").rglob("*.py")), package / "core" / "trace.py"]
     lines = [f"{file.relative_to(package)} {file_digest(file)}" for file in files]

@@ -1,7 +1,7 @@
-"""What the estimators of others want to know of a script, read from its trace: parameters, layers, batch. Pure.
+"""Parameters, layers and batch of a script, read from its trace, for published and learned estimators. Pure.
 
-They were made for a model object, a summary of its layers, or an exported graph. A trace has the same facts in another
-form; what it does not have is stated where it is missed.
+Those estimators read a model object, a summary of its layers, or an exported graph. A trace has the same facts in
+another form; each estimator states what it lacks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _BATCH_OPTIONS = re.compile(r"--?(?:per[-_]device[-_])?(?:train[-_]|training[-_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleShape:
-    """One call of a module in the forward pass, without what its submodules made.
+    """One call of a module in the forward pass, without the storages of its submodules.
 
     Attributes:
         module: dotted name; empty for the outermost module and for the training loop itself.
-        kept_bytes: of each storage it made that was live when the next module began.
-        item_bytes: of an element, told by its matrix product or convolution; None if it made none.
-        leaf: no module lies below it.
+        saved_bytes: of each of its storages that was live when the next module began.
+        item_bytes: of an element of its matrix product or convolution; None if it has none.
+        leaf: it has no submodules.
     """
 
     module: str
@@ -34,7 +34,7 @@ class ModuleShape:
 
     @property
     def output_bytes(self) -> int:
-        """The largest storage it leaves behind; of a max pooling these are its indices."""
+        """Bytes of its largest saved storage; of a max pooling those are its indices."""
         return max(self.saved_bytes, default=0)
 
 
@@ -43,12 +43,12 @@ class Features:
     """A training script in a few numbers, for its first GPU.
 
     Attributes:
-        parameter_bytes, gradient_bytes, state_bytes: of each storage in the first optimizer step; only what is trained.
-        buffer_bytes: what stays on the GPU from before training: buffers, and weights that are not trained.
+        parameter_bytes, gradient_bytes, state_bytes: of each storage in the first optimizer step; trained ones only.
+        buffer_bytes: of buffers and frozen weights, on the GPU from before training.
         item_bytes: of one parameter.
-        input_bytes: a batch, as it comes to the GPU.
+        input_bytes: of a batch.
         layers: the forward pass of one step, in order.
-        batch: samples of a step, by the first convolution or by an option of the command; None if neither tells.
+        batch: samples of a step, from the first convolution or an option of the command; None if unknown.
         devices: GPUs that the script sees.
     """
 
@@ -74,7 +74,7 @@ class Features:
 
 
 def features_of(trace: MemoryTrace, command: Sequence[str] = ()) -> Features:
-    """The features of a trace; `command` may tell the batch size where the trace does not."""
+    """The features of a trace; `command` is searched for the batch size where the trace has none."""
     first_step = _step_ends(trace.events)[:1]
     before = trace.events[: first_step[0]] if first_step else trace.events
     sizes = {category: _sizes(before, category) for category in ("parameter", "gradient", "optimizer state")}
@@ -108,7 +108,7 @@ def batch_option(command: Sequence[str]) -> int | None:
 
 
 def live_peak(events: Iterable[MemoryEvent], *, granule_bytes: int = 1) -> tuple[int, Mapping[str, int]]:
-    """Most bytes of storages of GPU 0 at once, each rounded up to `granule_bytes`, and by category at that moment."""
+    """Peak bytes of live storages on GPU 0, each rounded up to `granule_bytes`, and by category at the peak."""
     live: dict[int, tuple[int, str]] = {}
     by_category: dict[str, int] = {}
     total = peak = 0
@@ -164,7 +164,7 @@ def _forward_pass(events: Sequence[MemoryEvent]) -> Sequence[MemoryEvent]:
 
 
 def _layers(forward: Sequence[MemoryEvent], trace: MemoryTrace) -> tuple[int, tuple[ModuleShape, ...]]:
-    """Bytes made before the first module, which are the inputs, and the calls of modules behind them."""
+    """Bytes of the inputs, allocated before the first module, and the module calls that follow."""
     names = {call.module for call in forward if call.action in ("alloc", "op")}
     parents = {name.rpartition(".")[0] for name in names} | {""}
     parents |= {parent[: dot.start()] for parent in parents for dot in re.finditer(r"\.", parent)}

@@ -1,4 +1,4 @@
-"""The estimator of the product: the script is traced, and its trace replayed on the wanted GPU."""
+"""The default estimator: it traces the script, and replays the trace on the requested GPU."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from cotenant.tracing.process.trace_script import trace_script as trace_program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedResult:
-    """An estimate with what it came from.
+    """An estimate with the trace and the replays that it comes from.
 
     Attributes:
-        replay: the one whose peaks the estimate tells: on the GPU as it is where the job fits, else on one without end.
-        scene: what it started from, for more replays.
-        interval: of the reserved bytes on a GPU without end; `fit`: the verdict for the GPU.
-        coverage: that was asked for; None: the usual one.
-        from_cache: the trace was not made now.
-        index: which GPU of the process all of this is of; `gpus`: where it uses several, the same of each.
+        replay: whose peaks are the estimate: on this GPU where the job fits, else with unlimited memory.
+        replay_input: its input, for further replays.
+        reserved_range: of the reserved bytes with unlimited memory; `fit`: the verdict for the GPU.
+        coverage: as requested; None: the default.
+        from_cache: the trace comes from the cache.
+        index: the GPU of the process that this is about; `gpus`: the results for each GPU, where it uses several.
     """
 
     estimate: Estimate
     trace: MemoryTrace
     replay: ReplayResult
-    scene: ReplayInput
+    replay_input: ReplayInput
     reserved_range: ReservedRange
     fit: Fit
     coverage: float | None = None
@@ -54,31 +54,31 @@ class TracedResult:
 
     @property
     def spread_bytes(self) -> int:
-        """How far small changes raised the reserved bytes."""
+        """How far small changes raise the reserved bytes."""
         return self.reserved_range.high_bytes - self.fit.reserved_bytes
 
     @property
     def workspaces(self) -> str | None:
         """Where the workspaces of the convolutions come from, as a sentence; None without convolutions."""
-        return workspace_sources(self.trace, self.scene.gpu, self.scene.stack.answers)
+        return workspace_sources(self.trace, self.replay_input.gpu, self.replay_input.stack.cudnn_workspaces)
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What the allocator of `replay` could get: what the GPU has beside the context, or None: no end."""
+        """Memory limit of `replay`: what the context leaves of the GPU; None: unlimited."""
         if self.fit.verdict == "no":
             return None
         return max(0, self.fit.usable_bytes - self.estimate.context_bytes)
 
     def fits_on(self) -> tuple[Fit, ...]:
-        """Verdicts for all known GPUs, largest first: each GPU of the process must fit, so the worst of them is told.
+        """Verdicts for all known GPUs, largest first; of several GPUs of the process, the worst counts.
 
-        MIG instances are for processes on one GPU: CUDA shows a process one instance, whatever there are.
+        MIG instances are listed only for processes on one GPU: CUDA shows a process at most one instance.
         """
         by_name: dict[str, list[Fit]] = {}
         for gpu in self.gpus or (self,):
             for row in fits_on(
                 gpu.trace,
-                gpu.scene.stack,
+                gpu.replay_input.stack,
                 gpu.spread_bytes,
                 gpu.coverage,
                 split_bytes=gpu.reserved_range.split_bytes,
@@ -91,12 +91,12 @@ class TracedResult:
 class TracedEstimator:
     """Runs the job's script on fake CUDA tensors in the job's own Python.
 
-    `cache`: where traces are kept and looked for; without one, every estimate runs the script. With `show_output` the
-    script is always run, since a kept trace prints nothing. `warm`: runs scripts without the start of another process
-    each time. `coverage`: see `estimators.margin`; None: the usual one.
+    `cache` stores traces; without one, every estimate runs the script. With `show_output` the script always runs, since
+    a cached trace prints nothing. `forkserver` runs scripts in forks of a process that has torch loaded. `coverage`:
+    see `estimators.margin`; None: the default.
 
     Raises:
-        UsageError: `coverage` is no probability.
+        UsageError: `coverage` is not a probability.
     """
 
     name = "traced"
@@ -132,14 +132,14 @@ class TracedEstimator:
         return self.explain(request).estimate
 
     def explain(self, request: EstimateRequest) -> TracedResult:
-        """The same, with trace and replay."""
+        """The estimate with its trace and replay."""
         gpu = gpu_spec(request.gpu)
         env = dict(request.env) or dict(os.environ)
         recorded, from_cache = self._trace(request, gpu, env)
         return replace(self.on(recorded, gpu, env=env), from_cache=from_cache)
 
     def _trace(self, request: EstimateRequest, gpu: GpuSpec, env: Mapping[str, str]) -> tuple[MemoryTrace, bool]:
-        """The trace, and whether it was kept from before."""
+        """The trace, and whether it comes from the cache."""
         python = sys.executable
         if self._python is not None:
             python = find_interpreter(self._python, workdir=request.workdir, env=env)
@@ -177,10 +177,10 @@ class TracedEstimator:
         return recorded, False
 
     def on(self, recorded: MemoryTrace, gpu: GpuSpec, *, env: Mapping[str, str] | None = None) -> TracedResult:
-        """What a recorded trace needs on `gpu`; no script is run.
+        """The estimate of a recorded trace on `gpu`; no script runs.
 
-        `env`: environment whose allocator settings count; None: those the trace was made with. Of several GPUs, all
-        but `estimate.per_gpu` is about the one with the largest bound.
+        `env`: environment with the allocator settings; None: those that the trace was made with. Of several GPUs, the
+        result is for the one with the largest bound; `estimate.per_gpu` lists all.
         """
         found = [
             replace(self._on_one(on_device(recorded, index), gpu, env), index=index) for index in devices_of(recorded)
@@ -199,13 +199,15 @@ class TracedEstimator:
     def _on_one(self, recorded: MemoryTrace, gpu: GpuSpec, env: Mapping[str, str] | None = None) -> TracedResult:
         gpu, nccl = with_nccl(gpu, recorded.header), nccl_warnings(recorded.header, gpu)
         stack = software_stack(recorded.header, env=env, torch_version=self._torch_version)
-        stack = replace(stack, answers=self._answers(recorded, gpu))
-        scene = make_replay_input(recorded, gpu, stack)
-        free = scene.replay()
+        stack = replace(stack, cudnn_workspaces=self._query_cudnn(recorded, gpu))
+        replay_input = make_replay_input(recorded, gpu, stack)
+        free = replay_input.replay()
         interval = reserved_range_of(recorded, gpu, stack, free.peak_reserved_bytes)
         spread = interval.high_bytes - free.peak_reserved_bytes
-        margin = margin_of(recorded, gpu, free, spread, self._coverage, stack.answers, split_bytes=interval.split_bytes)
-        fit, result = judge(scene, free, margin.bytes)
+        margin = margin_of(
+            recorded, gpu, free, spread, self._coverage, stack.cudnn_workspaces, split_bytes=interval.split_bytes
+        )
+        fit, result = judge(replay_input, free, margin.bytes)
         made = capability_of(recorded)
         if made is not None and made != gpu.compute_capability:
             fit = replace(fit, capability_differs=True)
@@ -213,14 +215,14 @@ class TracedEstimator:
             estimate=_estimate(result, fit, gpu, recorded, margin, (*stack.warnings, *nccl)),
             trace=recorded,
             replay=result,
-            scene=scene,
+            replay_input=replay_input,
             reserved_range=interval,
             fit=fit,
             coverage=self._coverage,
         )
 
-    def _answers(self, recorded: MemoryTrace, gpu: GpuSpec) -> CudnnWorkspaces | None:
-        """Of the cuDNN that the job would load; None where it is for another torch, or nothing can be asked."""
+    def _query_cudnn(self, recorded: MemoryTrace, gpu: GpuSpec) -> CudnnWorkspaces | None:
+        """Workspaces from the cuDNN that the job would load; None if it is another torch's or cannot be queried."""
         calls = [op for op in recorded.ops if op.kind.startswith("conv")]
         torch_folder = recorded.header.torch_folder
         if not calls or torch_folder is None or self._torch_version is not None:
@@ -231,7 +233,7 @@ class TracedEstimator:
 
 
 def _other_gpu_warnings(found: Sequence[TracedResult], told: TracedResult) -> tuple[str, ...]:
-    """A verdict on another GPU that is worse than that on the one which is `told`."""
+    """A warning for a GPU whose verdict is worse than that of `told`."""
     least = worst([result.fit for result in found])
     if least.verdict == told.fit.verdict:
         return ()
@@ -251,10 +253,10 @@ def _gpu_estimate(result: TracedResult) -> GpuEstimate:
 
 
 def options_of(request: EstimateRequest) -> dict[str, object]:
-    """How a script is to be traced, beside what it is and where.
+    """Tracing options of a request.
 
     Raises:
-        UsageError: the request asks for data in words that mean nothing.
+        UsageError: the synthetic data or the sequence lengths are not understood.
     """
     sequence_lengths = length_histogram.inline_histogram(request.sequence_lengths, request.workdir)
     data_options.validate_options(request.synthetic_data, sequence_lengths)
@@ -267,12 +269,12 @@ def options_of(request: EstimateRequest) -> dict[str, object]:
 
 
 def _fit_warnings(fit: Fit) -> tuple[str, ...]:
-    """What a verdict adds to the warnings."""
+    """Warnings that follow from a verdict."""
     found = [f"traced as for another compute capability than {fit.gpu}'s"] if fit.capability_differs else []
     if fit.verdict == "no":
-        found.append(f"{fit.sentence}; the estimate is for a card without limit")
+        found.append(f"{fit.sentence}; the estimate is for unlimited memory")
     elif fit.verdict != "fits":
-        found.append(f"{fit.sentence}; without limit it would reserve {format_bytes(fit.reserved_bytes)}")
+        found.append(f"{fit.sentence}; with unlimited memory it would reserve {format_bytes(fit.reserved_bytes)}")
     return tuple(found)
 
 
@@ -284,7 +286,7 @@ def _estimate(
     margin: Margin,
     warnings: tuple[str, ...],
 ) -> Estimate:
-    """Numbers of `result`; the bound is that of the verdict, but no more than the whole GPU where the job fits it."""
+    """The estimate from `result`; the bound is that of the verdict, at most the whole GPU where the job fits."""
     device = result.peak_reserved_bytes + gpu.context.typical_bytes
     bound = min(fit.bound_bytes, fit.usable_bytes) if fit.verdict in {"fits", "tight"} else fit.bound_bytes
     return Estimate(
@@ -303,7 +305,7 @@ def _estimate(
 
 
 def fake_gpu_of(gpu: GpuSpec, count: int = 1) -> dict[str, object]:
-    """What a script sees of `gpu`."""
+    """The GPU that a traced script sees, for `tracing.device.cuda_api`."""
     return {
         "name": gpu.nvml_names[0] if gpu.nvml_names else gpu.name,
         "total_bytes": gpu.torch_total_bytes or gpu.memory_total_bytes,

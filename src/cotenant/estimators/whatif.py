@@ -1,4 +1,4 @@
-"""What a change would save, as far as a trace can tell without running the script again."""
+"""What a change would save, computed from the trace without running the script again."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ NOT_COMPUTED = (
 _STATE = "optimizer state"
 _MIN_8BIT_BYTES = 4096 * 4
 _BLOCK = 256
-"""States of fewer than 4096 values stay as they are; others get a float32 scale for each block of values: bitsandbytes,
+"""States of fewer than 4096 values stay in float32; others get a float32 scale for each block of values: bitsandbytes,
 `optim/optimizer.py`, `Optimizer2State.init_state` (commit 06029dd). There a block has 2048 values; 256 are assumed,
 which adds 1.4 % to the 8-bit states, and covers smaller blocks too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """A change and what it would lead to.
+    """A change, and the memory with it.
 
     Attributes:
-        kind: `setting` of PYTORCH_CUDA_ALLOC_CONF, or `optimizer`; `assumed`: not by the allocator's rules alone.
-        bound_bytes: with the same spread as the estimate itself.
-        saves_bytes: of the bound; below 0 where it costs.
+        kind: `setting` of PYTORCH_CUDA_ALLOC_CONF, or `optimizer`; `assumed`: needs more than the allocator's rules.
+        bound_bytes: with the spread of the unchanged estimate.
+        saves_bytes: reduction of the bound; negative where the change costs memory.
     """
 
     name: str
@@ -52,41 +52,41 @@ class Saving:
 
 
 def what_if(result: TracedResult) -> tuple[Saving, ...]:
-    """All changes that can be computed, on a GPU without end; those that this torch does not know are left out."""
+    """All changes that can be computed, with unlimited memory; without settings that this torch does not know."""
     return tuple(_changes(result))
 
 
 def _changes(result: TracedResult) -> Iterator[Saving]:
-    stack = result.scene.stack
+    stack = result.replay_input.stack
     for setting in SETTINGS:
         try:
-            scene = result.scene.with_settings(merged(stack.alloc_conf, setting))
+            replay_input = result.replay_input.with_settings(merged(stack.alloc_conf, setting))
         except UsageError:
             continue
-        yield _change(result, setting, "setting", scene)
+        yield _change(result, setting, "setting", replay_input)
     smaller = with_8bit_states(result.trace)
     if smaller.events != result.trace.events:
         yield _change(
-            result, "8-bit optimizer states", "optimizer", make_replay_input(smaller, result.scene.gpu, stack)
+            result, "8-bit optimizer states", "optimizer", make_replay_input(smaller, result.replay_input.gpu, stack)
         )
 
 
-def _change(result: TracedResult, name: str, kind: str, scene: ReplayInput) -> Saving:
-    replayed = scene.replay()
+def _change(result: TracedResult, name: str, kind: str, replay_input: ReplayInput) -> Saving:
+    replayed = replay_input.replay()
     reserved = replayed.peak_reserved_bytes
     margin = margin_of(
         result.trace,
-        scene.gpu,
+        replay_input.gpu,
         replayed,
         result.spread_bytes,
         result.coverage,
-        result.scene.stack.answers,
+        result.replay_input.stack.cudnn_workspaces,
         split_bytes=result.reserved_range.split_bytes,
     )
-    bound = reserved + scene.gpu.context.typical_bytes + margin.bytes
+    bound = reserved + replay_input.gpu.context.typical_bytes + margin.bytes
     if kind == "optimizer":
-        # Without convolutions the margin follows what is reserved and not allocated. Smaller states in the segments of
-        # the larger ones make that more, and nothing less certain.
+        # Without convolutions the margin grows with reserved minus allocated bytes. Smaller states in unchanged
+        # segments increase that difference, but not the uncertainty: keep the margin of the unchanged estimate.
         bound = min(bound, reserved + result.fit.bound_bytes - result.fit.reserved_bytes)
     return Saving(
         name=name,
@@ -107,9 +107,9 @@ def merged(alloc_conf: str, setting: str) -> str:
 
 
 def with_8bit_states(trace: MemoryTrace) -> MemoryTrace:
-    """`trace` with float32 optimizer states of 4096 values or more in 8 bits, one float32 scale for 256 of them.
+    """`trace` with float32 optimizer states of at least 4096 values in 8 bits, and a float32 scale for each 256.
 
-    What the step of such an optimizer takes beside its states is left as it was: it is no part of the trace.
+    Temporaries of such an optimizer are unknown to the trace, so they stay as they were.
     """
     return replace(trace, events=tuple(map(_with_8bit, trace.events)))
 

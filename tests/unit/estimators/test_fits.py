@@ -42,8 +42,8 @@ def refit():
 
 
 def verdict(trace, mib, *, margin_mib=0, conf=""):
-    scene = make_replay_input(trace, a_card(mib), software_stack(replace(trace.header, alloc_conf=conf)))
-    return judge(scene, scene.replay(), margin_mib * MiB)
+    replay_input = make_replay_input(trace, a_card(mib), software_stack(replace(trace.header, alloc_conf=conf)))
+    return judge(replay_input, replay_input.replay(), margin_mib * MiB)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_sentence(mib, sentence):
 
 
 def test_cudnn_does_without_a_workspace_where_there_is_no_memory():
-    scene = replace(
+    replay_input = replace(
         make_replay_input(refit(), a_card(500), software_stack(refit().header)), optional_storages=frozenset({9})
     )
-    fit, result = judge(scene, scene.replay(), 0)
+    fit, result = judge(replay_input, replay_input.replay(), 0)
     assert (fit.verdict, fit.oom, result.skipped_storages) == ("tight", None, 1)
 
 
@@ -116,7 +116,7 @@ def test_where_it_may_not_fit_the_bound_does_not_either():
 def test_where_it_does_not_fit_the_estimate_is_for_a_card_without_limit():
     found = TracedEstimator().on(refit(), a_card(500))
     assert found.estimate.peak_reserved_bytes == 1000 * MiB
-    assert any("without limit" in warning and "step of `head`" in warning for warning in found.estimate.warnings)
+    assert any("unlimited memory" in warning and "step of `head`" in warning for warning in found.estimate.warnings)
 
 
 def test_another_capability_is_told():

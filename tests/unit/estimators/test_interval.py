@@ -105,8 +105,8 @@ def test_a_convolution_may_take_no_workspace():
 def test_in_every_fourth_the_threads_share_a_handle():
     ops = [LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")]
     trace = a_trace([call(0), alloc(0, 11), call(1)], ops)
-    scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    handles = [sum(event.bytes == GPU.cublas_workspace_bytes for event in scene.events) for scene in scenes]
+    replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
+    handles = [sum(event.bytes == GPU.cublas_workspace_bytes for event in changed.events) for changed in replay_inputs]
     assert handles == [2, 2, 2, 1]
 
 
@@ -115,8 +115,8 @@ def test_in_half_of_them_weight_gradients_have_other_parts():
     trace = a_trace([call(i) for i in range(8)], ops)
     usual, other = (conv_of(GPU, second_guess=guess)(ops[0]) for guess in (False, True))
     assert usual != other
-    scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    taken = [{event.bytes for event in scene.events} & {usual, other} for scene in scenes]
+    replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
+    taken = [{event.bytes for event in replay_input.events} & {usual, other} for replay_input in replay_inputs]
     assert taken == [{usual}, {other}, {other}, {usual}]
 
 
@@ -145,8 +145,8 @@ def test_a_split_that_finds_room_adds_nothing():
 
 def test_in_every_other_the_addresses_grow():
     trace = a_trace([alloc(0, 1)])
-    scenes = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
-    assert [scene.descending for scene in scenes] == [True, False, True, False]
+    replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
+    assert [replay_input.descending for replay_input in replay_inputs] == [True, False, True, False]
 
 
 def test_strays_and_late_ends_take_turns():

@@ -179,7 +179,7 @@ def test_a_suspected_call_widens_the_margin_and_its_absence_does_not(scores):
 
 @pytest.mark.parametrize("coverage", [0, 1, 1.5, -0.1])
 def test_no_probability(coverage):
-    with pytest.raises(UsageError, match="not between 0 and 1"):
+    with pytest.raises(UsageError, match="must be between 0 and 1"):
         check_coverage(coverage)
     with pytest.raises(UsageError):
         TracedEstimator(coverage=coverage)

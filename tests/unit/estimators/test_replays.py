@@ -70,6 +70,6 @@ def test_usable_bytes(gpu, kept_mib):
 def test_a_memory_fraction_limits_only_where_there_is_a_limit():
     gpu = gpu_spec("A100-40GB")
     trace = a_trace([alloc(0, 1000)], alloc_conf="per_process_memory_fraction:0.01")
-    scene = make_replay_input(trace, gpu, software_stack(trace.header))
-    assert scene.replay().oom is None
-    assert scene.replay(gpu.usable_bytes).oom is not None
+    replay_input = make_replay_input(trace, gpu, software_stack(trace.header))
+    assert replay_input.replay().oom is None
+    assert replay_input.replay(gpu.usable_bytes).oom is not None

@@ -19,7 +19,7 @@ GPU = gpu_spec("A100-40GB")
 EMPTY = MemoryEvent("empty_cache", -1, 0, "", "step", "", 0, 0)
 
 
-def scene(trace, conf=""):
+def replay_input(trace, conf=""):
     return make_replay_input(trace, GPU, software_stack(replace(trace.header, alloc_conf=conf)))
 
 
@@ -35,7 +35,7 @@ CONFS = pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_sp
 @pytest.mark.parametrize("trace", [steps(), refit()], ids=["steps", "refit"])
 @pytest.mark.parametrize("capacity_mib", [None, 5000, 700])
 def test_peaks_are_those_of_the_replay(conf, trace, capacity_mib):
-    where = scene(trace, conf)
+    where = replay_input(trace, conf)
     capacity = None if capacity_mib is None else capacity_mib * MiB
     history, replayed = allocation_history(where, capacity), where.replay(capacity)
     assert max(history.allocated_bytes) == replayed.peak_allocated_bytes
@@ -45,7 +45,7 @@ def test_peaks_are_those_of_the_replay(conf, trace, capacity_mib):
 
 @CONFS
 def test_what_came_less_what_went_is_held(conf):
-    history = allocation_history(scene(refit(), conf), 700 * MiB)
+    history = allocation_history(replay_input(refit(), conf), 700 * MiB)
     came = sum(block.size for block in history.blocks if block.action in {"segment_alloc", "segment_map"})
     went = sum(block.size for block in history.blocks if block.action in {"segment_free", "segment_unmap"})
     assert came > went > 0
@@ -53,13 +53,13 @@ def test_what_came_less_what_went_is_held(conf):
 
 
 def test_a_retry_gives_back_before_it_asks_again():
-    history = allocation_history(scene(refit()), 700 * MiB)
+    history = allocation_history(replay_input(refit()), 700 * MiB)
     at = next(i for i, block in enumerate(history.blocks) if block.action == "alloc" and block.size == 600 * MiB)
     assert [block.action for block in history.blocks[at - 5 : at]] == ["segment_free"] * 4 + ["segment_alloc"]
 
 
 def test_emptying_the_cache_gives_back_there_and_then():
-    history = allocation_history(scene(a_trace([alloc(0, 30), free(0), EMPTY, alloc(1, 90)])))
+    history = allocation_history(replay_input(a_trace([alloc(0, 30), free(0), EMPTY, alloc(1, 90)])))
     assert [(block.action, block.event_index) for block in history.blocks if block.action.startswith("segment")] == [
         ("segment_alloc", 0),
         ("segment_free", 2),
@@ -68,32 +68,32 @@ def test_emptying_the_cache_gives_back_there_and_then():
 
 
 def test_columns_are_by_category_and_as_long_as_the_events():
-    history = allocation_history(scene(steps(count=1)))
+    history = allocation_history(replay_input(steps(count=1)))
     assert {len(column) for column in history.category_bytes.values()} == {len(history.events)}
     assert max(history.category_bytes["parameter"]) == 400 * MiB
     assert history.category_bytes["gradient"][-1] == 0
 
 
 def test_phases_begin_where_they_do():
-    history = allocation_history(scene(steps(count=1)))
+    history = allocation_history(replay_input(steps(count=1)))
     assert [name for _, name in history.phases] == ["load", "forward", "backward", "step"]
     assert [history.events[start].phase for start, _ in history.phases] == ["load", "forward", "backward", "step"]
 
 
 def test_other_gpus_are_passed_over():
     other = alloc(1, 10)._replace(device=1)
-    history = allocation_history(scene(a_trace([alloc(0, 20), other])))
+    history = allocation_history(replay_input(a_trace([alloc(0, 20), other])))
     assert len(history.events) == 1
     assert history.reserved_bytes == [20 * MiB]
 
 
 def test_a_storage_of_nothing_leaves_no_trace():
-    history = allocation_history(scene(a_trace([alloc(0, 0), free(0)])))
+    history = allocation_history(replay_input(a_trace([alloc(0, 0), free(0)])))
     assert history.blocks == []
 
 
 def test_snapshot_has_what_readers_of_torch_expect(tmp_path):
-    where = scene(a_trace([alloc(0, 30, "parameter", "load", "head"), alloc(1, 5), free(1), alloc(2, 1)]))
+    where = replay_input(a_trace([alloc(0, 30, "parameter", "load", "head"), alloc(1, 5), free(1), alloc(2, 1)]))
     history = allocation_history(where)
     save_snapshot(tmp_path / "s.pickle", history, where.stack)
     told = pickle.loads((tmp_path / "s.pickle").read_bytes())
@@ -110,7 +110,7 @@ def test_snapshot_has_what_readers_of_torch_expect(tmp_path):
 
 def test_a_workspace_for_which_there_is_no_memory_is_left_out():
     where = replace(
-        scene(a_trace([alloc(0, 30), alloc(1, 90), free(1), alloc(2, 20)])), optional_storages=frozenset({1})
+        replay_input(a_trace([alloc(0, 30), alloc(1, 90), free(1), alloc(2, 20)])), optional_storages=frozenset({1})
     )
     told = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
     assert all(device_trace["action"] != "oom" for device_trace in told["device_traces"][0])
@@ -118,7 +118,7 @@ def test_a_workspace_for_which_there_is_no_memory_is_left_out():
 
 
 def test_snapshot_tells_where_memory_ran_out():
-    where = scene(a_trace([alloc(0, 30), alloc(1, 90)]))
+    where = replay_input(a_trace([alloc(0, 30), alloc(1, 90)]))
     told = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
     last = told["device_traces"][0][-1]
     assert (last["action"], last["size"]) == ("oom", 90 * MiB)

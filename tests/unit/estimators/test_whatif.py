@@ -93,7 +93,7 @@ def test_the_word_of_the_jobs_cudnn_counts_for_changes_too():
     known = CudnnWorkspaces(version=91002, capability=(8, 0), found={key: 0})
 
     class Asked(TracedEstimator):
-        def _answers(self, recorded, gpu):
+        def _query_cudnn(self, recorded, gpu):
             return known
 
     trace = a_trace([alloc(0, 500), call(0)], [call_of])

@@ -1,7 +1,7 @@
-"""What the cuDNN of the job's own environment says of the job's convolutions, if it can be asked without a GPU.
+"""Workspaces of the job's convolutions from the cuDNN of the job's own environment, queried without a GPU.
 
-It is asked in a process of its own, which sees no GPU and has a time limit (`worker`); answers are kept on disk
-for each library and compute capability. Where anything fails there is no answer, and the estimate goes on without.
+The query runs in its own process, which sees no GPU and has a time limit (`worker`); answers are cached on disk for
+each library and compute capability. Where anything fails there is no answer, and the estimate continues without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRANSPOSED = {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward", "conv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnWorkspaces:
-    """Workspaces of one cuDNN for one compute capability. Called with an `LibraryCall`, gives bytes, or None: not known.
+    """Workspaces of one cuDNN for one compute capability. Called with a `LibraryCall`: its bytes, or None if unknown.
 
     Attributes:
         version: as `cudnnGetVersion` gives it, such as 91002.
@@ -45,13 +45,13 @@ class CudnnWorkspaces:
     found: Mapping[str, int | None]
 
     def __call__(self, call: LibraryCall) -> int | None:
-        asked = query_of(call)
-        return None if asked is None else self.found.get(_key(asked))
+        queries = query_of(call)
+        return None if queries is None else self.found.get(_key(queries))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnLibrary:
-    """A cuDNN on this machine: its library of graphs, and what must be loaded before it."""
+    """A cuDNN on this machine: its graph library, and the libraries that must be loaded before it."""
 
     graph: Path
     preload: tuple[Path, ...]
@@ -63,7 +63,7 @@ def version_text(version: int) -> str:
 
 
 def query_of(call: LibraryCall) -> dict[str, Any] | None:
-    """What cuDNN is asked for `call`; None where torch would not take cuDNN's first plan, or use none of it.
+    """The query for `call`; None where torch would not take cuDNN's first plan, or not use cuDNN.
 
     One-dimensional convolutions run with a height of 1, and a transposed one as the gradient of an ordinary one.
     """
@@ -92,9 +92,9 @@ def query_of(call: LibraryCall) -> dict[str, Any] | None:
 
 
 def installed_cudnn(torch_folder: str) -> CudnnLibrary | None:
-    """The cuDNN that the torch in `torch_folder` would load, if it may be asked: 9.8 or later, as a library of its own.
+    """The cuDNN that the torch in `torch_folder` would load, if it can be queried: 9.8 or later, as a shared library.
 
-    Looked for where pip's wheels put it, beside torch and in torch's own `lib`.
+    Searched where pip's wheels put it: beside torch, and in torch's own `lib`.
     """
     torch, site = Path(torch_folder), Path(torch_folder).parent
     for folder in (site / "nvidia" / "cudnn" / "lib", torch / "lib"):
@@ -126,24 +126,24 @@ def query_cudnn(
     timeout_s: float = _TIMEOUT_S,
     worker: Sequence[str] = _WORKER,
 ) -> CudnnWorkspaces | None:
-    """Answers for `calls`; None where the library cannot be asked in time, or there is nothing to ask.
+    """Workspaces of `calls`; None where the library does not answer in time, or no call can be queried.
 
-    `folder`: where answers are kept; None: nowhere. `worker`: the program that loads the library. Never raises.
+    `folder`: cache of answers; None: no cache. `worker`: the program that loads the library. Never raises.
     """
-    asked = {_key(query): query for query in map(query_of, calls) if query is not None}
-    if not asked:
+    queries = {_key(query): query for query in map(query_of, calls) if query is not None}
+    if not queries:
         return None
-    kept = _QueryCache(folder, library, capability)
-    version, found = kept.read()
-    missing = [key for key in asked if key not in found]
+    cache = _QueryCache(folder, library, capability)
+    version, found = cache.read()
+    missing = [key for key in queries if key not in found]
     if missing:
-        told = _run_worker(worker, library, capability, [asked[key] for key in missing], timeout_s)
-        if told is None:
+        reply = _run_worker(worker, library, capability, [queries[key] for key in missing], timeout_s)
+        if reply is None:
             return None
-        version, fresh = told
+        version, fresh = reply
         found = {**found, **dict(zip(missing, fresh, strict=True))}
-        kept.write(version, found, {key: found[key] for key in asked})
-    return CudnnWorkspaces(version=version, capability=capability, found={key: found[key] for key in asked})
+        cache.write(version, found, {key: found[key] for key in queries})
+    return CudnnWorkspaces(version=version, capability=capability, found={key: found[key] for key in queries})
 
 
 def _key(question: Mapping[str, Any]) -> str:
@@ -157,7 +157,7 @@ def _run_worker(
     questions: Sequence[Mapping[str, Any]],
     timeout_s: float,
 ) -> tuple[int, list[int | None]] | None:
-    """(Version, an answer for each question) of a process that sees no GPU; None if it fails in any way."""
+    """Version and an answer for each query, from a process that sees no GPU; None if it fails in any way."""
     request = {
         "graph": str(library.graph),
         "preload": [str(path) for path in library.preload],
@@ -183,7 +183,7 @@ def _run_worker(
 
 
 class _QueryCache:
-    """Answers on disk: a file for each library and capability, begun anew when it has grown large."""
+    """Answers on disk: a file for each library and capability, started anew above its limit."""
 
     def __init__(self, folder: Path | None, library: CudnnLibrary, capability: tuple[int, int]) -> None:
         self._path: Path | None = None
@@ -194,7 +194,7 @@ class _QueryCache:
                 self._path = folder / f"{hashlib.sha256(which.encode()).hexdigest()[:24]}.json"
 
     def read(self) -> tuple[int, dict[str, int | None]]:
-        """(Version, answers); none where nothing can be read, or somebody else wrote it."""
+        """Version and answers; empty if the file cannot be read, or belongs to another user."""
         try:
             if self._path is None or self._path.stat().st_uid != os.getuid():
                 return 0, {}
@@ -204,7 +204,7 @@ class _QueryCache:
             return 0, {}
 
     def write(self, version: int, found: Mapping[str, int | None], latest: Mapping[str, int | None]) -> None:
-        """All of `found` or, where that is too much, `latest` alone."""
+        """Write all of `found`, or `latest` alone where that is above the limit."""
         texts = (json.dumps({"version": version, "bytes": workspaces}) for workspaces in (found, latest))
         text = next((candidate for candidate in texts if len(candidate) <= _CACHE_BYTES), None)
         if self._path is None or text is None:

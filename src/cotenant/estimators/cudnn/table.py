@@ -1,7 +1,7 @@
 """cuDNN's own answers for the convolutions of common networks, shipped as a table.
 
-The workspace of a convolution is copies of its operands: a cell such as `xy3` says one of the input, one of the output
-and three of the weight. So an answer for one batch size serves those near it. Made by `scripts/ask_cudnn.py`.
+The workspace of a convolution consists of copies of its operands: the cell `xy3` means one of the input, one of the
+output and three of the weight. So an answer for one batch size serves those near it. Made by `scripts/ask_cudnn.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CudnnTable:
 
     Attributes:
         version: of cuDNN, such as 91002.
-        batches: that were asked for, ascending.
+        batches: batch sizes that were queried, ascending.
     """
 
     version: int
@@ -36,7 +36,7 @@ class CudnnTable:
     _cells: Mapping[str, tuple[str, str, str]]
 
     def __call__(self, call: LibraryCall) -> int | None:
-        """Bytes that cuDNN takes for `call`; None if the table does not know."""
+        """Bytes that cuDNN takes for `call`; None if the table does not have it."""
         p: dict[str, Any] = dict(call.params)
         if p["dtype"] != "float32" or p["channels_last"] or p.get("transposed") or p["groups"] > 1 or len(p["x"]) != 4:
             return None

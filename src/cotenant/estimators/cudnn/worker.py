@@ -1,12 +1,12 @@
-"""Asks a cuDNN that is installed here which workspaces it would take on a GPU that is not: a process of its own.
+"""Queries an installed cuDNN for the workspaces it would use on a GPU that is absent, in a process of its own.
 
     python -m cotenant.estimators.cudnn.worker < request > answer
 
 Request, as JSON: `graph`, path of `libcudnn_graph.so.9`; `preload`, libraries that it needs; `capability`, such as 86;
-`calls`, a list of `answers.Question` as dictionaries. Answer: `version`, and `bytes`, a number for each call or
-null where there is no plan. cuDNN ends the process that asks where it lacks a library, so nobody else should ask.
+`calls`, a list of queries (`query.query_of`). Answer: `version`, and `bytes`, a number for each call or null where
+there is no plan. cuDNN aborts the process where it lacks a library, so no other process may query it.
 
-What is asked is what torch asks with `cudnn.benchmark` off: the first plan of the heuristics that passes its filter
+The query is that of torch with `cudnn.benchmark` off: the first plan of the heuristics that passes its filter
 (aten/src/ATen/native/cudnn/Conv_v8.cpp, `get_generator_sources`, `generate_and_filter_plans`). Heuristics take the
 properties of a device in place of a device from cuDNN 9.8 on (cudnn_graph.h, `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`).
 """
@@ -48,7 +48,7 @@ _DEVICE: Mapping[str, object] = {
     "totalGlobalMem": 42505273344,
     "deviceName": "NVIDIA A100",
 }
-"""Of an A100. Every key must be there, but of all of them `deviceVer`, which is added, decides alone."""
+"""Of an A100. cuDNN requires every key, but only `deviceVer`, which is added, changes its answers."""
 
 # Values of the enumerations in cudnn_graph.h, version 9.
 _DTYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
@@ -66,15 +66,15 @@ _MAX_PLANS = 64
 
 
 class CudnnError(Exception):
-    """cuDNN answered a call with an error."""
+    """cuDNN returned an error."""
 
 
 class CudnnBackend:
-    """The backend interface of one cuDNN, asked for one compute capability.
+    """The backend API of one cuDNN, for one compute capability.
 
     Raises:
         OSError: it cannot be loaded.
-        Refusal: it cannot be asked without a device.
+        CudnnError: it cannot be queried without a device.
     """
 
     def __init__(self, graph: str, preload: Sequence[str], capability: int) -> None:
@@ -91,7 +91,7 @@ class CudnnBackend:
         self._made.clear()
 
     def workspace_bytes(self, call: Mapping[str, Any]) -> int | None:
-        """Bytes that the plan of `call` needs which torch would run; None: there is none."""
+        """Workspace of the plan that torch would run for `call`; None: there is none."""
         try:
             for config in self._configs(call):
                 if self._may_run(config, call):
@@ -109,7 +109,7 @@ class CudnnBackend:
         return None
 
     def _configs(self, call: Mapping[str, Any]) -> Iterator[c_void_p]:
-        """What the heuristics propose, best first."""
+        """Engine configurations of the heuristics, best first."""
         heuristics = self._new(_HEURISTICS)
         self._one(heuristics, 201, _TYPE_DESCRIPTOR, self._graph(call))
         self._one(heuristics, 200, _TYPE_HEUR, c_int(_MODE_INSTANT))
@@ -122,8 +122,8 @@ class CudnnBackend:
     def _may_run(self, config: c_void_p, call: Mapping[str, Any]) -> bool:
         engine = (c_void_p * 1)(self._new(_ENGINE))
         self._get(config, 300, _TYPE_DESCRIPTOR, 1, engine)
-        told = (c_int * 16)()
-        notes = set(told[: self._get(c_void_p(engine[0]), 1303, _TYPE_NOTE, 16, told)])
+        values = (c_int * 16)()
+        notes = set(values[: self._get(c_void_p(engine[0]), 1303, _TYPE_NOTE, 16, values)])
         barred = {_NOTE_DOWN_CONVERT}
         if call["deterministic"]:
             barred.add(_NOTE_NONDETERMINISTIC)
@@ -184,7 +184,7 @@ class CudnnBackend:
         self._set(descriptor, attribute, _TYPE_INT64, len(values), (c_int64 * len(values))(*values))
 
     def _get(self, descriptor: c_void_p, attribute: int, kind: int, room: int, values: Any) -> int:
-        """Fill `values`; how many there are."""
+        """Fill `values` with an attribute; the number of its elements."""
         count = c_int64()
         done = self._cudnn.cudnnBackendGetAttribute(
             descriptor, c_int(attribute), c_int(kind), c_int64(room), byref(count), values
@@ -217,12 +217,12 @@ def strides_of(shape: Sequence[int], *, channels_last: bool) -> list[int]:
 
 def main() -> None:
     """Read a request, answer it."""
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     try:
-        library = CudnnBackend(asked["graph"], asked["preload"], asked["capability"])
+        library = CudnnBackend(request["graph"], request["preload"], request["capability"])
     except (OSError, CudnnError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    found = [library.workspace_bytes(call) for call in asked["calls"]]
+    found = [library.workspace_bytes(call) for call in request["calls"]]
     json.dump({"version": library.version, "bytes": found}, sys.stdout)
 
 

@@ -1,7 +1,7 @@
-"""How much workspace a convolution takes on a GPU.
+"""The workspace of a convolution on a GPU.
 
 cuDNN chooses an algorithm for each shape, and its workspace comes from the caching allocator, so it enlarges what is
-reserved. What follows is a rule for that choice which needs no library. It was read off cuDNN's own heuristics, asked
+reserved. This is a rule for that choice which needs no library. It was read off cuDNN's own heuristics, queried
 without a GPU (versions 9.10.2 and 9.20, 1,794 convolutions of common networks, compute capability 7.5 to 9.0):
 
 Tensor cores work in channels-last layout. Operands in the usual layout are copied into the workspace, and so is the
@@ -9,10 +9,9 @@ result on its way back, except where a kernel can read or write the usual layout
 of 16 bytes on the way. The gradient of the weights is summed in parts, one for each group of thread blocks that would
 otherwise leave multiprocessors idle.
 
-What is said of float32 on compute capability 8.0 was then corrected by 1,029 networks of 3x3 convolutions, measured on
-an A100 with torch 2.4 and so cuDNN 9.1, which cannot be asked (decisions 0008 and 0023), and of 8.6 and 8.9 by 35 runs
-of eight networks on two cards (decision 0008). What the cuDNN of the job's own environment says goes before all of
-this.
+The rule for float32 on compute capability 8.0 was then corrected by 1,029 networks of 3x3 convolutions, measured on an
+A100 with torch 2.4 and its cuDNN 9.1, which cannot be queried, and that for 8.6 and 8.9 by 35 runs of eight networks on
+two GPUs (decision 0008). Answers of the cuDNN in the job's own environment override the rule.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _NARROW = 128
 _TILE = 128
 _VECTOR_BYTES = 16
 _READ_AS_THEY_ARE = {"conv_forward": 34, "conv_dgrad": 42}
-"""Most channels to sum over for which no operand is copied."""
+"""Up to so many channels are summed over without copying an operand."""
 _FEW_PIXELS = 12_544
-"""Most pixels of all images for which a weight gradient copies nothing."""
+"""Up to so many pixels in all images, a weight gradient copies nothing."""
 _COPY_NOTHING = {(8, 6), (8, 9)}
-"""Compute capabilities whose kernels for float32 are taken to read and write the usual layout."""
+"""Compute capabilities whose float32 kernels are assumed to read and write the default layout."""
 _WIDE_STEM = 112
-"""Channels above which the weight gradient of a first layer is left to tensor cores, too."""
+"""Above so many channels the weight gradient of a first layer runs on tensor cores, too."""
 _SPLIT_PARTS = 4
 _LARGE_SPLIT_PARTS = 3
 """Parts of a weight gradient that is split; the second where its tiles are many waves over the multiprocessors."""
@@ -47,9 +46,9 @@ _FILLED = 0.75
 """Share of the multiprocessors that a weight gradient's tiles fill without being split."""
 _SPLIT_ABOVE_CHANNELS = 448
 _SPLIT_UP_TO_CHANNELS = 576
-"""With more output and at most so many input channels a weight gradient is split all the same."""
+"""With more output channels, and up to so many input channels, a weight gradient is split nevertheless."""
 _MANY_IMAGES = 44
-"""Images from which on it is split with more input channels, too."""
+"""From so many images on it is split with more input channels, too."""
 _WIDE_TILE = 256
 _SUSPECTED_TILES = 6
 """Tiles of channels of an input gradient that takes several times its operands on many networks (decision 0011)."""
@@ -72,26 +71,25 @@ class _Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvRule:
-    """The workspace of a convolution on one kind of GPU. Called with an `LibraryCall`, gives bytes.
+    """The workspace of a convolution on one model of GPU. Called with a `LibraryCall`: its bytes.
 
     Not modeled: `benchmark=True`, which tries plans of all sizes; 1-D and 3-D convolutions are treated alike.
 
     Attributes:
-        second_guess: what else it may be, where the rule knows least. Weight gradients of one or two parts are summed
-            in three parts more, others in three fewer, or in one: where the block of the call before is just too small
-            for the parts, another one as large is reserved. On 8.6 and 8.9, float32 is copied for as on 8.0.
-        answers: of the job's own cuDNN; None: it could not be asked.
+        second_guess: use the second most likely workspace where the rule is least certain. Weight gradients of one or
+            two parts are summed in three parts more, others in three fewer, or in one: where the block of the call
+            before is just too small for the parts, another one as large is reserved. On 8.6 and 8.9, float32 operands
+            are copied as on 8.0.
+        cudnn_workspaces: of the job's own cuDNN; None: it cannot be queried.
     """
 
     capability: tuple[int, int]
     sm_count: int
     second_guess: bool = False
-    answers: CudnnWorkspaces | None = None
+    cudnn_workspaces: CudnnWorkspaces | None = None
 
     def __call__(self, call: LibraryCall) -> int:
-        """Bytes for the time of `call`: the answer of the job's own cuDNN, else that in the shipped table of this
-        capability, else the rule's.
-        """
+        """Bytes held during `call`: from the job's own cuDNN, else from the shipped table, else by the rule."""
         p: dict[str, Any] = dict(call.params)
         sizes = _sizes(p)
         kind = _kind(call)
@@ -109,15 +107,15 @@ class ConvRule:
         return nbytes
 
     def source_of(self, call: LibraryCall) -> str:
-        """`asked`, `table` or `rule`: what `call`'s workspace comes from."""
+        """The source of `call`'s workspace: `cudnn`, `table` or `rule`."""
         sizes = _sizes(dict(call.params))
         if self._answered(call, sizes) is not None:
-            return "asked"
+            return "cudnn"
         is_known = self._is_for_tensor_cores(dict(call.params)) and not sizes.stem
         return "table" if is_known and self._known(call, sizes) is not None else "rule"
 
     def guesses(self, call: LibraryCall) -> bool:
-        """Whether the rule must say what no table knows: a workspace, or that there is none in the usual layout."""
+        """Whether the rule decides without a table: that there is a workspace, or none in the default layout."""
         p: dict[str, Any] = dict(call.params)
         if p.get("benchmark"):
             return True
@@ -129,11 +127,11 @@ class ConvRule:
         return not p["channels_last"] or self._by_rule(_kind(call), sizes, p) > 0
 
     def split_bytes(self, call: LibraryCall) -> int | None:
-        """What `call` takes where it is split over the elements of its kernel; None if it is not suspected of that.
+        """Workspace of `call` if it is split over the elements of its kernel; None if it is not suspected of that.
 
-        Suspected are guessed calls of two kinds that measured networks had beyond any rule (decision 0011): input
-        gradients of 1,281 to 1,536 channels, whose result is written once for each element, and weight gradients over
-        few pixels, for which the rule takes nothing.
+        Two kinds of guessed calls took far more than the rule in measured networks (decision 0011): input gradients of
+        1,281 to 1,536 channels, whose result is written once for each element, and weight gradients over few pixels,
+        for which the rule gives 0.
         """
         p: dict[str, Any] = dict(call.params)
         _, channels, *kernel = p["w"]
@@ -167,18 +165,18 @@ class ConvRule:
         return 0 if _is_narrow_pointwise(sizes) else self._tf32(kind, sizes, p)
 
     def _answered(self, call: LibraryCall, sizes: _Sizes) -> int | None:
-        if self.answers is None or self.answers.capability != self.capability:
+        if self.cudnn_workspaces is None or self.cudnn_workspaces.capability != self.capability:
             return None
         if call.params["dtype"] == "float32" and _is_narrow_pointwise(sizes):
             return None
-        return self.answers(call)
+        return self.cudnn_workspaces(call)
 
     def _known(self, call: LibraryCall, sizes: _Sizes) -> int | None:
         table = cudnn_table(self.capability)
         return None if table is None or _is_narrow_pointwise(sizes) else table(call)
 
     def _stem(self, kind: str, sizes: _Sizes, p: dict[str, Any]) -> int:
-        """A first layer reads images of up to four channels itself; only its weight gradient may be copied for."""
+        """A first layer reads images of up to four channels without a copy; only its weight gradient may need one."""
         if p["dtype"] in _HALF:
             return sizes.x + sizes.y if kind == "conv_wgrad" else 0
         wide = p["w"][0] > _WIDE_STEM and self.capability == (8, 0)
@@ -197,7 +195,7 @@ class ConvRule:
         if summed is not None and summed <= _READ_AS_THEY_ARE[kind] and not p.get("transposed"):
             return 0
         if kind == "conv_forward":
-            # A result with padded channels is not what was asked for: it is copied, too.
+            # A result with padded channels is copied into the requested one, too.
             return sizes.x + sizes.weight + (sizes.y if sizes.padded_output else 0)
         if kind == "conv_dgrad":
             return sizes.y + sizes.weight + (0 if p["channels_last"] else sizes.x)
@@ -225,7 +223,7 @@ class ConvRule:
 
 
 def _padded_copies(sizes: _Sizes) -> int:
-    """In half precision and channels-last layout only what must be padded is copied, and the weights with it."""
+    """In half precision and channels-last layout only operands that need padding are copied, and the weights."""
     if not (sizes.padded_input or sizes.padded_output):
         return 0
     return (sizes.x if sizes.padded_input else 0) + (sizes.y if sizes.padded_output else 0) + sizes.w
@@ -238,21 +236,21 @@ def _kind(call: LibraryCall) -> str:
     return {"conv_forward": "conv_dgrad", "conv_dgrad": "conv_forward"}.get(call.kind, call.kind)
 
 
-def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, answers: CudnnWorkspaces | None) -> str | None:
-    """Where the workspaces of the ungrouped convolutions in `trace` come from, as a sentence; None without any."""
-    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, answers=answers)
+def workspace_sources(trace: MemoryTrace, gpu: GpuSpec, cudnn_workspaces: CudnnWorkspaces | None) -> str | None:
+    """The sources of the workspaces of ungrouped convolutions in `trace`, as a sentence; None without any."""
+    rule = ConvRule(capability=gpu.compute_capability, sm_count=gpu.sm_count, cudnn_workspaces=cudnn_workspaces)
     calls = [op for op in trace.ops if op.kind.startswith("conv") and op.params["groups"] == 1]
     found = Counter(rule.source_of(op) for op in calls)
     if not found:
         return None
     table = cudnn_table(gpu.compute_capability)
     names = {
-        "asked": "" if answers is None else f"{version_text(answers.version)} of its environment",
+        "cudnn": "" if cudnn_workspaces is None else f"{version_text(cudnn_workspaces.version)} of its environment",
         "table": "" if table is None else f"shipped answers of {version_text(table.version)}",
         "rule": "rule",
     }
-    told = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])
-    return f"workspaces of {found.total()} calls to cuDNN: {told}"
+    parts = ", ".join(f"{name} for {found[source]}" for source, name in names.items() if found[source])
+    return f"workspaces of {found.total()} calls to cuDNN: {parts}"
 
 
 def none(_call: LibraryCall) -> int:
@@ -261,7 +259,7 @@ def none(_call: LibraryCall) -> int:
 
 
 def _is_narrow_pointwise(sizes: _Sizes) -> bool:
-    # cuDNN 9.8 and later list a plan with copies first, but what was measured on A100 (2024 and 2025) shows none.
+    # cuDNN 9.8 and later list a plan with copies first, but measurements on A100 (2024 and 2025) show none.
     return sizes.pointwise and sizes.narrow
 
 

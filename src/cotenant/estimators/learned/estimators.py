@@ -1,8 +1,8 @@
-"""Estimators that were learned from published measurements, by the layers of a network. Need numpy, not torch.
+"""Estimators learned from published measurements; features are the layers of a network. Need numpy, not torch.
 
-They were trained on one kind of GPU, in one environment of 2024: what that environment holds beside the allocator is
-taken off, and the context of the GPU that is asked about is put in its place. As shipped, none of them sees the
-optimizer, the precision or the order of things; `hybrid` does.
+They were trained on one model of GPU, in one environment of 2024: its memory outside the allocator is subtracted, and
+the context of the requested GPU is added. As shipped, none of them sees the optimizer, the precision or the order of
+allocations; `hybrid` does.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from cotenant.estimators.trace_features import Features
 from cotenant.gpu_specs import GpuSpec
 
 _MIN_BYTES = 2 * MiB
-_CARD_MIB = 40000
-"""Above it, and for what ran out of memory, the paper has one class."""
+_TOP_CLASS_MIB = 40000
+"""The paper has one class for more memory, and for jobs out of memory."""
 
 
 class _Learned(TraceBasedEstimator):
-    """Shared by all that know a network by its layers."""
+    """The base of estimators that read the layers of a network."""
 
     leaves_out = "what its training data did not vary: optimizer, precision, GPU, library versions"
 
@@ -59,7 +59,7 @@ class _Learned(TraceBasedEstimator):
         if beyond:
             warnings.append(f"{self.name}: beyond what it was trained on: {', '.join(beyond[:3])}")
         if open_ended:
-            warnings.append(f"{self.name}: in its class of all above {_CARD_MIB} MiB; the number is the least of it")
+            warnings.append(f"{self.name}: in the class above {_TOP_CLASS_MIB} MiB; the estimate is its lower edge")
         reserved = round((mib - float(weights.meta["outside_mib"])) * MiB)
         return RawEstimate(
             reserved_bytes=max(reserved, _MIN_BYTES),
@@ -70,15 +70,15 @@ class _Learned(TraceBasedEstimator):
 
     @abstractmethod
     def features_of(self, network: Network) -> dict[str, float]:
-        """What the model looks at."""
+        """The features that the model reads."""
 
     @abstractmethod
     def predict_mib(self, weights: Weights, network: Network, features: dict[str, float]) -> tuple[float, bool]:
-        """MiB of the whole device, and whether that is only the least."""
+        """MiB of device memory, and whether that is only a lower bound."""
 
 
 class _Classes(_Learned):
-    """A class of memory; the estimate is its upper edge, as in the paper."""
+    """Predicts a memory class; the estimate is its upper edge, as in the paper."""
 
     def features_of(self, network: Network) -> dict[str, float]:
         return paper_features(network)
@@ -87,7 +87,7 @@ class _Classes(_Learned):
         logits = mlp_predict(weights, self._input(weights, network, features))
         width = int(weights.meta["class_mib"])
         edge = (int(weights.meta["classes"][int(logits.argmax())]) + 1) * width
-        return float(min(edge, _CARD_MIB)), edge > _CARD_MIB
+        return float(min(edge, _TOP_CLASS_MIB)), edge > _TOP_CLASS_MIB
 
     def _input(self, weights: Weights, network: Network, features: dict[str, float]) -> Any:  # noqa: ARG002
         return scaled(weights, vector_of(weights, features), "total")
@@ -116,7 +116,7 @@ class SequenceEnsembleEstimator(_Classes):
 
 
 class _Forest(_Learned):
-    """Bytes, by trees over bytes of each kind of layer."""
+    """Predicts bytes, by trees over the bytes of each kind of layer."""
 
     def features_of(self, network: Network) -> dict[str, float]:
         return byte_features(network)

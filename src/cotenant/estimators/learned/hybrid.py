@@ -17,16 +17,16 @@ from cotenant.estimators.trace_features import Features
 from cotenant.gpu_specs import GpuSpec
 
 FLOOR_BYTES = 200 * MiB
-"""Added to reserved bytes before a residual is taken relative to them, so that small jobs do not weigh most."""
+"""Added to the reserved bytes that residuals are relative to, so that small jobs do not dominate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What is added to the reserved bytes of a replay, and on top, so that the peak stays below.
+    """The learned shift of the reserved bytes of a replay, and the margin on top.
 
     Attributes:
-        coverage: of the margin; less than asked for where the rows it is calibrated on are too few.
-        beyond: features outside of where the residual was trained; then it is 0.
+        coverage: of the margin; less than requested where it is calibrated on too few rows.
+        beyond: features outside the range of the training data; then the shift is 0.
     """
 
     shift_bytes: int
@@ -37,7 +37,7 @@ class Correction:
 
 
 def kind_of_trace(trace: MemoryTrace) -> str:
-    """`conv`, `attention` or `dense`: kinds of networks whose replays err differently."""
+    """`conv`, `attention` or `dense`: kinds of networks whose replays have different errors."""
     if any(op.kind.startswith("conv") for op in trace.ops):
         return "conv"
     kinds = {layer_kind(call.kind) for call in trace.header.layers}
@@ -51,7 +51,7 @@ def correct(weights: Weights, trace: MemoryTrace, replays: Replays) -> Correctio
     beyond = weights.beyond(features) if features is not None else ()
     residual = forest_predict(weights, vector_of(weights, features)) if features is not None and not beyond else 0.0
     kind = kind_of_trace(trace)
-    # Where nothing was added, the errors are those of the replay alone.
+    # Without a shift, the errors are those of the replay alone.
     calibration = weights.meta["calibration"]["conv-uncorrected" if beyond else kind]
     return Correction(
         shift_bytes=round(residual * scale),
@@ -65,9 +65,9 @@ def correct(weights: Weights, trace: MemoryTrace, replays: Replays) -> Correctio
 class HybridEstimator(TraceBasedEstimator):
     """The bytes of the trace and, for networks that convolve, a learned residual; a conformal margin.
 
-    The residual is what GPUMemNet's measurements of CNNs leave beside the replay: workspaces that the rule for cuDNN
-    does not know. Beyond what it was trained on, nothing is added. The margin is a one-sided split-conformal quantile
-    of errors out of fold, relative to the reserved bytes, for networks that convolve, that attend, or do neither.
+    The residual is the difference between GPUMemNet's measurements of CNNs and the replay: workspaces that the rule for
+    cuDNN does not predict. Outside the range of its training data it is 0. The margin is a one-sided split-conformal
+    quantile of out-of-fold errors, relative to the reserved bytes, separately for the three kinds of networks.
     Source of the margin: Vovk et al., Algorithmic Learning in a Random World, 2005 (inductive conformal prediction).
     """
 
@@ -95,16 +95,16 @@ class HybridEstimator(TraceBasedEstimator):
         return self._answer(recorded, gpu)[0]
 
     def _answer(self, recorded: MemoryTrace, gpu: GpuSpec) -> tuple[RawEstimate, Correction]:
-        scene = make_replay_input(recorded, gpu, software_stack(recorded.header))
-        result = scene.replay()
-        correction = correct(shipped(self.name, "all"), recorded, replays_of(recorded, scene, result))
-        told = f"hybrid: no residual, since {', '.join(correction.beyond[:2])}" if correction.beyond else ""
+        replay_input = make_replay_input(recorded, gpu, software_stack(recorded.header))
+        result = replay_input.replay()
+        correction = correct(shipped(self.name, "all"), recorded, replays_of(recorded, replay_input, result))
+        warning = f"hybrid: no residual, since {', '.join(correction.beyond[:2])}" if correction.beyond else ""
         corrected = result.peak_reserved_bytes + correction.shift_bytes
         figures = RawEstimate(
             reserved_bytes=max(corrected, result.peak_allocated_bytes, 2 * MiB),
             context_bytes=gpu.context.typical_bytes,
             allocated_bytes=result.peak_allocated_bytes,
             breakdown_bytes=dict(result.breakdown_bytes),
-            warnings=(told,) if told else (),
+            warnings=(warning,) if warning else (),
         )
         return figures, correction

@@ -1,6 +1,6 @@
-"""What learned estimators look at: numbers of a network, of its layers, and of its convolutions. Pure, no numpy.
+"""Features of learned estimators: of a network, of its layers, and of its convolutions. Pure, no numpy.
 
-The same functions serve training, where a network is described by a data set, and estimation, where it was traced.
+Training (a network from a data set) and estimation (a traced network) use the same functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ACTIVATIONS = (
     "mish",
     "identity",
 )
-"""Those of GPUMemNet's generator; each is a point on a circle."""
+"""The activations of GPUMemNet's generator; each is encoded as a point on a circle."""
 _SPELLINGS = {"silu": "swish", "leakyrelu": "leaky_relu", "gelutanh": "gelu", "newgelu": "gelu"}
 
 
@@ -61,8 +61,8 @@ class Network:
 
     Attributes:
         batch: samples of a step.
-        state_copies: bytes that the optimizer keeps, as a multiple of the weights: 2 for Adam, 0 for plain SGD.
-        half: products and convolutions are in 16 bits.
+        state_copies: bytes of optimizer state, as a multiple of the weights: 2 for Adam, 0 for plain SGD.
+        half: matrix products and convolutions run in 16 bits.
     """
 
     batch: int
@@ -81,17 +81,17 @@ class Network:
 
 
 def network_of(trace: MemoryTrace, batch: int | None) -> Network:
-    """The network that a script was seen to call, by the layers in its trace's header; losses and reshapes left out.
+    """The network that a script calls, from the layers in its trace's header, without losses and reshapes.
 
     `batch`: samples of a step; None: by the first dimension of the layers' outputs.
 
     Raises:
-        UsageError: the trace tells no layers (no `torch.nn` module was called, or an old trace).
+        UsageError: the trace has no layers (the script called no `torch.nn` module, or the trace is old).
     """
     calls = trace.header.layers
     if not calls:
         raise UsageError(
-            "no layers were seen: learned estimators know a network by the `torch.nn` modules it calls",
+            "the trace has no layers: learned estimators need the `torch.nn` modules of a network",
             hint="choose another estimator; `traced` needs no modules",
         )
     firsts = [call.output_shape[0] for call in calls if len(call.output_shape) > 1]
@@ -116,7 +116,7 @@ def network_of(trace: MemoryTrace, batch: int | None) -> Network:
 
 
 def network_in_training(trace: MemoryTrace, features: Features) -> Network:
-    """`network_of` a script, with how it was seen to train it; raises as that does."""
+    """`network_of` a script, with the optimizer and precision that it trains with; raises as that does."""
     copies = sum(features.state_bytes) / features.weight_bytes if features.weight_bytes else 0.0
     half = any(layer.item_bytes == _HALF for layer in features.layers)
     return replace(network_of(trace, features.batch), state_copies=round(copies, 2), half=half)
@@ -130,7 +130,7 @@ def positions_of(kind: LayerKind, shape: Sequence[int]) -> int:
 
 
 def activation_of(name: str) -> str:
-    """The activation of `ACTIVATIONS` that a class is; `relu` for one that is none of them."""
+    """The name in `ACTIVATIONS` of a class; `relu` for any other."""
     plain = name.lower().removesuffix("activation")
     plain = _SPELLINGS.get(plain, plain)
     return plain if plain in ACTIVATIONS else "relu"
@@ -179,7 +179,7 @@ _BYTE_KINDS: tuple[LayerKind, ...] = (
 def byte_features(network: Network) -> dict[str, float]:
     """MiB in fp32 by kind of layer: of weights, and of outputs of a batch; the largest layers; counts.
 
-    These are what a training step holds, before it is known how often.
+    A training step holds multiples of these.
     """
     scale = _F32 / MiB
     outputs = dict.fromkeys(_BYTE_KINDS, 0.0)
@@ -204,15 +204,15 @@ def byte_features(network: Network) -> dict[str, float]:
 
 
 def training_features(network: Network) -> dict[str, float]:
-    """How it is trained: what a model is told beside the network where its training data vary in it."""
+    """Features of the training: used beside those of the network where the training data vary in them."""
     return {"state_copies": network.state_copies, "half": float(network.half)}
 
 
 def work_features(network: Network) -> dict[str, float]:
-    """`byte_features`, and how much there is to compute: what decides how busy a GPU is.
+    """`byte_features`, and the operations of a forward pass, which decide how busy a GPU is.
 
-    Operations of a forward pass in 10^9, of matrix products and convolutions; the elements of an input as the first
-    layer's weights tell them.
+    Operations are in 10^9, of matrix products and convolutions; the elements of an input follow from the first layer's
+    weights.
     """
     found = byte_features(network)
     flops = [
@@ -276,7 +276,7 @@ class Replays:
 
 
 def conv_features(trace: MemoryTrace, replays: Replays) -> dict[str, float] | None:
-    """What may tell how far off the simulated workspaces are; None for a trace that does not convolve.
+    """Features that correlate with errors of simulated workspaces; None for a trace without convolutions.
 
     `largest` is the convolution with the most bytes in input and output, which are what workspaces hold.
     """
@@ -332,11 +332,11 @@ def _shapes(params: Mapping[str, object]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(param) for param in params[name]) for name in ("x", "w", "y"))  # type: ignore[attr-defined]
 
 
-def replays_of(trace: MemoryTrace, scene: ReplayInput, result: ReplayResult | None = None) -> Replays:
-    """Peaks of `trace` on the GPU of `scene`, with and without workspaces; `result`: the former, if it is there."""
-    full = scene.replay() if result is None else result
+def replays_of(trace: MemoryTrace, replay_input: ReplayInput, result: ReplayResult | None = None) -> Replays:
+    """Peaks of `trace` on the GPU of `replay_input`, with and without workspaces; `result`: the former, if known."""
+    full = replay_input.replay() if result is None else result
     convolves = any(op.kind.startswith("conv") for op in trace.ops)
-    bare = make_replay_input(trace, scene.gpu, scene.stack, conv=none).replay() if convolves else full
+    bare = make_replay_input(trace, replay_input.gpu, replay_input.stack, conv=none).replay() if convolves else full
     return Replays(
         reserved_bytes=full.peak_reserved_bytes,
         allocated_bytes=full.peak_allocated_bytes,

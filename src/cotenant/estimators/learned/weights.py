@@ -1,7 +1,7 @@
-"""Trained models on disk, and what they answer: numpy only, one vector at a time.
+"""Trained models on disk, and their predictions: numpy only, one vector at a time.
 
-A file is a `.npz` of plain arrays, with `meta` as JSON text among them; nothing in it can run. Written by
-`cotenant learn train`; each has a model card of the same name beside it.
+A file is a `.npz` of plain arrays, with `meta` as JSON text among them; nothing in it is executed. `cotenant learn
+train` writes it, with a model card of the same name beside it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 from cotenant.core.errors import UsageError
 
 Vector: TypeAlias = Any
-"""A numpy array. numpy is imported when a model is asked for, so that `compare` works without it."""
+"""A numpy array. numpy is imported with the first model, so that `compare` works without it."""
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One file: arrays by name, and what they mean.
+    """One file: arrays by name, and their meaning.
 
     Attributes:
         meta: `model`, `family`, `features` (their names, in order), `low` and `high` (of each, where it was trained),
@@ -36,7 +36,7 @@ class Weights:
     arrays: Mapping[str, Vector]
 
     def beyond(self, features: Mapping[str, float]) -> tuple[str, ...]:
-        """Features outside of where it was trained, by more than a tenth of that range."""
+        """Features outside the range of the training data by more than a tenth of that range."""
         found = []
         for name, low, high in zip(self.meta["features"], self.meta["low"], self.meta["high"], strict=True):
             slack = 0.1 * (high - low)
@@ -73,7 +73,7 @@ def read_weights(path: Any) -> Weights:
     """The model in a file; `path` may be a resource of the package.
 
     Raises:
-        UsageError: it is no such file, or of another version.
+        UsageError: the file is not a model, or of another version.
     """
     numpy = import_numpy()
     try:
@@ -85,16 +85,16 @@ def read_weights(path: Any) -> Weights:
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"`{path}` holds no trained model", hint="`cotenant learn train` writes one") from error
     if meta.get("version") != VERSION:
-        raise UsageError(f"`{path}` is of version {meta.get('version')}, wanted {VERSION}", hint="train it again")
+        raise UsageError(f"`{path}` has version {meta.get('version')}, wanted {VERSION}", hint="train it again")
     return Weights(meta, arrays)
 
 
 @lru_cache(maxsize=32)
 def shipped(model: str, family: str) -> Weights:
-    """The model that is part of the package.
+    """A model that is shipped in the package.
 
     Raises:
-        UsageError: there is none for this family of networks.
+        UsageError: none is shipped for this family of networks.
     """
     file = resources.files("cotenant.estimators") / "data" / "learned" / f"{model}-{family}.npz"
     if not file.is_file():
@@ -105,7 +105,7 @@ def shipped(model: str, family: str) -> Weights:
 
 
 def vector_of(weights: Weights, features: Mapping[str, float]) -> Vector:
-    """The features in the order that the model knows them."""
+    """The features in the order of the model."""
     return import_numpy().array([features[name] for name in weights.meta["features"]])
 
 
@@ -113,7 +113,7 @@ def vector_of(weights: Weights, features: Mapping[str, float]) -> Vector:
 
 
 def forest_predict(weights: Weights, vector: Vector) -> float:
-    """What trees say of one vector: the sum of their leaves, times `scale` of the meta, and `base`."""
+    """Prediction of trees for one vector: the sum of their leaves, times `scale` of the meta, plus `base`."""
     numpy = import_numpy()
     feature, threshold = weights.arrays["feature"], weights.arrays["threshold"]
     left, right = weights.arrays["left"], weights.arrays["right"]
@@ -121,11 +121,11 @@ def forest_predict(weights: Weights, vector: Vector) -> float:
     first = at.copy()
     vector = vector.astype(numpy.float32)
     while True:
-        asked = feature[at]
-        inner = asked >= 0
+        split_features = feature[at]
+        inner = split_features >= 0
         if not inner.any():
             break
-        goes_left = vector[asked] <= threshold[at]
+        goes_left = vector[split_features] <= threshold[at]
         at = numpy.where(inner, first + numpy.where(goes_left, left[at], right[at]), at)
     return float(threshold[at].sum()) * float(weights.meta["scale"]) + float(weights.meta["base"])
 
@@ -152,13 +152,13 @@ def mlp_predict(weights: Weights, vector: Vector) -> Vector:
 
 
 def sequence_vector(weights: Weights, layers: Sequence[tuple[int, float, float]]) -> Vector:
-    """What the encoders make of a network's layers."""
+    """Output of the encoders for a network's layers."""
     numpy = import_numpy()
-    told = numpy.array(layers)
+    rows = numpy.array(layers)
     kinds = int(weights.meta["kinds"])
     x = numpy.zeros((len(layers), kinds + 2))
-    x[numpy.arange(len(layers)), told[:, 0].astype(int)] = 1
-    x[:, kinds:] = scaled(weights, told[:, 1:], "layer")
+    x[numpy.arange(len(layers)), rows[:, 0].astype(int)] = 1
+    x[:, kinds:] = scaled(weights, rows[:, 1:], "layer")
     pooled = []
     for encoder, blocks in enumerate(weights.meta["encoders"]):
         part = {name.partition(".")[2]: array for name, array in weights.arrays.items() if name[0] == str(encoder)}

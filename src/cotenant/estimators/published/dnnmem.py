@@ -16,12 +16,12 @@ class DnnMemEstimator(TraceBasedEstimator):
     """Weights, outputs and gradients of a static graph in the order of one training step, through an allocator.
 
     Source: Gao et al., Estimating GPU Memory Consumption of Deep Learning Models, ESEC/FSE 2020: tensors with their
-    lives on the computation graph, and beside them the context and what the allocator keeps. DNNMem is closed; this is
-    a new program after its description, with our allocator in place of theirs.
+    lifetimes on the computation graph, the context, and the allocator's cache. DNNMem is closed source; this is a new
+    implementation from its description, with our allocator.
 
-    The trace gives the graph only: what each layer leaves behind, in order, and the parameters. Lives are the graph's:
-    an output stays until the layer's own backward, though PyTorch frees what no gradient needs. Gradients of weights
-    are made in that backward, evenly over the layers; the states of the optimizer in the first step.
+    The trace gives only the graph: the outputs of each layer, in order, and the parameters. Lifetimes are the graph's:
+    an output lives until the layer's own backward, though PyTorch frees what no gradient needs. Gradients of weights
+    are allocated in that backward, evenly over the layers; the states of the optimizer in the first step.
     Limits: no workspaces of cuDNN and cuBLAS, no temporaries of operators and optimizer, no recomputation.
     """
 
@@ -40,7 +40,7 @@ class DnnMemEstimator(TraceBasedEstimator):
 
 
 def graph_events(features: Features) -> tuple[MemoryEvent, ...]:
-    """Two steps of training as the graph has them; the second has the states of the first beside it."""
+    """Two training steps of the graph; in the second the optimizer states of the first are live."""
     return tuple(_Graph(features).steps(2))
 
 

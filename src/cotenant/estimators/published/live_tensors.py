@@ -11,7 +11,7 @@ _GRANULE_BYTES = 512
 
 
 class FakeTensorEstimator(TraceBasedEstimator):
-    """Most bytes of live storages over the first forward and backward pass.
+    """Peak bytes of live storages over the first forward and backward pass.
 
     Source: the script of PyTorch's developer forum (2024) that GPUMemNet and CARMA use. There the model is on the GPU
     before the fake mode begins, so that weights of convolutions and norms are not seen; here they are counted.
@@ -27,7 +27,7 @@ class FakeTensorEstimator(TraceBasedEstimator):
 
 
 class MemTrackerEstimator(TraceBasedEstimator):
-    """Most bytes of live tensors over whole steps, optimizer included, each rounded up to 512 bytes.
+    """Peak bytes of live tensors over whole steps, optimizer included, each rounded up to 512 bytes.
 
     Source: torch/distributed/_tools/mem_tracker.py (PyTorch 2.4 and later, pull request 124688), `MemTracker`. It
     follows storages by weak references under a dispatch mode, as our trace does; so its maximum is derived from the

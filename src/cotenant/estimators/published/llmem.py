@@ -20,7 +20,7 @@ _STACK = re.compile(r"(?P<stack>.*?)\.?(?P<index>\d+)\..+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """A decoder-only model in elements: hidden state and logits of a batch, weights of the head; and its blocks."""
+    """A decoder-only model: its blocks, and elements of hidden state, logits (of a batch) and the head's weights."""
 
     blocks: int
     hidden: int
@@ -29,16 +29,16 @@ class DecoderShape:
 
 
 class LlMemEstimator(TraceBasedEstimator):
-    """Fine-tuning with ColossalAI's chunks: half precision, Adam in fp32, a hidden state kept for each block.
+    """Fine-tuning with ColossalAI's chunks: half precision, Adam in fp32, a hidden state saved for each block.
 
     Source: Kim et al., LLMem, IJCAI 2024, and `size_estimator.py` of its repository, for one GPU: chunks of fp16
     weights (gradients take their place) and of fp32 copies, two fp32 states, the weights of the head once more; a
     hidden state for each block and each of two embeddings, and the logits three times; every tensor in pages of 2 MiB.
     The original reads the chunks from a GPU; here they are 2 + 4 bytes a parameter.
 
-    It answers for that way of training whatever the script does: gradient checkpointing, fp16, Adam.
-    Limits: like the original it knows models by the names of their modules, and no encoders. In the loss it counts one
-    token more than the original.
+    It assumes that way of training whatever the script does: gradient checkpointing, fp16, Adam.
+    Limits: like the original it recognizes models by the names of their modules, and no encoders. In the loss it counts
+    one token more than the original.
     """
 
     name = "llmem"

@@ -27,12 +27,12 @@ class Params16Estimator(TraceBasedEstimator):
 
 
 class AccelerateEstimator(TraceBasedEstimator):
-    """Four times the bytes of the model, buffers and untrained weights included, in the type they have.
+    """Four times the bytes of the model in its own dtype, buffers and frozen weights included.
 
     Source: accelerate, commands/estimate.py, `estimate_training_usage`, column "Training using Adam": in float32 the
-    step takes 4 x the model; in half precision 2 x the model in float32, which is the same. Buffers are those that a
-    trace finds on the GPU from before training.
-    Limits: it knows neither batch nor sequence length, so no activations; nothing of the allocator and the context.
+    step takes 4 x the model; in half precision 2 x the model in float32, which is the same. Buffers are the storages
+    that are on the GPU before training.
+    Limits: neither batch nor sequence length enters it, so no activations; no allocator and no context.
     """
 
     name = "accelerate"
@@ -61,7 +61,7 @@ def zero3_bytes(parameters: int, largest_layer_parameters: int, gpus: int) -> in
 class Zero2Estimator(TraceBasedEstimator):
     """`zero2_bytes` of the trained parameters, over the GPUs that the script sees.
 
-    Limits: model states only, for half precision and Adam; DeepSpeed's issue 4527 tells 0.49 GB for a job of 21 GB.
+    Limits: model states only, for half precision and Adam; DeepSpeed's issue 4527 reports 0.49 GB for a job of 21 GB.
     """
 
     name = "deepspeed-zero2"
@@ -74,7 +74,7 @@ class Zero2Estimator(TraceBasedEstimator):
 class Zero3Estimator(TraceBasedEstimator):
     """`zero3_bytes` of the trained parameters, over the GPUs that the script sees.
 
-    A trace knows parameters one by one: the largest stands for the largest layer, so a bias is left out.
+    A trace has parameters one by one: the largest is taken as the largest layer, without its bias.
     Limits: as of ZeRO-2.
     """
 
@@ -94,7 +94,7 @@ class HorusEstimator(TraceBasedEstimator):
     lie on lines that begin at P + 800.000 MiB and rise by A + P a sample; A is the sum of the outputs of the innermost
     layers, poolings and dropouts aside. The published estimates of MLPs have no constant.
     Limits: gradients are counted once a sample, so that it is far too high where parameters are many; no optimizer
-    state, no allocator. A layer that works in place leaves no output in a trace, but is in their sum: of MobileNetV2,
+    state, no allocator. An in-place layer has no output in a trace, but is in their sum: of MobileNetV2,
     which has none, this gives the published estimate to 0.01 %, of VGG-16 and ResNet-50 at batch 32 it is 6 and 17 %
     below.
     """
@@ -105,7 +105,7 @@ class HorusEstimator(TraceBasedEstimator):
     def figures(self, recorded: MemoryTrace, features: Features, gpu: GpuSpec) -> RawEstimate:  # noqa: ARG002
         outputs = sum(layer.output_bytes for layer in features.layers if layer.leaf)
         batch = features.batch or 1
-        unknown = "horus: the batch size was not seen; gradients are counted for one sample"
+        unknown = "horus: the batch size is unknown; gradients are counted for one sample"
         return RawEstimate(
             reserved_bytes=HORUS_CONSTANT_BYTES + features.weight_bytes * (1 + batch) + outputs,
             warnings=() if features.batch else (unknown,),

@@ -188,7 +188,7 @@ def test_float32_on_small_ampere_and_ada_copies_nothing_or_at_second_guess_as_on
     assert rule(conv(channels_last=True)) == 4 * (X + W)
 
 
-def answers(call, nbytes, capability=(8, 0)):
+def cudnn_workspaces(call, nbytes, capability=(8, 0)):
     key = json.dumps(query_of(call), sort_keys=True, separators=(",", ":"))
     return CudnnWorkspaces(version=91002, capability=capability, found={key: nbytes})
 
@@ -196,8 +196,8 @@ def answers(call, nbytes, capability=(8, 0)):
 @pytest.mark.parametrize(
     ("call", "capability", "nbytes", "source"),
     [
-        pytest.param(conv(), (8, 0), 77, "asked", id="the job's own cuDNN is right"),
-        pytest.param(conv(allow_tf32=False), (8, 0), 77, "asked", id="also where the rule knows of nothing"),
+        pytest.param(conv(), (8, 0), 77, "cudnn", id="the job's own cuDNN is right"),
+        pytest.param(conv(allow_tf32=False), (8, 0), 77, "cudnn", id="also where the rule knows of nothing"),
         pytest.param(conv(), (8, 6), 4 * (X + W), "rule", id="but not about another GPU"),
         pytest.param(
             conv(x=(2, 64, 8, 8), w=(512, 64, 1, 1)), (8, 0), 0, "rule", id="nor where narrow 1x1 were measured"
@@ -205,7 +205,7 @@ def answers(call, nbytes, capability=(8, 0)):
     ],
 )
 def test_answers_of_the_jobs_own_cudnn(call, capability, nbytes, source):
-    rule = replace(A100, answers=answers(call, 77, capability))
+    rule = replace(A100, cudnn_workspaces=cudnn_workspaces(call, 77, capability))
     assert (rule(call), rule.source_of(call)) == (nbytes, source)
 
 
@@ -223,7 +223,7 @@ def test_in_channels_last_only_what_is_copied_is_a_guess():
 
 def test_an_asked_call_is_not_guessed():
     assert A100.guesses(conv())
-    assert not replace(A100, answers=answers(conv(), 0)).guesses(conv())
+    assert not replace(A100, cudnn_workspaces=cudnn_workspaces(conv(), 0)).guesses(conv())
 
 
 WIDE = {"x": (200, 1500, 8, 8), "w": (512, 1500, 3, 3), "y": (200, 512, 8, 8)}
@@ -258,13 +258,13 @@ def test_what_suspected_calls_may_take(call, elements):
 
 def test_what_cudnn_was_asked_for_is_not_suspected():
     call = conv("conv_wgrad")
-    assert replace(A100, answers=answers(call, 0)).split_bytes(call) is None
+    assert replace(A100, cudnn_workspaces=cudnn_workspaces(call, 0)).split_bytes(call) is None
 
 
 def test_told_of_convolutions():
     calls = (conv(), conv("conv_dgrad"), conv(groups=2), LibraryCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
-    told = workspace_sources(trace, gpu_spec("A100-40GB"), answers(conv(), 5))
+    told = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
     assert told == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
     assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None
 

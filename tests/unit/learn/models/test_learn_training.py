@@ -95,7 +95,7 @@ def test_nothing_in_a_file_of_weights_can_run(tmp_path):
 def test_weights_of_another_version_are_refused(tmp_path):
     path = tmp_path / "old.npz"
     np.savez(path, meta=np.frombuffer(json.dumps({"version": 0}).encode(), dtype=np.uint8))
-    with pytest.raises(UsageError, match="is of version 0, wanted 1"):
+    with pytest.raises(UsageError, match="has version 0, wanted 1"):
         learned_weights.read_weights(path)
 
 
