@@ -1,4 +1,4 @@
-"""A simulated server, read as NVML is: everything works without a GPU, and its jobs are real processes."""
+"""GPU backend of a simulated server: everything works without a GPU, and jobs are real processes."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class SimulatedBackend:
         self.server = SimulatedServer.open(folder)
 
     def inventory(self) -> tuple[Gpu, ...]:
-        """The cards, in order."""
+        """The cards, by index."""
         cards = [self.server.card(i) for i in range(len(self.server.uuids))]
         return tuple(
-            Gpu(uuid=each.uuid, index=each.number, name=each.model, memory_total_bytes=each.total_bytes)
-            for each in cards
+            Gpu(uuid=card.uuid, index=card.number, name=card.model, memory_total_bytes=card.total_bytes)
+            for card in cards
         )
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
-        """A reading of every card that has not failed. Power and energy are of virtual time."""
+        """A sample of every card that has not failed. Power and energy are those of virtual time."""
         cards = []
         for index in range(len(self.server.uuids)):
             try:
                 cards.append(self.server.card(index))
             except (OSError, ValueError):
-                continue  # as a GPU that fell off the bus
-        return {each.uuid: self._sample(each, at_s) for each in cards if not each.failed}
+                continue  # like a GPU that fell off the bus
+        return {card.uuid: self._sample(card, at_s) for card in cards if not card.failed}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no file is open."""
 
     def _sample(self, card: CardState, at_s: float) -> GpuSample:
         processes = card.processes
@@ -64,12 +64,13 @@ class SimulatedBackend:
             at_s=at_s,
             used_bytes=card.used_bytes,
             smact=card.smact,
-            smocc=min(1.0, sum(each.smocc * each.speed for each in processes)),
-            drama=min(1.0, sum(each.drama * each.speed for each in processes)),
+            smocc=min(1.0, sum(process.smocc * process.speed for process in processes)),
+            drama=min(1.0, sum(process.drama * process.speed for process in processes)),
             utilization=card.utilization,
             power_w=card.power_w,
             energy_j=self.server.energy_j(card),
             processes=tuple(
-                GpuProcess(pid=each.pid, used_bytes=each.used_bytes, sm=each.smact * each.speed) for each in processes
+                GpuProcess(pid=process.pid, used_bytes=process.used_bytes, sm=process.smact * process.speed)
+                for process in processes
             ),
         )

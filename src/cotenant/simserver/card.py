@@ -1,6 +1,6 @@
-"""A card of a simulated server: what it is, who is on it, and its file.
+"""A card of a simulated server: its state, the processes on it, and its file.
 
-This is what every simulated job imports, so it is the standard library's light half only.
+Every simulated job imports this module, so it imports only what is quick to import: no dataclasses, no tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cotenant.gpus.power_model import card_power
 
 
 class SimulatedOutOfMemory(Exception):
-    """The card has less free than was asked for; sizes as torch tells them."""
+    """The card has less free memory than was requested; the attributes are what torch's message contains."""
 
     def __init__(self, tried_bytes: int, card: CardState, own: CardProcess) -> None:
         super().__init__(f"tried to allocate {tried_bytes} bytes with {card.free_bytes} free")
@@ -26,14 +26,14 @@ class SimulatedOutOfMemory(Exception):
         attached = own in card.processes
         self.own_bytes = own.used_bytes if attached else 0
         self.own_allocated_bytes = own.allocated_bytes
-        self.others = tuple((each.pid, each.used_bytes) for each in card.processes if each.key != own.key)
+        self.others = tuple((process.pid, process.used_bytes) for process in card.processes if process.key != own.key)
 
 
 class CardProcess(NamedTuple):
     """A process on a card.
 
-    `smact`, `smocc`, `drama`, `utilization` are what it would show alone; `speed` is the part of its speed
-    alone that it runs at, as it reported last.
+    `smact`, `smocc`, `drama`, `utilization` are those of the process alone on the card; `speed`, 0..1, is its present
+    speed as a share of its speed alone, as it reported last.
     """
 
     key: str
@@ -51,19 +51,19 @@ class CardProcess(NamedTuple):
 
     @property
     def used_bytes(self) -> int:
-        """What nvidia-smi would show for it."""
+        """Memory that nvidia-smi would show for it."""
         return self.context_bytes + self.allocated_bytes
 
 
 class CardChange(NamedTuple):
-    """Who was active from a virtual moment on: key, label and SM activity alone of each."""
+    """The processes that are active from virtual time `at_s` on: (key, label, SM activity alone)."""
 
     at_s: float
     active: tuple[tuple[str, str, float], ...]
 
 
 class CardState(NamedTuple):
-    """A card at a virtual moment `at_s`; `board_power_w` is its power limit."""
+    """A card at virtual time `at_s`; `board_power_w` is its power limit."""
 
     uuid: str
     number: int
@@ -78,27 +78,28 @@ class CardState(NamedTuple):
 
     @property
     def used_bytes(self) -> int:
-        """Memory in use, whoever holds it."""
-        return sum(each.used_bytes for each in self.processes)
+        """Memory in use by all processes."""
+        return sum(process.used_bytes for process in self.processes)
 
     @property
     def free_bytes(self) -> int:
-        """Memory that the next allocation may take."""
+        """Memory that is left for allocations."""
         return self.total_bytes - self.used_bytes
 
     @property
     def smact(self) -> float:
-        """SM activity now: each process adds its own, as far as it gets to run."""
-        return min(1.0, sum(each.smact * each.speed for each in self.processes))
+        """SM activity now: the sum of the processes' own activity, each times its speed; at most 1."""
+        return min(1.0, sum(process.smact * process.speed for process in self.processes))
 
     @property
     def utilization(self) -> float:
-        """Part of the time in which anybody runs: processes that do not depend on each other overlap.
+        """Share of the time in which any process runs, as if they ran independently of each other.
 
-        Of one that does not say, the root of its SM activity, as on the workloads measured on an A100 (rms 0.09).
+        A process that reports none counts with the root of its SM activity, which fits the workloads measured on an
+        A100 (rms error 0.09).
         """
-        parts = (each.utilization or math.sqrt(each.smact) for each in self.processes)
-        return 1.0 - math.prod(1.0 - min(1.0, each) for each in parts)
+        parts = (process.utilization or math.sqrt(process.smact) for process in self.processes)
+        return 1.0 - math.prod(1.0 - min(1.0, part) for part in parts)
 
     @property
     def power_w(self) -> float:
@@ -107,36 +108,12 @@ class CardState(NamedTuple):
         return model.watts(len(self.processes), self.utilization)
 
 
-def is_alive(process: CardProcess) -> bool:
-    """Whether this very process runs; a zombie has given back its memory."""
-    return process.boot_id == boot_id() and start_ticks(process.pid) == process.start_ticks
-
-
-def start_ticks(pid: int) -> int | None:
-    """Start time of a living process in clock ticks; None for none and for zombies. Source: proc_pid_stat(5)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
-
-
-_boot_ids: list[str] = []
-
-
-def boot_id() -> str:
-    """Names this boot of the machine."""
-    if not _boot_ids:
-        _boot_ids.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    return _boot_ids[0]
-
-
 def card_json(card: CardState) -> dict[str, Any]:
-    """The card as it is kept."""
+    """The card as its file holds it."""
     return {
         **card._asdict(),
-        "processes": [each._asdict() for each in card.processes],
-        "changes": [each._asdict() for each in card.changes],
+        "processes": [process._asdict() for process in card.processes],
+        "changes": [change._asdict() for change in card.changes],
     }
 
 
@@ -144,14 +121,13 @@ def read_card(path: Path) -> CardState:
     """A card as it was last changed.
 
     Raises:
-        OSError, ValueError: there is none, or it cannot be understood.
+        OSError, ValueError: there is none, or its file cannot be decoded.
     """
-    told = json.loads(path.read_text())
-    changes = tuple(CardChange(each["at_s"], _active(each["active"])) for each in told["changes"])
-    return CardState(
-        **{**told, "processes": tuple(CardProcess(**each) for each in told["processes"]), "changes": changes}
-    )
+    value = json.loads(path.read_text())
+    processes = tuple(CardProcess(**process) for process in value["processes"])
+    changes = tuple(CardChange(change["at_s"], _active(change["active"])) for change in value["changes"])
+    return CardState(**{**value, "processes": processes, "changes": changes})
 
 
-def _active(told: Sequence[Sequence[Any]]) -> tuple[tuple[str, str, float], ...]:
-    return tuple((str(key), str(label), float(smact)) for key, label, smact in told)
+def _active(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, str, float], ...]:
+    return tuple((str(key), str(label), float(smact)) for key, label, smact in rows)

@@ -1,40 +1,38 @@
-"""A simulated server as files: cards that real processes attach to, fill and compute on.
+"""A simulated GPU server made of files: real processes attach to its cards, allocate memory and compute on them.
 
-No process serves it. Each card is one JSON file, changed under a lock and replaced whole, so anybody may be
-killed at any moment: whoever looks next finds a sound file and removes processes that are gone, told by pid,
-start time and boot. Until then they count, as work and as memory. Readers take no lock. Energy is integrated
-whenever a card changes.
+No process serves it. Each card is one JSON file, changed under a lock and replaced atomically, so any process may be
+killed at any time: the next reader finds a complete file and removes processes that are gone, recognized by pid, start
+time and boot. Until then these count, as load and as memory. Readers take no lock. Energy is integrated with each
+change of a card.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.osutil import atomic
+from cotenant.osutil.locks import locked
+from cotenant.osutil.procfs import boot_id, is_alive, start_ticks
 from cotenant.simserver.card import (
     CardChange,
     CardProcess,
     CardState,
     SimulatedOutOfMemory,
-    boot_id,
     card_json,
-    is_alive,
     read_card,
-    start_ticks,
 )
 
 SERVER_FILE = "server.json"
 SCHEMA = 2
 
-# Changes of activity that a card remembers, so that a job that wakes late can still work out its progress.
 MAX_CHANGES = 256
+"""Changes of activity that a card records, so that a job that wakes up late can still compute its progress."""
 
 
 class SimulatedServer:
@@ -53,7 +51,7 @@ class SimulatedServer:
         """A server with e.g. `4xA100-40GB` or `2xA100-40GB,1xL4-24GB`, whose time runs `time_scale` times as fast.
 
         Raises:
-            UsageError: `cards` is not understood, or a server is there already.
+            UsageError: `cards` cannot be parsed, or the folder holds a server already.
             UnknownName: there is no such card.
         """
         from cotenant.core.errors import UsageError
@@ -62,12 +60,12 @@ class SimulatedServer:
         folder = Path(folder)
         models, specs = _parse_cards(cards), gpu_specs_by_name()
         if time_scale <= 0:
-            raise UsageError(f"time scale {time_scale:g} is not above zero")
+            raise UsageError(f"`time_scale` must be > 0, got {time_scale:g}")
         if (folder / SERVER_FILE).exists():
             raise UsageError(f"`{folder}` holds a simulated server already", hint="open it, or remove the folder")
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            folder.chmod(0o777)  # jobs of all users change the cards, as they would those of a real server
+            folder.chmod(0o777)  # jobs of all users change the cards
         uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'cotenant {seed} {i}')}" for i in range(len(models))]
         for index, (model, name) in enumerate(zip(models, uuids, strict=True)):
             spec = specs[model]
@@ -98,7 +96,7 @@ class SimulatedServer:
 
     @classmethod
     def open(cls, folder: Path) -> SimulatedServer:
-        """The server in `folder`. After a reboot its virtual time goes on where a card last changed.
+        """The server in `folder`. After a reboot its virtual time continues from the last change of a card.
 
         Raises:
             BackendError: there is none, or its files cannot be read.
@@ -108,7 +106,7 @@ class SimulatedServer:
             description = _described(folder)
             if description["boot_id"] != boot_id():
                 cards = [read_card(folder / f"card-{i}.json") for i in range(len(description["uuids"]))]
-                now = {"virtual_start_s": max(each.at_s for each in cards), "clock_start_s": _clock_s()}
+                now = {"virtual_start_s": max(card.at_s for card in cards), "clock_start_s": _clock_s()}
                 description |= {**now, "boot_id": boot_id()}
                 _replace(folder / SERVER_FILE, description)
             return cls(folder, description)
@@ -137,21 +135,21 @@ class SimulatedServer:
         raise UnknownName("GPU", gpu, self.uuids)
 
     def card(self, index: int) -> CardState:
-        """A card as it is now. Processes that are gone are left out, and removed for good."""
+        """A card as it is now. Processes that are gone are removed from it, and from its file."""
         state = read_card(self._card_path(index))
         return state if all(map(is_alive, state.processes)) else self._change(index, lambda card: card)
 
     def stamp(self, index: int) -> tuple[int, int]:
-        """Changes whenever the card changes; cheap to look at."""
-        found = self._card_path(index).stat()
-        return found.st_ino, found.st_mtime_ns
+        """Changes whenever the card changes, and is cheap to read."""
+        stat = self._card_path(index).stat()
+        return stat.st_ino, stat.st_mtime_ns
 
     def energy_j(self, card: CardState) -> float:
-        """Joules up to now, of virtual time."""
+        """Energy used up to now, in virtual time."""
         return card.energy_j + card.power_w * max(0.0, self.now_s() - card.at_s)
 
     def set_failed(self, gpu: str, *, failed: bool) -> None:
-        """Let a card fall off the bus, or return; a failed card is not in any sample."""
+        """Let a card fail or recover; a failed card is in no sample."""
         self._change(self.index_of(gpu), lambda card: card._replace(failed=failed))
 
     def attach(self, gpu: str, *, context_bytes: int, label: str = "") -> Attachment:
@@ -177,15 +175,17 @@ class SimulatedServer:
         return self.folder / f"card-{index}.json"
 
     def _change(self, index: int, edit: Callable[[CardState], CardState]) -> CardState:
-        """Apply `edit` to a card, alone; what it raises leaves the card as it was."""
-        with _locked(self.folder / f"card-{index}.lock"):
+        """Apply `edit` to a card under its lock; if it raises, the card stays as it was."""
+        with locked(self.folder / f"card-{index}.lock"):
             before = read_card(self._card_path(index))
             now_s = max(before.at_s, self.now_s())
-            # Time passes for the card as it was; only then do the dead leave and the edit happen.
+            # Energy first, for the card as it was; only then are dead processes removed and the edit applied.
             energy_j = before.energy_j + before.power_w * (now_s - before.at_s)
-            alive = tuple(each for each in before.processes if is_alive(each))
+            alive = tuple(process for process in before.processes if is_alive(process))
             after = edit(before._replace(at_s=now_s, energy_j=energy_j, processes=alive))
-            active = tuple((each.key, each.label, each.smact) for each in after.processes if each.smact > 0)
+            active = tuple(
+                (process.key, process.label, process.smact) for process in after.processes if process.smact > 0
+            )
             if active != after.changes[-1].active:
                 after = after._replace(changes=(*after.changes, CardChange(now_s, active))[-MAX_CHANGES:])
             if after.processes != before.processes or after.failed != before.failed:
@@ -194,7 +194,7 @@ class SimulatedServer:
 
 
 class Attachment:
-    """One card as the process that attached to it sees it."""
+    """The handle of a process on the card that it attached to."""
 
     def __init__(self, server: SimulatedServer, index: int, key: str) -> None:
         self.server = server
@@ -202,7 +202,7 @@ class Attachment:
         self.key = key
 
     def allocate(self, size_bytes: int) -> None:
-        """Take memory.
+        """Allocate memory.
 
         Raises:
             SimulatedOutOfMemory: the card has less than `size_bytes` free.
@@ -210,34 +210,34 @@ class Attachment:
         self._edit(lambda own: own._replace(allocated_bytes=own.allocated_bytes + size_bytes), grows_bytes=size_bytes)
 
     def free(self, size_bytes: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._edit(lambda own: own._replace(allocated_bytes=max(0, own.allocated_bytes - size_bytes)))
 
     def set_activity(
         self, *, smact: float, smocc: float = 0.0, drama: float = 0.0, utilization: float = 0.0, speed: float = 1.0
     ) -> None:
-        """Say what this process would show alone, and which part of that speed it runs at."""
+        """Report the activity of this process alone on the card, and the share of its speed alone that it runs at."""
         self._edit(
             lambda own: own._replace(smact=smact, smocc=smocc, drama=drama, utilization=utilization, speed=speed)
         )
 
     def partners(self) -> tuple[CardProcess, ...]:
         """The other processes on the card."""
-        return tuple(each for each in self.server.card(self.index).processes if each.key != self.key)
+        return tuple(process for process in self.server.card(self.index).processes if process.key != self.key)
 
     def changes(self) -> tuple[CardChange, ...]:
-        """Who was active on the card, and since when, oldest first; the last one holds until now."""
+        """The changes of who is active on the card, oldest first; the last one holds until now."""
         return self.server.card(self.index).changes
 
     def detach(self) -> None:
-        """Leave the card; all memory is free again."""
+        """Detach from the card, which frees all memory."""
         self.server._change(
             self.index, lambda card: card._replace(processes=tuple(p for p in card.processes if p.key != self.key))
         )
 
     def _edit(self, edit: Callable[[CardProcess], CardProcess], *, grows_bytes: int = 0) -> None:
         def change(card: CardState) -> CardState:
-            own = next((each for each in card.processes if each.key == self.key), None)
+            own = next((process for process in card.processes if process.key == self.key), None)
             if own is None:
                 raise ValueError(f"process {os.getpid()} is not attached to GPU {self.index}")
             if grows_bytes > card.free_bytes:
@@ -248,35 +248,24 @@ class Attachment:
 
 
 def _clock_s() -> float:
-    """Seconds since boot, sleep included; not moved by setting the time."""
+    """Seconds since boot, suspend included, which setting the time does not change (CLOCK_BOOTTIME, clock_gettime(2))."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    # One writer at a time (the lock, or creation), so one draft name does; a killed writer's draft is overwritten.
-    draft = path.with_suffix(".new")
-    draft.unlink(missing_ok=True)  # of another user, perhaps
-    draft.write_text(json.dumps(value))
-    draft.chmod(0o644)
-    draft.replace(path)
+    # There is one writer at a time: it holds the lock, or creates the server.
+    atomic.write_text(path, json.dumps(value), mode=0o644, locked=True)
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / SERVER_FILE).read_text())
-    if told["schema"] != SCHEMA:
-        raise ValueError(f"schema {told['schema']}, wanted {SCHEMA}")
-    return told
+    description: dict[str, Any] = json.loads((folder / SERVER_FILE).read_text())
+    if description["schema"] != SCHEMA:
+        raise ValueError(f"schema {description['schema']}, wanted {SCHEMA}")
+    return description
 
 
 def check_cards(text: str) -> None:
-    """See that `text` describes cards, e.g. `4xA100-40GB`.
+    """Check that `text` describes cards, e.g. `4xA100-40GB`.
 
     Raises:
         UsageError: it does not.

@@ -13,10 +13,10 @@ import pytest
 
 from cotenant.core.errors import BackendError, UnknownName, UsageError
 from cotenant.gpu_specs import gpu_spec
-from cotenant.sim.interference import TrueActivity
 from cotenant.gpus.power_model import power_model
+from cotenant.osutil import procfs
 from cotenant.sim.engine.speeds import busy_share
-from cotenant.simserver import card as card_module
+from cotenant.sim.interference import TrueActivity
 from cotenant.simserver import server as server_module
 from cotenant.simserver.backend import SimulatedBackend, SimulatedOutOfMemory, SimulatedServer
 
@@ -61,7 +61,7 @@ def test_create(tmp_path, cards, models):
         pytest.param("A100-40GB", {}, UsageError, "is not a number of cards", id="no number"),
         pytest.param("0xA100-40GB", {}, UsageError, "is not a number of cards", id="none"),
         pytest.param("2xA100-41GB", {}, UnknownName, "no simulated card named `A100-41GB`", id="no such card"),
-        pytest.param("1xL4-24GB", {"time_scale": 0}, UsageError, "time scale 0 is not above zero", id="time stands"),
+        pytest.param("1xL4-24GB", {"time_scale": 0}, UsageError, "`time_scale` must be > 0, got 0", id="time stands"),
     ],
 )
 def test_create_refuses(tmp_path, cards, options, error, message):
@@ -209,7 +209,8 @@ def test_unreadable_card_is_left_out(server):
 def test_reboot_empties_the_cards_and_time_goes_on(server, clock, monkeypatch):
     clock.now_s += 5
     server.attach("0", context_bytes=GIB)
-    monkeypatch.setattr(card_module, "_boot_ids", ["another boot"])
+    for module in (procfs, server_module):
+        monkeypatch.setattr(module, "boot_id", lambda: "another boot")
     clock.now_s = 3.0
     again = SimulatedServer.open(server.folder)
     assert again.now_s() == pytest.approx(50)
