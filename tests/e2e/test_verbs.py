@@ -107,7 +107,7 @@ def test_an_update_is_held_to_what_a_submission_is(site):
     (told,) = [
         each for each in json.loads(site.cli("events", job, "--json").stdout)["events"] if "updated" in each["text"]
     ]
-    assert "retries 0 to 2, time slot none to 1h00m, progress none to tqdm, sharing auto to time" in told["text"]
+    assert "retries 0 to 2, time slice none to 1h00m, progress none to tqdm, sharing auto to time" in told["text"]
     for words, why in (
         (("--sharing", "mps"), "this server does not offer `--sharing mps`: its GPUs are simulated"),
         (("--notify", "true"), "this daemon sends no notifications"),

@@ -18,7 +18,7 @@ from cotenant.core.errors import BackendError
 from cotenant.core.events import ServerSampled
 from cotenant.core.ports import AttemptRef, Engine, GpuBackend, Journal
 from cotenant.daemon.api.application import application
-from cotenant.daemon.api.handlers import ApiContext
+from cotenant.daemon.api.context import ApiContext
 from cotenant.daemon.api.metrics import MetricsSnapshot, PrometheusCollector, metrics_snapshot
 from cotenant.daemon.api.sharing_modes import unavailable_modes
 from cotenant.daemon.api.views import rfc3339

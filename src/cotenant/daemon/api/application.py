@@ -1,65 +1,44 @@
-"""The HTTP API on the daemon's sockets: its calls, who may make them, and errors as JSON."""
+"""The ASGI application: routes, access control, and errors as JSON."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.daemon.api.handlers import ApiContext, Handlers, LogPaths
+from cotenant.daemon.api.context import ApiContext
 from cotenant.daemon.api.requests import error_response
-from cotenant.daemon.api.token_api import TokenApi
-from cotenant.daemon.api.usage_api import UsageApi
+from cotenant.daemon.api.routes import ROUTES
 from cotenant.daemon.auth.permissions import AccessPolicy
 
-__all__ = ["ApiContext", "LogPaths", "application"]
-
 logger = logging.getLogger(__name__)
-
-_CHANGES = ("cancel", "hold", "release", "requeue", "update")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(server: ApiContext) -> Starlette:
-    """The ASGI application. Every request carries the peer in `request.state.peer`."""
-    calls = Handlers(server)
-    sums = UsageApi(server.loop, server.access, server.gpu_history, server.now)
-    tokens = TokenApi(server.tokens, server.access)
-    told: list[tuple[str, str, Handler]] = [
-        ("POST", "/v1/jobs", calls.submit),
-        ("GET", "/v1/jobs", calls.jobs),
-        ("GET", "/v1/ids", calls.ids),
-        ("GET", "/v1/jobs/{job_id:int}", calls.job),
-        ("GET", "/v1/jobs/{job_id:int}/explain", calls.explain),
-        ("GET", "/v1/jobs/{job_id:int}/events", calls.events),
-        ("GET", "/v1/jobs/{job_id:int}/logs", calls.logs),
-        ("GET", "/v1/jobs/{job_id:int}/wait", calls.wait),
-        *(("POST", f"/v1/jobs/{{job_id:int}}/{kind}", calls.change) for kind in _CHANGES),
-        ("GET", "/v1/gpus", calls.gpus),
-        ("GET", "/v1/gpus/history", sums.history),
-        ("GET", "/v1/usage", sums.usage),
-        ("GET", "/v1/status", calls.status),
-        ("POST", "/v1/shutdown", calls.shutdown),
-        ("POST", "/v1/tokens", tokens.create),
-        ("GET", "/v1/tokens", tokens.list),
-        ("POST", "/v1/tokens/{token_id:str}/revoke", tokens.revoke),
-        ("GET", "/metrics", calls.metrics),
-    ]
+def application(context: ApiContext) -> Starlette:
+    """The application. It expects the peer of every request in `request.state.peer`."""
+    handlers = {kind: kind(context) for kind in {route.handlers for route in ROUTES}}
     routes = [
-        Route(path, _guarded(handler, server.access), methods=[method], name=f"{method} {path}")
-        for method, path, handler in told
+        StarletteRoute(
+            route.path,
+            _guarded(partial(route.handler, handlers[route.handlers]), context.access),
+            methods=[route.method],
+            name=f"{route.method} {route.path}",
+        )
+        for route in ROUTES
     ]
     return Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
 
 
 def _guarded(handler: Handler, access: AccessPolicy) -> Handler:
-    """`handler` for those who may; errors become JSON."""
+    """`handler` behind the check that the daemon serves the peer; exceptions become JSON."""
 
     async def handle(request: Request) -> Response:
         try:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from cotenant.core.codec import CodecError, decode, encode
 from cotenant.core.errors import UnknownName, UsageError
 from cotenant.core.job import ArrayTask, JobSpec
+from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
 from cotenant.daemon.auth.resource_limits import limits_of
 from cotenant.daemon.auth.unix_socket import Peer
 from cotenant.estimators import ESTIMATORS
@@ -28,34 +29,6 @@ MAX_ARG_CHARS = 128 * 1024
 MAX_ARGS_CHARS = 6 * 1024 * 1024
 """No program can be given more, whatever its limits. Source: execve(2), "Limits on size of arguments"."""
 MAX_DURATION_S = 10 * 366 * 86400.0
-
-UPDATABLE = frozenset(
-    {
-        "after",
-        "after_any",
-        "after_failed",
-        "begin_at_s",
-        "declared_bytes",
-        "estimator",
-        "exclusive",
-        "gpus",
-        "max_attempts",
-        "name",
-        "notify",
-        "priority",
-        "progress",
-        "requeue",
-        "retries",
-        "sharing",
-        "singleton",
-        "time_slice_s",
-        "max_slowdown",
-        "stderr_path",
-        "stdout_path",
-        "time_limit_s",
-    }
-)
-"""Fields of a job that waits which its owner may change; what it runs, where and as whom stays."""
 
 _MARK = re.compile("%([0-9]{0,2})([jAaxu%])")
 
@@ -220,9 +193,9 @@ def with_changes(spec: JobSpec, changes: Mapping[str, object], job_id: int) -> J
     Raises:
         UsageError: a field that nobody may change, or a value that cannot be.
     """
-    unknown = sorted(changes.keys() - UPDATABLE)
+    unknown = sorted(changes.keys() - UPDATABLE_FIELDS.keys())
     if unknown:
-        raise UsageError(f"`{unknown[0]}` of a job cannot be updated (can: {', '.join(sorted(UPDATABLE))})")
+        raise UsageError(f"`{unknown[0]}` of a job cannot be updated (can: {', '.join(sorted(UPDATABLE_FIELDS))})")
     told = encode(spec)
     try:
         new: JobSpec = decode(JobSpec, {**told, **changes})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cotenant.core.estimate import Estimate
 from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Deferral, Placement
+from cotenant.daemon.api.schemas import Preview, StartPreview, WaitPreview
 from cotenant.daemon.api.views import JsonViews, estimate_view
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.manager import Manager
@@ -17,7 +16,7 @@ from cotenant.scheduling.placement.snapshot_adapter import make_placer
 
 def preview(
     manager: Manager, policy: Policy, spec: JobSpec, estimate: Estimate | None, error: str | None, *, at_s: float
-) -> dict[str, Any]:
+) -> StartPreview | WaitPreview:
     """The estimate, and a place or the reason to wait, with those ahead in the queue served first."""
     job = Job(
         id=max(manager.jobs, default=0) + 1,
@@ -29,7 +28,7 @@ def preview(
     )
     views = JsonViews(manager, at_s)
     answer = _answer(manager, policy, job, at_s)
-    fields: dict[str, Any] = {
+    fields: Preview = {
         "name": spec.name,
         "command": list(spec.command),
         "gpus": spec.gpus,

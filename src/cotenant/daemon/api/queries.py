@@ -55,12 +55,18 @@ def _matching(match: re.Match[str], jobs: Mapping[int, Job]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Filters of a list of jobs; what is None or False selects nothing out.
+    """Filters of a list of jobs; None and False filter nothing.
 
     Attributes:
-        since_s, until_s: a job that ended in between, or has not ended; seconds since 1970.
-        last: only the newest so many.
-        max_waiting, max_done: of the jobs that wait only the oldest so many, of those that are over the newest.
+        active: 1: only jobs that are not done
+        over: 1: only jobs that are done
+        states: names of states, separated by commas
+        user: login name or uid
+        name: name of the job
+        since_s, until_s: jobs that ended in this interval, and unfinished ones; seconds since 1970
+        last: only the newest n jobs
+        max_waiting: of the pending and held jobs, only the oldest n
+        max_done: of the done jobs, only the newest n
     """
 
     active: bool = False

@@ -21,6 +21,8 @@ from cotenant.core.events import (
 )
 from cotenant.core.job import AttemptExit, Done, Held, Job, JobSpec
 from cotenant.core.units import format_bytes, format_duration, format_energy
+from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS, Unit
+from cotenant.daemon.api.schemas import JobEvent
 from cotenant.daemon.api.views import rfc3339
 from cotenant.scheduling.config import ManagerConfig
 from cotenant.scheduling.explain import name_neighbors
@@ -29,9 +31,7 @@ from cotenant.scheduling.job_table import JobTable
 RedactIds = Callable[[Iterable[int]], Sequence[int | None]]
 
 
-def timeline(
-    events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, job: Job | None = None
-) -> list[dict[str, Any]]:
+def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, job: Job | None = None) -> list[JobEvent]:
     """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
 
     `state` is what the job was in afterwards, by its own events alone. Where others' have put `job` into another, as it
@@ -39,7 +39,7 @@ def timeline(
     `mates` gives the ids of other jobs as the reader may know them, None for those of others.
     """
     table = JobTable(ManagerConfig(estimate=False))
-    entries: list[dict[str, Any]] = []
+    entries: list[JobEvent] = []
     spec: JobSpec | None = None
     for event in events:
         text = _text(event, spec)
@@ -66,9 +66,17 @@ def timeline(
         )
     if job is not None and isinstance(job.state, (Done, Held)) and entries and entries[-1]["state"] != _state(job):
         at_s = job.state.at_s if isinstance(job.state, Done) else job.state.since_s
-        told = {"at": rfc3339(at_s), "at_s": at_s, "event": "JobState", "cause": job.state.reason}
-        text = f"{job.state.outcome}: {job.state.reason}" if isinstance(job.state, Done) else job.state.reason
-        entries.append({**told, "text": text, "state": _state(job)})
+        reason = job.state.reason
+        entries.append(
+            {
+                "at": rfc3339(at_s),
+                "at_s": at_s,
+                "event": "JobState",
+                "cause": reason,
+                "text": f"{job.state.outcome}: {reason}" if isinstance(job.state, Done) else reason,
+                "state": _state(job),
+            }
+        )
     return entries
 
 
@@ -130,34 +138,22 @@ def _measured(event: AttemptExited, named: RedactIds) -> str:
 def _difference(old: JobSpec | None, new: JobSpec) -> str:
     if old is None:
         return "its spec"
-    changed = [
-        f"{_WORDS.get(each.name, each.name)} {_value(each.name, old)} to {_value(each.name, new)}"
-        for each in dataclasses.fields(JobSpec)
-        if each.name != "env" and getattr(old, each.name) != getattr(new, each.name)
-    ]
+    changed = []
+    for field in dataclasses.fields(JobSpec):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        known = UPDATABLE_FIELDS.get(field.name)
+        if known is not None and before != after:
+            changed.append(f"{known.label} {_value(known.unit, before)} to {_value(known.unit, after)}")
     return ", ".join(changed) or "nothing"
 
 
-_WORDS = {
-    "declared_bytes": "memory",
-    "time_limit_s": "time limit",
-    "after": "afterok",
-    "after_any": "afterany",
-    "after_failed": "afternotok",
-    "begin_at_s": "begin",
-    "max_slowdown": "slowdown",
-    "time_slice_s": "time slot",
-}
-
-
-def _value(name: str, spec: JobSpec) -> str:
-    value = getattr(spec, name)
+def _value(unit: Unit, value: Any) -> str:
     if value is None or value == ():
         return "none"
-    if name == "declared_bytes":
+    if unit == "bytes":
         return format_bytes(value)
-    if name in ("time_limit_s", "time_slice_s"):
+    if unit == "duration":
         return format_duration(value)
-    if name == "begin_at_s":
+    if unit == "time":
         return rfc3339(value) or ""
     return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)

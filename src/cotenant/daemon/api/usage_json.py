@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotenant.core.job import CoRun, Job, ResourceUsage
+from cotenant.daemon.api.schemas import CoRunView, GpuHistory, UsageView, UserUsage, WorkloadHistory
 from cotenant.gpus.timeseries import TimeSeriesPoint
 from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.prediction.history import WORKLOAD_SEPARATOR, WorkloadRecord
@@ -25,10 +26,12 @@ def usage_of(job: Job, manager: Manager) -> ResourceUsage | None:
     return total
 
 
-def usage_view(usage: ResourceUsage | None) -> dict[str, Any] | None:
-    """Sums and means; what is not known is null."""
-    if usage is None:
-        return None
+def usage_view(usage: ResourceUsage | None) -> UsageView | None:
+    """Sums and means of `usage`; None if nothing was observed."""
+    return None if usage is None else _usage_view(usage)
+
+
+def _usage_view(usage: ResourceUsage) -> UsageView:
     return {
         "gpu_s": usage.gpu_s,
         "gpu_share_s": usage.gpu_share_s,
@@ -41,8 +44,8 @@ def usage_view(usage: ResourceUsage | None) -> dict[str, Any] | None:
     }
 
 
-def co_run_view(spell: CoRun) -> dict[str, Any]:
-    """What an attempt did in one company; who that was, the caller says to those who may know."""
+def co_run_view(spell: CoRun) -> CoRunView:
+    """A co-run without its neighbors, which not everybody may see."""
     return {
         "seconds": spell.seconds,
         "smact": spell.smact,
@@ -57,7 +60,7 @@ class _User:
     usage: ResourceUsage
 
 
-def by_user(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
+def by_user(jobs: Iterable[Job], manager: Manager) -> list[UserUsage]:
     """Sums of `jobs` by user, in the order of names."""
     found: dict[str, _User] = {}
     for job in jobs:
@@ -67,7 +70,7 @@ def by_user(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
         user = found.setdefault(job.spec.user, _User(0, ResourceUsage()))
         user.jobs += 1
         user.usage += usage
-    return [{"user": name, "jobs": each.jobs, **(usage_view(each.usage) or {})} for name, each in sorted(found.items())]
+    return [{"user": name, "jobs": user.jobs, **_usage_view(user.usage)} for name, user in sorted(found.items())]
 
 
 def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
@@ -80,7 +83,7 @@ def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
     return found
 
 
-def by_workload(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
+def by_workload(jobs: Iterable[Job], manager: Manager) -> list[WorkloadHistory]:
     """What is known of each kind of work of `jobs`, the newest last."""
     records, interference = manager.history.records(), manager.history.interference
     keys: dict[str, None] = {}
@@ -91,7 +94,7 @@ def by_workload(jobs: Iterable[Job], manager: Manager) -> list[dict[str, Any]]:
     return [_workload(key, records[key], interference) for key in keys if key in records]
 
 
-def _workload(key: str, record: WorkloadRecord, interference: LearnedInterference) -> dict[str, Any]:
+def _workload(key: str, record: WorkloadRecord, interference: LearnedInterference) -> WorkloadHistory:
     victim, aggressor = interference.effects(key)
     return {
         "workload": key,
@@ -118,7 +121,7 @@ def _workload(key: str, record: WorkloadRecord, interference: LearnedInterferenc
     }
 
 
-def history_view(points: Mapping[str, list[TimeSeriesPoint]], gpus: Iterable[Any]) -> list[dict[str, Any]]:
+def history_view(points: Mapping[str, list[TimeSeriesPoint]], gpus: Iterable[Any]) -> list[GpuHistory]:
     """The past of the GPUs that there are, in display order."""
     return [
         {

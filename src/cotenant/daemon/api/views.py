@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timezone
 from typing import Any
@@ -13,6 +13,20 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.gpu import GpuSample, GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Job, Queued, Running, Starting
 from cotenant.core.placement import Deferral, Placement
+from cotenant.daemon.api.schemas import (
+    AttemptSummary,
+    AttemptView,
+    DeferralView,
+    EstimateView,
+    ExitView,
+    Explanation,
+    FilePaths,
+    GpuView,
+    JobDetail,
+    JobView,
+    PlacementView,
+    RejectionView,
+)
 from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
 from cotenant.scheduling.manager import Manager
@@ -108,7 +122,7 @@ class JsonViews:
                     seen[each.job_id] = max(each.observed_bytes, seen.get(each.job_id, 0))
         return seen
 
-    def job(self, job: Job) -> dict[str, Any]:
+    def job(self, job: Job) -> JobView:
         """A job in a list."""
         attempt = job.last_attempt
         started_at_s = next((each.started_at_s for each in job.attempts if each.started_at_s is not None), None)
@@ -145,7 +159,7 @@ class JsonViews:
             "usage": usage_view(usage_of(job, self._manager)),
         }
 
-    def detail(self, job: Job, *, paths: Mapping[str, str | None]) -> dict[str, Any]:
+    def detail(self, job: Job, *, paths: FilePaths) -> JobDetail:
         """Everything about a job but the values in its environment. `paths`: files that belong to it."""
         spec = job.spec
         return {
@@ -179,7 +193,7 @@ class JsonViews:
             **paths,
         }
 
-    def _attempt(self, job: Job, attempt: Attempt) -> dict[str, Any]:
+    def _attempt(self, job: Job, attempt: Attempt) -> AttemptView:
         return {
             **attempt_view(attempt),
             "gpu_indices": self._where(attempt),
@@ -190,13 +204,13 @@ class JsonViews:
             ],
         }
 
-    def explanation(self, job: Job) -> dict[str, Any]:
+    def explanation(self, job: Job) -> Explanation:
         """Why a job waits, with a verdict for each GPU that was looked at."""
         return {"id": job.id, "state": state_name(job), **self.wait(self._manager.explain(job.id))}
 
-    def wait(self, wait: Deferral) -> dict[str, Any]:
+    def wait(self, wait: Deferral) -> DeferralView:
         """The policy's answer for a job that waits."""
-        rejections = [
+        rejections: list[RejectionView] = [
             {
                 "gpu": self._indices.get(each.gpu_uuid),
                 "gpu_uuid": each.gpu_uuid,
@@ -207,7 +221,7 @@ class JsonViews:
         ]
         return {"reason": wait.reason, "rejections": rejections}
 
-    def placement(self, placement: Placement) -> dict[str, Any]:
+    def placement(self, placement: Placement) -> PlacementView:
         """The policy's answer for a job that would start."""
         return {
             "gpu_uuids": list(placement.gpu_uuids),
@@ -216,11 +230,11 @@ class JsonViews:
             "promised_bytes": placement.promised_bytes,
         }
 
-    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[dict[str, Any]]:
+    def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[GpuView]:
         """All GPUs, in display order; of `hidden` jobs, only what they take is told."""
         return [self._gpu(each, hidden) for each in self._server.gpus]
 
-    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> dict[str, Any]:
+    def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> GpuView:
         gpu, latest = snapshot.gpu, snapshot.latest or GpuSample(at_s=self._at_s)
         return {
             "index": gpu.index,
@@ -272,7 +286,7 @@ def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def estimate_view(estimate: Estimate) -> dict[str, Any]:
+def estimate_view(estimate: Estimate) -> EstimateView:
     """An estimate, with its sums."""
     return {
         "estimator": estimate.estimator,
@@ -293,7 +307,7 @@ def estimate_view(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def attempt_view(attempt: Attempt) -> dict[str, Any]:
+def attempt_view(attempt: Attempt) -> AttemptSummary:
     """One run of a job."""
     place = attempt.placement
     return {
@@ -311,7 +325,7 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def _exit_view(end: AttemptExit) -> dict[str, Any]:
+def _exit_view(end: AttemptExit) -> ExitView:
     oom = end.oom
     return {
         "exit_code": end.exit_code,

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from cotenant.daemon.api import application, requests
+from cotenant.daemon.api import requests
+from cotenant.daemon.api.application import application
+from cotenant.daemon.api.context import ApiContext
 from cotenant.daemon.api.requests import json_response
+from cotenant.daemon.api.routes import ROUTES
 from cotenant.daemon.auth.permissions import AccessPolicy
 from cotenant.daemon.auth.unix_socket import Peer
 
 
 def answer(method, path, *, uid=None, **request):
     """What a caller gets that the kernel says is `uid`; the daemon behind has nothing in it."""
-    server = application.ApiContext(
+    server = ApiContext(
         loop=SimpleNamespace(),
         policy=None,
         estimates=None,
@@ -34,7 +38,7 @@ def answer(method, path, *, uid=None, **request):
         stop=None,
         closing=None,
     )
-    asgi = application.application(server)
+    asgi = application(server)
     peer = Peer(pid=1, uid=os.getuid() if uid is None else uid, gid=0)
 
     async def with_peer(scope, receive, send):
@@ -47,33 +51,12 @@ def answer(method, path, *, uid=None, **request):
     return asyncio.run(call())
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/jobs"),
-        ("GET", "/v1/jobs"),
-        ("GET", "/v1/jobs/1"),
-        ("GET", "/v1/jobs/1/logs"),
-        ("GET", "/v1/jobs/1/wait"),
-        ("GET", "/v1/jobs/1/explain"),
-        ("POST", "/v1/jobs/1/cancel"),
-        ("POST", "/v1/jobs/1/hold"),
-        ("POST", "/v1/jobs/1/release"),
-        ("POST", "/v1/jobs/1/requeue"),
-        ("POST", "/v1/jobs/1/update"),
-        ("GET", "/v1/jobs/1/events"),
-        ("GET", "/v1/ids?refs=1"),
-        ("GET", "/v1/gpus"),
-        ("GET", "/v1/status"),
-        ("GET", "/v1/gpus/history"),
-        ("GET", "/v1/usage"),
-        ("GET", "/metrics"),
-        ("POST", "/v1/shutdown"),
-        ("POST", "/v1/tokens"),
-        ("GET", "/v1/tokens"),
-        ("POST", "/v1/tokens/0123abcd/revoke"),
-    ],
-)
+def path_of(route):
+    """A path of this route, for the job 1 or a token."""
+    return re.sub("{job_id:int}", "1", route.path).replace("{token_id:str}", "0123abcd")
+
+
+@pytest.mark.parametrize(("method", "path"), [(route.method, path_of(route)) for route in ROUTES])
 def test_another_user_is_refused_everywhere(method, path):
     told = answer(method, path, uid=os.getuid() + 4242)
     assert told.status_code == 403

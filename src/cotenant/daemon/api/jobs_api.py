@@ -1,0 +1,210 @@
+"""Handlers of `/v1/jobs` and `/v1/ids`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from cotenant.core.codec import encode
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Job, JobSpec
+from cotenant.core.ports import AttemptRef
+from cotenant.daemon.api.context import Handlers, peer_of
+from cotenant.daemon.api.job_specs import parse_specs, user_name
+from cotenant.daemon.api.preview import preview
+from cotenant.daemon.api.queries import JobFilter, resolve_ids
+from cotenant.daemon.api.requests import json_response, read_number, read_object
+from cotenant.daemon.api.schemas import FilePaths, JobDetail, JobEvent, JobView, StartPreview, WaitPreview
+from cotenant.daemon.api.sharing_modes import check_available
+from cotenant.daemon.api.timeline import timeline
+from cotenant.daemon.api.views import JsonViews, counts
+from cotenant.daemon.job_verbs import JOB_VERBS
+from cotenant.daemon.log_stream import OutputLocation, follow
+from cotenant.daemon.messages import JobChange, WaitRequest
+from cotenant.daemon.services.notifier import why_invalid_url
+from cotenant.scheduling.manager import Manager
+
+MAX_JOBS = 10_000
+MAX_POLL_S = 60.0
+MAX_CAUSE_CHARS = 1000
+
+
+class JobsApi(Handlers):
+    """One method per route; a change has one for all verbs."""
+
+    async def submit(self, request: Request) -> Response:
+        body = await read_object(request)
+        jobs = body.get("jobs")
+        if not isinstance(jobs, list) or not 1 <= len(jobs) <= MAX_JOBS:
+            raise UsageError(f"`jobs` must be an array of 1 to {MAX_JOBS} jobs")
+        peer = peer_of(request)
+        specs = parse_specs(jobs, peer)
+        self._check_notify(specs)
+        if any(spec.priority > 0 for spec in specs):
+            self._context.access.check_admin(peer, "raise a priority above 0")
+        check_available(specs, self._context.refusals())
+        if body.get("dry_run"):
+            return json_response({"jobs": [await self._preview(spec) for spec in specs]})
+        now = self._context.now
+
+        def views_of(manager: Manager, ids: Sequence[int]) -> list[JobView]:
+            views = JsonViews(manager, now())
+            return [views.job(manager.jobs[job_id]) for job_id in ids]
+
+        return json_response(
+            {"jobs": await self._bridge.of(self._context.loop.submit_and_query(specs, views_of))}, status=201
+        )
+
+    async def jobs(self, request: Request) -> Response:
+        job_filter = JobFilter.of(request.query_params)
+        access, peer = self._context.access, peer_of(request)
+        wants_records = request.query_params.get("records") == "1"
+
+        def answer(views: JsonViews, manager: Manager) -> dict[str, Any]:
+            visible = [job for job in manager.jobs.values() if access.may_see(peer, job)]
+            view: Callable[[Job], Any] = _record if wants_records else views.job
+            return {"jobs": [view(job) for job in job_filter.of_jobs(visible)], "counts": counts(visible)}
+
+        return json_response(await self._view(answer))
+
+    async def ids(self, request: Request) -> Response:
+        refs = request.query_params.get("refs", "").split(",")
+        access, peer = self._context.access, peer_of(request)
+
+        def resolved(manager: Manager) -> list[int]:
+            ids = resolve_ids(refs, manager.jobs)
+            for job_id in ids:
+                access.check_job(peer, manager.jobs[job_id])
+            return ids
+
+        return json_response({"ids": await self._query(resolved)})
+
+    async def job(self, request: Request) -> Response:
+        return json_response({"job": await self._detail(request)})
+
+    async def explain(self, request: Request) -> Response:
+        return json_response(await self._view(lambda views, manager: views.explanation(self._find(manager, request))))
+
+    async def events(self, request: Request) -> Response:
+        job = await self._job(request)
+        events = await asyncio.to_thread(self._context.journal.of_job, job.id)
+
+        def entries(manager: Manager) -> list[JobEvent]:
+            return timeline(events, lambda neighbor_ids: manager.named(job, neighbor_ids), job=manager.jobs.get(job.id))
+
+        return json_response({"id": job.id, "events": await self._query(entries)})
+
+    async def change(self, request: Request) -> Response:
+        verb = JOB_VERBS[request.url.path.rpartition("/")[2]]
+        body = await read_object(request)
+        peer = peer_of(request)
+        job = await self._job(request)
+        fields = body.get("fields", {})
+        if not isinstance(fields, dict):
+            raise UsageError("`fields` is not a JSON object")
+        if isinstance(fields.get("priority"), int) and fields["priority"] > max(0, job.spec.priority):
+            self._context.access.check_admin(peer, "raise a priority above 0")
+        if verb.takes_fields:
+            spec = verb.new_spec(job, fields)
+            self._check_notify([spec] if "notify" in fields else [])
+            check_available([spec] if "sharing" in fields else [], self._context.refusals())
+        # The peer comes first: the reason is the client's text, which could otherwise name somebody else.
+        cause = f"{verb.name} by {user_name(peer.uid)}{'' if peer.token is None else f' (token {peer.token})'}"
+        if body.get("reason"):
+            cause = f"{cause}: {body['reason']}"[:MAX_CAUSE_CHARS]
+        self._context.access.note(peer, verb.name, job)
+        await asyncio.wrap_future(self._context.loop.change(JobChange(verb.name, job.id, cause, fields)))
+        return json_response({"job": await self._detail(request)})
+
+    async def wait(self, request: Request) -> Response:
+        until: Any = request.query_params.get("until", "done")
+        if until not in ("done", "started"):
+            raise UsageError(f"`until` is `{until}`, wanted `done` or `started`")
+        timeout_s = min(MAX_POLL_S, read_number(request, "timeout_s", MAX_POLL_S))
+        job = await self._job(request)
+        reached = await self._reached(self._context.loop.wait(WaitRequest(job.id, until)), timeout_s)
+        return json_response({"reached": reached, "job": await self._detail(request)})
+
+    async def logs(self, request: Request) -> Response:
+        stream = request.query_params.get("stream", "stdout")
+        if stream not in ("stdout", "stderr"):
+            raise UsageError(f"`stream` is `{stream}`, wanted `stdout` or `stderr`")
+        attempt = int(read_number(request, "attempt", 0))
+        follows = request.query_params.get("follow") == "1"
+
+        async def locate() -> OutputLocation:
+            return await self._output(request, stream, attempt)
+
+        await locate()  # an unknown job is an error; once the stream has begun, it could only end
+        return StreamingResponse(follow(locate, until_end=follows), media_type="application/octet-stream")
+
+    def _check_notify(self, specs: Sequence[JobSpec]) -> None:
+        targets = [spec.notify for spec in specs if spec.notify is not None]
+        if targets and not self._context.info["notifications"]:
+            raise UsageError("this daemon sends no notifications", hint="an admin can set [notifications] enabled")
+        for target in targets:
+            why = why_invalid_url(target)
+            if why is not None:
+                raise UsageError(f"cannot notify `{target}`: {why}", hint="write a command, or https://HOST/PATH")
+
+    async def _detail(self, request: Request) -> JobDetail:
+        def detail(views: JsonViews, manager: Manager) -> JobDetail:
+            job = self._find(manager, request)
+            return views.detail(job, paths=self._paths(job))
+
+        return await self._view(detail)
+
+    def _paths(self, job: Job) -> FilePaths:
+        log = self._context.estimates.log_path(job.id)
+        out, err = job.spec.stdout_path, job.spec.stderr_path
+        if job.last_attempt is not None:
+            out, err = self._context.log_paths(AttemptRef(job_id=job.id, attempt=job.last_attempt.number))
+        return {"estimate_log_path": str(log) if log.exists() else None, "stdout_path": out, "stderr_path": err}
+
+    async def _output(self, request: Request, stream: str, attempt: int) -> OutputLocation:
+        """Where `stream` of `attempt` is; of the newest attempt if that is 0."""
+        job = await self._job(request)
+        newest = len(job.attempts)
+        if attempt > newest:
+            raise UsageError(f"job {job.id} has no attempt {attempt} (so far: {newest})")
+        is_closing = self._context.closing.is_set()
+        number = attempt or newest
+        if number == 0:
+            return OutputLocation(path=None, attempt=0, is_final=job.is_done or is_closing)
+        paths = self._context.log_paths(AttemptRef(job_id=job.id, attempt=number))
+        is_over = job.is_done or (attempt > 0 and job.attempts[attempt - 1].ended_at_s is not None)
+        own_path = job.spec.stderr_path if stream == "stderr" else job.spec.stdout_path
+        owner = job.spec.uid if own_path is not None and job.spec.uid != os.geteuid() else None
+        return OutputLocation(
+            path=Path(paths[stream == "stderr"]), attempt=number, is_final=is_over or is_closing, owner_uid=owner
+        )
+
+    async def _preview(self, spec: JobSpec) -> StartPreview | WaitPreview:
+        estimate, error = await asyncio.to_thread(self._context.estimates.estimate_spec, spec)
+        policy, now = self._context.policy, self._context.now
+        return await self._query(lambda manager: preview(manager, policy, spec, estimate, error, at_s=now()))
+
+    async def _reached(self, future: Future[Job], timeout_s: float) -> bool:
+        """Whether `future` is answered before the timeout and before the daemon ends."""
+        answer = asyncio.wrap_future(future)
+        closing = asyncio.ensure_future(self._context.closing.wait())
+        waited: set[asyncio.Future[Any]] = {answer, closing}
+        await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        if answer.done():
+            answer.result()
+            return True
+        answer.cancel()
+        return False
+
+
+def _record(job: Job) -> Any:
+    return encode(replace(job, spec=replace(job.spec, env={})))

@@ -1,0 +1,248 @@
+"""The routes of the HTTP API: one table, from which both the routing and the OpenAPI document are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cotenant.core.json_schema import attribute_texts
+from cotenant.daemon.api import schemas
+from cotenant.daemon.api.context import Handlers
+from cotenant.daemon.api.jobs_api import MAX_POLL_S, JobsApi
+from cotenant.daemon.api.queries import JobFilter
+from cotenant.daemon.api.server_api import ServerApi
+from cotenant.daemon.api.token_api import TokenApi
+from cotenant.daemon.job_verbs import JOB_VERBS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of the query string."""
+
+    name: str
+    kind: Any
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One call.
+
+    Attributes:
+        path: in Starlette's syntax.
+        handlers: the class that `handler` is a method of.
+        summary: one line for the reference.
+        query: parameters of the query string.
+        body: type of the JSON object in the request, or None.
+        answer: type of the JSON object in the response; a string is a media type.
+        statuses: of successful responses.
+    """
+
+    method: str
+    path: str
+    handlers: type[Handlers]
+    handler: Callable[[Any, Request], Awaitable[Response]]
+    summary: str
+    answer: Any
+    query: tuple[Parameter, ...] = ()
+    body: Any = None
+    statuses: tuple[int, ...] = (200,)
+
+    @property
+    def operation_id(self) -> str:
+        """Unique name of the call, e.g. `get_jobs` or `cancel_job`."""
+        verb = self.path.rpartition("/")[2]
+        return f"{verb}_job" if verb in JOB_VERBS else self.handler.__name__
+
+
+def _filters() -> tuple[Parameter, ...]:
+    texts = attribute_texts(JobFilter)
+    kinds = {"bool": int, "str | None": str, "frozenset[str] | None": str, "int | None": int, "float | None": float}
+    return tuple(
+        Parameter(name=field.name, kind=kinds[str(field.type)], text=texts[field.name])
+        for field in dataclasses.fields(JobFilter)
+    )
+
+
+_JOB = "/v1/jobs/{job_id:int}"
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="POST",
+        path="/v1/jobs",
+        handlers=JobsApi,
+        handler=JobsApi.submit,
+        summary="Submit jobs, all or none.",
+        body=schemas.SubmitBody,
+        answer=schemas.SubmitAnswer,
+        statuses=(201, 200),  # 200 for a dry run
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs",
+        handlers=JobsApi,
+        handler=JobsApi.jobs,
+        summary="List jobs, oldest first.",
+        query=(*_filters(), Parameter(name="records", kind=int, text="1: encoded `Job`s instead of views")),
+        answer=schemas.JobsAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/ids",
+        handlers=JobsApi,
+        handler=JobsApi.ids,
+        summary="Resolve references to job ids.",
+        query=(Parameter(name="refs", kind=str, text="`17`, `17_3` and `17_[3-5]`, separated by commas"),),
+        answer=schemas.IdsAnswer,
+    ),
+    Route(
+        method="GET",
+        path=_JOB,
+        handlers=JobsApi,
+        handler=JobsApi.job,
+        summary="Show a job with its attempts.",
+        answer=schemas.JobAnswer,
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/explain",
+        handlers=JobsApi,
+        handler=JobsApi.explain,
+        summary="Explain why a job waits.",
+        answer=schemas.ExplainAnswer,
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/events",
+        handlers=JobsApi,
+        handler=JobsApi.events,
+        summary="List the events of a job, oldest first.",
+        answer=schemas.EventsAnswer,
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/logs",
+        handlers=JobsApi,
+        handler=JobsApi.logs,
+        summary="Stream the output of a job.",
+        query=(
+            Parameter(name="stream", kind=str, text="`stdout` (default) or `stderr`"),
+            Parameter(name="attempt", kind=int, text="number of an attempt; 0 (default) is the newest"),
+            Parameter(name="follow", kind=int, text="1: keep the stream open until the job is done"),
+        ),
+        answer="application/octet-stream",
+    ),
+    Route(
+        method="GET",
+        path=f"{_JOB}/wait",
+        handlers=JobsApi,
+        handler=JobsApi.wait,
+        summary="Wait until a job has started or is done.",
+        query=(
+            Parameter(name="until", kind=str, text="`done` (default) or `started`"),
+            Parameter(name="timeout_s", kind=float, text=f"longest wait, up to {MAX_POLL_S:g} (default)"),
+        ),
+        answer=schemas.WaitAnswer,
+    ),
+    *(
+        Route(
+            method="POST",
+            path=f"{_JOB}/{verb.name}",
+            handlers=JobsApi,
+            handler=JobsApi.change,
+            summary=verb.summary,
+            body=schemas.UpdateBody if verb.takes_fields else schemas.ChangeBody,
+            answer=schemas.JobAnswer,
+        )
+        for verb in JOB_VERBS.values()
+    ),
+    Route(
+        method="GET",
+        path="/v1/gpus",
+        handlers=ServerApi,
+        handler=ServerApi.gpus,
+        summary="List the GPUs with their newest sample and their jobs.",
+        answer=schemas.GpusAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/gpus/history",
+        handlers=ServerApi,
+        handler=ServerApi.gpu_history,
+        summary="List the samples of the GPUs over time.",
+        query=(Parameter(name="seconds", kind=float, text="how far back; default 600"),),
+        answer=schemas.GpuHistoryAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/usage",
+        handlers=ServerApi,
+        handler=ServerApi.usage,
+        summary="Sum usage by user, or show what is known by workload.",
+        query=(Parameter(name="by", kind=str, text="`user` (default) or `workload`"), *_filters()),
+        answer=schemas.UsageAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/status",
+        handlers=ServerApi,
+        handler=ServerApi.status,
+        summary="Show the daemon.",
+        answer=schemas.StatusAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/v1/openapi.json",
+        handlers=ServerApi,
+        handler=ServerApi.openapi,
+        summary="This document.",
+        answer="application/json",
+    ),
+    Route(
+        method="POST",
+        path="/v1/shutdown",
+        handlers=ServerApi,
+        handler=ServerApi.shutdown,
+        summary="End the daemon; running jobs go on. For admins.",
+        answer=schemas.ShutdownAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens",
+        handlers=TokenApi,
+        handler=TokenApi.create,
+        summary="Create a token. On the unix socket only.",
+        body=schemas.TokenBody,
+        answer=schemas.NewTokenAnswer,
+        statuses=(201,),
+    ),
+    Route(
+        method="GET",
+        path="/v1/tokens",
+        handlers=TokenApi,
+        handler=TokenApi.list,
+        summary="List tokens. On the unix socket only.",
+        answer=schemas.TokensAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens/{token_id:str}/revoke",
+        handlers=TokenApi,
+        handler=TokenApi.revoke,
+        summary="Revoke a token. On the unix socket only.",
+        answer=schemas.TokenAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        handlers=ServerApi,
+        handler=ServerApi.metrics,
+        summary="Metrics in Prometheus' text format. For admins.",
+        answer="text/plain",
+    ),
+)

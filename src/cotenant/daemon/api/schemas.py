@@ -1,0 +1,501 @@
+"""The JSON objects of the HTTP API. mypy holds the handlers to these types, and the OpenAPI document is made from them.
+
+Bytes are integers, durations are seconds, ratios are 0..1, times are RFC 3339 in UTC. Unknown values are null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+State = Literal["PENDING", "HELD", "STARTING", "RUNNING", "COMPLETED", "FAILED", "OOM", "TIMEOUT", "CANCELLED", "LOST"]
+
+
+class UsageView(TypedDict):
+    """What attempts took of their GPUs, summed over time and GPUs."""
+
+    gpu_s: Annotated[float, "GPU seconds in which memory was held"]
+    gpu_share_s: Annotated[float, "the same, where a second shared by n attempts counts 1/n for each"]
+    mean_bytes: Annotated[int | None, "mean memory held per GPU"]
+    smact: Annotated[float | None, "mean SM activity of its own"]
+    power_w: Annotated[float | None, "mean power attributed to it"]
+    energy_j: Annotated[float | None, "energy attributed to it"]
+    idle_energy_j: Annotated[float | None, "its share of what idle GPUs would have drawn; part of `energy_j`"]
+    metered_s: Annotated[float, "GPU seconds for which energy was read"]
+
+
+class UserUsage(UsageView):
+    """Usage of one user."""
+
+    user: str
+    jobs: int
+
+
+class WorkloadCoRun(TypedDict):
+    """What a workload did beside others."""
+
+    workloads: list[str]
+    seconds: float | None
+    steps_hz: float | None
+    slowdown: float | None
+
+
+class WorkloadHistory(TypedDict):
+    """What is known of the jobs that run the same command."""
+
+    workload: str
+    runs: int
+    need_bytes: int | None
+    is_certain: Annotated[bool, "whether a run has confirmed `need_bytes`"]
+    min_bytes: Annotated[int | None, "a run with less ran out of memory"]
+    duration_s: Annotated[float | None, "median"]
+    solo_s: Annotated[float, "seconds observed alone on a GPU"]
+    smact: float | None
+    drama: float | None
+    steps_hz: float | None
+    sensitivity: Annotated[float | None, "predicted slowdown beside an average neighbor"]
+    aggressiveness: Annotated[float | None, "slowdown that it causes an average neighbor"]
+    co_runs: list[WorkloadCoRun]
+
+
+class CoRunView(TypedDict):
+    """What an attempt did beside the same neighbors."""
+
+    seconds: float
+    smact: float | None
+    steps_hz: float | None
+    slowdown: Annotated[float | None, "step time relative to the step time alone"]
+
+
+class AttemptCoRun(CoRunView):
+    """A co-run, with the jobs that shared the GPU."""
+
+    neighbor_ids: Annotated[list[int | None], "null for a job of another user"]
+
+
+class OomView(TypedDict):
+    """Evidence that GPU memory ran out."""
+
+    exception: bool
+    message: bool
+    tried_bytes: int | None
+    in_use_bytes: int | None
+    free_bytes: int | None
+
+
+class ExitView(TypedDict):
+    """How an attempt ended."""
+
+    exit_code: int | None
+    signal: int | None
+    reason: str
+    detail: str
+    oom: OomView
+
+
+class AttemptSummary(TypedDict):
+    """One run of a job."""
+
+    number: int
+    gpu_uuids: list[str]
+    sharing: str
+    promised_bytes: int
+    peak_observed_bytes: dict[str, int]
+    pid: int | None
+    placed_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    stop_reason: str | None
+    exit: ExitView | None
+
+
+class AttemptView(AttemptSummary):
+    """One run of a job, with telemetry."""
+
+    gpu_indices: list[int | None]
+    usage: UsageView | None
+    co_runs: list[AttemptCoRun]
+
+
+class EstimateView(TypedDict):
+    """Predicted GPU memory of one process on one GPU."""
+
+    estimator: str
+    version: str
+    gpu: str
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int
+    context_bytes: int
+    margin_bytes: int
+    device_bytes: Annotated[int, "reserved + context"]
+    bound_bytes: Annotated[int, "device + margin: what a policy must find free"]
+    coverage: Annotated[float, "probability that the true peak fits into the bound"]
+    breakdown_bytes: dict[str, int]
+    smact: float | None
+    smocc: float | None
+    partial: Annotated[bool, "the estimate is a lower bound; a warning says why"]
+    warnings: list[str]
+
+
+class JobView(TypedDict):
+    """A job in a list."""
+
+    id: int
+    label: Annotated[str, "`17`, or `17_3` for a task of an array"]
+    array_id: int | None
+    array_index: int | None
+    name: str
+    user: str
+    state: str
+    state_short: str
+    reason: str
+    exit_code: Annotated[int | None, "128 + N after signal N, 124 after the time limit, 143 after a cancellation"]
+    gpus: int
+    gpu_uuids: list[str]
+    gpu_indices: list[int | None]
+    sharing: Annotated[str | None, "how the newest attempt shares its GPUs"]
+    need_bytes: int | None
+    promised_bytes: int | None
+    observed_bytes: int | None
+    attempts: int
+    priority: int
+    time_limit_s: float | None
+    submitted_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    queueing_s: Annotated[float | None, "submission to first start"]
+    running_s: Annotated[float | None, "of the newest attempt"]
+    jct_s: Annotated[float | None, "job completion time: submission to end"]
+    usage: UsageView | None
+
+
+class FilePaths(TypedDict):
+    """Files of a job, on the daemon's machine."""
+
+    estimate_log_path: str | None
+    stdout_path: str | None
+    stderr_path: str | None
+
+
+class JobDetail(JobView, FilePaths):
+    """A job with its spec, estimate and attempts. Values of its environment are not included."""
+
+    command: list[str]
+    workdir: str
+    environment_names: list[str]
+    uid: int
+    source: str | None
+    declared_bytes: int | None
+    estimator: str | None
+    exclusive: bool
+    requested_sharing: str
+    max_slowdown: float | None
+    after: list[int]
+    after_any: list[int]
+    after_failed: list[int]
+    singleton: bool
+    begin_at: str | None
+    requeue: bool
+    retries: int
+    time_slice_s: float | None
+    notify: str | None
+    progress: str | None
+    max_attempts: int
+    min_memory_bytes: int | None
+    exclusive_retry: bool
+    estimate: EstimateView | None
+    estimate_error: str | None
+    attempt_list: list[AttemptView]
+
+
+class RejectionView(TypedDict):
+    """Why a GPU did not qualify."""
+
+    gpu: int | None
+    gpu_uuid: str
+    rule: str
+    reason: str
+
+
+class DeferralView(TypedDict):
+    """Why a job waits."""
+
+    reason: str
+    rejections: list[RejectionView]
+
+
+class Explanation(DeferralView):
+    """Why a job waits, or the state that it is in."""
+
+    id: int
+    state: str
+
+
+class PlacementView(TypedDict):
+    """Where a job would start."""
+
+    gpu_uuids: list[str]
+    gpu_indices: list[int | None]
+    sharing: str
+    promised_bytes: int
+
+
+class Preview(TypedDict):
+    """What a dry run says of every job."""
+
+    name: str
+    command: list[str]
+    gpus: int
+    need_bytes: int | None
+    estimate: EstimateView | None
+    estimate_error: str | None
+
+
+class StartPreview(Preview, PlacementView):
+    """The job would start now."""
+
+    decision: Literal["start"]
+
+
+class WaitPreview(Preview, DeferralView):
+    """The job would wait."""
+
+    decision: Literal["wait"]
+
+
+class JobEvent(TypedDict):
+    """An event of a job; `state` is the state that it led to."""
+
+    at: str | None
+    at_s: float
+    event: str
+    cause: str
+    text: str
+    state: str | None
+
+
+class ResidentView(TypedDict):
+    """A job on a GPU; id and name are null for a job of another user."""
+
+    job_id: int | None
+    name: str | None
+    attempt: int
+    promised_bytes: int
+    observed_bytes: int | None
+    sharing: str
+
+
+class GpuView(TypedDict):
+    """A GPU or a MIG instance, with its newest sample."""
+
+    index: int
+    uuid: str
+    name: str
+    mig_parent: str | None
+    mig_profile: str | None
+    memory_total_bytes: int
+    used_bytes: int | None
+    promised_bytes: int
+    foreign_bytes: Annotated[int | None, "held by processes that are not of our jobs"]
+    available_bytes: Annotated[int | None, "what may still be promised"]
+    smact: float | None
+    smocc: float | None
+    drama: float | None
+    utilization: float | None
+    power_w: float | None
+    energy_j: float | None
+    power_is_assumed: Annotated[bool, "a MIG instance gets its share of the card's power by size"]
+    sample_age_s: float | None
+    residents: list[ResidentView]
+
+
+class GpuHistory(TypedDict):
+    """Samples of a GPU over time, averaged over intervals."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_bytes: int
+    points: list[dict[str, Any]]
+
+
+class TokenView(TypedDict):
+    """A token, without its secret."""
+
+    id: str
+    name: str
+    user: str
+    admin: bool
+    created_at: str | None
+    expires_at: str | None
+
+
+class NewToken(TokenView):
+    """A new token; `text` is its only copy."""
+
+    text: str
+
+
+class JobsBody(TypedDict):
+    """Jobs to submit, all or none."""
+
+    jobs: Annotated[list[dict[str, Any]], "fields of `JobSpec` without `user`, `uid` and `limits`; see its schema"]
+
+
+class SubmitBody(JobsBody, total=False):
+    """Request to submit jobs."""
+
+    dry_run: Annotated[bool, "queue nothing, and answer what would happen"]
+
+
+class ChangeBody(TypedDict, total=False):
+    """Request to change a job."""
+
+    reason: Annotated[str, "saved with the event"]
+
+
+class UpdateBody(ChangeBody, total=False):
+    """Request to update a job."""
+
+    fields: Annotated[dict[str, Any], "new values of fields of `JobSpec`"]
+
+
+class TokenBody(TypedDict, total=False):
+    """Request to create a token."""
+
+    name: str
+    admin: bool
+    lifetime_s: float | None
+    user: str | None
+
+
+class Answer(TypedDict):
+    """Every answer."""
+
+    schema: int
+
+
+class SubmitAnswer(Answer):
+    """Jobs that were queued, or the previews of a dry run."""
+
+    jobs: list[JobView] | list[StartPreview | WaitPreview]
+
+
+class JobsAnswer(Answer):
+    """Jobs, oldest first."""
+
+    jobs: Annotated[list[JobView] | list[dict[str, Any]], "with `records=1`, encoded `Job`s"]
+    counts: dict[str, int]
+
+
+class IdsAnswer(Answer):
+    """Ids that references stand for."""
+
+    ids: list[int]
+
+
+class JobAnswer(Answer):
+    """A job."""
+
+    job: JobDetail
+
+
+class WaitAnswer(JobAnswer):
+    """A job, and whether it has come as far as was asked."""
+
+    reached: bool
+
+
+class ExplainAnswer(Answer, Explanation):
+    """Why a job waits."""
+
+
+class EventsAnswer(Answer):
+    """Events of a job, oldest first."""
+
+    id: int
+    events: list[JobEvent]
+
+
+class GpusAnswer(Answer):
+    """The GPUs, in display order."""
+
+    gpus: list[GpuView]
+
+
+class GpuHistoryAnswer(Answer):
+    """The GPUs over time."""
+
+    gpus: list[GpuHistory]
+
+
+class UsageAnswer(Answer):
+    """Usage by user or history by workload."""
+
+    usage: list[UserUsage] | list[WorkloadHistory]
+
+
+class StatusInfo(TypedDict):
+    """Properties of a daemon that do not change while it runs."""
+
+    version: str
+    pid: int
+    started_at: str | None
+    socket: str
+    state_dir: str
+    policy: str
+    backend: str
+    engine: str
+    simulate: str | None
+    time_scale: float
+    tick_s: float
+    users: str
+    notifications: bool
+    estimator: str | None
+    tcp: str | None
+
+
+class StatusAnswer(Answer, StatusInfo):
+    """The daemon."""
+
+    sharing_modes: list[str]
+    jobs: dict[str, int]
+    journal_error: str | None
+
+
+class ShutdownAnswer(Answer):
+    """The daemon ends."""
+
+    pid: int
+
+
+class TokenAnswer(Answer):
+    """A token."""
+
+    token: TokenView
+
+
+class NewTokenAnswer(Answer):
+    """A new token."""
+
+    token: NewToken
+
+
+class TokensAnswer(Answer):
+    """Tokens, oldest first."""
+
+    tokens: list[TokenView]
+
+
+class ErrorView(TypedDict):
+    """An error."""
+
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+class ErrorAnswer(Answer):
+    """Why a request failed."""
+
+    error: ErrorView

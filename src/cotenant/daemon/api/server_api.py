@@ -1,0 +1,93 @@
+"""Handlers of the server itself: GPUs, usage, status, metrics, shutdown, and the description of this API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Job
+from cotenant.daemon.api.context import Handlers, peer_of
+from cotenant.daemon.api.metrics import CONTENT_TYPE
+from cotenant.daemon.api.queries import JobFilter
+from cotenant.daemon.api.requests import json_response, read_number
+from cotenant.daemon.api.schemas import GpuView
+from cotenant.daemon.api.sharing_modes import available_modes
+from cotenant.daemon.api.usage_json import by_user, by_workload, history_view
+from cotenant.daemon.api.views import JsonViews, counts
+from cotenant.scheduling.manager import Manager
+
+AGGREGATES: Mapping[str, Callable[[list[Job], Manager], Any]] = {"user": by_user, "workload": by_workload}
+
+
+class ServerApi(Handlers):
+    """One method per route."""
+
+    async def gpus(self, request: Request) -> Response:
+        access, peer = self._context.access, peer_of(request)
+
+        def answer(views: JsonViews, manager: Manager) -> list[GpuView]:
+            hidden = {job_id for job_id, job in manager.jobs.items() if not access.may_see(peer, job)}
+            return views.gpus(hidden=hidden)
+
+        return json_response({"gpus": await self._view(answer)})
+
+    async def gpu_history(self, request: Request) -> Response:
+        seconds = read_number(request, "seconds", 600.0)
+        if not seconds > 0:
+            raise UsageError(f"`seconds` is {seconds:g}, wanted a number above zero")
+        now_s = self._context.now()
+        gpus = await self._query(lambda manager: [snapshot.gpu for snapshot in manager.snapshot(now_s).gpus])
+        points = await asyncio.to_thread(self._context.gpu_history.since, now_s - seconds, now_s)
+        return json_response({"gpus": history_view(points, gpus)})
+
+    async def usage(self, request: Request) -> Response:
+        by = request.query_params.get("by", "user")
+        if by not in AGGREGATES:
+            raise UsageError(f"`by` is `{by}`, wanted `user` or `workload`")
+        job_filter = JobFilter.of(request.query_params)
+        access, peer = self._context.access, peer_of(request)
+
+        def answer(manager: Manager) -> Any:
+            visible = [job for job in manager.jobs.values() if access.may_see(peer, job)]
+            return AGGREGATES[by](job_filter.of_jobs(visible), manager)
+
+        return json_response({"usage": await self._query(answer)})
+
+    async def status(self, request: Request) -> Response:
+        access, peer = self._context.access, peer_of(request)
+        jobs = await self._query(
+            lambda manager: counts(job for job in manager.jobs.values() if access.may_see(peer, job))
+        )
+        error = self._context.loop.journal_error
+        return json_response(
+            {
+                **self._context.info,
+                "sharing_modes": available_modes(self._context.refusals()),
+                "jobs": jobs,
+                "journal_error": None if error is None else error.message,
+            }
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        # The series name jobs of all users. Prometheus can scrape a port of its own: [metrics] listen.
+        self._context.access.check_admin(peer_of(request), "read the metrics here")
+        text = await asyncio.to_thread(self._context.metrics.text)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    async def shutdown(self, request: Request) -> Response:
+        self._context.access.check_admin(peer_of(request), "end the daemon")
+        self._context.access.note(peer_of(request), "shutdown")
+        self._context.stop()
+        return json_response({"pid": os.getpid()})
+
+    async def openapi(self, request: Request) -> Response:
+        del request
+        from cotenant.daemon.api.openapi_document import openapi
+
+        return json_response(openapi())
