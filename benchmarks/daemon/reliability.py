@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.support.crash_model import CrashSchedule
+
 from benchmarks._lib.daemon_process import Server, server
 from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.daemon import reliability_fuzz, reliability_launches
@@ -32,7 +34,6 @@ from cotenant.core.events import JobSubmitted, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample
 from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB
-from cotenant.demo.crashes import CrashSchedule
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
 

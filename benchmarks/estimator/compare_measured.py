@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._lib.results import RESULTS, add_write_option
+from benchmarks._lib.trace_diff import compare, describe, read_history, recorded_allocs, traced_allocs
 from cotenant.core.errors import CotenantError
 from cotenant.core.units import MiB, format_bytes
 from cotenant.demo.accuracy import ErrorSummary, signed_error, summarize_errors
@@ -25,7 +26,6 @@ from cotenant.measurement.data_card import commit, setup_of
 from cotenant.measurement.dry_run import explain
 from cotenant.measurement.job_list import MeasureJob, read_jobs
 from cotenant.measurement.result_table import read_rows
-from benchmarks._lib.trace_diff import compare, describe, read_history, recorded_allocs, traced_allocs
 
 KINDS = ("allocated", "reserved", "device")
 

@@ -21,8 +21,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks._lib.interference_fitting import PairSpeed, fit
 from benchmarks._lib.results import add_write_option, today, version, write_result
-from cotenant.sim.interference.fitting import PairSpeed, fit
 from cotenant.sim.interference.kernel import MIN_SPEED, Traits
 from cotenant.sim.interference.tables import FITS_PATH, PairRow, pair_rows, traits
 

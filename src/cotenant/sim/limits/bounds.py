@@ -13,6 +13,7 @@ memory as held in the first 200 s, nothing waits or fails, and launch delays, in
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -25,7 +26,6 @@ from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.speeds import activity_of
 from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.model import MAX_TOTAL_SPEED
-from cotenant.sim.optional_deps import optional_module
 from cotenant.sim.trace import JobProfile, Trace
 
 MAX_SET_SIZE = 4  # larger ones are bounded, not listed
@@ -33,7 +33,6 @@ RELEASES = 8
 ADDED_AT_ONCE = 200
 MAX_ROUNDS = 60
 TOLERANCE = 1e-6
-NEEDS = "bounds on schedules need"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ class _Sets:
     """All sets of up to `MAX_SET_SIZE` jobs that fit one GPU together, and their speeds."""
 
     def __init__(self, profiles: Sequence[JobProfile], cluster: Cluster, interference: Interference) -> None:
-        self._np = optional_module("numpy", NEEDS)
+        self._np = _optional_module("numpy")
         self._kinds = [activity_of(profile) for profile in profiles]
         self._bytes = [min(profile.first_peak_bytes, profile.peak_bytes) for profile in profiles]
         self._total_bytes = max(slot.gpu.memory_total_bytes for slot in cluster.slots)
@@ -157,7 +156,7 @@ class _Sets:
 
     def _duals(self, needed: Any, wanted: Any) -> Any:
         """What a second of work of each wanted kind is worth, with the columns in the pool."""
-        linprog = optional_module("scipy.optimize", NEEDS).linprog
+        linprog = _optional_module("scipy.optimize").linprog
         np = self._np
         columns = self._speeds[self._pool][:, wanted]
         columns = columns[columns.any(axis=1)]
@@ -183,3 +182,15 @@ class _Sets:
         return min(
             MAX_TOTAL_SPEED * max(0.0, *(price - dual * smact for price, smact in priced)) + dual for dual in duals
         )
+
+
+def _optional_module(name: str) -> Any:
+    """A module of numpy or scipy.
+
+    Raises:
+        CotenantError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise CotenantError("bounds on schedules need numpy and scipy", hint="pip install 'cotenant[sim]'") from error

@@ -83,7 +83,7 @@ class _Machine:
     def start(self, on_event: Callable[[AttemptStarted | AttemptExited], None]) -> None:
         """Nothing to begin: the schedule tells what happens."""
 
-    def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:  # noqa: ARG002
+    def launch(self, spec: JobSpec, attempt: int, placement: Placement, env: Mapping[str, str]) -> None:
         """Start an attempt."""
         self._may_crash("before the launch")
         ref = AttemptRef(job_id=placement.job_id, attempt=attempt)
@@ -105,7 +105,7 @@ class _Machine:
             if len(here) > 1 and any(each.sharing == "exclusive" for each in here):
                 self._verdict.faults.append(f"an exclusive job has company on {uuid}")
 
-    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:  # noqa: ARG002
+    def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
         """Stop an attempt."""
         self._may_crash("before the stop")
         run = self.runs.get(ref)
@@ -128,11 +128,11 @@ class _Machine:
                 )
         return tuple(found)
 
-    def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:  # noqa: ARG002
+    def owners(self, pids: Iterable[int]) -> Mapping[int, AttemptRef]:
         """Samples here name attempts, not processes."""
         return {}
 
-    def log_paths(self, ref: AttemptRef) -> tuple[str, str]:  # noqa: ARG002
+    def log_paths(self, ref: AttemptRef) -> tuple[str, str]:
         """Nothing is written."""
         return "/dev/null", "/dev/null"
 
@@ -194,9 +194,9 @@ class _Disk(MemoryJournal):
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
         kinds = "decisions" if type(events[0]).__name__ == "AttemptPlaced" else "news"
-        self._may_crash(f"before {kinds} are kept")
+        self._may_crash(f"before {kinds} are written")
         super().append(events, durable=durable)
-        self._may_crash(f"after {kinds} are kept")
+        self._may_crash(f"after {kinds} are written")
 
 
 class _Declared:
@@ -205,7 +205,7 @@ class _Declared:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    def request(self, job_id: int, spec: JobSpec) -> None:  # noqa: ARG002
+    def request(self, job_id: int, spec: JobSpec) -> None:
         """Answer at once that there is none."""
         self._inbox.put(EstimateReady(at_s=0.0, cause="model", job_id=job_id, estimate=None, error="declared"))
 
@@ -217,7 +217,7 @@ class CrashSchedule:
     """One random life of a server, from `seed` on; `run` gives the verdict."""
 
     def __init__(self, seed: int, *, policy: str = "most-memory", jobs: int = 12, gpus: int = 2) -> None:
-        self._rng = random.Random(seed)  # noqa: S311 (no secrets here)
+        self._rng = random.Random(seed)
         self._policy = policy
         self._most_jobs = jobs
         self.verdict = CrashReport()
@@ -341,7 +341,9 @@ class CrashSchedule:
                 verdict.faults.append(f"job {job_id} never ended: {jobs[job_id].state}")
         for job_id, job in jobs.items():
             ran = [ref for ref in self._machine.runs if ref.job_id == job_id]
-            told = [attempt.number for attempt in job.attempts if attempt.exit is None or attempt.exit.reason != "never-ran"]
+            told = [
+                attempt.number for attempt in job.attempts if attempt.exit is None or attempt.exit.reason != "never-ran"
+            ]
             if sorted(each.attempt for each in ran) != told:
                 verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {told}")
         if self._loop.is_consistent() and self._manager.folded() != self._replayed().folded():

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cotenant.sim.interference.kernel import TERMS, KernelFit, Traits
-from cotenant.sim.optional_deps import optional_module
 
-NEEDS = "fitting pairs of jobs needs"
 START_LENGTH = 2.0  # of standardized traits
 START_WEIGHTS = {"victim": 0.03, "partner": 0.03, "both": 0.03, "victim_own": 0.002, "partner_own": 0.002}
 START_NOISE = 0.001
@@ -53,7 +51,8 @@ def fit(
     the partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
     `hyper` nothing else is searched.
     """
-    np = optional_module("numpy", NEEDS)
+    import numpy as np
+
     problem = _Problem(np, rows, traits, max_speed)
     law = _fit_law(np, problem) if smact_law else None
     means = 1.0 / (1.0 + law[0] * problem.smact ** law[1]) if law else np.full(len(rows), problem.speeds.mean())
@@ -115,7 +114,8 @@ class _Problem:
 
     def search(self, residuals: Any, iterations: int) -> Hyper:
         """The most likely hyperparameters, by quasi-Newton steps from a fixed start."""
-        minimize = optional_module("scipy.optimize", NEEDS).minimize
+        from scipy.optimize import minimize
+
         options = {"maxiter": iterations}
         start = self.start()
         found = minimize(self._misfit, start, args=(residuals,), jac=True, method="L-BFGS-B", options=options)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-
-from cotenant.core.trace import MemoryEvent
-from cotenant.measurement.probe_history import compact_history
-from cotenant.measurement.trace_diff import (
+from benchmarks._lib.trace_diff import (
     Alloc,
     compare,
     describe,
     recorded_allocs,
     traced_allocs,
 )
+
+from cotenant.core.trace import MemoryEvent
+from cotenant.measurement.probe_history import compact_history
 
 
 def allocs(*sizes, live=None):

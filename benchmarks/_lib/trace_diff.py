@@ -179,7 +179,9 @@ def describe(found: Comparison) -> list[str]:
     for difference in found.differences[:3]:
         lines.append(f"  at traced {difference.traced_index}, recorded {difference.recorded_index}:")
         lines += [f"    only traced    {one.size:>12} {one.phase:<9} {one.where}" for one in difference.only_traced[:4]]
-        lines += [f"    only recorded  {one.size:>12} {one.phase:<9} {one.where}" for one in difference.only_recorded[:4]]
+        lines += [
+            f"    only recorded  {one.size:>12} {one.phase:<9} {one.where}" for one in difference.only_recorded[:4]
+        ]
     sums: Counter[tuple[str, int]] = Counter()
     for difference in found.differences:
         sums.update(("only traced", one.size) for one in difference.only_traced)

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("numpy", reason="fitting needs numpy")
 pytest.importorskip("scipy", reason="fitting needs scipy")
 
-from cotenant.sim.interference.fitting import Hyper, PairSpeed, fit
+from benchmarks._lib.interference_fitting import Hyper, PairSpeed, fit
+
 from cotenant.sim.interference.kernel import TERMS, Traits
 from cotenant.sim.interference.tables import fits, pair_rows, traits
 

@@ -9,7 +9,7 @@ import pytest
 from cotenant.core.errors import UsageError
 from cotenant.measurement.job_list import SETTINGS_SCRIPT, read_jobs
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

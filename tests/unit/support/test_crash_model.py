@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.support import crash_model
+from tests.support.crash_model import CrashSchedule
 
 from cotenant.core.events import Launch
 from cotenant.core.ports import AttemptRef, RecoveredAttempt
 from cotenant.daemon.control_loop import ControlLoop
-from cotenant.demo import crashes
-from cotenant.demo.crashes import CrashSchedule
 
 STEPS = {
-    *(f"{when} {what} are kept" for when in ("before", "after") for what in ("news", "decisions")),
+    *(f"{when} {what} are written" for when in ("before", "after") for what in ("news", "decisions")),
     *(f"{when} the {what}" for when in ("before", "after") for what in ("launch", "stop")),
 }
 
@@ -31,22 +31,22 @@ def test_random_schedules_have_no_faults_and_meet_every_kind_of_crash():
     assert attempts > jobs > 300
 
 
-def test_a_daemon_that_launches_before_it_keeps_the_decision_is_found_out(monkeypatch):
-    act = ControlLoop._act
+def test_a_daemon_that_launches_before_it_writes_the_decision_is_detected(monkeypatch):
+    act = ControlLoop._execute
 
     def act_early(self, commands):
         self._launch([command for command in commands if isinstance(command, Launch)])
         act(self, commands)
 
-    monkeypatch.setattr(ControlLoop, "_act", act_early)
+    monkeypatch.setattr(ControlLoop, "_execute", act_early)
     assert any(CrashSchedule(seed).run().faults for seed in range(20))
 
 
-def test_an_engine_that_finds_nothing_is_found_out(monkeypatch):
+def test_an_engine_that_recovers_nothing_is_detected(monkeypatch):
     def finds_nothing(self, refs):
         return tuple(RecoveredAttempt(ref=ref, started=None, exited=None) for ref in refs)
 
-    monkeypatch.setattr(crashes._Machine, "find", finds_nothing)
+    monkeypatch.setattr(crash_model._Machine, "recover", finds_nothing)
     assert any(CrashSchedule(seed).run().faults for seed in range(20))
 
 
@@ -55,7 +55,7 @@ def test_the_judge_counts_promises(promised_gib, faults):
     schedule = CrashSchedule(0)
     machine = schedule._machine
     for job_id in (1, 2):
-        place = crashes.Placement(
+        place = crash_model.Placement(
             job_id=job_id,
             gpu_uuids=("GPU-0",),
             sharing="time-sliced",
