@@ -248,7 +248,7 @@ class Attachment:
 
 
 def _clock_s() -> float:
-    """Seconds since boot, suspend included, which setting the time does not change (CLOCK_BOOTTIME, clock_gettime(2))."""
+    """Seconds since boot, suspend included; setting the time does not change it (CLOCK_BOOTTIME, clock_gettime(2))."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
