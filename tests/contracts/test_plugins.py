@@ -19,7 +19,7 @@ import pytest
 from distributions import declare
 
 TESTS = Path(__file__).parents[1]
-CONTRACTS = ("test_engine", "test_engine_restart", "test_gpu_backend", "test_trace_reader")
+CONTRACTS = ("test_cli", "test_engine", "test_engine_restart", "test_gpu_backend", "test_trace_reader")
 TIMEOUT_S = 240
 
 
@@ -84,6 +84,8 @@ def test_a_daemon_runs_jobs_by_an_engine_on_gpus_of_a_backend_of_others(acme, tm
         client = Client(tmp_path / "sock", timeout_s=60)
         assert client.wait(1, timeout_s=60)["state"] == "COMPLETED"
         assert cli("logs", "1").stdout.strip() in ("acme on ACME-0", "acme on ACME-1")
+        assert cli("acme-users").stdout.split() == [client.job(1)["user"], "1"]
+        assert cli("acme-users", "--least", "2").stdout == ""
     finally:
         daemon.terminate()
         daemon.communicate(timeout=60)
@@ -97,3 +99,9 @@ def test_the_simulator_replays_a_trace_in_a_format_of_others(acme, tmp_path):
     assert done.returncode == 0, done.stderr
     trace = json.loads(done.stdout)["trace"]
     assert (trace["trace"], trace["jobs"]) == ("jobs", 2)
+
+
+def test_help_lists_a_verb_of_another_distribution_with_its_origin(acme):
+    command = [sys.executable, "-m", "cotenant", "--help"]
+    done = subprocess.run(command, env=acme, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    assert "  acme-users  From acme-plugins 1.0\n" in done.stdout
