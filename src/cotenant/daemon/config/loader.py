@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import types
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cotenant.core.errors import UsageError
 from cotenant.daemon.config.schema import Config
+from cotenant.daemon.config.value_types import fits, hints, is_above_zero, options, type_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,22 +26,10 @@ __all__ = ["Config", "ConfigValue", "effective_values", "load"]
 
 ENV_PREFIX = "COTENANT_"
 
-_POSITIVE = {
-    "concurrency",
-    "connections",
-    "idle_timeout_s",
-    "stale_after_s",
-    "thread_percent",
-    "tick_s",
-    "time_scale",
-    "timeout_s",
-    "window_s",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """One key as it is in effect, and where its value comes from: a file, a variable, the command line, a default."""
+    """The value of a key, and its origin: a file, an environment variable, the command line, or the default."""
 
     section: str
     key: str
@@ -51,18 +38,18 @@ class ConfigValue:
 
 
 def load(files: Iterable[Path], env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]) -> Config:
-    """The configuration of these layers, later ones over earlier ones.
+    """Merge layers into a configuration: files in order, then the environment, then command-line flags.
 
-    `flags` holds section, key and value; a value of None was not given. Files that do not exist are skipped.
+    `flags` maps sections to keys to values; None means that the flag was not given. Missing files are skipped.
 
     Raises:
-        UsageError: a key that is unknown or a value that does not fit; names the file or the variable.
+        UsageError: an unknown key, or a value of the wrong type; names the file or the variable.
     """
     return _built(layer for _, layer in _layers(files, env, flags))
 
 
 def effective_values(files: Iterable[Path], env: Mapping[str, str]) -> list[ConfigValue]:
-    """Every key, in the order of `Config`; options of the policy one by one, as `options.NAME`.
+    """Every key in the order of `Config`, with its value; options of the policy one by one, as `options.NAME`.
 
     Raises:
         UsageError: as `load`.
@@ -83,14 +70,14 @@ def _built(layers: Iterable[Mapping[str, Mapping[str, Any]]]) -> Config:
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         _merge(merged, layer)
-    kinds = _hints(Config)
+    kinds = hints(Config)
     return Config(**{name: kind(**merged.get(name, {})) for name, kind in kinds.items()})
 
 
 def _layers(
     files: Iterable[Path], env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-    """Where each layer comes from, and what it sets; later ones stand over earlier ones."""
+    """Yield each layer's origin and its values; later layers override earlier ones."""
     for path in files:
         yield str(path), _checked(_read(path), str(path))
     yield from _from_env(env)
@@ -99,16 +86,17 @@ def _layers(
 
 
 def _values(section: Any) -> dict[str, Any]:
-    return {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
+    return {item.name: getattr(section, item.name) for item in dataclasses.fields(section)}
 
 
 def _flat(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """`keys`, with those of a table in it as `table.key`."""
+    """Return `keys`, with the keys of nested tables as `table.key`."""
     flat: dict[str, Any] = {}
     for key, value in keys.items():
-        flat.update(
-            {f"{key}.{inner}": each for inner, each in value.items()} if isinstance(value, Mapping) else {key: value}
-        )
+        if isinstance(value, Mapping):
+            flat.update({f"{key}.{inner_key}": inner for inner_key, inner in value.items()})
+        else:
+            flat[key] = value
     return flat
 
 
@@ -147,7 +135,7 @@ def _literal(text: str) -> object:
 
 
 def _parse(text: str, kind: Any, where: str) -> Any:
-    for option in _options(kind):
+    for option in options(kind):
         if option is bool and text.lower() in ("true", "false", "1", "0"):
             return text.lower() in ("true", "1")
         if option in (int, float):
@@ -159,54 +147,28 @@ def _parse(text: str, kind: Any, where: str) -> Any:
 
 
 def _checked(layer: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """`layer` if all its keys are known and its values fit."""
+    """Return `layer` if all its keys are known and its values have the right types."""
     for section, keys in layer.items():
         if not isinstance(keys, Mapping):
             _kind(section, None, where)
             raise UsageError(f"{where}: `{section}` is {keys!r}, wanted a table")
         for key, value in keys.items():
             kind = _kind(section, key, where)
-            if not any(_fits(value, option) for option in _options(kind)):
-                wanted = " or ".join(_name(option) for option in _options(kind) if option is not type(None))
-                raise UsageError(f"{where}: `{section}.{key}` is {value!r}, wanted {wanted}")
-            if key in _POSITIVE and not value > 0:
+            if not any(fits(value, option) for option in options(kind)):
+                raise UsageError(f"{where}: `{section}.{key}` is {value!r}, wanted {type_name(kind)}")
+            if is_above_zero(hints(Config)[section], key) and not value > 0:
                 raise UsageError(f"{where}: `{section}.{key}` is {value!r}, wanted a number above zero")
     return {section: dict(keys) for section, keys in layer.items()}
 
 
 def _kind(section: str, key: str | None, where: str) -> Any:
-    sections = _hints(Config)
+    sections = hints(Config)
     if section not in sections:
         raise UsageError(f"{where}: no section `{section}` (known: {', '.join(sections)})")
-    keys = _hints(sections[section])
+    keys = hints(sections[section])
     if key is not None and key not in keys:
         raise UsageError(f"{where}: no key `{key}` in `{section}` (known: {', '.join(keys)})")
     return keys.get(key) if key is not None else None
-
-
-def _options(kind: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if union else (kind,)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if typing.get_origin(kind) is Literal:
-        return value in typing.get_args(kind)
-    if typing.get_origin(kind) is not None:
-        return isinstance(value, Mapping)
-    if kind is float:
-        # Not NaN, not infinite: those would pass every comparison or none.
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def _name(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(f"`{each}`" for each in typing.get_args(kind))
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-    return words.get(kind, "a table")
 
 
 def _merge(into: dict[str, dict[str, Any]], layer: Mapping[str, Mapping[str, Any]]) -> None:
@@ -214,7 +176,3 @@ def _merge(into: dict[str, dict[str, Any]], layer: Mapping[str, Mapping[str, Any
         for key, value in keys.items():
             old = into.setdefault(section, {}).get(key)
             into[section][key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
-
-
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)

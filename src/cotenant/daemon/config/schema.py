@@ -1,216 +1,181 @@
-"""The sections of the configuration and their defaults; `config.py` reads them."""
+"""Every key of the configuration: its section, type, default, and what it does, in one place.
+
+Validation, `cotenant config` and the reference page are made from it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from cotenant.core.errors import UsageError
 from cotenant.scheduling.config import Quota
 
+NO_DEFAULT = dataclasses.MISSING
+
+
+def key(
+    default: Any = NO_DEFAULT, text: str = "", *, factory: Callable[[], Any] | None = None, above_zero: bool = False
+) -> Any:
+    """Declare a key with its default, or a factory of it, and its help text. `above_zero`: 0 and less are refused."""
+    metadata = {"help": text, "above_zero": above_zero}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSection:
-    """`[daemon]`.
+    """`[daemon]`: the process."""
 
-    Attributes:
-        state_dir: journal, logs and attempts; None for the XDG state folder.
-        tick_s: time between two readings of the GPUs.
-        fsync: `full` survives a power cut; `normal` may lose the newest events in one, and submits faster.
-    """
-
-    state_dir: str | None = None
-    tick_s: float = 1.0
-    fsync: Literal["full", "normal"] = "full"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    state_dir: str | None = key(None, "folder of the journal, the logs and the attempts; none: the XDG state folder")
+    tick_s: float = key(1.0, "seconds between two samples of the GPUs", above_zero=True)
+    fsync: Literal["full", "normal"] = key(
+        "full", "`full` survives a power cut; `normal` may lose the newest events in one, and submits faster"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = key("info", "least severe messages that are logged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySection:
-    """`[policy]`: its name, and options that depend on it under `[policy.options]`."""
+    """`[policy]`: how jobs are placed."""
 
-    name: str = "most-memory"
-    options: Mapping[str, object] = field(default_factory=dict)
+    name: str = key("most-memory", "a policy; `cotenant policies` lists them")
+    options: Mapping[str, object] = key(factory=dict, text="options of the policy, as `[policy.options]`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusSection:
-    """`[gpus]`.
+    """`[gpus]`: where GPUs are read."""
 
-    Attributes:
-        backend: what reads the GPUs: `auto`, `nvml`, `simulated`, or a backend of another package.
-        simulate: a simulated server, e.g. `4xA100-40GB`, or None.
-        time_scale: virtual seconds in a second on the simulated server.
-        live: on the simulated server, jobs that use torch find its cards: fake CUDA tensors that fill them.
-    """
-
-    backend: str = "auto"
-    simulate: str | None = None
-    time_scale: float = 1.0
-    fake_cuda: bool = True
+    backend: str = key("auto", "`auto`, `nvml`, `simulated`, or a GPU backend of another package")
+    simulate: str | None = key(None, "a simulated server instead of real GPUs, e.g. `4xA100-40GB`")
+    time_scale: float = key(1.0, "simulated seconds per second on a simulated server", above_zero=True)
+    fake_cuda: bool = key(default=True, text="on a simulated server, torch in jobs sees its GPUs as fake CUDA devices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSection:
-    """`[engine]`.
+    """`[engine]`: what launches attempts."""
 
-    Attributes:
-        name: what launches attempts: `local`, or an engine of another package.
-    """
-
-    name: str = "local"
+    name: str = key("local", "`local`, or an engine of another package")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatesSection:
-    """`[estimates]`.
+    """`[estimates]`: memory estimates of jobs that declare none."""
 
-    Attributes:
-        estimator: asked for jobs that declare no memory and name no other.
-        gpu: device profile to estimate for; None for the GPU that the server has.
-        concurrency: estimates made at the same time.
-        idle_timeout_s: how long an idle estimator stays loaded, with torch, for the next job of the same user.
-    """
-
-    enabled: bool = True
-    estimator: str = "traced"
-    gpu: str | None = None
-    timeout_s: float = 120.0
-    concurrency: int = 1
-    idle_timeout_s: float = 600.0
+    enabled: bool = key(default=True, text="estimate; otherwise a job that declares no memory runs alone on its GPU")
+    estimator: str = key("traced", "estimator of jobs that name none")
+    gpu: str | None = key(None, "GPU to estimate for, e.g. `A100-40GB`; none: the largest of the server")
+    timeout_s: float = key(120.0, "longest time for one estimate", above_zero=True)
+    concurrency: int = key(1, "estimates made at the same time", above_zero=True)
+    idle_timeout_s: float = key(
+        600.0,
+        "how long an idle estimator process stays, with torch loaded, for the next job of its user",
+        above_zero=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSection:
-    """`[scheduling]`.
+    """`[scheduling]`: what holds for every policy."""
 
-    Attributes:
-        stale_after_s: a reading of a GPU that is older admits nothing.
-        window_s: readings kept for policies.
-        stop_grace_s: from the polite signal to the end of a job's process tree.
-        time_slice_grace_s: the same for a job whose time slot is over: the time it has to save its state.
-        aging_per_hour: points that the priority of a waiting job grows by in an hour; 0 is no ageing.
-    """
-
-    stale_after_s: float = 5.0
-    window_s: float = 30.0
-    stop_grace_s: float = 10.0
-    time_slice_grace_s: float = 120.0
-    aging_per_hour: float = 0.0
+    stale_after_s: float = key(5.0, "a GPU whose newest sample is older admits no job", above_zero=True)
+    window_s: float = key(30.0, "length of the window of samples that policies see", above_zero=True)
+    stop_grace_s: float = key(10.0, "time between SIGTERM and SIGKILL for a stopped attempt")
+    time_slice_grace_s: float = key(120.0, "the same at the end of a time slice: the time to write a checkpoint")
+    aging_per_hour: float = key(0.0, "points that the priority of a waiting job gains per hour")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsSection:
-    """`[mps]`, for policies that share GPUs by MPS, and for jobs that ask for it.
+    """`[mps]`: CUDA Multi-Process Service."""
 
-    Attributes:
-        allow_job_requests: jobs that ask for it become clients also where the policy shares otherwise.
-        thread_percent: share of the SMs that the kernels of one job may use, in percent as NVIDIA counts it; None: all.
-    """
-
-    thread_percent: float | None = None
-    allow_job_requests: bool = True
+    thread_percent: float | None = key(
+        None, "share of the SMs that the kernels of one client may use, in percent; none: all", above_zero=True
+    )
+    allow_job_requests: bool = key(
+        default=True, text="jobs that ask for MPS get it, whatever the policy uses otherwise"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSection:
-    """`[metrics]`.
+    """`[metrics]`: Prometheus."""
 
-    Attributes:
-        listen: `HOST:PORT` to serve Prometheus on, e.g. `127.0.0.1:9877`; None serves it on the daemon's socket only.
-    """
-
-    listen: str | None = None
+    listen: str | None = key(None, "`HOST:PORT` to serve metrics on, e.g. `127.0.0.1:9877`; none: on the socket only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSection:
-    """`[access]`.
+    """`[access]`: who may use the daemon."""
 
-    Attributes:
-        users: `own`: the daemon's user alone, and root. `all`: everybody on this machine, each with jobs of their own
-            that run as them; the daemon must be root's then.
-        admins: names or uids, separated by commas, of those who may see and change all jobs besides root.
-    """
-
-    users: Literal["own", "all"] = "own"
-    admins: str = ""
+    users: Literal["own", "all"] = key(
+        "own", "`own`: the daemon's user and root; `all`: every user of the machine, with a daemon that root runs"
+    )
+    admins: str = key("", "users, or uids, who may see and change all jobs besides root; separated by commas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotasSection:
-    """`[quotas]`: what each user may have at once; None is no limit.
+    """`[quotas]`: limits per user; none is no limit."""
 
-    Attributes:
-        max_running: jobs that run.
-        gpus: GPUs of these, shared ones counted once for each.
-        max_unfinished: jobs that are not over.
-        users: other numbers for some users, e.g. `[quotas.users.ann]` with `max_running = 10`.
-    """
-
-    max_running: int | None = None
-    gpus: int | None = None
-    max_unfinished: int | None = None
-    users: Mapping[str, object] = field(default_factory=dict)
+    max_running: int | None = key(None, "running jobs")
+    gpus: int | None = key(None, "GPUs of running jobs; a shared GPU counts once for each job")
+    max_unfinished: int | None = key(None, "jobs that are not done; submitting more is refused")
+    users: Mapping[str, object] = key(
+        factory=dict, text="other limits for one user, e.g. `[quotas.users.ann]` with `max_running = 10`"
+    )
 
     def of_all(self) -> Quota:
-        """What holds for users that are not named."""
+        """The limits of users that are not named."""
         return Quota(max_running=self.max_running, gpus=self.gpus, max_unfinished=self.max_unfinished)
 
     def of_users(self) -> dict[str, Quota]:
-        """What holds for those that are.
+        """The limits of users that are named.
 
         Raises:
-            UsageError: not a table of whole numbers from 0.
+            UsageError: one is no table of whole numbers from 0.
         """
-        return {name: self._quota(name, told) for name, told in self.users.items()}
+        return {name: self._quota(name, table) for name, table in self.users.items()}
 
-    def _quota(self, name: str, told: object) -> Quota:
-        known = {each.name for each in dataclasses.fields(Quota)}
-        if not isinstance(told, Mapping) or not told.keys() <= known:
+    def _quota(self, name: str, table: object) -> Quota:
+        known = {limit.name for limit in dataclasses.fields(Quota)}
+        if not isinstance(table, Mapping) or not table.keys() <= known:
             raise UsageError(f"`quotas.users.{name}` must be a table of {', '.join(sorted(known))}")
-        for key, value in told.items():
+        for limit, value in table.items():
             if type(value) is not int or value < 0:
-                raise UsageError(f"`quotas.users.{name}.{key}` is {value!r}, wanted a whole number from 0")
-        return dataclasses.replace(self.of_all(), **told)
+                raise UsageError(f"`quotas.users.{name}.{limit}` is {value!r}, wanted a whole number from 0")
+        return dataclasses.replace(self.of_all(), **table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationsSection:
-    """`[notifications]`.
+    """`[notifications]`: what jobs ask for with `--notify`."""
 
-    Attributes:
-        enabled: do what jobs ask for with `--notify`: run a command as their user, or send a message.
-        timeout_s: longest that one may take.
-    """
-
-    enabled: bool = False
-    timeout_s: float = 30.0
+    enabled: bool = key(
+        default=False, text="run commands as the jobs' users, and send HTTP messages, when jobs are done"
+    )
+    timeout_s: float = key(30.0, "longest time for one notification", above_zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpSection:
-    """`[tcp]`: the daemon on the network, for those who show a token.
+    """`[tcp]`: the API on the network, for holders of tokens."""
 
-    Attributes:
-        listen: `ADDRESS:PORT`, e.g. `127.0.0.1:7411`; None is nowhere.
-        tls_cert, tls_key: files in PEM; with both, TLS is spoken. An address that others reach needs it.
-        plaintext: listen there without TLS all the same.
-        connections: open at once, at most.
-    """
-
-    listen: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    plaintext: bool = False
-    connections: int = 256
+    listen: str | None = key(None, "`ADDRESS:PORT`, e.g. `127.0.0.1:7411`; none: not on the network")
+    tls_cert: str | None = key(None, "certificate in PEM; required with `tls_key` on addresses that others reach")
+    tls_key: str | None = key(None, "private key in PEM")
+    plaintext: bool = key(default=False, text="allow an address that others reach without TLS")
+    connections: int = key(256, "connections open at the same time", above_zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All of it."""
+    """The whole configuration."""
 
     daemon: DaemonSection = field(default_factory=DaemonSection)
     policy: PolicySection = field(default_factory=PolicySection)
