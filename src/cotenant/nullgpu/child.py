@@ -1,0 +1,73 @@
+"""In the process on the null GPU: runs a script for some optimizer steps and writes what torch counted.
+
+Standard library and the job's own torch only: it runs in the job's environment, which need not have this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from typing import Any
+
+
+class StepsDone(BaseException):
+    """Enough steps were seen. Not an `Exception`, so that a script's own handlers let it pass."""
+
+
+def main(request: dict[str, Any]) -> None:
+    """Write the answer file, whatever the script does; never returns."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    if request["record"]:
+        torch.cuda.memory._record_memory_history(max_entries=2_000_000, stacks="python", context=None)
+    steps = 0
+
+    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps >= request["steps"]:
+            raise StepsDone
+
+    register_optimizer_step_post_hook(count)
+    script, *arguments = request["command"]
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    ended, error = "script", ""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except StepsDone:
+        ended = "steps"
+    except SystemExit as exit_of_script:
+        if exit_of_script.code not in (None, 0):
+            ended, error = "raised", f"SystemExit: {exit_of_script.code}"
+    except BaseException as raised:
+        traceback.print_exc()
+        ended, error = "raised", f"{type(raised).__name__}: {str(raised)[:500]}"
+    answer = {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "steps": steps,
+        "ended": ended,
+        "error": error,
+        "torch": torch.__version__,
+        "allocations": allocations(torch) if request["record"] else [],
+    }
+    partial = request["answer"] + ".partial"
+    with open(partial, "w") as file:
+        json.dump(answer, file)
+    os.replace(partial, request["answer"])
+    os._exit(0)  # threads of the script, and destructors that would use the device, are not waited for
+
+
+def allocations(torch: Any) -> list[int]:
+    """Sizes of all allocations in order, as torch's history has them (torch/cuda/memory.py, `_snapshot`)."""
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    return [event["size"] for event in events if event["action"] == "alloc"]
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,179 @@
+/* Memory of the null GPU: addresses in an arena that nothing is mapped to, and a count of the bytes taken.
+
+   A process that reads or writes such an address ends by SIGSEGV, which is right: there is nothing to read. */
+#define _GNU_SOURCE
+#include "null_gpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define MIB ((size_t)1 << 20)
+#define ARENA_BYTES ((size_t)1 << 43)
+
+struct block {
+    char *begin;
+    size_t bytes, committed;
+    struct block *next; /* in order of addresses */
+};
+
+struct pinned {
+    char *begin;
+    size_t bytes;
+    struct pinned *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static char *arena;
+static struct block *blocks;
+static struct pinned *pins;
+static size_t taken;
+
+static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+static size_t capacity(void) {
+    const struct null_gpu *g = null_gpu();
+    return g->total_bytes > g->context_bytes ? g->total_bytes - g->context_bytes : 0;
+}
+
+static void map_arena(void) {
+    void *found = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (found == MAP_FAILED) {
+        perror("null GPU: no 8 TiB of addresses; is `ulimit -v` set?");
+        abort();
+    }
+    arena = (char *)rounded((uintptr_t)found, 2 * MIB);
+}
+
+/* The first gap that is large enough. Called with the mutex held. */
+static void *place(size_t bytes, size_t alignment, size_t committed) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, map_arena);
+    char *at = arena;
+    struct block **link = &blocks;
+    for (; *link; link = &(*link)->next) {
+        if ((char *)rounded((uintptr_t)at, alignment) + bytes <= (*link)->begin) break;
+        at = (*link)->begin + (*link)->bytes;
+    }
+    struct block *made = malloc(sizeof *made);
+    if (!made) return NULL;
+    *made = (struct block){(char *)rounded((uintptr_t)at, alignment), bytes, committed, *link};
+    *link = made;
+    return made->begin;
+}
+
+void *null_allocate(size_t bytes) {
+    if (!bytes) return NULL;
+    /* The driver gives large requests whole pages of 2 MiB and cuts one of these for small requests. */
+    size_t unit = bytes >= MIB ? 2 * MIB : 512, needed = rounded(bytes, unit);
+    void *found = NULL;
+    pthread_mutex_lock(&mutex);
+    if (taken + needed <= capacity() && (found = place(needed, unit, needed))) taken += needed;
+    pthread_mutex_unlock(&mutex);
+    if (null_log_level() > 1) fprintf(stderr, "null GPU: allocate %zu -> %p\n", bytes, found);
+    return found;
+}
+
+int null_release(void *address) {
+    if (!address) return 0;
+    pthread_mutex_lock(&mutex);
+    struct block **link = &blocks;
+    while (*link && (*link)->begin != (char *)address) link = &(*link)->next;
+    struct block *found = *link;
+    if (found) {
+        *link = found->next;
+        taken -= found->committed;
+        free(found);
+    }
+    pthread_mutex_unlock(&mutex);
+    return !found;
+}
+
+size_t null_free_bytes(void) {
+    pthread_mutex_lock(&mutex);
+    size_t left = capacity() - taken;
+    pthread_mutex_unlock(&mutex);
+    return left;
+}
+
+void *null_reserve_addresses(size_t bytes, size_t alignment) {
+    pthread_mutex_lock(&mutex);
+    void *found = place(rounded(bytes, 2 * MIB), alignment > 2 * MIB ? alignment : 2 * MIB, 0);
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+int null_commit(size_t bytes) {
+    pthread_mutex_lock(&mutex);
+    int is_full = taken + bytes > capacity();
+    if (!is_full) taken += bytes;
+    pthread_mutex_unlock(&mutex);
+    return is_full;
+}
+
+void null_uncommit(size_t bytes) {
+    pthread_mutex_lock(&mutex);
+    taken -= bytes;
+    pthread_mutex_unlock(&mutex);
+}
+
+int null_is_device(const void *address) {
+    return arena && (const char *)address >= arena && (const char *)address < arena + ARENA_BYTES;
+}
+
+size_t null_allocation_of(const void *address, void **base) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&mutex);
+    for (struct block *b = blocks; b; b = b->next) {
+        if ((const char *)address < b->begin || (const char *)address >= b->begin + b->bytes) continue;
+        *base = b->begin;
+        bytes = b->bytes;
+        break;
+    }
+    pthread_mutex_unlock(&mutex);
+    return bytes;
+}
+
+void null_pin(void *address, size_t bytes) {
+    struct pinned *made = malloc(sizeof *made);
+    if (!made) return;
+    pthread_mutex_lock(&mutex);
+    *made = (struct pinned){address, bytes, pins};
+    pins = made;
+    pthread_mutex_unlock(&mutex);
+}
+
+void *null_pin_new(size_t bytes) {
+    void *address = NULL;
+    if (posix_memalign(&address, 4096, bytes ? bytes : 1)) return NULL;
+    null_pin(address, bytes);
+    return address;
+}
+
+void null_unpin(void *address, int release) {
+    pthread_mutex_lock(&mutex);
+    struct pinned **link = &pins;
+    while (*link && (*link)->begin != (char *)address) link = &(*link)->next;
+    struct pinned *found = *link;
+    if (found) *link = found->next;
+    pthread_mutex_unlock(&mutex);
+    free(found);
+    if (release) free(address);
+}
+
+int null_is_pinned(const void *address) {
+    int is_pinned = 0;
+    pthread_mutex_lock(&mutex);
+    for (struct pinned *p = pins; p && !is_pinned; p = p->next)
+        is_pinned = (const char *)address >= p->begin && (const char *)address < p->begin + p->bytes;
+    pthread_mutex_unlock(&mutex);
+    return is_pinned;
+}
+
+void null_copy(void *to, const void *from, size_t bytes) {
+    if (null_is_device(to)) return;
+    if (null_is_device(from)) memset(to, 0, bytes);
+    else memcpy(to, from, bytes);
+}

@@ -1,0 +1,59 @@
+/* The GPU that is not there: its properties, and the memory that a process has taken from it.
+
+   This state lives in our libcuda.so.1; our other libraries link to that one, so there is one count per process. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct null_gpu {
+    char name[256];
+    int compute_major, compute_minor;
+    int sm_count;
+    int threads_per_sm, blocks_per_sm;
+    int shared_bytes_per_sm, shared_bytes_per_block_optin;
+    int l2_bytes, memory_bus_bits, sm_clock_khz, memory_clock_khz;
+    size_t total_bytes;   /* as cudaMemGetInfo names it */
+    size_t context_bytes; /* taken by the context before the first allocation */
+};
+
+const struct null_gpu *null_gpu(void);
+
+/* Value of a cudaDeviceAttr; CUdevice_attribute has the same numbers (cuda.h, driver_types.h). */
+int null_attribute(int attribute);
+
+/* Device memory. `null_allocate` gives NULL when the GPU is full. Sizes are rounded as the driver rounds them. */
+void *null_allocate(size_t bytes);
+int null_release(void *address); /* 0, or 1 if nothing begins at `address` */
+size_t null_free_bytes(void);
+
+/* Virtual memory: addresses and bytes are taken apart from each other. */
+void *null_reserve_addresses(size_t bytes, size_t alignment);
+int null_commit(size_t bytes); /* 0, or 1 when the GPU is full */
+void null_uncommit(size_t bytes);
+
+int null_is_device(const void *address);
+size_t null_allocation_of(const void *address, void **base); /* its size, 0 if there is none */
+
+/* Pinned host memory is ordinary memory that is remembered. */
+void *null_pin_new(size_t bytes);
+void null_pin(void *address, size_t bytes);
+void null_unpin(void *address, int release);
+int null_is_pinned(const void *address);
+
+/* Nothing is on the device: what is copied from there is zeros, what is copied to there is dropped. */
+void null_copy(void *to, const void *from, size_t bytes);
+
+/* Opaque objects that callers create and destroy: streams, events, modules, descriptors. */
+void *null_object(size_t bytes);
+
+void null_count_launch(void);
+
+/* What every function does that is not written out: note its name once, and return success. */
+long null_stub(const char *name);
+
+/* COTENANT_NULL_GPU_LOG: 0 nothing; 1 stubs that were called, and failures of cuDNN; 2 every allocation, too. */
+int null_log_level(void);
+
+/* Find a function of the driver by the name that cuGetProcAddress takes; 0 if found. */
+int null_driver_function(const char *name, void **function);

@@ -1,0 +1,61 @@
+"""Properties of the simulated device, from the one table of GPUs and from its compute capability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cotenant.gpu_specs import GpuSpec
+from cotenant.nullgpu.wheels import NullGpuError
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """Limits of an SM. Source: CUDA C++ Programming Guide, compute capabilities, technical specifications."""
+
+    threads: int
+    blocks: int
+    shared_kib: int
+    shared_optin_kib: int
+
+
+_ARCHITECTURES = {
+    (7, 0): _Architecture(2048, 32, 96, 96),
+    (7, 5): _Architecture(1024, 16, 64, 64),
+    (8, 0): _Architecture(2048, 32, 164, 163),
+    (8, 6): _Architecture(1536, 16, 100, 99),
+    (8, 9): _Architecture(1536, 24, 100, 99),
+    (9, 0): _Architecture(2048, 32, 228, 227),
+}
+_L2_MIB, _BUS_BITS, _CLOCK_KHZ = 40, 5120, 1_410_000
+"""Of an A100, for every GPU: torch and cuDNN's heuristics decide by the compute capability alone (facts were compared
+for 9.10.2 and 9.20; a change of these three moved no plan)."""
+
+
+def device_text(spec: GpuSpec, *, total_bytes: int | None = None) -> str:
+    """Value of `COTENANT_NULL_GPU` for `spec`; `total_bytes` replaces its memory.
+
+    Raises:
+        NullGpuError: nobody wrote down the limits of its compute capability.
+    """
+    architecture = _ARCHITECTURES.get(spec.compute_capability)
+    if architecture is None:
+        known = ", ".join(f"{major}.{minor}" for major, minor in _ARCHITECTURES)
+        major, minor = spec.compute_capability
+        raise NullGpuError(f"no limits of compute capability {major}.{minor} are known (known: {known})")
+    members = {
+        "name": spec.nvml_names[0] if spec.nvml_names else spec.name,
+        "compute_major": spec.compute_capability[0],
+        "compute_minor": spec.compute_capability[1],
+        "sm_count": spec.sm_count,
+        "threads_per_sm": architecture.threads,
+        "blocks_per_sm": architecture.blocks,
+        "shared_bytes_per_sm": architecture.shared_kib * 1024,
+        "shared_bytes_per_block_optin": architecture.shared_optin_kib * 1024,
+        "l2_bytes": _L2_MIB * 2**20,
+        "memory_bus_bits": _BUS_BITS,
+        "sm_clock_khz": _CLOCK_KHZ,
+        "memory_clock_khz": _CLOCK_KHZ,
+        "total_bytes": spec.usable_bytes if total_bytes is None else total_bytes,
+        "context_bytes": spec.context.typical_bytes,
+    }
+    return ";".join(f"{name}={value}" for name, value in members.items())

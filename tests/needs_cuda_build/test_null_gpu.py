@@ -1,0 +1,99 @@
+"""A CUDA build of torch on the null GPU. `COTENANT_CUDA_PYTHON` names a Python that has one (5 GB of wheels)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cotenant.gpu_specs import gpu_spec
+from cotenant.nullgpu import NullGpuError, build_libraries, find_wheels, run_script
+
+MIB = 2**20
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PYTHON = os.environ.get("COTENANT_CUDA_PYTHON", "")
+
+pytestmark = pytest.mark.skipif(not PYTHON, reason="COTENANT_CUDA_PYTHON names no Python with a CUDA build of torch")
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return build_libraries(find_wheels(PYTHON), tmp_path_factory.mktemp("null-gpu"))
+
+
+def run(libraries, script, *arguments, gpu="A100-40GB", **options):
+    return run_script(libraries, gpu_spec(gpu), [str(EXAMPLES / script), *arguments], **options)
+
+
+def a_script(folder, text):
+    path = folder / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_built_libraries_are_used_again(libraries, monkeypatch):
+    cache = libraries.preload[0].parents[1]
+    monkeypatch.setattr("cotenant.nullgpu.build._Build.run", lambda _: pytest.fail("built again"))
+    assert build_libraries(libraries.wheels, cache) == libraries
+    assert [path.name for path in cache.iterdir()] == [libraries.preload[0].parent.name]
+
+
+def test_no_compiler_is_a_message(libraries, tmp_path):
+    with pytest.raises(NullGpuError, match="compiled on first use, and there is no `no-such-cc`"):
+        build_libraries(libraries.wheels, tmp_path / "other", compiler="no-such-cc")
+
+
+def test_perceptron_takes_the_same_bytes_on_every_run(libraries):
+    found = [run(libraries, "mlp.py", record=True) for _ in range(2)]
+    assert found[0] == found[1]
+    assert (found[0].steps, found[0].ended) == (3, "steps")
+    assert sum(found[0].allocations) > found[0].peak_allocated_bytes > 0
+    assert found[0].peak_reserved_bytes % (2 * MIB) == 0
+
+
+def test_convolutions_get_the_workspaces_that_cudnn_chooses_for_the_gpu(libraries):
+    a100 = run(libraries, "resnet50.py", "--batch-size", "16", record=True)
+    t4 = run(libraries, "resnet50.py", "--batch-size", "16", gpu="T4-16GB", record=True)
+    assert a100.allocations != t4.allocations
+    assert a100.peak_reserved_bytes != t4.peak_reserved_bytes
+
+
+def test_expandable_segments_grow_instead_of_piling_up(libraries, tmp_path):
+    text = "import torch\nfor mib in range(20, 220, 20):\n    torch.empty(mib << 20, dtype=torch.int8, device='cuda')\n"
+    command = [a_script(tmp_path, text)]
+    env = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    plain = run_script(libraries, gpu_spec("A100-40GB"), command)
+    expandable = run_script(libraries, gpu_spec("A100-40GB"), command, env=env)
+    assert (plain.peak_allocated_bytes, expandable.peak_allocated_bytes) == (200 * MIB, 200 * MIB)
+    assert plain.peak_reserved_bytes == sum(range(20, 220, 20)) * MIB, "no cached segment is large enough for the next"
+    assert expandable.peak_reserved_bytes == 200 * MIB, "one segment grows"
+
+
+def test_full_gpu_raises_the_out_of_memory_error_of_torch(libraries):
+    found = run(libraries, "mlp.py", total_bytes=gpu_spec("A100-40GB").context.typical_bytes + 64 * MIB)
+    assert (found.ended, found.steps) == ("raised", 0)
+    assert found.error.startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate")
+
+
+def test_script_that_crashes_is_an_error_with_its_last_words(libraries, tmp_path):
+    script = a_script(tmp_path, "import ctypes, torch\nprint('about to crash', flush=True)\nctypes.string_at(0)\n")
+    with pytest.raises(NullGpuError, match=r"(?s)ended with code -11: .*about to crash"):
+        run_script(libraries, gpu_spec("A100-40GB"), [script])
+
+
+def test_script_that_does_not_end_is_stopped_with_all_that_it_started(libraries, tmp_path):
+    text = "import subprocess, sys\nprint(subprocess.Popen(['sleep', '1000']).pid, flush=True)\nsys.stdout.flush()\n"
+    script = a_script(tmp_path, text + "import time\ntime.sleep(1000)\n")
+    with pytest.raises(NullGpuError, match=r"did not end within 8 s: \d+") as stopped:
+        run_script(libraries, gpu_spec("A100-40GB"), [script], timeout_s=8)
+    pid = str(stopped.value).rsplit(maxsplit=1)[-1]
+    assert not is_running(int(pid))
+
+
+def is_running(pid):
+    """Whether the process is there and not a zombie, which nobody may collect in a container."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
