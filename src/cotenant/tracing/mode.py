@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,7 +34,7 @@ from cotenant.tracing.assumptions.known_values import GENERATED_TEXT, RANDOM_CHO
 from cotenant.tracing.distributed.nccl_groups import NcclGroups
 from cotenant.tracing.errors import Untraceable
 from cotenant.tracing.operators import fast_paths, strides
-from cotenant.tracing.operators.builtin import all_operators
+from cotenant.tracing.operators.builtin import PLUGIN_GROUP, all_operators
 from cotenant.tracing.operators.meta_kernels import MetaCache, make_fake_mode, run_meta_kernel
 from cotenant.tracing.operators.registry import Args, Assumption, CallRecorder, Kwargs, ShapeFunction
 from cotenant.tracing.recorder import TraceRecorder
@@ -261,6 +262,10 @@ class TraceMode(TorchDispatchMode):
                 with self:
                     return func._op_dk(_COMPOSITE_EXPLICIT, *args, **kwargs)
             raise Untraceable(f"`{func.name()}` cannot be traced: its result is not known from shapes alone") from error
+        except UnsupportedOperatorException as error:
+            raise Untraceable(
+                f"`{func.name()}` cannot be traced: it has no meta kernel, and no shape function in `{PLUGIN_GROUP}`"
+            ) from error
 
     def _run_meta(self, func: OpOverload, args: Args, kwargs: Kwargs, device: torch.device) -> Any:
         """The result of the meta kernel, cached by shapes; NotImplemented where the kernel refuses the call."""

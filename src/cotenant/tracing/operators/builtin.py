@@ -8,9 +8,10 @@ from cotenant.core.errors import PluginError
 from cotenant.core.registry import Registry
 from cotenant.tracing.operators.registry import OperatorTable
 
+PLUGIN_GROUP = "cotenant.shape_functions"
 OPERATOR_TABLES: Registry[OperatorTable] = Registry(
     "table of shape functions",
-    "cotenant.shape_functions",
+    PLUGIN_GROUP,
     {
         "fast_paths": "cotenant.tracing.operators.fast_paths:operators",
         "elementwise": "cotenant.tracing.operators.elementwise:operators",
@@ -46,7 +47,7 @@ def all_operators() -> OperatorTable:
             found = f"`{name}` of {OPERATOR_TABLES.provider(name)} is a `{type(table).__name__}`"
             raise PluginError(
                 f"{found}, wanted an `OperatorTable`",
-                hint="an entry point of `cotenant.shape_functions` names the table, e.g. `my_package.shapes:operators`",
+                hint=f"an entry point of `{PLUGIN_GROUP}` names the table, e.g. `my_package.shapes:operators`",
             )
         merged.add(table)
     return merged
