@@ -1,14 +1,14 @@
-"""Lets a training script tell how fast it goes, with one line in its loop:
+"""Reports the steps of a training script, with one line in its loop:
 
     from cotenant.progress import step
     ...
     step()
 
 The daemon learns from it how much jobs on one GPU slow each other down. Without the daemon it does nothing. Of several
-processes of a job the first one that calls tells. Standard library only; what goes wrong here is nobody's trouble.
+processes of a job the first one that calls reports. Standard library only; errors are ignored.
 
-Without this package, any program may do the same: now and then write `COUNT SECONDS` and a line end to the file that
-`$COTENANT_PROGRESS` names, the steps made so far and a clock's reading, of a clock that does not jump.
+Any program can do the same without this package: from time to time write `COUNT SECONDS` and a newline to the file
+that `$COTENANT_PROGRESS` names, the steps made so far and the reading of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import time
 __all__ = ["at", "step"]
 
 MIN_INTERVAL_S = 0.2
-"""Between two writes: a step costs less than a microsecond, a write a few."""
+"""Between two writes: a step costs less than a microsecond, a write several."""
 RECORD_BYTES = 48
 
 
 class _ProgressWriter:
-    """Writes to the file of this process' job; `descriptor` is -1 where there is nobody to tell."""
+    """Writes to the progress file of this process' job; `descriptor` is -1 without one."""
 
     def __init__(self) -> None:
         self.count = 0.0
@@ -42,18 +42,18 @@ class _ProgressWriter:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                os.close(descriptor)  # another process of the job tells already
+                os.close(descriptor)  # another process of the job reports already
                 return
             self.descriptor = descriptor
             atexit.register(self.write)
 
-    def tell(self) -> None:
+    def write_if_due(self) -> None:
         if self.descriptor >= 0 and time.monotonic() - self.written[1] >= MIN_INTERVAL_S:
             self.write()
 
     def write(self) -> None:
         if self.count == self.written[0] or os.getpid() != self.pid:
-            return  # a fork of the one that tells has a count of its own
+            return  # a forked child has a count of its own, but shares the descriptor
         now_s = time.monotonic()
         self.written = (self.count, now_s)
         with contextlib.suppress(OSError):
@@ -71,14 +71,14 @@ def _get_writer() -> _ProgressWriter:
 
 
 def step(steps: float = 1) -> None:
-    """So many steps more have been made."""
-    teller = _get_writer()
-    teller.count += steps
-    teller.tell()
+    """Report that `steps` more steps have been made."""
+    writer = _get_writer()
+    writer.count += steps
+    writer.write_if_due()
 
 
 def at(count: float) -> None:
-    """So many steps have been made in all."""
-    teller = _get_writer()
-    teller.count = float(count)
-    teller.tell()
+    """Report that `count` steps have been made in all."""
+    writer = _get_writer()
+    writer.count = float(count)
+    writer.write_if_due()

@@ -1,4 +1,4 @@
-"""One attempt, from claim to result: start it, wait, stop it when asked or too late, leave nothing behind."""
+"""One attempt, from claim to result: start it, wait, stop it on request or at its time limit, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ EXIT_OOM = 77
 EXIT_TIMEOUT = 124
 EXIT_NOT_STARTED = 127
 EXIT_CLAIMED = 0
-CLEANUP_TIMEOUT_S = 2.0  # what is left of a job that ended gets this long after SIGTERM
-MAX_WAIT_S = 86400.0  # of one system call, which takes no more than 292 years
-UNKILLABLE_S = 20.0  # a process in an uninterruptible call may outlive SIGKILL; the result then says so
+CLEANUP_TIMEOUT_S = 2.0  # between SIGTERM and SIGKILL for what is left of a job that ended
+MAX_WAIT_S = 86400.0  # of one sigtimedwait(2), which refuses more than 292 years
+UNKILLABLE_S = 20.0  # a process in uninterruptible sleep (state D) outlives SIGKILL; the result then says so
 RESULT_RETRY_S = 24 * 3600.0
 
 
@@ -33,21 +33,21 @@ def main(argv: list[str]) -> int:
 
 
 def prepare() -> dict[str, Any]:
-    """Make a runner of this process; who it is, as in `claim`."""
+    """Turn this process into a runner; returns its identity as in `claim`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()
-    # The job's orphans become ours: they can be found, ended and reaped.
+    # Orphans of the job get this process as their parent, and not init: it can find, kill and reap them (prctl(2)).
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return _identity(os.getpid())
 
 
 def attempt(folder: str, me: dict[str, Any], notify: int | None, *, durable: bool = True) -> tuple[int, bool]:
-    """Run the attempt in `folder`: the exit code as of `main`, and whether this process is as it was before.
+    """Run the attempt in `folder`: (exit code as of `main`, whether this process can run another attempt).
 
-    It is not if processes are left that could not be killed, or a result that could not be written. Without `durable`
-    the caller sees to it that the result comes to the disk.
+    It cannot if processes are left that could not be killed, or a result that could not be written. With
+    `durable=False` the caller brings the result to the disk.
     """
     spec = files.read_json(f"{folder}/spec.json")
     if spec is None:
@@ -61,7 +61,7 @@ def attempt(folder: str, me: dict[str, Any], notify: int | None, *, durable: boo
 
 
 class Supervisor:
-    """Holds one attempt while it lives."""
+    """Runs one attempt."""
 
     def __init__(
         self, folder: str, spec: dict[str, Any], me: dict[str, Any], notify: int | None, *, durable: bool
@@ -81,15 +81,15 @@ class Supervisor:
         self.limit_at_s: float | None = None
         self.user_s = self.system_s = 0.0  # of what was reaped
         self.max_rss_bytes = 0
-        self.is_clean = True  # nothing of the attempt is left in this process or below it
+        self.is_clean = True  # nothing of the attempt is left in this process or among its children
 
     def run(self) -> int:
-        """Everything, and the runner's exit code."""
+        """Run the attempt to its end; returns the runner's exit code."""
         files.reserve(f"{self.folder}/{files.RESERVED}")
-        logs = {self.spec[each]: self._reader(each) for each in ("stdout", "stderr")}
+        logs = {self.spec[stream]: self._reader(stream) for stream in ("stdout", "stderr")}
         log_sizes = {path: _size(path, uid) for path, uid in logs.items()}
         if os.path.exists(f"{self.folder}/stop.json"):
-            self.reason, self.detail = "stopped", self._stop_order()[0] or "stopped before it started"
+            self.reason, self.detail = "stopped", self._read_stop_request()[0] or "stopped before it started"
             return self._finish({})
         try:
             self._start()
@@ -102,15 +102,15 @@ class Supervisor:
         return self._finish(oom_evidence.evidence(tails, failed=self.status != 0))
 
     def _reader(self, stream: str) -> int | None:
-        """Whose rights it takes to read a stream: those of the user who has named the file, None for ours."""
+        """The user as whom a log is read: the one who named the file, None for the runner's own user."""
         uid: int | None = self.spec.get("uid")
         return None if child.is_private(self.spec, self.folder, stream) else uid
 
     def _start(self) -> None:
-        """Start the job. From the moment that `started.json` is on disk it counts as started, whatever happens then.
+        """Start the job. It counts as started once `started.json` is on disk, whatever happens next.
 
         Raises:
-            NotStartable: it could not be; nothing of it is left.
+            NotStartable: it cannot be started; nothing of it is left.
         """
         started = {"runner": self.me, "session": self.me["pid"], "started_at_s": self.started_at_s}
         try:
@@ -120,39 +120,39 @@ class Supervisor:
         self.pid = child.start(self.spec, self.folder)
         limit_s = self.spec.get("time_limit_s")
         self.limit_at_s = None if limit_s is None else time.monotonic() + float(limit_s)
-        self._tell("started")
+        self._notify("started")
         if self.spec.get("progress_file"):
             progress.start(str(self.folder), self.pid)
-        # Helps to find what is left of it, should we be killed.
+        # If this runner is killed, the engine finds what is left of the job by this identity.
         with contextlib.suppress(OSError):
             files.fill(f"{self.folder}/{files.RESERVED}", {"job": _identity(self.pid)})
 
     def _wait(self) -> None:
-        """Until the first process has ended, whatever it takes."""
+        """Wait until the first process has ended, and enforce stops and the time limit."""
         while self.pid is not None:
-            due = min((each for each in (self.deadline_s, self.limit_at_s) if each is not None), default=None)
+            due = min((at_s for at_s in (self.deadline_s, self.limit_at_s) if at_s is not None), default=None)
             got = _next_signal(due)
             self._reap()
             if self.pid is None:
                 return
             if got in (signal.SIGTERM, signal.SIGINT):
-                self._stop_asked()
+                self._stop_requested()
             now_s = time.monotonic()
             if self.limit_at_s is not None and now_s >= self.limit_at_s:
                 self.limit_at_s = None
                 self._begin_stop("timeout", f"longer than its limit of {self.spec['time_limit_s']:g} s", None)
             if self.deadline_s is not None and now_s >= self.deadline_s:
                 self._signal_all(signal.SIGKILL)
-                self.deadline_s = now_s + 0.5  # forks may have escaped: again until it has ended
+                self.deadline_s = now_s + 0.5  # forks may have escaped: repeat until it has ended
 
-    def _stop_asked(self) -> None:
-        reason, grace_s = self._stop_order()
+    def _stop_requested(self) -> None:
+        reason, grace_s = self._read_stop_request()
         self._begin_stop("stopped", reason or "SIGTERM to its runner", grace_s)
 
-    def _stop_order(self) -> tuple[str, float | None]:
-        order = files.read_json(f"{self.folder}/stop.json") or {}
-        grace_s = order.get("grace_s")
-        return str(order.get("reason", "")), None if grace_s is None else float(grace_s)
+    def _read_stop_request(self) -> tuple[str, float | None]:
+        request = files.read_json(f"{self.folder}/stop.json") or {}
+        grace_s = request.get("grace_s")
+        return str(request.get("reason", "")), None if grace_s is None else float(grace_s)
 
     def _begin_stop(self, reason: str, detail: str, grace_s: float | None) -> None:
         due_s = time.monotonic() + (float(self.spec["grace_s"]) if grace_s is None else grace_s)
@@ -163,9 +163,9 @@ class Supervisor:
         self._signal_all(signal.SIGTERM)
 
     def _clear_leftovers(self) -> None:
-        """End what the job left running: its GPU memory must be free when the attempt is told to have ended."""
+        """End what the job left running: its GPU memory must be free when the attempt is reported as ended."""
         if not self._reap():
-            return  # orphans become our children: where there are none, nobody is left, and /proc need not be read
+            return  # orphans become children of this process: if it has none, /proc need not be read
         now_s = time.monotonic()
         kill_at_s = (
             now_s + CLEANUP_TIMEOUT_S if self.deadline_s is None else min(self.deadline_s, now_s + CLEANUP_TIMEOUT_S)
@@ -190,7 +190,7 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _reap(self) -> bool:
-        """Take note of the children that have ended; whether there are others."""
+        """Reap the children that have ended; whether others are left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -214,17 +214,17 @@ class Supervisor:
             "detail": self.detail,
             "oom": evidence,
             "started_at_s": self.started_at_s,
-            "ended_at_s": self.started_at_s + elapsed_s,  # a wall clock that is set meanwhile does no harm
+            "ended_at_s": self.started_at_s + elapsed_s,  # independent of changes of the wall clock
             "elapsed_s": elapsed_s,
             "user_s": self.user_s,
             "system_s": self.system_s,
             "max_rss_bytes": self.max_rss_bytes,
         }
-        self._keep(result)
+        self._write_result(result)
         return _exit_code(result)
 
-    def _keep(self, result: dict[str, Any]) -> None:
-        """Write the result; on a full or failing disk hold on to it and try again."""
+    def _write_result(self, result: dict[str, Any]) -> None:
+        """Write the result; on a full or failing disk retry for `RESULT_RETRY_S`."""
         give_up_s = time.monotonic() + RESULT_RETRY_S
         pause_s = 0.25
         while True:
@@ -241,7 +241,7 @@ class Supervisor:
             else:
                 return
 
-    def _tell(self, word: str) -> None:
+    def _notify(self, word: str) -> None:
         if self.notify is not None:
             with contextlib.suppress(OSError):
                 os.write(self.notify, word.encode() + b"\n")
@@ -260,7 +260,7 @@ def _exit_code(result: dict[str, Any]) -> int:
 
 
 def _next_signal(due_s: float | None) -> int | None:
-    """The next of our signals, or None once the monotonic clock shows `due_s`."""
+    """The next of `SIGNALS`; None once the monotonic clock shows `due_s`."""
     if due_s is None:
         return signal.sigwaitinfo(SIGNALS).si_signo
     got = signal.sigtimedwait(SIGNALS, min(max(0.0, due_s - time.monotonic()), MAX_WAIT_S))
@@ -274,7 +274,7 @@ def _identity(pid: int) -> dict[str, Any]:
 
 def _size(path: str, uid: int | None) -> int:
     try:
-        with privileges.acting_as(uid):  # root may not look into folders of another machine
+        with privileges.acting_as(uid):  # root may not read NFS folders (root_squash)
             return os.stat(path).st_size
     except OSError:
         return 0
@@ -283,12 +283,12 @@ def _size(path: str, uid: int | None) -> int:
 def _tail(path: str, begin: int, uid: int | None) -> str:
     """The last part of what was added to `path` after its first `begin` bytes, as far as the user `uid` may read it."""
     try:
-        # The name is the submitter's: it may have become that of a pipe, which would hold us, or of another's file.
+        # The submitter chose the name: it may be a pipe by now, which would block us, or the file of another user.
         with privileges.acting_as(uid):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)
-            # A log that shrank was truncated by the job: all of it is of this attempt.
+            # A log that shrank was truncated by the job: all of it belongs to this attempt.
             os.lseek(descriptor, max(begin if begin <= size else 0, size - oom_evidence.TAIL_BYTES), os.SEEK_SET)
             return _read(descriptor, oom_evidence.TAIL_BYTES).decode(errors="replace") if size else ""
         finally:

@@ -1,4 +1,4 @@
-"""The job's own process: with its logs, its user and its folder, executed."""
+"""Starts the job's program with its logs, as its user, in its folder."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from cotenant.runner import privileges
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT)
-"""Signals that the interpreter, or the runner, ignores, and a job does not."""
+"""Signals that the interpreter or the runner ignores; a job gets the default action."""
 
 
 class NotStartable(Exception):
-    """The job cannot run; the text is a sentence for people."""
+    """The job cannot be started; the text is a sentence for people."""
 
 
 def start(spec: dict[str, Any], folder: str) -> int:
-    """The pid of the job's program, executed, with its logs, user and folder.
+    """Start the job's program; returns its pid.
 
     Raises:
-        NotStartable: it could not be; nothing of it is left.
+        NotStartable: it cannot be started; nothing of it is left.
     """
     return _spawned(spec, folder) if spec.get("uid") is None and not _is_protected() else _forked(spec, folder)
 
 
 def _spawned(spec: dict[str, Any], folder: str) -> int:
-    """The job as the runner's own user: nothing has to happen between fork and exec, so no memory is copied."""
+    """Start the job as the runner's own user: posix_spawn(3) uses vfork, which copies no page tables."""
     opened: list[int] = []
     try:
         opened.append(os.open("/dev/null", os.O_RDONLY))
-        opened.extend(_open(spec, folder, each) for each in ("stdout", "stderr"))
+        opened.extend(_open(spec, folder, stream) for stream in ("stdout", "stderr"))
         _enter(str(spec["cwd"]))
         program = _resolve(str(spec["argv"][0]), spec["env"])
         try:
             with privileges.file_mask(spec.get("umask")):
                 return os.posix_spawn(
                     program,
-                    [str(each) for each in spec["argv"]],
+                    [str(word) for word in spec["argv"]],
                     spec["env"],
-                    file_actions=[(os.POSIX_SPAWN_DUP2, found, target) for target, found in enumerate(opened)],
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, descriptor, target) for target, descriptor in enumerate(opened)
+                    ],
                     setpgroup=0,
                     setsigmask=(),
                     setsigdef=DEFAULTS,
@@ -54,13 +56,13 @@ def _spawned(spec: dict[str, Any], folder: str) -> int:
         except OSError as error:
             raise _not_executed(program, error) from error
     finally:
-        os.chdir("/")  # a runner of many attempts stays in nobody's folder
-        for each in opened:
-            os.close(each)
+        os.chdir("/")  # a reusable runner must not keep the folder of a job busy
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def _forked(spec: dict[str, Any], folder: str) -> int:
-    """The job as another user, who opens files of their own, enters the folder and looks for the program."""
+    """Start the job as another user, with whose rights it opens its files, enters its folder, finds its program."""
     status_read, status_write = os.pipe()
     runner = os.getpid()
     pid = os.fork()
@@ -79,8 +81,8 @@ def _forked(spec: dict[str, Any], folder: str) -> int:
 
 def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> NoReturn:
     try:
-        # Files and folders of the user's may hold us for ever. Who waits for the runner's end must then not wait for
-        # ours, and what the runner did not live to start must not start.
+        # Opening the user's files and folders may block for ever. So this process closes the runner's channel, lest the
+        # engine wait for it, and ends with the runner, lest a job start that nobody supervises.
         _close_all_but(status)
         os.setpgid(0, 0)
         for number in DEFAULTS:
@@ -89,7 +91,7 @@ def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> N
         _reset_oom_score()
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         streams = {name: target for target, name in ((1, "stdout"), (2, "stderr"))}
-        for name in [each for each in streams if is_private(spec, folder, each)]:
+        for name in [stream for stream in streams if is_private(spec, folder, stream)]:
             os.dup2(_open(spec, folder, name), streams.pop(name))
         privileges.set_limits(spec.get("limits") or {})
         if spec.get("uid") is not None:
@@ -103,7 +105,7 @@ def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> N
         if spec.get("umask") is not None:
             os.umask(spec["umask"])
         try:
-            os.execve(program, [str(each) for each in spec["argv"]], spec["env"])  # noqa: S606 - no shell is wanted
+            os.execve(program, [str(word) for word in spec["argv"]], spec["env"])  # noqa: S606 - no shell is wanted
         except OSError as error:
             raise _not_executed(program, error) from error
     except NotStartable as error:
@@ -115,7 +117,7 @@ def _run_child(spec: dict[str, Any], folder: str, status: int, runner: int) -> N
 
 @functools.cache
 def _is_protected() -> bool:
-    """Whether children of ours are less likely to end than others when the machine runs out of memory."""
+    """Whether the kernel's OOM killer spares this process, and its children with it (proc_pid_oom_score_adj(5))."""
     try:
         with open("/proc/self/oom_score_adj", "rb", buffering=0) as file:
             return file.read(16).startswith(b"-")
@@ -124,37 +126,37 @@ def _is_protected() -> bool:
 
 
 def _reset_oom_score(path: str = "/proc/self/oom_score_adj") -> None:
-    """Be no less likely to end than others when the machine runs out of memory; a daemon may be (`OOMScoreAdjust`)."""
+    """Give up a negative score, which a job would inherit from a daemon with systemd's `OOMScoreAdjust`."""
     try:
         with open(path, "r+b", buffering=0) as file:
             if file.read(16).startswith(b"-"):
                 file.seek(0)
                 file.write(b"0\n")
     except OSError:
-        return  # no such thing here
+        return  # no /proc, or not our file
 
 
-def _close_all_but(kept: int) -> None:
-    """Close what is open besides 0, 1, 2 and `kept`.
+def _close_all_but(spared: int) -> None:
+    """Close all descriptors but 0, 1, 2 and `spared`.
 
-    Not `os.closerange`: before Linux 5.9 it tries every number up to the limit, which in a container may be 2**30.
+    Not by `os.closerange`: before Linux 5.9 (close_range(2)) it tries each number up to the limit, 2**30 in containers.
     """
-    for each in [int(each) for each in os.listdir("/proc/self/fd")]:
-        if each > 2 and each != kept:
-            with contextlib.suppress(OSError):  # that of the list itself
-                os.close(each)
+    for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if descriptor > 2 and descriptor != spared:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                os.close(descriptor)
 
 
 def _end_with(runner: int, number: int) -> None:
-    """Have the kernel send us the signal `number` when the runner ends, 0 for none; end now if it has ended."""
+    """Let the kernel send signal `number`, 0 for none, to this process when the runner ends; exit if it has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if number and os.getppid() != runner:
         os._exit(127)
 
 
 def is_private(spec: dict[str, Any], folder: str, stream: str) -> bool:
-    """Whether it is a log in our folder, which is opened as ourselves; the user's own are opened as the user."""
-    # Compared word by word: `<folder>/../../etc/x` would begin with the folder as well.
+    """Whether a log is in the attempt's folder; such logs are opened as the runner's user, others as the job's user."""
+    # Compared as a whole: `<folder>/../../etc/x` begins with the folder, too.
     return spec[stream] in (f"{folder}/stdout.log", f"{folder}/stderr.log")
 
 
@@ -164,10 +166,10 @@ def _open(spec: dict[str, Any], folder: str, stream: str) -> int:
         if is_private(spec, folder, stream):
             return os.open(spec[stream], flags, 0o600)
         with privileges.file_mask(spec.get("umask")):
-            # Without O_NONBLOCK, a named pipe would hold us until somebody reads from it.
-            found = os.open(spec[stream], flags | os.O_NONBLOCK, 0o666)
-        os.set_blocking(found, True)
-        return found
+            # Without O_NONBLOCK, open(2) of a named pipe blocks until somebody reads from it.
+            descriptor = os.open(spec[stream], flags | os.O_NONBLOCK, 0o666)
+        os.set_blocking(descriptor, True)
+        return descriptor
     except OSError as error:
         why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else _reason(error)
         raise NotStartable(f"cannot open `{spec[stream]}` for its output: {why}") from error
@@ -194,9 +196,9 @@ def _resolve(word: str, env: dict[str, str]) -> str:
     if "/" in word:
         candidates = [word]
     else:
-        candidates = [f"{each or '.'}/{word}" for each in env.get("PATH", os.defpath).split(os.pathsep)]
-    existing = [each for each in candidates if _is_file(each)]
-    runnable = [each for each in existing if os.access(each, os.X_OK)]
+        candidates = [f"{part or '.'}/{word}" for part in env.get("PATH", os.defpath).split(os.pathsep)]
+    existing = [candidate for candidate in candidates if _is_file(candidate)]
+    runnable = [candidate for candidate in existing if os.access(candidate, os.X_OK)]
     if runnable:
         return runnable[0]
     if existing:
@@ -210,12 +212,12 @@ def _is_file(path: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
-        return False  # in a folder of somebody else's, which a PATH may well name
+        return False  # e.g. in a folder of another user, which a PATH may name
 
 
 def _not_executed(program: str, error: OSError) -> NotStartable:
     if error.errno == errno.ENOEXEC:
-        reason = "it is no program and has no `#!` line"
+        reason = "it is not a program and has no `#!` line"
     elif error.errno == errno.ENOENT:
         reason = "the interpreter of its `#!` line does not exist"
     else:

@@ -1,4 +1,4 @@
-"""Files that are complete or absent."""
+"""Files that are complete or absent; the runner's own copy of `osutil.atomic`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def reserve(path: str) -> None:
-    """Take the disk blocks of a file to be written later, so that a disk that fills up cannot stop it."""
+    """Allocate the disk blocks of a file to be written later, so that a full disk cannot prevent it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -32,7 +32,7 @@ def reserve(path: str) -> None:
 
 
 def fill(path: str, value: dict[str, Any]) -> None:
-    """Put `value` into a file that was reserved, for as long as it is not written for good.
+    """Put `value` into a reserved file until its final content is written.
 
     Raises:
         OSError: it could not be written.
@@ -45,14 +45,13 @@ def fill(path: str, value: dict[str, Any]) -> None:
 
 
 def write_json(path: str, value: dict[str, Any], *, via: str | None = None, durable: bool = True) -> None:
-    """Put `value` in `path`: nobody ever reads half of it, and if `durable` it is on disk when this returns.
+    """Write `value` to `path` atomically; if `durable`, it is on disk when this returns.
 
-    `via` is a file in the same folder to write into first; one that was reserved keeps its blocks. One fsync, after
-    the file has its name, brings the name to the disk too, and those that were given before it: ext4, XFS and btrfs
-    write what happened to names in order.
+    `via` is a file in the same folder to write into first; a reserved one keeps its blocks. One fsync, after the
+    rename, brings the name to the disk too, and earlier changes of names: ext4, XFS and btrfs log them in order.
 
     Raises:
-        OSError: it could not be written, or perhaps not durably; an older `path` is whole or replaced.
+        OSError: it could not be written, or not durably; `path` has its old content or the new.
     """
     draft = via or f"{path}.{os.getpid()}.draft"
     data = json.dumps(value).encode().ljust(RESERVED_BYTES if via else 0)
@@ -69,9 +68,9 @@ def write_json(path: str, value: dict[str, Any], *, via: str | None = None, dura
 
 
 def claim(path: str, value: dict[str, Any]) -> bool:
-    """Create `path` holding `value`; False if somebody has done so before. Only one caller ever gets True.
+    """Create `path` with `value`; False if it exists. Of several callers exactly one gets True.
 
-    It is durable with the next `write_json` into this folder, which comes before anything is started.
+    It is on disk with the next durable `write_json` into this folder, which comes before anything is started.
 
     Raises:
         OSError: the file cannot be created at all.
@@ -80,7 +79,7 @@ def claim(path: str, value: dict[str, Any]) -> bool:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, json.dumps(value).encode())
-        # A link appears at once with its content, and fails if the name is taken.
+        # A link appears together with its content, and link(2) fails if the name is taken.
         os.link(draft, path)
     except FileExistsError:
         return False
@@ -91,7 +90,7 @@ def claim(path: str, value: dict[str, Any]) -> bool:
 
 
 def sync(path: str) -> None:
-    """Make durable a file that was written without, and its name.
+    """Bring to the disk a file that was written with `durable=False`, and its name.
 
     Raises:
         OSError: the disk fails, or there is no such file.

@@ -1,7 +1,7 @@
-"""A runner that is ready before it is needed: forks others, which saves each of them the start of an interpreter.
+"""Forks runners, which saves each of them the start of an interpreter.
 
-Over the socket comes, in one message, the channel of a runner to be (see `pool.py`). Back goes `<pid> <start ticks>` of
-that runner. When the other end closes, this process ends; its runners go on.
+Each message on the socket brings, as a descriptor, the channel of a new runner (see `reusable_runner.py`); the reply is
+`<pid> <start ticks>` of that runner. When the other end closes, this process ends; its runners go on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import pwd  # used after the fork, by `child`
+import pwd  # loaded before the fork for `privileges`, which uses it after
 import select
 import socket
 import sys
@@ -24,9 +24,9 @@ REAP_MS = 1000
 
 
 def serve(channel: int) -> int:
-    """Fork runners until the other end of `channel` closes; the exit code."""
+    """Fork runners until the other end of `channel` closes; returns the exit code."""
     gc.collect()
-    gc.freeze()  # so that the collector of a runner does not copy pages that it shares with us
+    gc.freeze()  # a collection in a runner then does not write to, and so copy, pages shared with this process
     with socket.socket(fileno=channel) as link:
         poller = select.poll()
         poller.register(link, select.POLLIN)
@@ -48,17 +48,17 @@ def serve(channel: int) -> int:
                 link.close()
                 _become_runner(runners_end)
             os.close(runners_end)
-            # Not yet reaped, so the pid is still its own, however short it lived.
-            found = procfs.stat(pid)
+            # It has not been reaped, so the pid is its own even if it has ended.
+            stat = procfs.stat(pid)
             with contextlib.suppress(OSError):
-                link.send(f"{pid} {found.start_ticks if found else 0}".encode())
+                link.send(f"{pid} {stat.start_ticks if stat else 0}".encode())
 
 
 def _become_runner(channel: int) -> NoReturn:
     code = 1
     try:
         code = reusable_runner.serve(channel)
-    except BaseException:  # noqa: BLE001 - whatever it was, this must not go on as a zygote
+    except BaseException:  # noqa: BLE001 - whatever it was, this process must not go on as a fork server
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):

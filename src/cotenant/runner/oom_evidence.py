@@ -18,7 +18,7 @@ _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_]\w*(?:\.\w+)*)(?:: (?P<text>.*))?$"
 _RANK = re.compile(r"^(?:\[(?P<rank>(?:rank|default)\d+)\]:\s?)?(?P<line>.*)$")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
-# What interpreters, launchers and loggers still print after the exception that ends a program.
+# Lines that interpreters, launchers and loggers print after the final exception of a program.
 _NOISE = re.compile(
     r"""^(?: \s | [EWIF]\d{4}[ ] | \[[EWIF]\d{4}[ ] | \[W\d | frame[ ]\#\d+ | Exception[ ](?:raised|ignored)
     | Aborted | Fatal[ ]Python[ ]error | .*\bWarning: | wandb: | srun: | =+$ | -+$ | ERROR:torch | WARNING:torch
@@ -26,9 +26,9 @@ _NOISE = re.compile(
     re.VERBOSE,
 )
 _TRAILING_LINES = 5
-_LONG_MESSAGE_LINES = 60  # tensorflow and NCCL explain themselves over many lines
+_LONG_MESSAGE_LINES = 60  # tensorflow's and NCCL's messages have many lines
 
-# The launcher's own exception hides the one of its worker, which was printed before.
+# Launchers raise an exception of their own after the one of their worker.
 _LAUNCHERS = ("ChildFailedError", "ProcessExitedException", "CalledProcessError")
 
 _GPU_OOM = re.compile(
@@ -56,7 +56,7 @@ _RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
 _UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _SCALE = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_ABSURD_BYTES = 2**50  # torch prints 17179869184.00 GiB where the driver does not tell
+_ABSURD_BYTES = 2**50  # torch prints 17179869184.00 GiB, 2**64 bytes, where the driver reports no usage
 
 
 class Raised(NamedTuple):
@@ -79,16 +79,16 @@ def evidence(outputs: list[str], *, failed: bool) -> dict[str, Any]:
 
 
 def _final_exceptions(text: str) -> list[Raised]:
-    """The exceptions at the end of `text`: one for each rank that marked its lines, one for the rest."""
+    """The exceptions at the end of `text`: one for each rank that prefixes its lines, one for the other lines."""
     streams: dict[str | None, list[str]] = {}
     for raw in text.split("\n"):
-        # A progress bar rewrites its line: what remains is after the last carriage return.
+        # A progress bar rewrites its line: only what follows the last carriage return was visible.
         line = _COLOR.sub("", raw.rstrip("\r").rpartition("\r")[2])
         match = _RANK.match(line)
         rank, rest = (match["rank"], match["line"]) if match else (None, line)
         streams.setdefault(rank, []).append(rest)
     found = [_final_exception(lines) for lines in streams.values()]
-    return [each for each in found if each is not None]
+    return [exception for exception in found if exception is not None]
 
 
 def _final_exception(lines: list[str]) -> Raised | None:
@@ -143,10 +143,10 @@ def _is_oom(found: Raised) -> bool:
 
 
 def _in_use_bytes(message: str) -> int | None:
-    """What the process held: as torch says, or else, from its older texts, what its allocator had reserved."""
-    told = _bytes(_IN_USE, message, least=0)  # who cannot make even a context holds nothing
-    if told is not None:
-        return told
+    """Bytes that the process held: from torch's message, or in older ones what its allocator had reserved."""
+    in_use = _bytes(_IN_USE, message, least=0)  # 0 where not even a context could be created
+    if in_use is not None:
+        return in_use
     allocated, unallocated = _bytes(_ALLOCATED, message), _bytes(_UNALLOCATED, message)
     if allocated is not None and unallocated is not None:
         return allocated + unallocated

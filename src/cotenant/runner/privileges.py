@@ -1,4 +1,4 @@
-"""Who a job is: its user, their groups and limits, their mask; and looking at a file as they would."""
+"""User, groups, limits and file mask of a job, and file access with the rights of its user."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 
 class UnknownUser(Exception):
-    """The machine does not know the user; the text is a sentence for people."""
+    """The machine has no such user; the text is a sentence for people."""
 
 
 def become(uid: int, user: str | None = None) -> None:
-    """Be the user `uid` from now on, with their groups.
+    """Become the user `uid` for good, with all groups of the account.
 
     Raises:
-        Unknown: no account has this id any more, or another than that of `user`, to whom it belonged.
-        OSError: we may not.
+        UnknownUser: no account has this id, or its name is not `user`, who had it before.
+        OSError: this process may not.
     """
     try:
         name, gid = _account(uid)
@@ -32,12 +32,12 @@ def become(uid: int, user: str | None = None) -> None:
 
 @contextlib.contextmanager
 def acting_as(uid: int | None) -> Iterator[None]:
-    """Open files as the user `uid`, None for ourselves; root's own rights come back at the end.
+    """Within the block open files as the user `uid`; None changes nothing.
 
-    Only the effective ids change: that user may signal us no more than before.
+    Only the effective ids change, so that user may not signal this process (kill(2) checks real and saved ids).
 
     Raises:
-        OSError: the machine does not know them, or we may not.
+        OSError: there is no such user, or this process may not.
     """
     if uid is None:
         yield
@@ -60,7 +60,7 @@ def acting_as(uid: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def file_mask(umask: int | None) -> Iterator[None]:
-    """Create files with this mask, None for our own."""
+    """Within the block create files with this umask; None changes nothing."""
     if umask is None:
         yield
         return
@@ -72,9 +72,9 @@ def file_mask(umask: int | None) -> Iterator[None]:
 
 
 def set_limits(limits: Mapping[str, Sequence[int]]) -> None:
-    """Set limits, soft and hard, by their names in getrlimit(2) without `RLIMIT_`; -1 is none.
+    """Set (soft, hard) limits by their names in getrlimit(2) without `RLIMIT_`; -1 is unlimited.
 
-    One that we may not raise becomes the nearest that we may; what this machine does not know is left out.
+    A limit that may not be raised becomes the nearest allowed one; a name that this machine does not know is ignored.
     """
     for name, (soft, hard) in limits.items():
         number = getattr(resource, f"RLIMIT_{name.upper()}", None)
@@ -96,7 +96,7 @@ def _stricter_limit(one: int, other: int) -> int:
 
 
 def _account(uid: int) -> tuple[str, int]:
-    """Name and group."""
+    """(Name, group id) of an account."""
     import pwd
 
     found = pwd.getpwuid(uid)

@@ -1,4 +1,4 @@
-"""What /proc says of processes: who they are, and who descends from whom."""
+"""Identity and descendants of processes, from /proc; the runner's own copy of `osutil.procfs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stat(NamedTuple):
 
 @functools.cache
 def boot_id() -> str:
-    """Names this boot of the machine, so that a pid of an earlier one is never believed."""
+    """Names this boot of the machine, so that a pid of an earlier boot is never taken for a living process."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -31,7 +31,7 @@ def stat(pid: int) -> Stat | None:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold spaces and parentheses: what counts follows the last one.
+    # Field 2 is the program's name in parentheses, and may hold spaces and parentheses: split after the last one.
     fields = text.rpartition(")")[2].split()
     return Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
 
@@ -45,8 +45,8 @@ def descendants(root: int) -> list[int]:
             children.setdefault(found.ppid, []).append(found)
     family, front = [], [root]
     while front:
-        for each in children.get(front.pop(), ()):
-            front.append(each.pid)
-            if each.state != "Z":
-                family.append(each.pid)
+        for child in children.get(front.pop(), ()):
+            front.append(child.pid)
+            if child.state != "Z":
+                family.append(child.pid)
     return family

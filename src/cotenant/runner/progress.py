@@ -1,11 +1,11 @@
-"""Reads from the output of a job how many steps it has made, and tells it as `cotenant/progress.py` does.
+"""Counts the steps of a job in its output, and reports them in the way of `cotenant/progress.py`.
 
     python -I -S <this file> <attempt folder> <pid of the job>
 
-It runs beside the job, as the job's user: the pattern is the user's, and may take as long as it likes. The pattern is
-`tqdm`, or a regular expression whose first group, or the group named so, is
+It runs beside the job, as the job's user: the pattern comes from the user, and may take any time to match. The pattern
+is `tqdm`, or a regular expression whose first group, or a group of that name, is
 
-    count      steps made so far; one that falls begins anew, as in the next epoch
+    count      steps made so far; a smaller one starts a new count, as in the next epoch
     rate       steps a second
     seconds    seconds a step
 """
@@ -30,39 +30,39 @@ NAMED_PATTERNS = {"tqdm": r"(?P<count>\d+)/\d+ \[\d"}
 
 
 def start(folder: str, pid: int) -> None:
-    """Begin to watch the output of the attempt in `folder`, whose job is the process `pid`; failing is no harm."""
+    """Start to watch the output of the attempt in `folder`, whose job is the process `pid`; errors are ignored."""
     with contextlib.suppress(OSError):
         command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), folder, str(pid)]
         os.posix_spawn(sys.executable, command, {"PATH": os.defpath}, setsigmask=(), setpgroup=0)
 
 
 class StepCounter:
-    """Steps made in all, from pieces of output."""
+    """Counts all steps in pieces of output."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(NAMED_PATTERNS.get(pattern, pattern))
         named = self._pattern.groupindex
-        self._kind = next((each for each in ("count", "rate", "seconds") if each in named), "count")
+        self._kind = next((kind for kind in ("count", "rate", "seconds") if kind in named), "count")
         self._group = named.get(self._kind, 1)
         self._rest = ""
         self._last: float | None = None
-        self._told_s: float | None = None
+        self._reported_s: float | None = None
         self.total = 0.0
 
     def read(self, text: str, now_s: float) -> bool:
-        """Take in a piece of output that came by `now_s`; whether it told anything.
+        """Read a piece of output that was there by `now_s`; whether it had a match.
 
-        What the pattern finds at the very end waits for the next piece: `step 12` may be about to become `step 123`.
+        A match at the very end waits for the next piece: `step 12` may become `step 123`.
         """
         text = self._rest + text
-        end, told = 0, False
+        end, is_new = 0, False
         for found in self._pattern.finditer(text):
             if found.end() == len(text):
                 break
             end = found.end()
-            told = self._take(found[self._group], now_s) or told
+            is_new = self._take(found[self._group], now_s) or is_new
         self._rest = text[end:][-MAX_CARRY_CHARS:]
-        return told
+        return is_new
 
     def _take(self, word: str | None, now_s: float) -> bool:
         try:
@@ -77,25 +77,25 @@ class StepCounter:
             self._last = value
             return True
         hz = value if self._kind == "rate" else 1.0 / value if value else 0.0
-        if self._told_s is not None:
-            self.total += hz * (now_s - self._told_s)
-        self._told_s = now_s
+        if self._reported_s is not None:
+            self.total += hz * (now_s - self._reported_s)
+        self._reported_s = now_s
         return True
 
 
 class OutputTail:
-    """What is added to a file from now on."""
+    """What is appended to a file from now on."""
 
     def __init__(self, path: str) -> None:
-        # The name is the submitter's: it may be that of a pipe, which would hold us.
+        # The submitter chose the name: without O_NONBLOCK a named pipe would block this process.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._at = 0
 
     def new(self) -> str:
-        """The text that has come since the last call; of very much, the last part."""
+        """The text appended since the last call, at most its last `MAX_READ_BYTES`."""
         size = os.fstat(self._descriptor).st_size
         if size < self._at:
-            self._at = 0  # somebody emptied it
+            self._at = 0  # it was truncated
         self._at = max(self._at, size - MAX_READ_BYTES)
         data = os.pread(self._descriptor, MAX_READ_BYTES, self._at)
         self._at += len(data)
@@ -108,10 +108,10 @@ def main(argv: list[str]) -> int:
     spec = json.loads((folder / "spec.json").read_text())
     ours = {str(folder / "stdout.log"), str(folder / "stderr.log")}
     paths = sorted({str(spec["stdout"]), str(spec["stderr"])})
-    streams = [OutputTail(each) for each in paths if each in ours]
+    streams = [OutputTail(path) for path in paths if path in ours]
     if spec.get("uid") is not None:
         _become(int(spec["uid"]))
-    streams += [OutputTail(each) for each in paths if each not in ours]
+    streams += [OutputTail(path) for path in paths if path not in ours]
     target = os.open(spec["progress_file"], os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
     counters = [StepCounter(str(spec["progress"])) for _ in streams]
@@ -124,11 +124,11 @@ def main(argv: list[str]) -> int:
 
 
 def _poll(streams: list[OutputTail], counters: list[StepCounter], target: int) -> None:
-    """Read what is new, and tell it."""
+    """Read new output, and report the count if it changed."""
     now_s = time.monotonic()
-    told = [counter.read(stream.new(), now_s) for stream, counter in zip(streams, counters, strict=True)]
-    if any(told):
-        total = sum(each.total for each in counters)
+    is_new = [counter.read(stream.new(), now_s) for stream, counter in zip(streams, counters, strict=True)]
+    if any(is_new):
+        total = sum(counter.total for counter in counters)
         os.pwrite(target, f"{total:.3f} {now_s:.6f}\n".rjust(RECORD_BYTES).encode(), 0)
 
 
@@ -145,7 +145,7 @@ def _run() -> NoReturn:
     try:
         code = main(sys.argv[1:])
     except (OSError, ValueError, TypeError, KeyError, re.error):
-        code = 1  # nobody learns how fast it goes: no reason to disturb the job
+        code = 1  # the job's speed is not known then, which must not disturb the job
     sys.exit(code)
 
 

@@ -1,9 +1,9 @@
-"""A runner of many attempts, one after another: the memory that it has touched once stays its own.
+"""A runner of many attempts, one after another, which saves each of them a fork and its page faults.
 
-Over its channel come the folders of attempts. Back go `started`, once the program of the job runs, and `ended`, once
-nothing is left of it and its result is there; then the next folder may come. Who hears `ended` keeps the result in a
-journal; where nobody does, it is made durable here. A runner ends when the channel closes, though not before the
-attempt that it is at, and after one that has left something which nobody else must find in its session.
+The channel brings the folders of attempts. The runner sends `started` once the program of the job runs, and `ended`
+once nothing is left of it and its result is written; then the next folder may come. The engine, which receives `ended`,
+saves the result in the journal; if nobody receives it, the runner brings it to the disk. A runner ends when the channel
+closes, but not before the attempt that it runs, and after an attempt that left something behind in its session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_MESSAGE_BYTES = 16 * 1024
 
 
 def serve(channel: int) -> int:
-    """Run the attempts that `channel` names until it closes; the exit code."""
+    """Run the attempts that arrive on `channel` until it closes; returns the exit code."""
     me = prepare()
     with socket.socket(fileno=channel) as link:
         while folder := _next_folder(link):
@@ -37,7 +37,7 @@ def serve(channel: int) -> int:
 
 
 def _next_folder(link: socket.socket) -> str:
-    """What is next; "" at the end."""
+    """The next attempt's folder; "" when the channel has closed."""
     try:
         return os.fsdecode(link.recv(MAX_MESSAGE_BYTES))
     except ConnectionError:
@@ -45,7 +45,7 @@ def _next_folder(link: socket.socket) -> str:
 
 
 def _log_to(path: str) -> None:
-    """What this process itself has to say, a traceback for one, belongs to the attempt that it is at."""
+    """Write this process' own output, e.g. a traceback, to the log of the attempt that it runs."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     for target in (1, 2):
         os.dup2(log, target)
@@ -53,7 +53,7 @@ def _log_to(path: str) -> None:
 
 
 def _discard_pending_signals() -> None:
-    """A stop that came after the end of the last attempt was meant for that one: it was sent before this folder was."""
+    """Drop a SIGTERM that is pending: it was sent before this folder, so it was meant for the attempt before."""
     while signal.sigtimedwait(SIGNALS, 0) is not None:
         pass
 

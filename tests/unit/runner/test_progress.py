@@ -125,8 +125,8 @@ def test_the_runner_starts_one_and_leaves_none_behind(tmp_path):
     assert runner.wait(TIMEOUT_S) == 0
     assert float(target.read_text().split()[0]) >= 7.0
     left = [
-        each
-        for each in Path("/proc").iterdir()
-        if each.name.isdigit() and str(folder).encode() in ((each / "cmdline").read_bytes() if each.exists() else b"")
+        path
+        for path in Path("/proc").iterdir()
+        if path.name.isdigit() and str(folder).encode() in ((path / "cmdline").read_bytes() if path.exists() else b"")
     ]
     assert left == []

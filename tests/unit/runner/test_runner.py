@@ -78,7 +78,7 @@ def test_second_runner_starts_nothing(attempt, tmp_path):
 def test_two_runners_at_once_start_one_job(attempt, tmp_path):
     command = attempt("sh", "-c", f"echo run >>{tmp_path}/runs")
     runners = [subprocess.Popen(command) for _ in range(8)]
-    assert [each.wait(TIMEOUT_S) for each in runners] == [0] * 8
+    assert [runner.wait(TIMEOUT_S) for runner in runners] == [0] * 8
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
