@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from builders import a_gpu, a_spec
+from cotenant.core.codec import to_json
 from cotenant.core.errors import BackendError, JournalError
 from cotenant.core.events import AttemptExited, AttemptPlaced, AttemptStarted, EstimateReady, ServerSampled
 from cotenant.core.gpu import GpuSample
@@ -34,6 +35,11 @@ class Disk(MemoryJournal):
     def append(self, events, *, durable=True):
         if self.full:
             raise JournalError("disk full", hint="free some space")
+        for event in events:
+            try:
+                to_json(event)
+            except ValueError as error:  # as SqliteJournal does
+                raise JournalError(f"cannot write an event down: {error}") from error
         self.transactions.append(list(events))
         super().append(events)
         if durable:

@@ -48,7 +48,7 @@ def test_job_that_runs_out_of_memory_is_tried_again_with_more(site):
     assert first["promised_bytes"] == 2 * GiB
     assert second["promised_bytes"] >= 12 * GiB
     shown = site.cli("show", str(small)).stdout
-    assert "out of memory   the final exception says so" in shown
+    assert "out of memory   says the final exception" in shown
     assert "learned floor" in shown
 
 

@@ -22,7 +22,7 @@ def test_an_array_from_its_directives_to_its_history(server):
     )
     done = server.cli("submit", "--json", "sweep.sh", "x")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "warning: sweep.sh:2: `--partition=gpu` of #SBATCH is left out: it has no meaning here\n"
+    assert done.stderr == "warning: sweep.sh:2: #SBATCH `--partition=gpu` is ignored: it has no meaning here\n"
     views = json.loads(done.stdout)["jobs"]
     assert [(each["id"], each["label"], each["name"]) for each in views] == [
         (i, f"1_{i}", "sweep") for i in (1, 2, 3, 4)
@@ -140,8 +140,8 @@ def test_quotas_and_shares_of_the_configuration(site):
 def test_begin_later_and_ids_that_complete(server):
     job = server.cli("submit", "--parsable", "--begin", "now+1hour", "--gpu-mem", "1G", "--", "true").stdout.strip()
     assert f"job {job}: begins in " in server.cli("explain", job).stdout
-    server.env |= {"_COTENANT_COMPLETE": "complete_bash", "COMP_WORDS": "cotenant show ", "COMP_CWORD": "2"}
-    assert job in server.cli().stdout.split()
+    server.env |= {"_COTENANT_COMPLETE": "bash_complete", "COMP_WORDS": "cotenant show ", "COMP_CWORD": "2"}
+    assert f"plain,{job}" in server.cli().stdout.split()
     del server.env["_COTENANT_COMPLETE"]
     assert server.cli("update", job, "--begin", "none").returncode == 0
     assert server.wait(int(job))["state"] == "COMPLETED"
@@ -149,17 +149,11 @@ def test_begin_later_and_ids_that_complete(server):
 
 def test_completion_offers_ids_and_nothing_that_a_shell_would_run(server):
     name = "it\\$(touch pwned)`touch pwned`'\";x"
-    told = {"command": ["true"], "workdir": str(server.root), "env": {}, "name": name, "hold": True}
-    job = server.client.submit([told])[0]["id"]
-    shell = {"_COTENANT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "cotenant show "}
-    offered = with_env(server, shell).removeprefix("_arguments '*: :((").removesuffix("))'\n")
-    assert offered == f'"{job}":"it_touch_pwned_touch_pwned_x held"'
-
-
-def test_zsh_completes_at_the_first_tab(server):
-    """What is autoloaded there only defines a function at the first TAB, unless it calls it as well."""
-    shown = with_env(server, {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}, "--show-completion", "zsh")
-    assert 'if [ "$funcstack[1]" = "_cotenant" ]; then\n  _cotenant_completion "$@"\nfi' in shown
+    spec = {"command": ["true"], "workdir": str(server.root), "env": {}, "name": name, "hold": True}
+    job = server.client.submit([spec])[0]["id"]
+    shell = {"_COTENANT_COMPLETE": "zsh_complete", "COMP_WORDS": "cotenant show ", "COMP_CWORD": "2"}
+    kind, value, text = with_env(server, shell).splitlines()[:3]
+    assert (kind, value, text) == ("plain", str(job), "it_touch_pwned_touch_pwned_x held")
 
 
 def with_env(server, env, *args):

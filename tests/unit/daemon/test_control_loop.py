@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from concurrent.futures import CancelledError
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from builders import a_spec
 from cotenant.core.errors import JournalError, NoSuchJob, UsageError
+from cotenant.core.estimate import Estimate
 from cotenant.core.events import AttemptExited, AttemptStarted, EstimateReady, JobCancelled, JobSubmitted
 from cotenant.core.job import Done, Running, Starting
 from cotenant.daemon.messages import JobChange, Query, SubmitRequest, WaitRequest, batches
@@ -298,3 +300,63 @@ def test_cancelled_event_is_kept_first(bench):
     bench.loop.change(JobChange("cancel", 1, "why")).result(TIMEOUT_S)
     last = list(bench.disk.replay())[-1]
     assert (type(last), last.cause) == (JobCancelled, "why")
+
+
+class TestUnwritableEvents:
+    """An event that has no JSON form affects its own job; everything that came with it is done."""
+
+    def test_an_estimate_fails_its_job_s_estimate_only(self, bench):
+        ids = bench.submit(a_spec(), a_spec(hold=True))
+        bench.inbox.put(estimated(1, coverage=math.nan))
+        bench.turn()
+        bench.submit(a_spec(hold=True))
+        told = bench.loop.query(lambda manager: manager.jobs[1]).result(TIMEOUT_S)
+        assert (told.estimate, told.estimate_error) == (None, "the estimate cannot be journaled")
+        assert bench.loop.journal_error is None
+        assert ids == [1, 2]
+
+    def test_an_exit_ends_its_attempt_and_delays_no_other(self, bench):
+        bench.sample()
+        bench.submit(a_spec(declared_bytes=2**30), a_spec(declared_bytes=2**30))
+        bench.until(lambda: len(bench.engine.launched) == 1)
+        bench.inbox.put(started(1))
+        bench.inbox.put(replace(exited(1), peak_observed_bytes={"GPU-0": math.nan}))
+        bench.until(lambda: isinstance(bench.state(1), Done))
+        assert bench.state(1).outcome == "lost"
+        bench.sample()
+        bench.until(lambda: len(bench.engine.launched) == 2)
+
+    def test_a_submission_is_refused_alone(self):
+        bench = Bench()
+        answers = [bench.loop.submit([spec]) for spec in (a_spec(), a_spec(time_limit_s=math.nan), a_spec())]
+        bench.start()
+        assert answers[0].result(TIMEOUT_S) == [1]
+        with pytest.raises(JournalError, match="JobSubmitted of job 2 cannot be written"):
+            answers[1].result(TIMEOUT_S)
+        assert answers[2].result(TIMEOUT_S) == [3]
+        bench.loop.close()
+
+    def test_a_report_in_the_backlog_does_not_block_those_behind_it(self, bench):
+        bench.sample()
+        bench.submit()
+        bench.until(lambda: bench.engine.launched)
+        bench.disk.full = True
+        bench.inbox.put(estimated(1, coverage=math.nan))
+        bench.inbox.put(started(1))
+        bench.turn()
+        bench.disk.full = False
+        bench.until(lambda: isinstance(bench.state(1), Running))
+
+
+def estimated(job_id, *, coverage):
+    estimate = Estimate(
+        peak_allocated_bytes=1,
+        peak_reserved_bytes=1,
+        context_bytes=1,
+        margin_bytes=1,
+        coverage=coverage,
+        estimator="traced",
+        version="1",
+        gpu="A100",
+    )
+    return EstimateReady(at_s=10.0, cause="t", job_id=job_id, estimate=estimate, error=None)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.core.codec import CodecError, decode, encode
+from cotenant.core.codec import encode
 from cotenant.core.errors import CotenantError
 from cotenant.core.estimate import Estimate
 from cotenant.core.events import EstimateReady
@@ -22,7 +22,8 @@ from cotenant.core.job import JobSpec
 from cotenant.core.ports import EstimateRequest
 from cotenant.daemon.config.paths import private_folder
 from cotenant.daemon.config.schema import EstimatesSection
-from cotenant.daemon.estimation.worker import EstimatorWorker, WorkerExited
+from cotenant.daemon.estimation.answer import EstimateOrError, parse_answer
+from cotenant.daemon.estimation.worker import MAX_ANSWER_BYTES, AnswerTooLongError, EstimatorWorker, WorkerExited
 from cotenant.estimators.declared import DeclaredEstimator
 
 logger = logging.getLogger(__name__)
@@ -31,10 +32,6 @@ WORKER_COMMAND = (sys.executable, "-m", "cotenant.estimators")
 DECLARED = DeclaredEstimator.name
 STARTUP_S = 30.0
 """Allowed on top of the estimator's own limit, for its process to start and to answer that it timed out."""
-
-
-EstimateOrError = tuple[Estimate | None, str | None]
-"""An estimate, or the sentence that says why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +184,8 @@ class EstimatePool:
         except WorkerExited as end:
             process.copy_log(self.log_path(job_id))
             return None, f"the estimator ended with exit code {end.code}{_last_log_line(self.log_path(job_id))}"
+        except AnswerTooLongError:
+            return None, f"the estimator's answer is refused: it is longer than {MAX_ANSWER_BYTES} bytes"
         except OSError as error:
             return None, f"the estimator could not be started: {error.strerror}"
         except KeyError:
@@ -211,17 +210,6 @@ class EstimatePool:
             return DeclaredEstimator().estimate(self._request(spec)), None
         except CotenantError as error:
             return None, error.message
-
-
-def parse_answer(answer: bytes) -> EstimateOrError:
-    """The estimate in what an estimator printed, or a sentence that says why there is none."""
-    try:
-        told = json.loads(answer)
-        if "estimate" in told:
-            return decode(Estimate, told["estimate"]), None
-        return None, str(told["error"]["message"])
-    except (ValueError, TypeError, KeyError, CodecError) as error:
-        return None, f"the estimator's answer cannot be understood: {error}"
 
 
 def _last_log_line(log: Path) -> str:

@@ -20,6 +20,13 @@ from cotenant.daemon.auth import impersonation
 WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
 
 
+MAX_ANSWER_BYTES = 2**20
+
+
+class AnswerTooLongError(Exception):
+    """The process wrote more than `MAX_ANSWER_BYTES` without ending the line; it was ended."""
+
+
 class WorkerExited(Exception):
     """The process ended without an answer. `code`: its exit code, 128 + N for signal N."""
 
@@ -50,6 +57,7 @@ class EstimatorWorker:
         Raises:
             WorkerExited: there was none.
             TimeoutError: not within `timeout_s`; the process has been ended.
+            AnswerTooLongError: the answer exceeds `MAX_ANSWER_BYTES`; the process has been ended.
             OSError: it cannot be started.
             KeyError: there is no user `uid`.
         """
@@ -153,6 +161,9 @@ class EstimatorWorker:
                         if not piece:
                             return bytes(heard) or None
                         heard += piece
+                        if len(heard) > MAX_ANSWER_BYTES:
+                            self.close()
+                            raise AnswerTooLongError
                         continue
                     try:
                         unsent = unsent[os.write(process.stdin.fileno(), unsent) :]

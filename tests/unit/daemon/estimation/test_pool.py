@@ -74,10 +74,11 @@ def test_request_tells_the_job_and_the_estimator(tmp_path):
     [
         pytest.param(answering({"error": {"message": "no step seen"}}), "no step seen", id="an error"),
         pytest.param("import sys; sys.exit('it broke')", "ended with exit code 1: it broke", id="a failure"),
-        pytest.param("print('hello')", "cannot be understood", id="no JSON"),
-        pytest.param("print('{}')", "cannot be understood", id="neither"),
-        pytest.param("print('[]')", "cannot be understood", id="an array"),
-        pytest.param(answering({"estimate": {"type": "Estimate", "version": 1}}), "cannot be understood", id="half"),
+        pytest.param("print('hello')", "answer is refused", id="no JSON"),
+        pytest.param("print('{}')", "answer is refused", id="neither"),
+        pytest.param("print('[]')", "answer is refused", id="an array"),
+        pytest.param("print('x' * 2**21)", "it is longer than 1048576 bytes", id="a line of 2 MiB"),
+        pytest.param(answering({"estimate": {"type": "Estimate", "version": 1}}), "answer is refused", id="half"),
         pytest.param("import os; os.kill(os.getpid(), 9)", "ended with exit code 137", id="killed"),
     ],
 )
