@@ -1,0 +1,80 @@
+"""Shell completion: what is offered, and the scripts of the shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from cotenant.cli.completion import COMPLETE_VARIABLE
+from cotenant.cli.main import main
+
+
+def offered(monkeypatch, capsys, line):
+    """What zsh is offered at the end of `line`: values, and their descriptions."""
+    words = line.split(" ")
+    monkeypatch.setenv(COMPLETE_VARIABLE, "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    main([])
+    lines = capsys.readouterr().out.splitlines()
+    return dict(zip(lines[1::3], lines[2::3], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "text"),
+    [
+        pytest.param("cotenant ev", "events", "Show what happened to a job, transition by transition", id="verb"),
+        pytest.param("cotenant submit --max-s", "--max-slowdown", None, id="option"),
+        pytest.param("cotenant submit --sharing m", "mps", "_", id="choice"),
+        pytest.param("cotenant estimate --gpu H100", "H100-80GB", "79.6GiB", id="GPU"),
+        pytest.param("cotenant daemon --simulate 8xH100", "8xH100-80GB", "79.6GiB", id="server"),
+        pytest.param("cotenant daemon --policy mos", "most-memory", "_", id="policy"),
+        pytest.param("cotenant simulate --policies carma,best", "carma,best-fit", "_", id="last of several policies"),
+        pytest.param("cotenant submit --estimator hor", "horus", "_", id="estimator"),
+        pytest.param("cotenant ls -s PEND", "PENDING", "_", id="state"),
+        pytest.param("cotenant learn cross", "cross-validate", None, id="subcommand"),
+    ],
+)
+def test_offers(monkeypatch, capsys, line, value, text):
+    found = offered(monkeypatch, capsys, line)
+    assert value in found
+    assert text is None or found[value] == text
+
+
+def test_verbs_are_offered_without_an_import_of_each(monkeypatch, capsys):
+    monkeypatch.setattr("cotenant.cli.root.load", lambda name: pytest.fail(f"{name} was imported"))
+    assert len(offered(monkeypatch, capsys, "cotenant ")) >= 30
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_script(shell, capsys, tmp_path, monkeypatch):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert COMPLETE_VARIABLE in script
+    assert "cotenant" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=60)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert main(["completion", shell, "--install"]) == 0
+    (installed,) = [path for path in tmp_path.rglob("*cotenant*") if path.is_file()]
+    assert installed.read_text() == script
+
+
+def test_bash_completes_in_a_shell(tmp_path):
+    """The script is sourced, and its function called as bash does at TAB."""
+    program = tmp_path / "cotenant"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m cotenant "$@"\n')
+    program.chmod(0o755)
+    code = f"""
+        PATH="{tmp_path}:$PATH"
+        eval "$(cotenant completion bash)"
+        COMP_WORDS=(cotenant subm); COMP_CWORD=1
+        _cotenant_completion cotenant
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "submit\n", done.stderr
