@@ -24,7 +24,7 @@ def test_a_captured_step_keeps_its_memory_in_a_pool_of_its_own(tmp_path):
     small = ("--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
     assert trace.header.steps == 4  # three to warm up, one in the capture
-    assert "private pool is modeled" in trace.warnings[0]
+    assert "private memory pool is included" in trace.warnings[0]
     found = streams(trace)
     captured = [event for event in trace.events if event.stream < 0 and event.action == "alloc"]
     assert found.index(captured[0].stream) > 0

@@ -1,1 +1,1 @@
-"""The GPU that is not there, as torch and a script see it."""
+"""The simulated GPU, as PyTorch and scripts see it."""

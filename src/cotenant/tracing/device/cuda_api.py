@@ -1,7 +1,7 @@
-"""`torch.cuda` as a script sees it: GPUs of the wanted model, whose driver is never called.
+"""`torch.cuda` as a script sees it: GPUs of the simulated model, without a driver.
 
-A thread has a current GPU of its own, as with CUDA, and each GPU a current stream; that one is of all threads, since
-autograd's take the streams of the forward pass.
+Each thread has a current GPU, as with CUDA. Each GPU has a current stream, which all threads share here: autograd's
+threads run backward on the streams of the forward pass.
 Source of what changes the current GPU: torch/csrc/cuda/Module.cpp and Stream.cpp.
 """
 
@@ -22,13 +22,13 @@ _NCCL_VERSION = (2, 27, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class FakeGpuSpec:
-    """The GPU that the script believes in.
+    """The simulated GPUs, all of one model.
 
     Attributes:
-        total_bytes: what `torch.cuda.get_device_properties(0).total_memory` says.
+        total_bytes: `torch.cuda.get_device_properties(0).total_memory`.
         capability: compute capability, e.g. (8, 0).
-        count: how many of them.
-        allocator_bytes: what of it is left beside the context; None: all.
+        count: number of GPUs.
+        allocator_bytes: total memory less the CUDA context; None: all of it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class FakeGpuSpec:
 
 
 class _DeviceProperties:
-    """Stands in for `torch._C._CudaDeviceProperties`."""
+    """Replaces `torch._C._CudaDeviceProperties`."""
 
     def __init__(self, card: FakeGpuSpec) -> None:
         self.name = card.name
@@ -63,7 +63,7 @@ class _DeviceProperties:
 
 
 class FakeStream:
-    """A CUDA stream that orders nothing; `number` tells the allocator's pools apart."""
+    """Replaces `torch.cuda.Stream`. It orders nothing; the allocator has blocks of each stream, by `number`."""
 
     _next = 1
 
@@ -79,20 +79,20 @@ class FakeStream:
         self.cuda_stream = number
 
     def synchronize(self) -> None:
-        """Nothing runs, so nothing is waited for."""
+        """Nothing runs, so there is nothing to wait for."""
 
     def wait_stream(self, stream: object) -> None:
-        """Nothing runs, so nothing is waited for."""
+        """Nothing runs, so there is nothing to wait for."""
 
     def wait_event(self, event: object) -> None:
-        """Nothing runs, so nothing is waited for."""
+        """Nothing runs, so there is nothing to wait for."""
 
     def record_event(self, event: Any = None) -> Any:
-        """An event, as given or new."""
+        """The given event, or a new one."""
         return event if event is not None else FakeEvent()
 
     def query(self) -> bool:
-        """All is done."""
+        """All work is done."""
         return True
 
     def is_capturing(self) -> bool:
@@ -113,7 +113,7 @@ class FakeStream:
 
 
 class FakeEvent:
-    """A CUDA event that has always happened."""
+    """Replaces `torch.cuda.Event`; it is always complete."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.cuda_event = 0
@@ -125,19 +125,19 @@ class FakeEvent:
         """Nothing to wait for."""
 
     def query(self) -> bool:
-        """It has happened."""
+        """It is complete."""
         return True
 
     def synchronize(self) -> None:
-        """It has happened."""
+        """It is complete."""
 
     def elapsed_time(self, end: object) -> float:
-        """Milliseconds to `end`; 1.0, since scripts divide by it."""
+        """1.0 ms: scripts divide by it."""
         return 1.0
 
 
 def install(card: FakeGpuSpec, recorder: TraceRecorder) -> None:
-    """Replace what scripts and libraries call in `torch.cuda`."""
+    """Replace the functions and classes of `torch.cuda` that would call the driver."""
     cuda = torch.cuda
     replaced: dict[str, Any] = {
         **_availability(card),
@@ -166,7 +166,7 @@ def install(card: FakeGpuSpec, recorder: TraceRecorder) -> None:
 
 
 def _availability(card: FakeGpuSpec) -> dict[str, Any]:
-    """That there is CUDA, that it has started, and that all its work is done."""
+    """CUDA is available, initialized and idle."""
     return {
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
@@ -180,7 +180,7 @@ def _availability(card: FakeGpuSpec) -> dict[str, Any]:
 
 
 def _devices(card: FakeGpuSpec) -> dict[str, Any]:
-    """How many GPUs there are, which is meant, and what each of them is."""
+    """The number of GPUs, the current one, and their properties."""
     properties = _DeviceProperties(card)
 
     def set_device(device: object) -> None:
@@ -201,7 +201,7 @@ def _devices(card: FakeGpuSpec) -> dict[str, Any]:
 
 
 def _exchange_device(index: int) -> int:
-    """Make GPU `index` the current one, unless it is below 0; gives the one before, or -1."""
+    """Make GPU `index` the current one and return the one before; a negative index changes nothing and returns -1."""
     if index < 0:
         return -1
     before = libtorch_patch.current_device()
@@ -210,7 +210,7 @@ def _exchange_device(index: int) -> int:
 
 
 def _random_state(card: FakeGpuSpec) -> dict[str, Any]:
-    """Generators of numbers that nobody draws: seeds and states may be set, and read, and mean nothing."""
+    """Seeds and states of the GPU's random number generators, which draw nothing."""
     return {
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
@@ -225,19 +225,19 @@ def _random_state(card: FakeGpuSpec) -> dict[str, Any]:
 
 
 def _streams(recorder: TraceRecorder) -> dict[str, Any]:
-    """Streams that tell the recorder which of them memory is for, and events that have happened."""
-    chosen: dict[int, FakeStream] = {}
+    """Streams, which the recorder attributes storages to, and events."""
+    current: dict[int, FakeStream] = {}
 
     def default_stream(device: object = None) -> FakeStream:
         return FakeStream(device, number=0)
 
     def current_stream(device: object = None) -> FakeStream:
-        return chosen.get(_device_index(device)) or default_stream(device)
+        return current.get(_device_index(device)) or default_stream(device)
 
     def set_stream(stream: object) -> None:
-        if not isinstance(stream, FakeStream):  # of no class of `torch.cuda`: memory is not told apart by it
+        if not isinstance(stream, FakeStream):  # an object of another library: the current stream stays
             return
-        chosen[stream.device_index] = stream
+        current[stream.device_index] = stream
         recorder.streams[stream.device_index] = stream.number
         libtorch_patch.set_current_device(stream.device_index)
 
@@ -252,7 +252,7 @@ def _streams(recorder: TraceRecorder) -> dict[str, Any]:
 
 
 def _install_c_module(recorder: TraceRecorder, replaced: dict[str, Any]) -> None:
-    """The C module, which half of the libraries ask directly."""
+    """Functions of `torch._C`, which many libraries call directly."""
     for name, value in {
         "_cuda_getDeviceCount": replaced["device_count"],
         "_cuda_getDevice": replaced["current_device"],
@@ -299,7 +299,11 @@ def _install_accelerator(card: FakeGpuSpec, replaced: dict[str, Any]) -> None:
 
 
 def _unique_function(value: Any) -> Any:
-    """A function object that stands under one name only; the compiler's tables refuse one under two."""
+    """A function object of its own for each name.
+
+    The tables of `torch._dynamo` refuse one object under two names. Source: torch/_dynamo/trace_rules.py,
+    `get_torch_obj_rule_map`.
+    """
     if isinstance(value, type):
         return value
 
@@ -311,7 +315,7 @@ def _unique_function(value: Any) -> Any:
 
 
 def _device_index(device: object) -> int:
-    """The number of a GPU, named in any of the ways there are; without a name the current one, and -1 as it is."""
+    """The index of a GPU given as number, name or device; without an index, the current GPU."""
     if isinstance(device, int):
         return device
     if isinstance(device, torch.cuda.device):

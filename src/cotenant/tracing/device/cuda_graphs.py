@@ -1,8 +1,9 @@
-"""CUDA graphs: a capture is an ordinary run whose memory stays in a pool of its own, and a replay takes none.
+"""CUDA graphs: a capture runs the code once with a private memory pool; a replay allocates nothing.
 
-The pool is a stream with a negative number, whose cached blocks the allocator neither gives back nor lends to others.
-Not modeled: the memory of the graph itself, and the end of a pool with the last of its graphs.
-Source: torch/cuda/graphs.py, which makes graphed callables here, too; c10/cuda/CUDACachingAllocator.cpp, `PrivatePool`.
+The pool is a stream with a negative number: the allocator neither releases its cached blocks nor uses them elsewhere.
+Not modeled: the driver's memory for the graph, and the release of a pool with its last graph.
+Source: torch/cuda/graphs.py, whose `make_graphed_callables` runs unchanged; c10/cuda/CUDACachingAllocator.cpp,
+`PrivatePool`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import torch
 from cotenant.tracing.recorder import TraceRecorder
 
 _PoolId = tuple[int, int]
-_CAPTURE_WARNING = "a CUDA graph was captured: its private pool is modeled, what the driver takes for the graph is not"
+_CAPTURE_WARNING = (
+    "a CUDA graph was captured: its private memory pool is included, the driver's memory for the graph is not"
+)
 
 
 def install(recorder: TraceRecorder, make_stream: Any) -> None:
-    """Replace what captures and replays; `stream_of`: a stream by its number."""
+    """Replace `CUDAGraph` and `torch.cuda.graph`; `make_stream` returns the stream of a number."""
     numbers = itertools.count(1)
 
     def new_pool() -> _PoolId:
@@ -46,24 +49,24 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
             self._before: Any = None
 
         def capture_begin(self, pool: Any = None, *_: object, **__: object) -> None:
-            """Begin: what is allocated from now on belongs to the pool."""
+            """Allocate from the pool until `capture_end`."""
             recorder.warn(_CAPTURE_WARNING)
             self._pool = pool if isinstance(pool, tuple) else pool.pool() if pool is not None else new_pool()
             self._before = torch.cuda.current_stream()
             torch.cuda.set_stream(make_stream(-self._pool[1]))
 
         def capture_end(self) -> None:
-            """End."""
+            """Allocate as before the capture."""
             torch.cuda.set_stream(self._before)
 
         def instantiate(self) -> None:
-            """Nothing to make."""
+            """Nothing to instantiate."""
 
         def replay(self) -> None:
-            """Memory stays as the capture left it."""
+            """Allocates nothing."""
 
         def reset(self) -> None:
-            """Nothing to forget."""
+            """Nothing to reset."""
 
         def enable_debug_mode(self) -> None:
             """Nothing to show."""
@@ -72,7 +75,7 @@ def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[
             """Nothing to show."""
 
         def pool(self) -> _PoolId:
-            """The identity of its pool."""
+            """The pool's id."""
             self._pool = self._pool or new_pool()
             return self._pool
 
@@ -84,13 +87,13 @@ def _capture_class(recorder: TraceRecorder) -> type:
         """`torch.cuda.graph(...)`."""
 
         def __init__(self, cuda_graph: Any, pool: Any = None, *_: object, **__: object) -> None:
-            self.cuda_graph, self._given = cuda_graph, pool
+            self.cuda_graph, self._pool = cuda_graph, pool
 
         def __enter__(self) -> None:
             if getattr(getattr(torch.compiler, "config", None), "force_cudagraph_gc", True):
                 gc.collect()
             recorder.empty_cache()
-            self.cuda_graph.capture_begin(self._given)
+            self.cuda_graph.capture_begin(self._pool)
 
         def __exit__(self, *_: object) -> None:
             self.cuda_graph.capture_end()

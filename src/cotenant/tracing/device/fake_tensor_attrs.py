@@ -1,6 +1,6 @@
-"""What Python asks of fake tensors beside their operators: addresses, and how to print a loss.
+"""Attributes of fake tensors that are no operators: data pointers, formatting, and resizing of storages.
 
-No address is real, but each storage has its own, as libraries expect.
+No address is real, but each live storage has one of its own, which libraries rely on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ALIGNMENT = 512
 
 
 def install(recorder: Any) -> None:
-    """Answer `data_ptr()` of fake tensors and of their storages, and see storages that change their size."""
+    """Replace `data_ptr()` of fake tensors and of their storages, and record storages that are resized."""
     storage_ptr: Any = torch.UntypedStorage.data_ptr
 
     def of_storage(self: torch.UntypedStorage) -> int:
@@ -38,10 +38,10 @@ def install(recorder: Any) -> None:
 
 
 def _format(self: FakeTensor, spec: str) -> str:
-    """`f"{loss:.3f}"`; torch does so for its own class only."""
+    """`f"{loss:.3f}"`. `torch.Tensor.__format__` formats the value only where the type is exactly `torch.Tensor`."""
     return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
 
 def _address(storage: torch.UntypedStorage) -> int:
-    """Apart for any two storages that live at the same time, and aligned as the allocator aligns."""
+    """Distinct for storages that live at the same time, and aligned to 512 B like blocks of the caching allocator."""
     return storage._cdata * _ALIGNMENT if storage.nbytes() else 0

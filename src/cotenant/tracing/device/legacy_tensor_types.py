@@ -1,4 +1,4 @@
-"""Old spellings: `torch.cuda.FloatTensor` and its kin, as constructors, in `.type()` and as the default."""
+"""`torch.cuda.FloatTensor` and the other legacy tensor types: as constructors, in `.type()` and as the default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DTYPES = {
 
 
 class _TensorTypeMeta(type):
-    """`isinstance(x, torch.cuda.FloatTensor)` asks for device and type."""
+    """Makes `isinstance(x, torch.cuda.FloatTensor)` test device and dtype."""
 
     dtype: torch.dtype
 
@@ -23,7 +23,7 @@ class _TensorTypeMeta(type):
 
 
 def install() -> None:
-    """Replace the classes, and the ways to name them."""
+    """Replace the classes, `Tensor.type` and `set_default_tensor_type`."""
     kinds: dict[str, Any] = {}
     for name, dtype in _DTYPES.items():
         kind = _TensorTypeMeta(f"{name}Tensor", (), {"dtype": dtype, "__new__": _construct, "__module__": "torch.cuda"})
@@ -54,13 +54,13 @@ def install() -> None:
 
 
 def _tensor_new(kind: Any) -> Any:
-    """`torch.Tensor(...)` where a kind of CUDA is the default; a default device by itself does not change it.
+    """`torch.Tensor(...)` with a CUDA type as the default. The default device alone does not affect this constructor.
 
     Source: torch/csrc/tensor/python_tensor.cpp, `set_default_tensor_type`; torch/utils/_device.py.
     """
     plain_new: Any = torch._C.TensorBase.__new__
 
-    def new(*args: Any, **kwargs: Any) -> Any:  # the compiler, when imported, compares its signature
+    def new(*args: Any, **kwargs: Any) -> Any:  # `torch._dynamo` inspects its signature on import
         if args[0] is torch.Tensor and not kwargs:
             return _construct(kind, *args[1:])
         return plain_new(*args, **kwargs)

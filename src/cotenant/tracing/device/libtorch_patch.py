@@ -1,12 +1,11 @@
-"""Teaches libtorch that a CUDA device exists, without one: the smallest patch that lets autograd run.
+"""Makes libtorch believe that CUDA devices exist: the smallest patch with which autograd runs.
 
-Backward of a fake CUDA tensor asks two C++ objects about devices: c10's guard for CUDA and ATen's CUDA hooks.
-A CPU build has neither; a CUDA build without a driver has both, and they fail. Both are replaced in place, by
-vtables whose entries return "1" (the device `cuda:0`, true), "0", the number of GPUs or their argument, and two that
-keep which GPU is the current one of a thread, as CUDA does. No compiler, no callback into Python, nothing of CUDA is
-ever called: a GPU that is present is not touched.
+Backward of a fake CUDA tensor calls two C++ objects: c10's device guard for CUDA, and ATen's CUDA hooks. A CPU build
+has neither; in a CUDA build without a driver both fail. Both get another vtable. Its functions return a constant (1,
+which is also the device `cuda:0`; 0; the number of GPUs), their argument, or the thread's current GPU, which one of
+them sets. There is no compiler, no callback into Python, and no call of CUDA: a GPU of the machine is not touched.
 
-Which entries must say "no" or be replaced follows from the headers that ship with torch, read at run time.
+The order of the entries is read from the headers that ship with PyTorch, at run time.
 Source: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/{Accelerator,CUDA}HooksInterface.h; PyTorch 2.4 to 2.15.
 """
 
@@ -29,8 +28,8 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 _GUARD_SLOTS = 64
 _CUDA = 1  # c10::DeviceType::CUDA
 
-_FUNCTION_BYTES = 64  # bytes for each function
-_LITERAL_OFFSET = 32  # of them, where those for arm find the address that they call
+_FUNCTION_BYTES = 64  # for each function
+_LITERAL_OFFSET = 32  # of the called address in a function for aarch64
 
 _RETURNS_ARGUMENT = frozenset(
     (
@@ -38,14 +37,14 @@ _RETURNS_ARGUMENT = frozenset(
         "exchangeStream",
     )
 )
-"""Functions that answer with the device they are asked about, or with its stream number 0."""
+"""Functions that return their device argument, or stream 0 of it."""
 
-_tls_keys: list[int] = []  # the one under which a thread keeps its current device; without a value it is `cuda:0`
+_tls_keys: list[int] = []  # the key of a thread's current device; without a value it is `cuda:0`
 _pthread = ctypes.PyDLL(None)
 _pthread.pthread_getspecific.argtypes = [ctypes.c_uint]
 _pthread.pthread_getspecific.restype = ctypes.c_void_p
 _pthread.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
-_kept_alive: list[object] = []  # what C++ points to must live as long as the process
+_kept_alive: list[object] = []  # C++ has pointers to these until the process ends
 
 
 def install(count: int = 1) -> None:
@@ -63,20 +62,21 @@ def install(count: int = 1) -> None:
 
 
 def current_device() -> int:
-    """The GPU that this thread means by `cuda`, without a number."""
+    """Index of the current GPU of this thread."""
     return ((_pthread.pthread_getspecific(_tls_keys[0]) or 0) >> 8) & 0x7F if _tls_keys else 0
 
 
 def set_current_device(index: int) -> None:
-    """Let this thread mean GPU `index` by `cuda`, without a number."""
+    """Make GPU `index` the current one of this thread."""
     for key in _tls_keys:
         _pthread.pthread_setspecific(key, _CUDA | index << 8)
 
 
 def start_autograd_threads() -> None:
-    """Give autograd its threads for the GPUs, if it ran in this process before they were there. Call inside the mode.
+    """Start autograd's threads for the GPUs, if autograd ran in this process before `install`. Call inside the mode.
 
-    It counts GPUs once, at its first backward pass. Source: torch/csrc/autograd/engine.cpp, `start_device_threads`.
+    Autograd counts GPUs once, at its first backward pass. Source: torch/csrc/autograd/engine.cpp,
+    `start_device_threads`.
     """
     x = torch.zeros((), device="cuda", requires_grad=True)
     try:
@@ -93,11 +93,12 @@ def start_autograd_threads() -> None:
 
 
 def _machine_code(count: int, key: int, get: int, put: int) -> dict[str, bytes]:
-    """By name: `one`, `zero` and `count` return that; `same` the first argument's low 16 bits, a c10::Device; `current_device`
-    what the thread has under `key`, or else `cuda:0`; `choose` puts such an argument there.
+    """Machine code of the functions, by name.
 
-    `get`, `put`: addresses of pthread_getspecific and pthread_setspecific. All that return something clear the second
-    result register, the number of a returned c10::Stream.
+    `one`, `zero` and `count` return that number; `same` returns the low 16 bits of the first argument, a c10::Device;
+    `current` returns the thread's value of `key`, or else `cuda:0`; `choose` sets it to such an argument.
+    `get`, `put`: addresses of pthread_getspecific and pthread_setspecific. Functions with a result also clear the
+    second result register, which holds the id of a returned c10::Stream.
     """
     machine = platform.machine()
     if machine == "x86_64":
@@ -133,7 +134,7 @@ def _x86_call(key: int, function: int) -> bytes:
 
 
 def _arm_call(key: int, function: int, *, before: Sequence[int] = (), after: Sequence[int] = (), back: bytes) -> bytes:
-    """A frame, w0 = `key`, `before`, a call of `function`, `after`, and the end of it all."""
+    """Code that saves the frame, sets w0 to `key`, runs `before`, calls `function`, runs `after` and returns."""
     words = [0xA9BF7BFD, 0x52800000 | key << 5, *before]  # stp x29, x30, [sp, #-16]!; mov w0, #key
     words.append(0x58000010 | (_LITERAL_OFFSET // 4 - len(words)) << 5)  # ldr x16, [pc + ...]
     words += [0xD63F0200, *after, 0xA8C17BFD]  # blr x16; ldp x29, x30, [sp], #16
@@ -142,12 +143,10 @@ def _arm_call(key: int, function: int, *, before: Sequence[int] = (), after: Seq
 
 
 def _create_tls_key() -> int:
-    """A new place of each thread's own, empty for all of them."""
+    """A new key of thread-specific data."""
     made = ctypes.c_uint()
     if _pthread.pthread_key_create(ctypes.byref(made), None):
-        raise TraceError(
-            "unsupported", "this process has no room for one more value of its threads, which tracing needs"
-        )
+        raise TraceError("unsupported", "this process has no key of thread-specific data left, and tracing needs one")
     _tls_keys.append(made.value)
     return made.value
 
@@ -177,7 +176,7 @@ def _functions(count: int) -> dict[str, int]:
 def _virtual_names(header: Path, known: list[str]) -> list[str]:
     """Virtual functions in the order of the vtable: those of the base (`known`), then the new ones of `header`.
 
-    A destructor takes two entries. An override keeps the entry of its base.
+    A destructor has two entries, and an override uses the entry of its base (Itanium C++ ABI, section 2.5).
     """
     try:
         text = header.read_text()
@@ -219,14 +218,14 @@ def _patch_guard(include: Path, functions: dict[str, int]) -> None:
 
 
 def _stub_for(name: str) -> str:
-    """Which function stands in for a virtual one."""
-    if "aptur" in name:  # a stream that is being captured would make optimizers believe in a CUDA graph
+    """Name of the function that replaces a virtual one."""
+    if "aptur" in name:  # `isStreamCapturing` and the like: optimizers check for a CUDA graph
         return "zero"
     if name == "deviceCount":
         return "count"
     if name == "getDevice":
         return "current"
-    if name == "setDevice":  # autograd has its thread for a GPU begin with it
+    if name == "setDevice":  # autograd's thread for a GPU calls it first
         return "choose"
     return "same" if name in _RETURNS_ARGUMENT else "one"
 

@@ -1,8 +1,9 @@
-"""What a GPU refuses: devices that do not exist, and memory, to scripts that wait for it and halve their batch.
+"""Errors that a real GPU would raise: for devices that do not exist, and out of memory in scripts that catch it.
 
-A trace has no limit, so that one script answers for every GPU. Only where somebody on the call stack catches the error
-does it come, when the live tensors alone no longer fit the card; it would come earlier by what the allocator cannot
-use. Source of the message: c10/cuda/CUDACachingAllocator.cpp, `malloc`.
+A trace has no memory limit, so that it holds for every GPU. But some scripts wait for the error to halve their batch.
+So it is raised where a function on the call stack catches it, when the live tensors alone exceed the GPU's memory; on a
+real GPU it comes somewhat earlier, by fragmentation. Source of the message: c10/cuda/CUDACachingAllocator.cpp,
+`malloc`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 
 from cotenant.core.units import format_bytes
+from cotenant.tracing.recorder import TraceRecorder
 
 _HANDLER_NAMES = frozenset({"OutOfMemoryError", "should_reduce_batch_size", "is_oom_error", "is_cuda_out_of_memory"})
 _OOM_MESSAGES = ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 class MemoryLimit:
-    """Raises what CUDA raises when a GPU is full, if the script would catch it."""
+    """Raises CUDA's out-of-memory error when a GPU is full, if the script would catch it."""
 
-    def __init__(self, recorder: Any, capacity_bytes: int, count: int, total_bytes: int) -> None:
+    def __init__(self, recorder: TraceRecorder, capacity_bytes: int, count: int, total_bytes: int) -> None:
         self._recorder = recorder
         self._count = count
         self._capacity_bytes = min(capacity_bytes, total_bytes)
@@ -34,10 +35,10 @@ class MemoryLimit:
         self._catching: dict[CodeType, bool] = {}
 
     def __call__(self, nbytes: int, device: int) -> None:
-        """Check before `nbytes` more on `device`.
+        """Check that `nbytes` more fit on `device`.
 
         Raises:
-            torch.OutOfMemoryError: they do not fit, and the script is prepared for it.
+            torch.OutOfMemoryError: they do not fit, and the script catches the error.
             RuntimeError: there is no such device.
         """
         if device >= self._count:
@@ -59,21 +60,21 @@ class MemoryLimit:
 
     @property
     def capacity_bytes(self) -> int:
-        """What the allocator can get: what is beside the context, or the share of the card that the script set."""
+        """The allocator's maximum: the memory beside the context, or the fraction of the GPU that the script set."""
         share = self._recorder.header.memory_fraction
         return self._capacity_bytes if share is None else min(self._capacity_bytes, int(share * self._total_bytes))
 
     def _is_awaited(self) -> bool:
-        """Whether a frame of this thread, or of the main one, which waits for autograd's, catches it."""
+        """Whether a frame of this thread, or of the main thread, which waits for autograd's, catches the error."""
         frames = [sys._getframe(), sys._current_frames().get(self._main)]
         return any(self._catches(frame) for first in frames for frame in _callers(first))
 
     def _catches(self, frame: FrameType) -> bool:
         code = frame.f_code
-        known = self._catching.get(code)
-        if known is None:
-            known = self._catching[code] = _mentions_oom(code)
-        return known and _in_try(frame)
+        mentions = self._catching.get(code)
+        if mentions is None:
+            mentions = self._catching[code] = _mentions_oom(code)
+        return mentions and _in_try(frame)
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
@@ -87,12 +88,14 @@ _TRACING_DIR = __file__.rpartition("device")[0]
 
 
 def _mentions_oom(code: CodeType) -> bool:
-    texts = [each for each in code.co_consts if isinstance(each, str)]
-    return bool(_HANDLER_NAMES & set(code.co_names)) or any(word in text for word in _OOM_MESSAGES for text in texts)
+    texts = [constant for constant in code.co_consts if isinstance(constant, str)]
+    return bool(_HANDLER_NAMES & set(code.co_names)) or any(
+        message in text for message in _OOM_MESSAGES for text in texts
+    )
 
 
 def _in_try(frame: FrameType) -> bool:
-    """Whether the frame is inside a `try`; where Python does not say (before 3.11), it is believed to be."""
+    """Whether the frame executes a `try` block; assumed before Python 3.11, whose code has no exception table."""
     table = getattr(frame.f_code, "co_exceptiontable", None)
     if table is None:
         return True
@@ -100,7 +103,7 @@ def _in_try(frame: FrameType) -> bool:
 
 
 def _protected_ranges(table: bytes) -> Iterator[tuple[int, int]]:
-    """Ranges of byte offsets that have a handler. Source: CPython, Objects/exception_handling_notes.txt."""
+    """Ranges of bytecode offsets with an exception handler. Source: CPython, Objects/exception_handling_notes.txt."""
     values = iter(table)
 
     def number() -> int:

@@ -1,7 +1,8 @@
-"""What a script reads of the GPU's memory and sensors: what its tensors hold by now, of a card that is all its own.
+"""Memory statistics and sensor readings of the GPU, for a script that has the GPU to itself.
 
-Bytes are those that tensors asked for; what the allocator reserves is known after the trace only, and is told here as
-those bytes in whole small segments. Source of the names: torch/cuda/memory.py, torch/cuda/__init__.py.
+Allocated bytes are the requested bytes of live tensors. Reserved bytes are known after the replay only, so the script
+reads the allocated bytes, rounded up to 2 MiB segments. Source of the names: torch/cuda/memory.py,
+torch/cuda/__init__.py.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from cotenant.tracing.recorder import TraceRecorder
+
+if TYPE_CHECKING:
+    from cotenant.tracing.device.cuda_api import FakeGpuSpec
 
 _SEGMENT_BYTES = 2 << 20
 _POOLS = ("all", "small_pool", "large_pool")
@@ -26,11 +32,11 @@ MEMORY_FUNCTIONS = (
     *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_per_process_memory_fraction"),
     *("memory_snapshot", "list_gpu_processes"),
 )
-"""Functions that `torch.cuda.memory` has as well."""
+"""Names that `torch.cuda` and `torch.cuda.memory` share."""
 
 
-def memory_queries(card: Any, recorder: Any, current: Callable[[], int]) -> dict[str, Any]:
-    """Functions by their names in `torch.cuda`; `current` gives the GPU meant where none is named."""
+def memory_queries(card: FakeGpuSpec, recorder: TraceRecorder, current: Callable[[], int]) -> dict[str, Any]:
+    """Functions by their names in `torch.cuda`; `current` returns the index of the current GPU."""
 
     def at(device: object) -> int:
         if device is None:
@@ -100,10 +106,10 @@ def _in_segments(nbytes: int) -> int:
 
 
 def _nested_stats(live: int, peak: int) -> dict[str, Any]:
-    def by_pool(now: int, most: int) -> dict[str, Any]:
-        nothing = dict.fromkeys(_STATISTICS, 0)
-        known = {**nothing, "current": now, "peak": most, "allocated": most, "freed": most - now}
-        return {pool: known if pool != "small_pool" else nothing for pool in _POOLS}
+    def by_pool(current: int, peak: int) -> dict[str, Any]:
+        zeros = dict.fromkeys(_STATISTICS, 0)
+        counts = {**zeros, "current": current, "peak": peak, "allocated": peak, "freed": peak - current}
+        return {pool: counts if pool != "small_pool" else zeros for pool in _POOLS}
 
     found: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
     found["oversize_allocations"] = found["oversize_segments"] = dict.fromkeys(_STATISTICS, 0)
@@ -117,7 +123,7 @@ def _nested_stats(live: int, peak: int) -> dict[str, Any]:
 
 
 def _flatten_stats(nested: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
-    """Names joined by dots; a name that this torch does not count is 0."""
+    """Names joined by dots; a statistic that this version of PyTorch does not have is 0."""
     found: dict[str, int] = collections.defaultdict(int)
     for key, value in nested.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Profilers that would watch a GPU: nothing runs there, so they see nothing, and their reports are empty."""
+"""Profilers that record nothing, since nothing runs on the GPU; their reports are empty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _EmptyReport:
 
 
 class NullProfiler:
-    """Stands in for `torch.profiler.profile` and `torch.autograd.profiler.profile`."""
+    """Replaces `torch.profiler.profile` and `torch.autograd.profiler.profile`."""
 
     def __init__(self, *_: object, **options: Any) -> None:
         self.step_num = 0

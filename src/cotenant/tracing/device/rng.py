@@ -1,4 +1,4 @@
-"""`torch.Generator(device="cuda")` without CUDA: a CPU generator that says it is on the GPU."""
+"""`torch.Generator(device="cuda")` without CUDA: a CPU generator whose `device` is the GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _BaseMeta: Any = type(_Base)
 
 
 class _GeneratorMeta(_BaseMeta):
-    """Lets generators that torch itself made pass for ours."""
+    """Makes generators that PyTorch created instances of the replaced class."""
 
     def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, _Base)
 
 
 class CpuBackedGenerator(_Base, metaclass=_GeneratorMeta):
-    """Stands in for `torch.Generator`."""
+    """Replaces `torch.Generator`."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         wanted = torch.device(device)
@@ -28,18 +28,18 @@ class CpuBackedGenerator(_Base, metaclass=_GeneratorMeta):
 
     @property
     def device(self) -> torch.device:
-        """Where its numbers are for."""
+        """The requested device."""
         return self._device
 
     def get_offset(self) -> int:
-        """Numbers drawn so far; never counted."""
+        """Of CUDA's Philox generator; always 0."""
         return 0
 
     def set_offset(self, offset: int) -> None:
-        """Nothing to move."""
+        """Ignored."""
 
 
 def install(count: int) -> None:
-    """Replace the class, and give each GPU its default generator."""
+    """Replace the class, and create the default generator of each GPU."""
     torch.Generator = CpuBackedGenerator
     torch.cuda.default_generators = tuple(CpuBackedGenerator(f"cuda:{index}") for index in range(count))
