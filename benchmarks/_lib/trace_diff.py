@@ -1,7 +1,7 @@
-"""Where a trace and the history of the real run first part: their allocations in order, and the bytes alive between.
+"""Compares the allocations of a trace with the allocator history of the real run.
 
-Allocations are compared by requested size, in program order. Frees are not compared one by one, for their order among
-neighbors is the interpreter's business; the bytes alive at every allocation that both have show what they add up to.
+Allocations are compared by requested size, in program order. Frees are not compared one by one, because the order of
+neighboring frees is up to the interpreter; instead the bytes alive at every common allocation are compared.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def compare(traced: Sequence[Alloc], recorded: Sequence[Alloc], *, drift_limit_b
         differences=tuple(differences),
         gave_up_at=gave_up_at,
         drift=drift,
-        traced_peak_bytes=max((each.live_bytes for each in traced), default=0),
-        recorded_peak_bytes=max((each.live_bytes for each in recorded), default=0),
+        traced_peak_bytes=max((alloc.live_bytes for alloc in traced), default=0),
+        recorded_peak_bytes=max((alloc.live_bytes for alloc in recorded), default=0),
     )
 
 
@@ -153,7 +153,7 @@ def _reordered(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j: in
         ours, theirs = traced[i : i + count], recorded[j : j + count]
         if len(ours) < count or len(theirs) < count:
             return 0
-        if Counter(our.size for our in ours) == Counter(their.size for their in theirs):
+        if Counter(alloc.size for alloc in ours) == Counter(alloc.size for alloc in theirs):
             return count
     return 0
 
@@ -163,8 +163,8 @@ def _back_in_step(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j:
     for total in range(1, WINDOW + 1):
         for a in range(total + 1):
             b = total - a
-            ours = [each.size for each in traced[i + a : i + a + MATCH]]
-            theirs = [each.size for each in recorded[j + b : j + b + MATCH]]
+            ours = [alloc.size for alloc in traced[i + a : i + a + MATCH]]
+            theirs = [alloc.size for alloc in recorded[j + b : j + b + MATCH]]
             if ours and ours == theirs:
                 return a, b
     return None

@@ -239,7 +239,7 @@ def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, fl
     for number in range(count):
         chance = random.Random(SEED + number)
         jobs = [chance.choice(known).job(at_s) for at_s in base.submit_s]
-        drawn.append(base.changed([replace(each) for each in jobs], name=f"half {half + 1}"))
+        drawn.append(base.derived([replace(each) for each in jobs], name=f"half {half + 1}"))
     told = f"Half {half + 1}: jobs of {len(tested)} of {len(paired)} families; the law is fitted to {len(rows) // 2} "
     told += f"pairs of the others: {shown(law)} (ships: {shown(AGGRESSIVENESS_WITH_MEMORY)})."
     return drawn, law, told

@@ -82,7 +82,7 @@ def one(name: str, data: Path, *, quick: bool) -> dict[str, float]:
 
 def cut(trace: Trace, first: int, end: int) -> Trace:
     """Those jobs, from the submission of the first on."""
-    return trace.changed(from_zero(trace[number] for number in range(first, end)))
+    return trace.derived(from_zero(trace[number] for number in range(first, end)))
 
 
 def timed(trace: Trace, gpus: str, policy: str, **options: object) -> dict[str, float]:

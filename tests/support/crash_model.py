@@ -1,9 +1,9 @@
-"""A daemon that is killed at every kind of step, in one process: what its loop, its journal and an engine make of it.
+"""A daemon that crashes at every kind of step, simulated in one process.
 
-The loop, the manager and the policy are the daemon's own; the machine under them is a model that tells the truth: which
-attempts were started and how often, what each holds, and how it ended. A crash is an exception that nobody catches,
-raised before or after the journal keeps something and before or after the engine is asked for something; after it only
-the journal and the machine are left, and the next daemon starts from them as `serve` does.
+The control loop, the manager and the policy are the daemon's own. The machine under them is a model that knows the
+truth: which attempts ran and how often, what each holds, and how it ended. A crash is an exception that is never caught,
+raised before or after the journal writes and before or after the engine launches or stops an attempt. After it only the
+journal and the machine are left, and the next daemon starts from them as `serve` does.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Machine:
         ref = AttemptRef(job_id=placement.job_id, attempt=attempt)
         if ref in self.void:
             self._verdict.faults.append(f"{ref} starts although it was told that it never would")
-        if any(each.job_id == ref.job_id and run.exit is None for each, run in self.runs.items()):
+        if any(other.job_id == ref.job_id and run.exit is None for other, run in self.runs.items()):
             self._verdict.faults.append(f"{ref} starts while an attempt of the job runs")
         if ref not in self.runs:
             self.runs[ref] = _ModelAttempt(placement, int(self._rng.uniform(0.3, 1.3) * placement.promised_bytes))
@@ -99,10 +99,10 @@ class _Machine:
     def _check_capacity(self, placement: Placement) -> None:
         for uuid in placement.gpu_uuids:
             here = [run.placement for run in self.runs.values() if run.exit is None and uuid in run.placement.gpu_uuids]
-            promised = sum(each.promised_bytes for each in here)
+            promised = sum(placement.promised_bytes for placement in here)
             if promised > GPU_GIB * GiB:
                 self._verdict.faults.append(f"{promised / GiB:.1f} GiB promised on {uuid}")
-            if len(here) > 1 and any(each.sharing == "exclusive" for each in here):
+            if len(here) > 1 and any(placement.sharing == "exclusive" for placement in here):
                 self._verdict.faults.append(f"an exclusive job has company on {uuid}")
 
     def stop(self, ref: AttemptRef, *, reason: str, grace_s: float) -> None:
@@ -160,7 +160,7 @@ class _Machine:
 
     def sample(self, at_s: float) -> ServerSampled:
         """A reading: who lives holds what was promised, or a part of it."""
-        used = dict.fromkeys((each.uuid for each in self.gpus), 0)
+        used = dict.fromkeys((gpu.uuid for gpu in self.gpus), 0)
         observed = []
         for ref, run in self.runs.items():
             if run.exit is not None:
@@ -186,7 +186,7 @@ def _exited(ref: AttemptRef, run: _ModelAttempt) -> AttemptExited:
 
 
 class _Disk(MemoryJournal):
-    """A journal that outlives the daemon; a crash comes before or after it keeps something."""
+    """A journal that outlives the daemon; a crash comes before or after a write."""
 
     def __init__(self, may_crash: Callable[[str], None]) -> None:
         super().__init__()
@@ -341,10 +341,10 @@ class CrashSchedule:
                 verdict.faults.append(f"job {job_id} never ended: {jobs[job_id].state}")
         for job_id, job in jobs.items():
             ran = [ref for ref in self._machine.runs if ref.job_id == job_id]
-            told = [
+            recorded = [
                 attempt.number for attempt in job.attempts if attempt.exit is None or attempt.exit.reason != "never-ran"
             ]
-            if sorted(each.attempt for each in ran) != told:
-                verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {told}")
+            if sorted(ref.attempt for ref in ran) != recorded:
+                verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {recorded}")
         if self._loop.is_consistent() and self._manager.folded() != self._replayed().folded():
             verdict.faults.append("the daemon, which began with a snapshot, differs from what all events give")

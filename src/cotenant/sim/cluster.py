@@ -1,4 +1,4 @@
-"""Servers and clusters to simulate: GPUs of one or of many kinds, whole or cut into MIG instances."""
+"""Clusters to simulate: GPUs of one or several types, whole or as MIG instances."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MEMORY_IN_NAME = re.compile(r"-(\d+(?:\.\d+)?)GB$")
 
 
 class Slot(NamedTuple):
-    """One GPU, or one MIG instance, of a cluster.
+    """A GPU or MIG instance of a cluster.
 
     Attributes:
-        gpu_type: as tables of interference know it, e.g. `A100-40GB`, or `A100-40GB/3g.20gb` for an instance.
-        server: number of the server it is in.
+        gpu_type: e.g. `A100-40GB`, or `A100-40GB/3g.20gb` for an instance.
+        server: number of its server.
     """
 
     gpu: Gpu
@@ -31,16 +31,15 @@ class Slot(NamedTuple):
 
     @property
     def is_mig(self) -> bool:
-        """Whether it is an instance and not a whole GPU."""
+        """Whether it is a MIG instance."""
         return self.gpu.mig_profile is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All GPUs that jobs may get, in display order; `text` says what they are.
+    """All GPUs in display order; `text` describes them.
 
-    A job of several GPUs may get any of them, of as few servers as a policy can choose; what it costs to have them in
-    several is the world's `cross_node_speed`.
+    A job may get GPUs of several servers; it then runs at `SimulationConfig.cross_node_speed`.
     """
 
     text: str
@@ -51,13 +50,14 @@ class Cluster:
 
 
 def parse(text: str) -> Cluster:
-    """The cluster meant by e.g. `4xA100-40GB`, `2*8xV100-32GB,1xT4-16GB` or `2xA100-40GB/4g.20gb+3g.20gb`.
+    """Parse a cluster such as `4xA100-40GB`, `2*8xV100-32GB,1xT4-16GB` or `2xA100-40GB/4g.20gb+3g.20gb`.
 
-    `N*` repeats a server; parts without it are in one server together. After a slash comes the MIG layout of each
-    GPU. The memory of a card that no table knows is in its name: `G2-32GB`.
+    `N*` repeats a server; all parts without it form one server. A slash precedes the MIG layout of each GPU. The memory
+    of a GPU that is not in the table follows from its name: `G2-32GB`.
 
     Raises:
-        UsageError: it is not understood; UnknownName: there is no such card or MIG profile.
+        UsageError: the text cannot be parsed.
+        UnknownName: there is no such GPU or MIG profile.
     """
     slots: list[Slot] = []
     servers = 0
@@ -65,7 +65,7 @@ def parse(text: str) -> Cluster:
     for part in text.split(","):
         found = _PART.fullmatch(part.strip())
         if found is None:
-            raise UsageError(f"`{part}` is not a number of GPUs", hint="write e.g. `4xA100-40GB` or `2*8xV100-32GB`")
+            raise UsageError(f"`{part}` does not describe GPUs", hint="write e.g. `4xA100-40GB` or `2*8xV100-32GB`")
         count = int(found["count"])
         copies = int(found["servers"]) if found["servers"] else 1
         if not 1 <= count * copies <= MAX_GPUS:
@@ -139,7 +139,7 @@ def _numbered(slots: Sequence[Slot]) -> tuple[Slot, ...]:
 
     width = len(str(max(0, len(slots) - 1)))
     names = (
-        [f"server-{each.server}" for each in slots] if len({each.server for each in slots}) > 1 else [""] * len(slots)
+        [f"server-{slot.server}" for slot in slots] if len({slot.server for slot in slots}) > 1 else [""] * len(slots)
     )
     return tuple(
         slot._replace(gpu=replace(slot.gpu, uuid=f"SIM-{index:0{width}d}", index=index, server=server))

@@ -1,4 +1,4 @@
-"""Several policies on the same trace, once as it is and on bootstraps of it, side by side."""
+"""Compares policies on the same trace and on the same bootstraps of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGES = ("makespan_s", "jct_mean_s", "jct_p95_s", "wait_mean_s", "energy_j")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """Everything that runs under comparison share."""
+    """What all compared runs share."""
 
     trace: Trace
     cluster: Cluster
@@ -35,12 +35,12 @@ class Experiment:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was left out or assumed of the trace and of the GPUs, for people."""
-        said = gpu_speeds.note(self.cluster, self.config.reference_gpu)
-        return self.trace.notes if said is None else (*self.trace.notes, said)
+        """What was left out or assumed about the trace and the GPUs, for people."""
+        note = gpu_speeds.note(self.cluster, self.config.reference_gpu)
+        return self.trace.notes if note is None else (*self.trace.notes, note)
 
     def run(self, policy: str, trace: Trace | None = None) -> SimulationResult:
-        """One run under the policy of that name, on another trace if one is given."""
+        """Run the policy of that name, on another trace if one is given."""
         return simulate(
             trace or self.trace,
             self.cluster,
@@ -56,7 +56,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResult:
-    """One policy: its run on the trace itself, and the figures of the bootstraps."""
+    """One policy: its run on the trace, and the metrics of its bootstraps."""
 
     policy: str
     run: SimulationResult
@@ -66,18 +66,18 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All results; the first is the baseline if it is among the policies."""
+    """The results of all policies; `exclusive` is the baseline."""
 
     experiment: Experiment
     bootstrap: int
     results: tuple[PolicyResult, ...]
 
     def baseline(self) -> PolicyResult | None:
-        """The result that others are compared with, or None."""
+        """The result of the baseline policy; None if it was not run."""
         return next((result for result in self.results if result.policy == BASELINE), None)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain values: seconds, joules, ratios; None where there is nothing."""
+        """Plain values in seconds, joules and ratios; None for NaN."""
         experiment = self.experiment
         return {
             "trace": manifest(experiment.trace),
@@ -94,32 +94,32 @@ class Evaluation:
         }
 
     def _one(self, result: PolicyResult) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             "policy": result.policy,
             "digest": result.run.digest(),
             "wall_s": result.run.wall_s,
             "metrics": {name: _plain(getattr(result.metrics, name)) for name in NAMES},
         }
         if result.samples:
-            told["intervals"] = {
-                name: {"mean": _plain(each.mean), "low": _plain(each.low), "high": _plain(each.high)}
-                for name, each in intervals(result.samples).items()
+            values["intervals"] = {
+                name: {"mean": _plain(found.mean), "low": _plain(found.low), "high": _plain(found.high)}
+                for name, found in intervals(result.samples).items()
             }
         baseline = self.baseline()
         if baseline is not None:
-            told["change"] = {name: self.change(result, name) for name in CHANGES}
-        return told
+            values["change"] = {name: self.change(result, name) for name in CHANGES}
+        return values
 
     def change(self, result: PolicyResult, name: str) -> dict[str, float | None] | None:
-        """Change of a figure against the baseline: on the trace itself, and over the bootstraps, pair by pair."""
+        """Relative change of a metric against the baseline: on the trace, and over the paired bootstraps."""
         baseline = self.baseline()
         if baseline is None:
             return None
-        told = {"trace": _plain(changes([result.metrics], [baseline.metrics], name)[0])}
+        values = {"trace": _plain(changes([result.metrics], [baseline.metrics], name)[0])}
         if result.samples:
             found = interval(changes(result.samples, baseline.samples, name))
-            told |= {"mean": _plain(found.mean), "low": _plain(found.low), "high": _plain(found.high)}
-        return told
+            values |= {"mean": _plain(found.mean), "low": _plain(found.low), "high": _plain(found.high)}
+        return values
 
 
 def evaluate(
@@ -130,7 +130,7 @@ def evaluate(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Evaluation:
-    """Every policy on the trace and on `bootstrap` resamples of it, the same for all."""
+    """Run every policy on the trace and on the same `bootstrap` resamples of it."""
     traces = [resampled(experiment.trace, seed=seed * 100_003 + number) for number in range(bootstrap)]
     results = []
     for policy in policies:

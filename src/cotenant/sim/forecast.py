@@ -1,7 +1,7 @@
-"""When the jobs of a live server would start: its queue and its GPUs as they are now, played forward.
+"""Forecasts when the pending jobs of a daemon start, by simulating its queue and GPUs from now on.
 
-Jobs that run stay where they are; the rest is what the policy makes of it. How long jobs run nobody knows: what
-completed runs of the same work took is believed first, then the time limit, and else what the caller assumes.
+Running jobs stay where they are; the policy decides the rest. The run time of a job is that of completed runs of its
+workload, else its time limit, else the caller's assumption.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from cotenant.sim.interference.model import DEFAULT_GPU
 from cotenant.sim.trace import JobProfile, Trace, TraceJob
 
 MIN_REMAINING_S = 60.0
-"""A job that has outrun what was expected of it is taken to end in a minute."""
+"""A job that exceeded its expected run time is assumed to end after this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedJob:
-    """A job that waits: what is assumed of it, and where that comes from (`history`, `time limit`, `assumed`)."""
+    """A job and its expected run time; `known_from` is `history`, `time limit` or `assumed`."""
 
     job: Job
     duration_s: float
@@ -41,7 +41,7 @@ class ExpectedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastInput:
-    """A server at a moment. `placed` are the jobs that run, with the time they have left."""
+    """State of a server: its pending jobs, and its placed jobs with their remaining run time."""
 
     at_s: float
     cluster: Cluster
@@ -51,10 +51,10 @@ class ForecastInput:
 
 
 def forecast_input(jobs: Sequence[Job], gpus: Sequence[Gpu], *, at_s: float, assumed_s: float) -> ForecastInput:
-    """The jobs and GPUs of a daemon at `at_s`; `assumed_s` is the run time of jobs of which nobody knows."""
+    """The state of a daemon at `at_s`; `assumed_s` is the run time of jobs without history and time limit."""
     by_id = {job.id: job for job in jobs}
     history = WorkloadHistory()
-    for job in sorted((each for each in jobs if isinstance(each.state, Done)), key=_ended_s):
+    for job in sorted((job for job in jobs if isinstance(job.state, Done)), key=_ended_s):
         history.learn(job, by_id)
     waiting = [_expected(job, history, assumed_s) for job in jobs if isinstance(job.state, Queued)]
     placed = []
@@ -65,18 +65,18 @@ def forecast_input(jobs: Sequence[Job], gpus: Sequence[Gpu], *, at_s: float, ass
             left_s = max(MIN_REMAINING_S, expected.duration_s - (at_s - began_s))
             placed.append(replace(expected, duration_s=left_s))
     text = f"{len(gpus)} GPUs of the daemon"
-    slots = tuple(Slot(gpu=each, gpu_type=_type_of(each), server=0) for each in gpus)
+    slots = tuple(Slot(gpu=gpu, gpu_type=_type_of(gpu), server=0) for gpu in gpus)
     return ForecastInput(
         at_s=at_s,
         cluster=Cluster(text, slots),
-        waiting=tuple(sorted(waiting, key=lambda each: (each.job.submitted_at_s, each.job.id))),
-        placed=tuple(sorted(placed, key=lambda each: each.job.id)),
+        waiting=tuple(sorted(waiting, key=lambda expected: (expected.job.submitted_at_s, expected.job.id))),
+        placed=tuple(sorted(placed, key=lambda expected: expected.job.id)),
         history=history,
     )
 
 
 def with_extra_gpu(found: ForecastInput) -> ForecastInput:
-    """The same with another GPU like the first."""
+    """The same server with one more GPU like its first."""
     first = found.cluster.slots[0]
     index = 1 + max(slot.gpu.index for slot in found.cluster.slots)
     extra = first._replace(gpu=replace(first.gpu, uuid="ONE-MORE", index=index))
@@ -85,7 +85,7 @@ def with_extra_gpu(found: ForecastInput) -> ForecastInput:
 
 
 def profile_of(job: Job, history: WorkloadHistory) -> JobProfile:
-    """What `job` probably does to a GPU."""
+    """The expected memory and activity of `job`."""
     record = history.record(job)
     size = max((record.peaks_bytes if record is not None else ()), default=0) or demand_bytes(job) or 0
     smact = record.smact if record is not None else None
@@ -115,7 +115,7 @@ def _ended_s(job: Job) -> float:
 
 
 def _type_of(gpu: Gpu) -> str:
-    """The name that tables of interference know it by, or the nearest one's."""
+    """The GPU type in the tables of interference; the default one if it is unknown."""
     from cotenant.gpu_specs import gpu_spec_for_nvml
 
     known = gpu_spec_for_nvml(gpu.name, gpu.memory_total_bytes)
@@ -130,13 +130,13 @@ def forecast_starts(
     config: SimulationConfig | None = None,
     interference: Interference | None = None,
 ) -> dict[int, float | None]:
-    """Seconds from now until each waiting job starts, by its id; None for one that never does.
+    """Seconds until each pending job starts, by id; None if it never starts.
 
-    Dependencies, quotas and other daemons' jobs are not looked at; memory of strangers is taken to be free.
+    Not modeled: dependencies, quotas, jobs of other daemons, and memory of foreign processes.
     """
-    everybody = [*found.placed, *found.waiting]
-    trace = Trace("queue", (_as_trace_job(each, found.history) for each in everybody))
-    jobs = [_as_seen_from(each.job, number + 1, found.at_s) for number, each in enumerate(everybody)]
+    all_jobs = [*found.placed, *found.waiting]
+    trace = Trace("queue", (_as_trace_job(expected, found.history) for expected in all_jobs))
+    jobs = [_relative_to(expected.job, number + 1, found.at_s) for number, expected in enumerate(all_jobs)]
     simulation = Simulation(
         trace,
         found.cluster,
@@ -146,8 +146,8 @@ def forecast_starts(
         config=config or SimulationConfig(),
         power_of=power_model,
     )
-    for number, each in enumerate(found.placed):
-        simulation.place_running(number, replace(each.job.attempts[-1].placement, job_id=number + 1))
+    for number, expected in enumerate(found.placed):
+        simulation.place_running(number, replace(expected.job.attempts[-1].placement, job_id=number + 1))
     simulation.run()
     starts_s = simulation.columns.start_s[len(found.placed) :]
     return {
@@ -161,8 +161,8 @@ def _as_trace_job(expected: ExpectedJob, history: WorkloadHistory) -> TraceJob:
     return TraceJob(submit_s=0.0, duration_s=expected.duration_s, gpus=job.spec.gpus, profile=profile_of(job, history))
 
 
-def _as_seen_from(job: Job, number: int, at_s: float) -> Job:
-    """The job under another number, with its times counted from `at_s`."""
+def _relative_to(job: Job, number: int, at_s: float) -> Job:
+    """The job with another id and with times relative to `at_s`."""
     since_s = job.state.since_s if isinstance(job.state, Queued) else at_s
     return replace(
         job,

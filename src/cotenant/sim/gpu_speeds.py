@@ -1,7 +1,7 @@
-"""How fast a job alone is on one kind of GPU beside another.
+"""Relative speeds of GPU types, for jobs that run alone.
 
-Seven kinds are known: by workload where one was measured on both, else by the medians of many workloads, each beside
-the V100. Of other kinds nothing is known, and a job takes the same time there.
+Seven types are known: by workload if it was measured on both types, else by the median over many workloads, relative
+to the V100. A job takes the same time on all other types.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SPEEDS_PATH = DATA_PATH / "gpu_speeds.csv"
 
 
 class GpuSpeed(NamedTuple):
-    """What is known of a kind of GPU.
+    """Speeds of one GPU type.
 
     Attributes:
-        median: speed of many workloads, as a part of that on a V100.
-        by_workload: speed of one, as a part of its own on a kind that the source chose.
+        median: over many workloads, relative to a V100.
+        by_workload: relative to the type that the source chose.
     """
 
     median: float
@@ -30,9 +30,9 @@ class GpuSpeed(NamedTuple):
 
 
 def relative_speed(gpu_type: str, reference_gpu: str, workload: str | None = None) -> float:
-    """Speed of a job alone on a GPU of one type, over its speed on one of the type `reference_gpu`.
+    """Speed of a job alone on `gpu_type`, relative to `reference_gpu`; 1.0 if one of them is unknown.
 
-    1.0 where one of the two is not known. A MIG instance counts as the GPU it is cut from. Source: the head of
+    A MIG instance counts as its whole GPU. Source: the head of
     `data/gpu_speeds.csv`.
     """
     here, there = speeds().get(family_of(gpu_type)), speeds().get(family_of(reference_gpu))
@@ -43,7 +43,7 @@ def relative_speed(gpu_type: str, reference_gpu: str, workload: str | None = Non
 
 
 def reference_type(cluster: Cluster, reference_gpu: str | None) -> str:
-    """The GPU type that run times are of: the one given, or the first of the cluster.
+    """The GPU type that the run times refer to: the one given, or the first of the cluster.
 
     Raises:
         UnknownName: there is no such type.
@@ -61,22 +61,22 @@ def reference_type(cluster: Cluster, reference_gpu: str | None) -> str:
 
 
 def note(cluster: Cluster, reference_gpu: str | None) -> str | None:
-    """What a reader of results should know: whose run times, and on which kinds of GPU nothing is known of them."""
+    """The assumptions about run times on GPU types other than the reference, for people; None if there are none."""
     base = reference_type(cluster, reference_gpu)
     others = {family_of(slot.gpu_type): slot.gpu_type.partition("/")[0] for slot in cluster.slots}
     others.pop(family_of(base), None)
     if not others:
         return None
     unknown = [name for kind, name in others.items() if kind not in speeds() or family_of(base) not in speeds()]
-    told = f"run times are of `{base}`"
+    text = f"run times refer to `{base}`"
     if len(unknown) < len(others):
-        told += "; elsewhere they are what published run times say of the kinds of GPU"
-    return f"{told}; nothing is known of {', '.join(unknown)}: the same times there" if unknown else told
+        text += "; on other types they scale with published relative speeds"
+    return f"{text}; the relative speeds of {', '.join(unknown)} are unknown and taken as 1" if unknown else text
 
 
 @functools.cache
 def speeds() -> Mapping[str, GpuSpeed]:
-    """All that is known, by kind of GPU."""
+    """All known speeds, by GPU type."""
     medians: dict[str, float] = {}
     by_workload: dict[str, dict[str, float]] = {}
     for row in read_csv(SPEEDS_PATH):

@@ -1,6 +1,6 @@
-"""What a simulated scheduler is told of a job: nothing, the truth, or what users or estimators said.
+"""Sources of the memory estimates that a simulated scheduler gets: none, the truth, users, or estimators.
 
-All tell its memory; our own estimate tells its SM activity too, where it can.
+Our own estimator also estimates the SM activity.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _SOURCES: Mapping[str, MemorySource] = {
 
 
 def estimators() -> tuple[str, ...]:
-    """Names of all that can be told, sorted."""
+    """Names of all sources, sorted."""
     return tuple(sorted(_SOURCES))
 
 
 def reported_bytes(profile: JobProfile, estimator: str) -> int | None:
-    """Bytes that a job of this profile is said to need; None where that cannot be said.
+    """Estimated bytes of a job with this profile; None if the estimator has no estimate.
 
     Raises:
         UnknownName: there is no such estimator.
@@ -53,10 +53,10 @@ def reported_bytes(profile: JobProfile, estimator: str) -> int | None:
 
 
 def check_estimator(estimator: str) -> None:
-    """Whether there is such an estimator.
+    """Check that there is such an estimator.
 
     Raises:
-        UnknownName: there is not.
+        UnknownName: there is none.
     """
     if estimator not in _SOURCES:
         raise UnknownName("estimator", estimator, _SOURCES)
@@ -64,7 +64,7 @@ def check_estimator(estimator: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _SharedParts:
-    """What all jobs of one kind have in common, made once."""
+    """What all jobs of one kind share."""
 
     spec: JobSpec
     estimate: Estimate | None
@@ -72,10 +72,10 @@ class _SharedParts:
 
 
 class JobFactory:
-    """Jobs as a daemon would have them once their estimates are there; jobs of one kind share all that can be.
+    """Makes jobs as a daemon has them once their estimates are ready; jobs of one kind share their parts.
 
     Attributes:
-        estimator: which of `estimators()` tells the memory.
+        estimator: the source of memory estimates, one of `estimators()`.
     """
 
     def __init__(self, trace: Trace, estimator: str, *, max_slowdown: float | None = None) -> None:
@@ -86,7 +86,7 @@ class JobFactory:
         self._shared: dict[tuple[int, int, int, int], _SharedParts] = {}
 
     def __call__(self, number: int) -> Job:
-        """The job of that number in the trace, submitted when the trace says; ids count from 1."""
+        """The job with that number in the trace; ids count from 1."""
         trace = self._trace
         key = (trace.profile_of[number], trace.gpus[number], trace.user_of[number], trace.workload_of[number])
         shared = self._shared.get(key)
@@ -109,19 +109,19 @@ class JobFactory:
             max_slowdown=self._bound,
         )
         profile = trace.profiles[profile_index] if profile_index >= 0 else None
-        told = reported_bytes(profile, self.estimator) if profile is not None else None
-        if profile is None or told is None:
-            return _SharedParts(spec, None, f"`{self.estimator}` cannot tell")
+        estimated = reported_bytes(profile, self.estimator) if profile is not None else None
+        if profile is None or estimated is None:
+            return _SharedParts(spec, None, f"`{self.estimator}` has no estimate")
         if self.estimator == "declared":
-            return _SharedParts(replace(spec, declared_bytes=told), None, "declared")
+            return _SharedParts(replace(spec, declared_bytes=estimated), None, "declared")
         smact = profile.reported_smact if self.estimator == OURS else None
-        return _SharedParts(spec, _estimate(told, self.estimator, smact), None)
+        return _SharedParts(spec, _estimate(estimated, self.estimator, smact), None)
 
 
-def _estimate(told: int, estimator: str, smact: float | None) -> Estimate:
+def _estimate(peak_bytes: int, estimator: str, smact: float | None) -> Estimate:
     return Estimate(
         peak_allocated_bytes=None,
-        peak_reserved_bytes=told,
+        peak_reserved_bytes=peak_bytes,
         context_bytes=0,
         margin_bytes=0,
         coverage=0.99,

@@ -1,4 +1,4 @@
-"""What a run is judged by, and how sure one can be of it."""
+"""Metrics of a run, and their confidence intervals over bootstraps."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MAX_SLOWDOWN = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimMetrics:
-    """Figures of one run; of the jobs that ran to their end, where jobs are meant. NaN where there is nothing.
+    """Metrics of one run. Those of jobs are over the jobs that ran to their end; NaN if there is none.
 
     Attributes:
-        wait: from submission to the first launch, and from running out of memory to the next.
-        execution: of the attempt that ran to its end. slowdown: execution over the time alone on GPUs of these kinds.
+        wait: time from submission to the first launch, and from each OOM to the next launch.
+        execution: time of the attempt that ran to its end. slowdown: execution over time alone on GPUs of these types.
         fairness: finish-time fairness: JCT over the time alone, on the GPUs of the trace, on a share of the cluster
             that is as crowded as it was meanwhile (demanded over existing GPUs, at least 1); above 1 is worse.
-        within_bound: share of jobs whose slowdown is at most 1.5.
+        within_bound: share of jobs with a slowdown of at most 1.5.
         memory, smact, smocc, drama: mean over all GPUs, from the first submission to the last end; ratios.
-        blocked: GPU seconds with nobody on the GPU while a job waited, over all GPU seconds.
-        lost_gpu_s: in attempts without a result, as run seconds times GPUs.
+        blocked: GPU seconds in which a GPU was empty while a job was pending, over all GPU seconds.
+        lost_gpu_s: GPU seconds of attempts without a result.
     """
 
     jobs: int
@@ -59,26 +59,26 @@ class SimMetrics:
 
 
 NAMES: tuple[str, ...] = tuple(field.name for field in fields(SimMetrics))
-"""All figures, by name."""
+"""Names of all metrics."""
 
 
 def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> SimMetrics:
-    """The figures of a run."""
+    """The metrics of a run."""
     trace, columns = run.trace, run.columns
-    ended = [number for number, each in enumerate(columns.outcome) if each in (COMPLETED, FAILED)]
+    ended = [number for number, outcome in enumerate(columns.outcome) if outcome in (COMPLETED, FAILED)]
     jct_s = [columns.end_s[number] - trace.submit_s[number] for number in ended]
     wait_s = [columns.start_s[number] - trace.submit_s[number] + columns.retry_wait_s[number] for number in ended]
     execution_s = [columns.run_s[number] - columns.lost_s[number] for number in ended]
     slowdown = [run_s / columns.alone_s[number] for number, run_s in zip(ended, execution_s, strict=True)]
     crowding = _crowding(trace, run, ended)
     fairness = [
-        each_s / (trace.duration_s[number] * crowded)
-        for number, each_s, crowded in zip(ended, jct_s, crowding, strict=True)
+        time_s / (trace.duration_s[number] * crowded)
+        for number, time_s, crowded in zip(ended, jct_s, crowding, strict=True)
     ]
     failed_once = [number for number, count in enumerate(columns.ooms) if count]
     span_s = run.makespan_s * len(run.cluster)
     capacity = [slot.gpu.memory_total_bytes for slot in run.cluster.slots]
-    memory_s = sum(each.memory_byte_s / size for each, size in zip(run.totals, capacity, strict=True))
+    memory_s = sum(total.memory_byte_s / size for total, size in zip(run.totals, capacity, strict=True))
     energy_j = sum(total.energy_j for total in run.totals)
     return SimMetrics(
         jobs=len(trace),
@@ -92,7 +92,7 @@ def metrics_of(run: SimulationResult, *, max_slowdown: float = MAX_SLOWDOWN) -> 
         jct_p95_s=quantile(jct_s, 0.95),
         slowdown_mean=mean(slowdown),
         slowdown_p95=quantile(slowdown, 0.95),
-        within_bound=mean([float(each <= max_slowdown) for each in slowdown]),
+        within_bound=mean([float(factor <= max_slowdown) for factor in slowdown]),
         fairness_mean=mean(fairness),
         fairness_p95=quantile(fairness, 0.95),
         memory=memory_s / span_s,
@@ -139,7 +139,7 @@ def _crowding(trace: Trace, run: SimulationResult, ended: Sequence[int]) -> list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceInterval:
-    """A mean over samples, and the middle 95 % of them."""
+    """A mean over bootstraps, and the middle 95 % of them."""
 
     mean: float
     low: float
@@ -147,18 +147,18 @@ class ConfidenceInterval:
 
 
 def interval(samples: Sequence[float]) -> ConfidenceInterval:
-    """Of bootstraps: their mean, and their 2.5th and 97.5th percentile. NaN ones are left out."""
+    """The mean, 2.5th and 97.5th percentile of the samples that are not NaN."""
     sound = [sample for sample in samples if not math.isnan(sample)]
     return ConfidenceInterval(mean=mean(sound), low=quantile(sound, 0.025), high=quantile(sound, 0.975))
 
 
 def intervals(samples: Sequence[SimMetrics]) -> Mapping[str, ConfidenceInterval]:
-    """An interval for every figure."""
+    """An interval for every metric."""
     return {name: interval([float(getattr(sample, name)) for sample in samples]) for name in NAMES}
 
 
 def changes(samples: Sequence[SimMetrics], baseline: Sequence[SimMetrics], name: str) -> list[float]:
-    """Change of one figure against the baseline on the same sample: -0.25 is a quarter less."""
+    """Relative change of a metric against the baseline on the same sample; -0.25 is a quarter less."""
     pairs = zip(samples, baseline, strict=True)
     return [_change(float(getattr(mine, name)), float(getattr(theirs, name))) for mine, theirs in pairs]
 
@@ -175,11 +175,11 @@ def gpu_series(run: SimulationResult, gpu: int, *, step_s: float) -> list[tuple[
     """
     if run.moments is None:
         raise ValueError("the run was not recorded")
-    moments = sorted(run.moments[gpu], key=lambda each: each.at_s)
+    moments = sorted(run.moments[gpu], key=lambda moment: moment.at_s)
     total = run.cluster.slots[gpu].gpu.memory_total_bytes
     steps = max(1, math.ceil(run.makespan_s / step_s))
     smact, memory = [0.0] * steps, [0.0] * steps
-    ends = [each.at_s for each in moments[1:]] + [steps * step_s]
+    ends = [moment.at_s for moment in moments[1:]] + [steps * step_s]
     for moment, end_s in zip(moments, ends, strict=True):
         step = int(moment.at_s // step_s)
         while step < steps and step * step_s < end_s:

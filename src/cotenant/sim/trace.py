@@ -1,6 +1,6 @@
-"""What a simulated job is: when it came, how long it takes alone, and what it does to a GPU meanwhile.
+"""Traces: when jobs are submitted, how long they run alone, and what they do to a GPU.
 
-A trace of a year has a million jobs, so it is columns, and what many jobs have in common is one `JobProfile`.
+A trace of a year has a million jobs, so it is stored as columns, and jobs of the same kind share one `JobProfile`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass, field
 from cotenant.core.errors import UsageError
 
 SECOND_GROWTH_S = 200.0
-"""Published first peaks are those of the first 200 s; what a workload takes beyond, it takes after them."""
+"""Published first peaks cover the first 200 s; a workload with a larger peak reaches it after that."""
 
 MAX_S = 1e10
-"""Three hundred years: beyond, a float cannot tell a short job's end from its start."""
+"""Three hundred years: beyond, a float cannot represent the end of a short job."""
 
 MAX_GPUS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProfile:
-    """What a kind of job does to each of its GPUs, alone.
+    """What a kind of job does to each of its GPUs when it runs alone.
 
     Attributes:
-        workload: its name in tables of measured pairs, and what a history knows it by.
+        workload: its name in tables of measured pairs, and its key in a history.
         first_peak_bytes: held once it trains, context included; `peak_bytes`: from `SECOND_GROWTH_S` on.
         smact, smocc, drama, utilization: mean while it trains; ratios.
-        measured: False where the values were drawn or derived from something else.
-        reported_bytes: what estimators said of its peak, by estimator; None where one could not tell.
-        reported_smact: what our estimate said of its SM activity, a ratio; None where it could not tell.
+        measured: False if the values were drawn or derived.
+        reported_bytes: estimates of its peak, by estimator; None if there is no estimate.
+        reported_smact: our estimate of its SM activity, a ratio; None if there is none.
     """
 
     workload: str
@@ -51,12 +51,12 @@ class TraceJob:
     """One job of a trace.
 
     Attributes:
-        submit_s: after the first submission of the trace.
-        duration_s: alone on the GPUs of the trace, from launch to end.
-        profile: None where the trace does not say what the job does to a GPU.
-        user: who submitted it, or the group; empty where the trace does not say.
-        failed: it ended by itself without success after `duration_s`.
-        workload: its name in the source, where that is known without a profile.
+        submit_s: time since the first submission of the trace.
+        duration_s: run time alone on the GPUs of the trace, from launch to end.
+        profile: None if the trace does not say what the job does to a GPU.
+        user: user or group that submitted it; empty if unknown.
+        failed: it ended by itself, unsuccessfully, after `duration_s`.
+        workload: its name in the source, if that is known without a profile.
     """
 
     submit_s: float
@@ -69,12 +69,12 @@ class TraceJob:
 
 
 class Trace:
-    """Jobs in the order of submission, as columns; job numbers count from 0.
+    """Jobs in order of submission, as columns; job numbers count from 0.
 
     Attributes:
-        name, source: for reports; `notes`: what a reader left out or assumed, for people.
-        submit_s, duration_s, gpus, failed: one value a job.
-        profile_of, user_of, workload_of: index into `profiles`, `users` and `workloads`; -1 where there is none.
+        name, source: for reports; `notes`: what was left out or assumed, for people.
+        submit_s, duration_s, gpus, failed: one value per job.
+        profile_of, user_of, workload_of: index into `profiles`, `users` and `workloads`; -1 if there is none.
     """
 
     def __init__(self, name: str, jobs: Iterable[TraceJob], *, source: str = "", notes: Sequence[str] = ()) -> None:
@@ -106,7 +106,7 @@ class Trace:
                     hint=f"times are in seconds, up to {MAX_S:g}; GPUs from 1 to {MAX_GPUS:,}",
                 )
             if job.submit_s < last_s:
-                raise UsageError(f"trace `{self.name}` is not in the order of submission", hint="sort its jobs first")
+                raise UsageError(f"trace `{self.name}` is not sorted by submission", hint="sort its jobs first")
             last_s = job.submit_s
             self.submit_s.append(job.submit_s)
             self.duration_s.append(job.duration_s)
@@ -131,7 +131,7 @@ class Trace:
         return len(self.submit_s)
 
     def __getitem__(self, number: int) -> TraceJob:
-        """The job of that number."""
+        """The job with that number."""
         profile, user, name = self.profile_of[number], self.user_of[number], self.workload_of[number]
         return TraceJob(
             submit_s=self.submit_s[number],
@@ -148,12 +148,12 @@ class Trace:
 
     @property
     def has_profiles(self) -> bool:
-        """Whether it is known of every job what it does to a GPU, as sharing one needs."""
+        """Whether every job has a profile, which sharing a GPU requires."""
         return all(index >= 0 for index in self.profile_of)
 
     @property
     def work_gpu_s(self) -> float:
-        """GPU seconds of all jobs, each alone."""
+        """GPU seconds of all jobs, each run alone."""
         return sum(duration * gpus for duration, gpus in zip(self.duration_s, self.gpus, strict=True))
 
     @property
@@ -162,7 +162,7 @@ class Trace:
         return self.submit_s[-1] - self.submit_s[0] if self.submit_s else 0.0
 
     def digest(self) -> str:
-        """Names this very trace: the same jobs give the same 16 hexadecimal digits."""
+        """16 hexadecimal digits that are equal for equal jobs."""
         found = hashlib.sha256()
         for column in (self.submit_s, self.duration_s, self.gpus, self.failed, self.profile_of):
             found.update(column.tobytes())
@@ -170,21 +170,21 @@ class Trace:
             found.update(repr((profile.workload, profile.first_peak_bytes, profile.peak_bytes, profile.smact)).encode())
         return found.hexdigest()[:16]
 
-    def changed(self, jobs: Iterable[TraceJob], *, name: str | None = None, note: str | None = None) -> Trace:
-        """A trace of these jobs that says it comes from this one."""
+    def derived(self, jobs: Iterable[TraceJob], *, name: str | None = None, note: str | None = None) -> Trace:
+        """A trace of these jobs that keeps the source and the notes of this one."""
         notes = (*self.notes, note) if note else self.notes
         return Trace(name or self.name, jobs, source=self.source, notes=notes)
 
 
 def from_zero(jobs: Iterable[TraceJob]) -> list[TraceJob]:
-    """Jobs in the order of submission, the first at 0."""
+    """The jobs in order of submission, the first submitted at 0."""
     from dataclasses import replace
 
-    ordered = sorted(jobs, key=lambda each: each.submit_s)
+    ordered = sorted(jobs, key=lambda job: job.submit_s)
     first_s = ordered[0].submit_s if ordered else 0.0
     if first_s == 0.0:
         return ordered
-    return [replace(each, submit_s=each.submit_s - first_s) for each in ordered]
+    return [replace(job, submit_s=job.submit_s - first_s) for job in ordered]
 
 
 def _index(known: dict[str, int], name: str, add: Callable[[str], None]) -> int:

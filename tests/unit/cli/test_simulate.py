@@ -60,7 +60,7 @@ def test_philly_comes_with_its_jobs_and_its_gpus(run):
         pytest.param(("--max-slowdown", "0"), "`--max-slowdown`: must be >= 1, got `0`", id="faster than alone"),
         pytest.param(("--max-slowdown", "nan"), "`--max-slowdown`: must be >= 1, got `nan`", id="no number"),
         pytest.param(("--trace-format", "hlios"), "did you mean `helios`", id="a format that does not exist"),
-        pytest.param(("--group", "nobody"), "it does not say whose its jobs are", id="a trace without users"),
+        pytest.param(("--group", "nobody"), "it has no users", id="a trace without users"),
         pytest.param(("--reference-gpu", "V1OO"), "no GPU type named `V1OO`", id="a GPU type that does not exist"),
         pytest.param(("--save-jobs", "."), "it is a folder", id="a folder for a file"),
         pytest.param(("--forecast",), "`--forecast` asks a daemon", id="a trace for a question to the daemon"),
@@ -77,11 +77,11 @@ def test_what_is_wrong_is_told_before_anything_runs(run, args, says):
 def test_other_kinds_of_gpu_are_charged_and_said(run):
     args = ("--trace", "t1", "--policies", "exclusive", "--head", "6", "--gpus", "1xA100-40GB,1xV100-32GB,1xT4-16GB")
     _, out, _ = run(*args)
-    assert "run times are of `A100-40GB`; elsewhere" in out
-    assert "nothing is known of T4-16GB" in out
+    assert "run times refer to `A100-40GB`; on other types" in out
+    assert "relative speeds of T4-16GB are unknown" in out
     told = json.loads(run(*args, "--reference-gpu", "V100", "--json")[1])["cluster"]
     assert told["reference_gpu"] == "V100"
-    assert "of `V100`" in told["note"]
+    assert "refer to `V100`" in told["note"]
 
 
 @pytest.mark.parametrize("flag", ["--report", "--save-jobs"])

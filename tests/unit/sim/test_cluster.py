@@ -43,7 +43,7 @@ def test_mig_instances_are_gpus_of_their_own_with_a_parent():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("A100", "`A100` is not a number of GPUs"),
+        ("A100", "`A100` does not describe GPUs"),
         ("0xA100-40GB", "`0xA100-40GB` is 0 GPUs"),
         ("2000*1000xA100-40GB", "is 2000000 GPUs"),
         ("4xA100", "no GPU type named `A100`"),

@@ -41,8 +41,8 @@ def run_on(gpus, trace, *, reference_gpu=None, policy="exclusive", **config):
         pytest.param("RTX2080Ti-11GB", "A100-40GB", "resnet50_imagenet_bs64", 0.35, 0.36, id="measured by AEGIS"),
         pytest.param("V100-16GB", "A100-40GB", "resnet50_imagenet_bs64", 0.5, 0.6, id="not on this kind: the median"),
         pytest.param("A100-40GB/3g.20gb", "A100-40GB", None, 1.0, 1.0, id="an instance is slowed elsewhere"),
-        pytest.param("T4-16GB", "V100-16GB", None, 1.0, 1.0, id="nothing is known of it"),
-        pytest.param("V100-16GB", "T4-16GB", None, 1.0, 1.0, id="nothing is known of the base"),
+        pytest.param("T4-16GB", "V100-16GB", None, 1.0, 1.0, id="unknown type"),
+        pytest.param("V100-16GB", "T4-16GB", None, 1.0, 1.0, id="unknown reference"),
     ],
 )
 def test_speed_on_one_kind_beside_another(gpu_type, reference_gpu, workload, low, high):
@@ -59,7 +59,7 @@ def test_every_workload_has_a_kind_to_compare_with():
 
 
 @pytest.mark.skipif(not GAVEL.is_file(), reason="the shared tables are not beside this checkout")
-def test_the_table_says_what_gavel_measured():
+def test_the_table_expected_what_gavel_measured():
     steps = {
         (row["gpu"], f"{row['job']}|{row['batch']}"): float(row["steps_per_s"])
         for row in csv.DictReader(GAVEL.open())
@@ -127,18 +127,18 @@ def test_no_bound_where_run_times_are_of_another_kind():
 
 
 @pytest.mark.parametrize(
-    ("gpus", "reference_gpu", "says"),
+    ("gpus", "reference_gpu", "expected"),
     [
-        pytest.param("4xA100-40GB", None, None, id="one kind"),
-        pytest.param("4xA100-40GB,2xA100-80GB", None, None, id="two sizes of one kind"),
-        pytest.param("4xA100-40GB,2xV100-16GB", None, "of `A100-40GB`; elsewhere", id="known"),
-        pytest.param("4xA100-40GB,2xT4-16GB", None, "nothing is known of T4-16GB", id="not known"),
-        pytest.param("4xA100-40GB", "T4-16GB", "nothing is known of A100-40GB", id="the base is not known"),
+        pytest.param("4xA100-40GB", None, None, id="one type"),
+        pytest.param("4xA100-40GB,2xA100-80GB", None, None, id="two sizes of one family"),
+        pytest.param("4xA100-40GB,2xV100-16GB", None, "refer to `A100-40GB`; on other types", id="known"),
+        pytest.param("4xA100-40GB,2xT4-16GB", None, "relative speeds of T4-16GB are unknown", id="not known"),
+        pytest.param("4xA100-40GB", "T4-16GB", "relative speeds of A100-40GB are unknown", id="unknown reference"),
     ],
 )
-def test_it_is_said_what_is_known(gpus, reference_gpu, says):
+def test_the_note_names_types_of_unknown_speed(gpus, reference_gpu, expected):
     found = gpu_speeds.note(cluster.parse(gpus), reference_gpu)
-    assert found is None if says is None else says in found
+    assert found is None if expected is None else expected in found
 
 
 def test_a_kind_that_does_not_exist_is_an_error():

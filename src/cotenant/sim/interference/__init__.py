@@ -1,4 +1,4 @@
-"""How much jobs on one GPU slow each other down: what was measured, what was fitted to it, and what is assumed."""
+"""Speeds of jobs that share a GPU: measured pairs, fits to them, and assumptions."""
 
 from cotenant.sim.interference.model import (
     Ceiling,

@@ -1,4 +1,4 @@
-"""A fit of measured pairs, evaluated: what jobs that were never measured together cost each other."""
+"""Evaluates a fit to measured pairs, for pairs that were not measured."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MIN_SPEED = 0.05
 
 
 class Traits(NamedTuple):
-    """A job as a fit sees it: numbers, and the family (model and data set) it belongs to, if that is known."""
+    """Inputs of a fit: numbers, and the family (model and data set) of the job if known."""
 
     values: tuple[float, ...]
     family: str | None = None
 
 
 class KernelFit:
-    """Speeds of pairs from a fit; see `fitting.py` for what the numbers are.
+    """Speeds of pairs from a fit; `benchmarks/_lib/interference_fitting.py` defines the parameters.
 
-    A job is known by its name, or else by its activity where the fit was made on that (`by_activity`).
+    Jobs are looked up by name, else by activity if the fit was made on activity (`by_activity`).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class KernelFit:
         )
 
     def _likeness(self, name: str | None, traits: Traits) -> list[float]:
-        """Of this job to each job of the fit, 0..1."""
+        """Similarity of this job to each job of the fit, 0..1."""
         at = self._scaled(traits)
         family = 0.5 / self.lengths[-1] ** 2
         found: list[float] = []
@@ -76,7 +76,7 @@ class KernelFit:
         return found
 
     def speed(self, victim: str | None, victim_is: Traits, partner: str | None, partner_is: Traits) -> float:
-        """Speed of the victim beside the partner; names that the fit does not know count as none."""
+        """Speed of the victim beside the partner; unknown names are ignored."""
         mean = self.mean
         if mean is None:
             factor, power = self.law or (0.0, 1.0)
@@ -95,7 +95,7 @@ class KernelFit:
         return min(self.max_speed, max(MIN_SPEED, mean + total))
 
     def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost | None:
-        """What the fit says; None where it knows one of them neither by name nor by activity."""
+        """The fitted cost; None if one of the jobs is known neither by name nor by activity."""
         victim_is, partner_is = self._traits(victim), self._traits(partner)
         if victim_is is None or partner_is is None:
             return None
@@ -108,7 +108,7 @@ class KernelFit:
         return activity_traits(job) if self.by_activity else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, from which `from_json` makes it again."""
+        """Plain values, for `from_json`."""
         return {
             "law": self.law,
             "mean": self.mean,
@@ -118,31 +118,31 @@ class KernelFit:
             "scale": self.scale,
             "lengths": self.lengths,
             "weights": self.weights,
-            "jobs": {name: [each.family, *each.values] for name, each in self.jobs.items()},
+            "jobs": {name: [traits.family, *traits.values] for name, traits in self.jobs.items()},
             "rows": [[self._index[v], self._index[p], weight] for v, p, weight in self.rows],
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> KernelFit:
-        """The fit that `to_json` wrote."""
-        jobs = {name: Traits(tuple(values), family) for name, (family, *values) in told["jobs"].items()}
+    def from_json(cls, data: Mapping[str, Any]) -> KernelFit:
+        """The fit that `to_json` gave."""
+        jobs = {name: Traits(tuple(values), family) for name, (family, *values) in data["jobs"].items()}
         names = list(jobs)
         return cls(
-            law=tuple(told["law"]) if told["law"] else None,
-            mean=told["mean"],
-            center=tuple(told["center"]),
-            scale=tuple(told["scale"]),
-            lengths=tuple(told["lengths"]),
-            weights=told["weights"],
+            law=tuple(data["law"]) if data["law"] else None,
+            mean=data["mean"],
+            center=tuple(data["center"]),
+            scale=tuple(data["scale"]),
+            lengths=tuple(data["lengths"]),
+            weights=data["weights"],
             jobs=jobs,
-            rows=tuple((names[v], names[p], weight) for v, p, weight in told["rows"]),
-            by_activity=told["by_activity"],
-            max_speed=told.get("max_speed", 1.0),
+            rows=tuple((names[v], names[p], weight) for v, p, weight in data["rows"]),
+            by_activity=data["by_activity"],
+            max_speed=data.get("max_speed", 1.0),
         )
 
 
 def activity_traits(job: TrueActivity, family: str | None = None) -> Traits | None:
-    """SMACT, SMOCC, DRAMA, utilization and the logarithm of its MiB, in this order; None where one is not known."""
+    """SMACT, SMOCC, DRAMA, utilization and the logarithm of its MiB, in this order; None if one is unknown."""
     if job.smocc is None or job.drama is None or job.utilization is None or not job.memory_bytes:
         return None
     return Traits((job.smact, job.smocc, job.drama, job.utilization, math.log(job.memory_bytes / 2**20)), family)

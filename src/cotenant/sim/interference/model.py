@@ -1,8 +1,8 @@
-"""Speeds of jobs that share a GPU, from what each pair of them costs.
+"""Speeds of jobs that share a GPU, from the cost of each pair.
 
-A job's slowdown is 1 plus what its partners cost it. What one partner costs comes from the first source that
-knows the pair: a measurement, a fit to measurements, or a law; `origin` says which. Of more than two jobs there are
-no pairs' tables: costs add up or multiply, as chosen, and the speeds together stay below a ceiling, as chosen too
+The slowdown of a job is 1 plus the costs of its partners. The cost of a partner comes from the first source that knows
+the pair: a measurement, a fit to measurements, or a law; `origin` says which. Groups of more than two jobs were not
+measured: costs add up or multiply, as configured, and the sum of the speeds stays below a ceiling, as configured
 (decision 0036).
 """
 
@@ -31,12 +31,12 @@ MAX_CACHED_PAIRS = 100_000
 
 
 class TrueActivity(NamedTuple):
-    """A job on a GPU, described by what it does there alone.
+    """The activity of a job that has a GPU to itself.
 
     Attributes:
-        workload: name by which pairs were measured, or None.
-        smact, smocc, drama, utilization: ratios; None where not known.
-        sensitivity: multiplies what partners cost this job; 1 is the job as measured. A policy cannot see it. Last.
+        workload: its name in tables of measured pairs, or None.
+        smact, smocc, drama, utilization: ratios; None if unknown.
+        sensitivity: multiplies the costs of partners, 1 as measured; hidden from policies. Must be the last field.
     """
 
     workload: str | None
@@ -49,17 +49,17 @@ class TrueActivity(NamedTuple):
 
 
 class PairCost(NamedTuple):
-    """What a partner adds to a victim's slowdown (0: nothing, 1: half its speed), and how that is known."""
+    """What a partner adds to the slowdown of a victim (0: nothing, 1: half its speed), and its origin."""
 
     slowdown: float
     origin: Origin
 
 
 class PairCosts(Protocol):
-    """A source of what one job costs another on one kind of GPU, under one kind of sharing."""
+    """A source of pair costs on one GPU type under one sharing mode."""
 
     def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost | None:
-        """What `partner` costs `victim`; None where this source cannot say."""
+        """The cost of `partner` to `victim`; None if this source does not know the pair."""
         ...
 
 
@@ -69,14 +69,14 @@ class Interference(Protocol):
     def speeds(
         self, members: Sequence[TrueActivity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
     ) -> Sequence[float]:
-        """Speed of each, in the order given, as a part of its speed alone on a whole GPU of that type: 0..1."""
+        """Speed of each job in the given order, relative to alone on a whole GPU of that type: 0..1."""
         ...
 
 
 class Collocation:
-    """Speeds on one kind of GPU under time slicing, from pair costs.
+    """Speeds on one GPU type under time slicing, from pair costs.
 
-    `sources` are asked in order; the last should know every pair, else a partner that none knows costs nothing.
+    The first of `sources` that knows a pair counts; a pair that none knows costs nothing.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Collocation:
         self._known: dict[tuple[object, ...], PairCost] = {}
 
     def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:
-        """What the first source that knows this pair says, for a sensitivity of 1."""
+        """The cost from the first source that knows the pair, for a sensitivity of 1."""
         key = (victim[:-1], partner[:-1])
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_CACHED_PAIRS:
                 self._known.clear()
-            found = self._known[key] = self._ask(victim, partner)
+            found = self._known[key] = self._first_known(victim, partner)
         return found
 
-    def _ask(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:
+    def _first_known(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:
         for source in self._sources:
             found = source.cost(victim, partner)
             if found is not None:
@@ -114,7 +114,7 @@ class Collocation:
         gpu_type: str = DEFAULT_GPU,  # noqa: ARG002 - of the protocol; this model is of one type
         sharing: Sharing = "time-sliced",  # noqa: ARG002
     ) -> list[float]:
-        """Speed of each; alone it is 1."""
+        """Speed of each job; 1 for a job alone."""
         if len(members) < 2:
             return [1.0] * len(members)
         found: list[float] = []
@@ -135,21 +135,21 @@ class Collocation:
 
 
 def within_multiprocessors(speeds: list[float], members: Sequence[TrueActivity]) -> list[float]:
-    """`speeds`, all cut by one factor where together they would need more than all SMs."""
-    needed = sum(each.smact * speed for each, speed in zip(members, speeds, strict=True))
+    """`speeds`, scaled down by one factor if the jobs would need more than all SMs."""
+    needed = sum(member.smact * speed for member, speed in zip(members, speeds, strict=True))
     return speeds if needed <= 1.0 else [speed / needed for speed in speeds]
 
 
 def within_total(speeds: list[float], _members: Sequence[TrueActivity]) -> list[float]:
-    """`speeds`, all cut by one factor where their sum is above what was ever seen."""
+    """`speeds`, scaled down by one factor if their sum exceeds the largest one observed."""
     total = sum(speeds)
     return speeds if total <= MAX_TOTAL_SPEED else [speed * MAX_TOTAL_SPEED / total for speed in speeds]
 
 
 def within_line(speeds: list[float], members: Sequence[TrueActivity]) -> list[float]:
-    """`speeds`, all cut by one factor where their sum is above the line of the measured pairs.
+    """`speeds`, scaled down by one factor if their sum is above the line fitted to the measured pairs.
 
-    The line is extrapolated to more than two jobs, but never below 1: together they are not slower than in turn.
+    For more than two jobs the line is extrapolated, but not below 1: sharing is not slower than running in turn.
     """
     limit = max(1.0, LINE_START + LINE_SLOPE * sum(member.smact for member in members))
     total = sum(speeds)

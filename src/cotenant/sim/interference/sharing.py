@@ -1,4 +1,4 @@
-"""Speeds under MPS and on MIG instances. No pairs have been published for either: these are rules, and say so."""
+"""Speeds under MPS and on MIG instances: rules, since no measured pairs have been published for either."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from cotenant.core.errors import UsageError
 from cotenant.sim.interference.model import TrueActivity
 
-# What is left when neither SMs nor memory are full: ResNet152 beside a recommender that keeps the SMs 5 % busy took
-# 4.8 % longer under MPS, the recommender 3.9 % (thesis, table 4.2).
+# The cost of a partner when neither SMs nor memory are saturated: beside a recommender that keeps the SMs 5 % busy,
+# ResNet152 took 4.8 % longer under MPS, the recommender 3.9 % (thesis, table 4.2).
 MPS_COST = 0.043
 
 # A job on a slice with a part `c` of the SMs and `m` of the memory's bandwidth is slowed down
@@ -27,9 +27,9 @@ SLICES: Mapping[int, tuple[float, float]] = {
 
 
 def mps_speeds(members: Sequence[TrueActivity]) -> list[float]:
-    """Speeds under MPS: kernels run side by side until the SMs, or the memory, are full; then all wait alike.
+    """Speeds under MPS: kernels run concurrently until SMs or memory are saturated; then all jobs slow down equally.
 
-    Assumed: slowdown = max(1, sum of SMACT, sum of DRAMA), plus 4.3 % a partner. It stays within the ranges that the
+    Assumed: slowdown = max(1, sum of SMACT, sum of DRAMA) + 0.043 per partner. It stays within the ranges that the
     thesis gives (chapter 4): two small or medium jobs in about the time of one, three 1.5-2.1 times, seven small
     ones 2.0-2.5 times, two large ones below 2.
     """
@@ -41,10 +41,10 @@ def mps_speeds(members: Sequence[TrueActivity]) -> list[float]:
 
 
 def slice_of(gpu_type: str) -> tuple[float, float]:
-    """Parts of the SMs and of the memory's bandwidth that `A100-40GB/3g.20gb` has; a whole GPU has all.
+    """Shares of the SMs and the memory bandwidth of e.g. `A100-40GB/3g.20gb`; 1 and 1 for a whole GPU.
 
     Raises:
-        UsageError: no such profile.
+        UsageError: there is no such profile.
     """
     _, slash, profile = gpu_type.partition("/")
     if not slash:
@@ -56,7 +56,7 @@ def slice_of(gpu_type: str) -> tuple[float, float]:
 
 
 def slice_speed(job: TrueActivity, gpu_type: str) -> float:
-    """Speed of a job alone on a MIG instance, as a part of its speed on the whole GPU."""
+    """Speed of a job alone on a MIG instance, relative to the whole GPU."""
     sms, memory = slice_of(gpu_type)
     slowdown = 1.0 + SM_FACTOR * float(job.smact**SM_POWER) * (1.0 / sms - 1.0)
     slowdown += MEMORY_FACTOR * (job.drama or 0.0) * (1.0 / memory - 1.0)
@@ -64,7 +64,7 @@ def slice_speed(job: TrueActivity, gpu_type: str) -> float:
 
 
 def on_slice(job: TrueActivity, gpu_type: str) -> TrueActivity:
-    """What a job shows of an instance that it has alone: the same work by fewer SMs."""
+    """The activity of a job alone on an instance: the same work on fewer SMs."""
     sms, memory = slice_of(gpu_type)
     speed = slice_speed(job, gpu_type)
     drama = None if job.drama is None else min(1.0, job.drama * speed / memory)

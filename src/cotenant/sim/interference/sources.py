@@ -1,4 +1,4 @@
-"""Two sources of pair costs: measured pairs, and a law of SM activity alone."""
+"""Sources of pair costs: measured pairs, and a law of the partner's SM activity."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ EXPONENT = 4.44
 
 
 class SmactCosts:
-    """1.94 x SMACT^4.44 of the partner: knows every job, and none in particular."""
+    """1.94 x SMACT^4.44 of the partner, for every pair."""
 
     def __init__(self, origin: Origin = "fitted") -> None:
         self._origin: Origin = origin
 
     def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost:  # noqa: ARG002 - of the protocol
-        """What the partner costs anybody."""
+        """The cost of the partner to any job."""
         return PairCost(float(AGGRESSION * partner.smact**EXPONENT), self._origin)
 
 
 class MeasuredCosts:
-    """Costs of measured pairs: `speeds[(victim, partner)]` is the victim's speed as a part of its speed alone."""
+    """Costs of measured pairs: `speeds[(victim, partner)]` is the speed of the victim relative to alone."""
 
     def __init__(self, speeds: Mapping[tuple[str, str], float]) -> None:
-        # Some jobs were measured a little faster in company: that is noise, and no company pays a job.
+        # Some jobs were measured slightly faster with a partner. That is noise: a partner costs at least 0.
         self._costs = {pair: PairCost(max(0.0, 1.0 / speed - 1.0), "measured") for pair, speed in speeds.items()}
 
     def cost(self, victim: TrueActivity, partner: TrueActivity) -> PairCost | None:
-        """What was measured; None if this pair was not."""
+        """The measured cost; None if this pair was not measured."""
         if victim.workload is None or partner.workload is None:
             return None
         return self._costs.get((victim.workload, partner.workload))
@@ -44,7 +44,7 @@ class SmactPowerLaw(Collocation):
 
 
 class PairTable(Collocation):
-    """Speeds from measured pairs where there are any, else from SM activity."""
+    """Speeds from measured pairs, else from SM activity."""
 
     def __init__(self, pairs: Mapping[tuple[str, str], float]) -> None:
         super().__init__([MeasuredCosts(pairs), SmactCosts()])

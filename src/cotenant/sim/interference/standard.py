@@ -1,4 +1,4 @@
-"""The interference model that the simulator uses: all that is known, by kind of GPU and of sharing."""
+"""The simulator's default interference model, by GPU type and sharing mode."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cotenant.sim.interference.sources import MeasuredCosts, SmactCosts
 
 
 class StandardInterference:
-    """Speeds on any GPU under any sharing.
+    """Speeds on any GPU under any sharing mode.
 
-    Time slicing: the measured pair, else the fit of that kind of GPU where it knows both jobs, else the law of SM
-    activity, fitted on an A100 and assumed of other GPUs. MPS and MIG: rules, see `sharing.py`. `pairs` adds or
-    replaces measured pairs, by kind of GPU.
+    Time slicing uses the measured pair, else the fit of that GPU type if it knows both jobs, else the law of SM
+    activity, which is fitted on an A100 and assumed for other GPUs. MPS and MIG use the rules of `sharing.py`.
+    `pairs` adds or replaces measured pairs, by GPU family.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class StandardInterference:
     def speeds(
         self, members: Sequence[TrueActivity], gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
     ) -> list[float]:
-        """Speed of each, as a part of its speed alone on a whole GPU of that type."""
+        """Speed of each job, relative to alone on a whole GPU of that type."""
         if sharing == "mps":
             return mps_speeds(members)
         if sharing == "mig":
@@ -52,7 +52,7 @@ class StandardInterference:
     def origin(
         self, victim: TrueActivity, partner: TrueActivity, gpu_type: str = DEFAULT_GPU, sharing: Sharing = "time-sliced"
     ) -> Origin:
-        """How it is known what `partner` costs `victim`."""
+        """The origin of the cost of `partner` to `victim`."""
         if sharing in ("mps", "mig"):
             return "assumed"
         return self._model(gpu_type).cost(victim, partner).origin
@@ -75,13 +75,13 @@ class StandardInterference:
 
 @functools.cache
 def standard(combine: Combine = "additive", ceiling: Ceiling = "multiprocessors") -> StandardInterference:
-    """The model with all tables that ship with the package."""
+    """The model with all shipped tables."""
     return StandardInterference(combine=combine, ceiling=ceiling)
 
 
 def draw_sensitivity(seed: int, job_id: int, sd: float) -> float:
-    """What multiplies a job's cost of company and no policy can see: log-normal with median 1; 1 where `sd` is 0."""
+    """A job's sensitivity, hidden from policies: log-normal with median 1; 1 if `sd` is 0."""
     if sd <= 0:
         return 1.0
-    drawn = random.Random(zlib.crc32(f"sensitivity {seed} {job_id}".encode()))  # noqa: S311 - no secret
-    return math.exp(sd * drawn.gauss(0.0, 1.0))
+    rng = random.Random(zlib.crc32(f"sensitivity {seed} {job_id}".encode()))  # noqa: S311 - no secret
+    return math.exp(sd * rng.gauss(0.0, 1.0))

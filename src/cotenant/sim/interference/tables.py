@@ -1,4 +1,4 @@
-"""The measured pairs that ship with the package, and the fits to them."""
+"""The shipped measurements of pairs, and the fits to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA_PATH = Path(__file__).parent.parent / "data"
 FITS_PATH = DATA_PATH / "interference_fits.json"
 
 PairRow = tuple[str, str, float, float]
-"""First workload, second, and the speed of each beside the other."""
+"""Two workloads, and the speed of each beside the other."""
 
 FILES = {
     "A100": "pairs_a100.csv",
@@ -27,25 +27,25 @@ FILES = {
     "P100": "pairs_gavel.csv",
     "K80": "pairs_gavel.csv",
 }
-"""Where the pairs of a kind of GPU are."""
+"""File of measured pairs, by GPU family."""
 
 
 def family_of(gpu_type: str) -> str:
-    """The kind of GPU whose pairs say something about this one: `A100` for `A100-40GB` and its MIG instances."""
+    """The GPU family whose pairs apply to this type: `A100` for `A100-40GB` and its MIG instances."""
     return re.split(r"[-/]", gpu_type, maxsplit=1)[0]
 
 
 def pair_rows(family: str) -> list[PairRow]:
-    """Every measurement on this kind of GPU; a pair may be there more than once."""
+    """All measurements on this GPU family; a pair may occur more than once."""
     rows = read_csv(DATA_PATH / FILES[family])
     return [_pair(row) for row in rows if row.get("gpu", family) == family]
 
 
 def read_pairs(path: Path) -> list[PairRow]:
-    """Measured pairs from a CSV with `first`, `second`, `speed_first`, `speed_second`; `#` begins a comment.
+    """Read pairs from a CSV with `first`, `second`, `speed_first`, `speed_second`; `#` begins a comment.
 
     Raises:
-        UsageError: the file cannot be read so; the message names the row.
+        UsageError: the file or a row cannot be read; the message names the row.
     """
     found: list[PairRow] = []
     try:
@@ -63,7 +63,7 @@ def read_pairs(path: Path) -> list[PairRow]:
 
 
 def mean_speeds(rows: Iterable[PairRow]) -> Mapping[tuple[str, str], float]:
-    """Speed of the first of a pair beside the second; the mean where it was measured more than once."""
+    """Speed of the first of a pair beside the second, the mean over repeated measurements."""
     found: dict[tuple[str, str], list[float]] = {}
     for first, second, speed_first, speed_second in rows:
         found.setdefault((first, second), []).append(speed_first)
@@ -73,22 +73,22 @@ def mean_speeds(rows: Iterable[PairRow]) -> Mapping[tuple[str, str], float]:
 
 @functools.cache
 def measured(family: str) -> Mapping[tuple[str, str], float]:
-    """All measured speeds on this kind of GPU."""
+    """All measured speeds on this GPU family."""
     return mean_speeds(pair_rows(family))
 
 
 @functools.cache
 def fits() -> Mapping[str, KernelFit]:
-    """The fits of `benchmarks/simulator/interference.py --write`, by kind of GPU."""
-    told = json.loads(FITS_PATH.read_text())
-    return {family: KernelFit.from_json(each) for family, each in told["fits"].items()}
+    """The fits made by `benchmarks/simulator/interference.py --write`, by GPU family."""
+    data = json.loads(FITS_PATH.read_text())
+    return {family: KernelFit.from_json(fit) for family, fit in data["fits"].items()}
 
 
 def traits(family: str) -> dict[str, Traits]:
-    """What the fit on this kind of GPU looks at, for each workload that was measured there.
+    """Inputs of the fit for each workload measured on this GPU family.
 
-    On the A100 what DCGM showed of it alone. Elsewhere nothing was recorded but what the name says: the batch
-    size and, on the RTX 2080 Ti, the memory; and the family, which is model and data set.
+    On the A100, the activity that DCGM measured alone. Elsewhere only what the name tells: batch size, model and data
+    set and, on the RTX 2080 Ti, the peak memory.
     """
     names = sorted({name for pair in measured(family) for name in pair})
     if family == "A100":

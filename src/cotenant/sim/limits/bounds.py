@@ -1,14 +1,14 @@
-"""How short a makespan could be at best: bounds that no schedule beats, whatever it knew. Needs scipy (`[sim]`).
+"""Lower bounds on the makespan of any schedule. Needs scipy (`[sim]`).
 
-Two bounds, and the larger holds: a job takes its time alone after it was submitted; and from any release r on, all
-jobs submitted at or after r need at least so much GPU time, however they share GPUs. That GPU time is the optimum
-of a linear program: its columns are sets of jobs that fit a GPU together, each set gives its members the speeds of
-the interference model, and every job's work must be covered at the least GPU time. Columns are generated as they
-are priced in; what is used is the dual, scaled until no set at all violates it, so it is valid even where the
-program was not solved to the end.
+The bound is the larger of two. First, no job ends before its submission plus its run time alone. Second, for any
+release time r, the jobs submitted from r on need a minimum of GPU time, however they share GPUs. That minimum is the
+optimum of a linear program whose columns are the sets of jobs that fit one GPU together; a set gives its members the
+speeds of the interference model, and every job's work must be covered at the least GPU time. Columns are generated as
+they are priced in. The dual is used, scaled until no set violates it, so the bound is valid even if the program was not
+solved to optimality.
 
-Relaxed, so that it stays a bound: jobs may be cut and stopped at will, a job of several GPUs counts as work on each,
-memory as held in the first 200 s, nothing waits or fails, and launch delays, in which a job slows nobody, are free.
+Relaxations: jobs may be preempted and split at will; a job of several GPUs counts as work on each; only the memory of
+the first 200 s counts; there are no waits and no failures; launch delays, in which a job slows no other, are free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cotenant.sim.interference import Interference, standard
 from cotenant.sim.interference.model import MAX_TOTAL_SPEED
 from cotenant.sim.trace import JobProfile, Trace
 
-MAX_SET_SIZE = 4  # larger ones are bounded, not listed
+MAX_SET_SIZE = 4  # larger sets are bounded, not enumerated
 RELEASES = 8
 ADDED_AT_ONCE = 200
 MAX_ROUNDS = 60
@@ -37,13 +37,13 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakespanBound:
-    """What no schedule can beat.
+    """A bound that no schedule can beat.
 
     Attributes:
-        makespan_s: first submission to last end; the larger of the two below.
-        critical_path_s: of the job that would end last if all started when submitted.
-        work_s: release plus GPU time of what is submitted from then on, over the GPUs; the best release.
-        release_s: that release. scale: by what the dual was scaled; 1 is a program solved exactly.
+        makespan_s: from first submission to last end; the larger of the two below.
+        critical_path_s: end of the last job if all started when submitted.
+        work_s: release time plus the GPU time of the jobs submitted from then on, over the GPUs; the best release.
+        release_s: that release time. scale: of the dual; 1 if the program was solved exactly.
     """
 
     makespan_s: float
@@ -56,24 +56,24 @@ class MakespanBound:
 def makespan_bound(
     trace: Trace, cluster: Cluster, *, interference: Interference | None = None, config: SimulationConfig | None = None
 ) -> MakespanBound:
-    """A bound on the makespan of `trace` on `cluster`, for worlds with time slicing and this interference.
+    """A lower bound on the makespan of `trace` on `cluster`, under time slicing and this interference.
 
     Raises:
-        UsageError: the GPUs are of several types, MIG instances or not of the type that run times are of; jobs have no
-            profile; or sensitivities are drawn.
+        UsageError: the GPUs are of several types, MIG instances or not of the reference type; jobs have no profile; or
+            sensitivities are drawn.
     """
     config = config or SimulationConfig()
     if not len(trace):
-        raise UsageError(f"trace `{trace.name}` has no jobs, so no makespan")
+        raise UsageError(f"trace `{trace.name}` has no jobs")
     types = {slot.gpu_type for slot in cluster.slots}
     if len(types) != 1 or any(slot.is_mig for slot in cluster.slots):
         raise UsageError(f"no bound for `{cluster.text}`", hint="bounds are for whole GPUs of one type")
     if config.reference_gpu not in (None, *types):
         raise UsageError(f"no bound for `{cluster.text}` with run times of `{config.reference_gpu}`")
     if not trace.has_profiles:
-        raise UsageError(f"trace `{trace.name}` does not say what its jobs do to a GPU")
+        raise UsageError(f"trace `{trace.name}` has jobs without activity profiles")
     if config.sensitivity_sd > 0:
-        raise UsageError("no bound with hidden sensitivities: some jobs suffer less than the model says")
+        raise UsageError("no bound with sensitivities: some jobs are slowed down less than the model says")
     first_s = trace.submit_s[0]
     critical_s = max(submit + run for submit, run in zip(trace.submit_s, trace.duration_s, strict=True)) - first_s
     sets = _Sets(trace.profiles, cluster, interference or standard())
@@ -106,7 +106,7 @@ def _releases(trace: Trace) -> list[float]:
 
 
 class _Sets:
-    """All sets of up to `MAX_SET_SIZE` jobs that fit one GPU together, and their speeds."""
+    """All sets of up to `MAX_SET_SIZE` kinds of jobs that fit one GPU together, and their speeds."""
 
     def __init__(self, profiles: Sequence[JobProfile], cluster: Cluster, interference: Interference) -> None:
         self._np = _optional_module("numpy")
@@ -122,18 +122,18 @@ class _Sets:
                     speeds = interference.speeds([self._kinds[i] for i in members], self._gpu_type, "time-sliced")
                     rows.append(list(zip(members, speeds, strict=True)))
         np = self._np
-        self._speeds = np.zeros((len(rows), len(profiles)))  # of each kind in each set, summed over its copies
+        self._speeds = np.zeros((len(rows), len(profiles)))  # by set and kind, summed over the copies of a kind
         for row, members_of in enumerate(rows):
             for kind, speed in members_of:
                 self._speeds[row, kind] += speed
         self._pool = [row for row, members_of in enumerate(rows) if len(members_of) <= 2]
 
     def _fits(self, members: Sequence[int]) -> bool:
-        """Whether its memory fits."""
+        """Whether the set fits the memory of a GPU; a job alone always counts."""
         return sum(self._bytes[i] for i in members) <= self._total_bytes or len(members) == 1
 
     def least_gpu_time(self, needed_s: Sequence[float]) -> tuple[float, float]:
-        """A lower bound on GPU seconds for this much work of each kind, and by what its dual was scaled."""
+        """A lower bound on GPU seconds for this work by kind, and the scale of its dual."""
         np = self._np
         needed = np.array(needed_s)
         wanted = needed > 0
@@ -155,7 +155,7 @@ class _Sets:
         return float(needed @ prices) / scale, scale
 
     def _duals(self, needed: Any, wanted: Any) -> Any:
-        """What a second of work of each wanted kind is worth, with the columns in the pool."""
+        """Dual prices of a second of work of each wanted kind, with the columns in the pool."""
         linprog = _optional_module("scipy.optimize").linprog
         np = self._np
         columns = self._speeds[self._pool][:, wanted]
@@ -166,11 +166,11 @@ class _Sets:
         return np.maximum(0.0, -found.ineqlin.marginals)
 
     def _worth_of_larger(self, prices: Sequence[float]) -> float:
-        """At least what any set of more than `MAX_SET_SIZE` jobs is worth.
+        """An upper bound on the value of any set of more than `MAX_SET_SIZE` jobs.
 
-        Only what fits beside `MAX_SET_SIZE` of the smallest can be in it; its speeds sum to at most `MAX_TOTAL_SPEED`,
-        and its SM activity to at most 1. The worth under these two is a linear program, and each value of its second
-        dual gives a bound: the least of them is taken. Who is worth nothing only slows the others down.
+        Such a set has only jobs that fit beside `MAX_SET_SIZE` of the smallest; its speeds sum to at most
+        `MAX_TOTAL_SPEED`, and its SM activity to at most 1. The value under these two limits is a linear program, and
+        each value of its second dual gives a bound: the minimum is taken. Jobs of price 0 only slow the others down.
         """
         worthy = [i for i, price in enumerate(prices) if price > 0]
         others_bytes = MAX_SET_SIZE * min(self._bytes[i] for i in worthy)

@@ -1,10 +1,10 @@
-"""How short a makespan, or a mean JCT, can be when all is known: the best of many schedules that were tried.
+"""Random search for the schedule with the shortest makespan or mean JCT, with full knowledge of the jobs.
 
-A schedule here is a priority order of the jobs and a least gain. It is played in the same world as any policy, by a
-scheduler that knows what no policy does: every job's true peak memory, and the true speeds of any company. Whenever
-something changes it takes the waiting jobs by priority, each to the GPU where the summed speed grows most, if it grows
-by the least gain. The first third of the orders are known rules and random ones, the others changes of the best.
-The best found is not proven best; `bounds` says from the other side how far it may be off.
+A schedule is a priority order of the jobs and a minimum gain. An oracle policy runs it in the simulator; it knows every
+job's true peak memory and the true speeds of any set of jobs. At each decision it places the pending jobs by priority,
+each on the GPU where the summed speed grows most, if it grows by the minimum gain. The first third of the tried orders
+are heuristics with noise, the others mutations of the best so far. The result is not proven optimal; `bounds` limits
+how far it can be from the optimum.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ EXPLORE = 1 / 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The best schedule that was tried.
+    """The best schedule found.
 
     Attributes:
-        tried: how many were. improved_at: at which it was last bettered, from 1; near `tried`, more would help.
+        tried: number of schedules. improved_at: number of the last improvement, from 1; if near `tried`, try more.
     """
 
     run: SimulationResult
@@ -59,26 +59,26 @@ def best_found(
     interference: Interference | None = None,
     config: SimulationConfig | None = None,
 ) -> SearchResult:
-    """The schedule with the least makespan, or mean JCT, of `tries`; none where a job would be slower than the bound.
+    """The best of `tries` schedules; none slows a job down by more than `max_slowdown`.
 
     Raises:
-        UsageError: jobs have no profile, or there is nothing to try.
+        UsageError: jobs have no profile, the trace is empty, or `tries` is 0.
     """
     if not trace.has_profiles:
-        raise UsageError(f"trace `{trace.name}` does not say what its jobs do to a GPU")
+        raise UsageError(f"trace `{trace.name}` has jobs without activity profiles")
     if tries < 1 or not len(trace):
-        raise UsageError(f"{tries} schedules of {len(trace)} jobs: nothing to try")
+        raise UsageError(f"a search needs a schedule and a job, got {tries} schedules of {len(trace)} jobs")
     interference = interference or standard()
-    drawn = random.Random(seed)  # noqa: S311 - no secret
+    rng = random.Random(seed)  # noqa: S311 - no secret
     best: tuple[float, list[float], float, SimulationResult] | None = None
     improved_at = 0
     for number in range(tries):
         if best is None or number < EXPLORE * tries:
-            priorities, min_gain = _first_orders(trace, number, drawn), drawn.choice(MIN_GAINS)
+            priorities, min_gain = _first_orders(trace, number, rng), rng.choice(MIN_GAINS)
         else:
-            priorities, min_gain = _changed(best[1], drawn), best[2]
-            if drawn.random() < 0.2:
-                min_gain = drawn.choice(MIN_GAINS)
+            priorities, min_gain = _changed(best[1], rng), best[2]
+            if rng.random() < 0.2:
+                min_gain = rng.choice(MIN_GAINS)
         policy = OraclePolicy(
             trace=trace,
             interference=interference,
@@ -99,8 +99,8 @@ def _mean_jct_s(run: SimulationResult) -> float:
     return sum(end - submit for end, submit in zip(run.columns.end_s, run.trace.submit_s, strict=True)) / len(run.trace)
 
 
-def _first_orders(trace: Trace, number: int, drawn: random.Random) -> list[float]:
-    """Smaller goes first: longest first, shortest first, oldest first, and then anything."""
+def _first_orders(trace: Trace, number: int, rng: random.Random) -> list[float]:
+    """Priorities, smaller first: longest, shortest or oldest job first; later ones with noise."""
     rules: Sequence[Callable[[int], float]] = (
         lambda i: -trace.duration_s[i],
         lambda i: trace.duration_s[i] * trace.gpus[i],
@@ -109,24 +109,24 @@ def _first_orders(trace: Trace, number: int, drawn: random.Random) -> list[float
     values = [rules[number % 3](i) for i in range(len(trace))]
     ranked = sorted(range(len(trace)), key=values.__getitem__)
     order = [0.0] * len(trace)
-    noise = 0.0 if number < len(rules) else drawn.choice((0.1, 0.3, 1.0)) * len(trace)
+    noise = 0.0 if number < len(rules) else rng.choice((0.1, 0.3, 1.0)) * len(trace)
     for place, i in enumerate(ranked):
-        order[i] = place + noise * drawn.random()
+        order[i] = place + noise * rng.random()
     return order
 
 
-def _changed(priorities: Sequence[float], drawn: random.Random) -> list[float]:
-    """The order with a few jobs moved."""
+def _changed(priorities: Sequence[float], rng: random.Random) -> list[float]:
+    """The order with up to eight jobs moved."""
     found = list(priorities)
     low, high = min(found), max(found)
-    for _ in range(drawn.choice((1, 2, 4, 8))):
-        found[drawn.randrange(len(found))] = drawn.uniform(low, high)
+    for _ in range(rng.choice((1, 2, 4, 8))):
+        found[rng.randrange(len(found))] = rng.uniform(low, high)
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OraclePolicy:
-    """A policy that knows the truth about the jobs of one trace."""
+    """A policy that knows the true memory and speeds of the jobs of one trace."""
 
     trace: Trace
     interference: Interference
@@ -136,22 +136,22 @@ class OraclePolicy:
     name: str = "clairvoyant"
 
     def placer(self, facts: JobPredictions = NO_PREDICTIONS) -> Placer:  # noqa: ARG002 - it knows more
-        """It at work."""
+        """A placer for an empty cluster."""
         return _OraclePlacer(self)
 
     def decide(self, queue: Sequence[Job], server: ServerSnapshot) -> list[Placement | Deferral]:
-        """One answer a job; residents of `server` are taken for strangers to the trace, so it should be empty."""
+        """One answer per job. `server` must be empty: its residents are not jobs of the trace."""
         placer = self.placer()
         for gpu in server.gpus:
             placer.update(gpu)
         for job in queue:
             placer.add(job)
-        placed: dict[int, Placement | Deferral] = {each.job_id: each for each in placer.decide(server.at_s)}
+        placed: dict[int, Placement | Deferral] = {answer.job_id: answer for answer in placer.decide(server.at_s)}
         return [placed.get(job.id) or placer.explain(job.id, server.at_s) for job in queue]
 
 
 class _OraclePlacer:
-    """Follows the GPUs by the numbers of their jobs."""
+    """Tracks which jobs are on which GPU, by number in the trace."""
 
     wakes_at_s: float | None = None
 
@@ -164,29 +164,29 @@ class _OraclePlacer:
         self._waiting: dict[int, Job] = {}
 
     def decide(self, at_s: float) -> list[Placement]:  # noqa: ARG002 - it needs no clock
-        """Who starts now."""
+        """Jobs that start now."""
         return list(self._placements())
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of pending jobs."""
         return len(self._waiting)
 
     def add(self, job: Job) -> None:
-        """It waits."""
+        """Add a pending job."""
         self._waiting[job.id] = job
 
     def remove(self, job_id: int) -> None:
-        """It waits no longer."""
+        """Remove a pending job."""
         self._waiting.pop(job_id, None)
 
     def update(self, gpu: GpuSnapshot) -> None:
-        """A GPU is there."""
+        """Add or update a GPU."""
         self._gpus[gpu.gpu.uuid] = gpu
         self._members.setdefault(gpu.gpu.uuid, [])
 
     def release(self, job_id: int) -> None:
-        """It left."""
+        """Remove a job from its GPUs."""
         for uuid in self._where.pop(job_id, ()):
             self._members[uuid].remove(job_id - 1)
 
@@ -197,11 +197,11 @@ class _OraclePlacer:
         """No news."""
 
     def explain(self, job_id: int, at_s: float) -> Deferral:  # noqa: ARG002 - of the protocol
-        """Nothing to say."""
-        return Deferral(job_id=job_id, reason="a schedule under trial")
+        """No explanation: the search tries schedules, not reasons."""
+        return Deferral(job_id=job_id, reason="not placed by this schedule")
 
     def _placements(self) -> Iterator[Placement]:
-        for job_id in sorted(self._waiting, key=lambda each: (self._policy.priorities[each - 1], each)):
+        for job_id in sorted(self._waiting, key=lambda job_id: (self._policy.priorities[job_id - 1], job_id)):
             number = job_id - 1
             wanted = self._trace.gpus[number]
             gains = sorted(self._gains(number), reverse=True)
@@ -216,7 +216,7 @@ class _OraclePlacer:
             yield Placement(job_id=job_id, gpu_uuids=uuids, sharing="time-sliced", promised_bytes=promised)
 
     def _gains(self, number: int) -> Iterator[tuple[float, int, str]]:
-        """GPUs that may take the job: gain, place in display order (first is larger), identity."""
+        """GPUs on which the job fits: gain, negative place in display order, UUID."""
         for place, (uuid, gpu) in enumerate(self._gpus.items()):
             members = self._members[uuid]
             held = sum(self._peak_bytes(member) for member in members)

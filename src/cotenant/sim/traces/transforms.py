@@ -1,6 +1,6 @@
-"""From one trace to another: give its jobs workloads, cut a window that resembles it, repeat, resample, move it.
+"""Makes traces from traces: assign workloads, select a representative window, repeat, resample, shift arrivals.
 
-All that is drawn comes from a seed, and `manifest` says what was done to what, so that anybody can do it again.
+All randomness comes from a seed, and `manifest` lists the steps, so a trace can be made again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ SAME_WORK_FACTOR = 2.0
 
 
 def assign(trace: Trace, *, seed: int = 0, workloads: Mapping[str, MeasuredWorkload] | None = None) -> Trace:
-    """`trace` with a measured workload for every job that has none; its times and GPUs stay.
+    """Give a measured workload to every job without a profile; times and GPUs stay.
 
-    Drawn from the `NEAREST` workloads in run time (ratio) among those of one GPU for jobs of one, of several for
-    others. A user's jobs within an hour, of equal GPUs and within a factor of two in time, share theirs.
+    The workload is drawn from the `NEAREST` in run time (by ratio), of one GPU for jobs of one GPU and of several for
+    others. Jobs of a user within an hour, with equal GPUs and run times within a factor of two, share a workload.
     """
     known = workloads or measured_a100()
-    single = _by_time([each for each in known.values() if each.gpus == 1])
-    several = _by_time([each for each in known.values() if each.gpus > 1]) or single
-    drawn = random.Random(seed)  # noqa: S311 - no secret
+    single = _by_time([workload for workload in known.values() if workload.gpus == 1])
+    several = _by_time([workload for workload in known.values() if workload.gpus > 1]) or single
+    rng = random.Random(seed)  # noqa: S311 - no secret
     latest: dict[tuple[str, int], tuple[float, float, MeasuredWorkload]] = {}
 
     def jobs() -> Iterator[TraceJob]:
@@ -43,11 +43,11 @@ def assign(trace: Trace, *, seed: int = 0, workloads: Mapping[str, MeasuredWorkl
             if last is not None and _same_work(job, last):
                 chosen = last[2]
             else:
-                chosen = drawn.choice(_nearest(single if job.gpus == 1 else several, job.duration_s))
+                chosen = rng.choice(_nearest(single if job.gpus == 1 else several, job.duration_s))
             latest[key] = (job.submit_s, job.duration_s, chosen)
             yield replace(job, profile=chosen.profile, workload="")
 
-    return trace.changed(jobs(), note=f"workloads drawn from {len(known)} measured ones by run time (seed {seed})")
+    return trace.derived(jobs(), note=f"workloads drawn from {len(known)} measured ones by run time (seed {seed})")
 
 
 def _by_time(workloads: Sequence[MeasuredWorkload]) -> list[tuple[float, MeasuredWorkload]]:
@@ -75,7 +75,7 @@ def _same_work(job: TraceJob, last: tuple[float, float, MeasuredWorkload]) -> bo
 
 
 def window(trace: Trace, count: int) -> Trace:
-    """The `count` jobs in a row that resemble the whole trace most; see `distance`.
+    """The `count` consecutive jobs whose distributions are closest to those of the whole trace.
 
     Raises:
         UsageError: it has fewer jobs.
@@ -88,20 +88,22 @@ def window(trace: Trace, count: int) -> Trace:
     best = min(starts, key=lambda start: (_distance(measures, _measures(trace, start, start + count)), start))
     first_s = trace.submit_s[best]
     jobs = [replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in range(best, best + count)]
-    return trace.changed(jobs, note=f"jobs {best} to {best + count - 1} of {len(trace)}, the window most like all")
+    return trace.derived(
+        jobs, note=f"jobs {best} to {best + count - 1} of {len(trace)}, the most representative window"
+    )
 
 
 Measures = tuple[tuple[list[float], float], ...]
 
 
 def _measures(trace: Trace, first: int, end: int) -> Measures:
-    """What two windows are compared by, sorted, each with its weight.
+    """Sorted values by which two windows are compared, with weights.
 
     Run time .35, GPUs .25, gaps between arrivals .20, GPU time .15, gaps over their mean (bursts) .05: the weights of
-    the trace mapper of AEGIS.
+    AEGIS's trace mapper.
     """
     duration_s = sorted(trace.duration_s[first:end])
-    gpus = sorted(float(each) for each in trace.gpus[first:end])
+    gpus = sorted(float(gpus) for gpus in trace.gpus[first:end])
     gaps = sorted(trace.submit_s[number + 1] - trace.submit_s[number] for number in range(first, end - 1)) or [0.0]
     service = sorted(trace.duration_s[number] * trace.gpus[number] for number in range(first, end))
     mean = sum(gaps) / len(gaps) or 1.0
@@ -114,7 +116,7 @@ def _distance(whole: Measures, part: Measures) -> float:
 
 
 def ks_distance(first: Sequence[float], second: Sequence[float]) -> float:
-    """Largest gap between two distributions (Kolmogorov-Smirnov), both sorted: 0 for equal ones, 1 for apart."""
+    """Kolmogorov-Smirnov distance of two sorted samples: 0 if equal, 1 if disjoint."""
     worst, count = 0.0, len(second)
     for place, value in enumerate(second):
         below = bisect.bisect_left(first, value) / len(first)
@@ -125,70 +127,70 @@ def ks_distance(first: Sequence[float], second: Sequence[float]) -> float:
 
 def first_jobs(trace: Trace, count: int) -> Trace:
     """The first `count` jobs."""
-    return trace.changed((trace[number] for number in range(min(count, len(trace)))), note=f"the first {count} jobs")
+    return trace.derived((trace[number] for number in range(min(count, len(trace)))), note=f"the first {count} jobs")
 
 
 def of_user(trace: Trace, user: str) -> Trace:
-    """The jobs of one user or group, from its first submission on.
+    """The jobs of one user or group, shifted so that the first is submitted at 0.
 
     Raises:
-        UsageError: it has none.
+        UsageError: there are none.
     """
     if user not in trace.users:
         users = ", ".join(sorted(trace.users)[:12])
-        hint = f"it has {users}" if users else "it does not say whose its jobs are"
+        hint = f"it has {users}" if users else "it has no users"
         raise UsageError(f"trace `{trace.name}` has no jobs of `{user}`", hint=hint)
     index = trace.users.index(user)
     numbers = [number for number in range(len(trace)) if trace.user_of[number] == index]
     first_s = trace.submit_s[numbers[0]]
     jobs = (replace(trace[number], submit_s=trace.submit_s[number] - first_s) for number in numbers)
-    return trace.changed(jobs, name=f"{trace.name}:{user}")
+    return trace.derived(jobs, name=f"{trace.name}:{user}")
 
 
 def repeated(trace: Trace, times: int, *, spread_s: float = 60.0, seed: int = 0) -> Trace:
-    """Every job `times` times, the copies up to `spread_s` later: the same load on a cluster `times` as large."""
+    """Repeat every job `times` times, copies up to `spread_s` later: the same load for a cluster `times` as large."""
     if times < 1:
-        raise UsageError(f"a trace cannot be repeated {times} times")
-    drawn = random.Random(seed)  # noqa: S311 - no secret
+        raise UsageError(f"`repeat` must be >= 1, got {times}")
+    rng = random.Random(seed)  # noqa: S311 - no secret
     moments = [
-        (at_s + (spread_s * drawn.random() if copy else 0.0), number)
+        (at_s + (spread_s * rng.random() if copy else 0.0), number)
         for number, at_s in enumerate(trace.submit_s)
         for copy in range(times)
     ]
     moments.sort()
     jobs = (replace(trace[number], submit_s=at_s) for at_s, number in moments)
-    return trace.changed(jobs, note=f"every job {times} times within {spread_s:g} s (seed {seed})")
+    return trace.derived(jobs, note=f"every job {times} times within {spread_s:g} s (seed {seed})")
 
 
 def resampled(trace: Trace, *, seed: int, count: int | None = None) -> Trace:
-    """As many arrivals as `trace` has, with jobs drawn from it with replacement: one bootstrap."""
-    drawn = random.Random(seed)  # noqa: S311 - no secret
+    """One bootstrap: the arrival times of `trace`, with jobs drawn from it with replacement."""
+    rng = random.Random(seed)  # noqa: S311 - no secret
     number_of_jobs = count or len(trace)
     if number_of_jobs > len(trace):
-        raise UsageError(f"trace `{trace.name}` has {len(trace)} arrivals, {number_of_jobs} were asked for")
-    picks = [drawn.randrange(len(trace)) for _ in range(number_of_jobs)]
+        raise UsageError(f"trace `{trace.name}` has {len(trace)} arrivals, fewer than {number_of_jobs}")
+    picks = [rng.randrange(len(trace)) for _ in range(number_of_jobs)]
     jobs = (replace(trace[pick], submit_s=trace.submit_s[number]) for number, pick in enumerate(picks))
-    return trace.changed(jobs, note=f"jobs drawn with replacement (seed {seed})")
+    return trace.derived(jobs, note=f"jobs drawn with replacement (seed {seed})")
 
 
 def onto_arrivals(trace: Trace, arrivals_s: Sequence[float], *, seed: int = 0) -> Trace:
-    """The jobs of `trace`, in order and over again, at these moments (ascending, the first 0)."""
+    """The jobs of `trace`, cyclically, at these arrival times (ascending, the first 0)."""
     count = len(trace)
     offset = random.Random(seed).randrange(count)  # noqa: S311 - no secret
     jobs = (replace(trace[(offset + place) % count], submit_s=at_s) for place, at_s in enumerate(arrivals_s))
-    return trace.changed(jobs, note=f"laid on {len(arrivals_s)} other arrivals (from job {offset}, seed {seed})")
+    return trace.derived(jobs, note=f"{len(arrivals_s)} arrivals of another trace (from job {offset}, seed {seed})")
 
 
 def in_time(trace: Trace, factor: float) -> Trace:
-    """`trace` with all arrivals `factor` times as late: more than 1 is less load."""
+    """Scale all arrival times by `factor`; more than 1 is less load."""
     if not 0 < factor < math.inf:
-        raise UsageError(f"arrivals cannot be {factor:g} times as late", hint="write e.g. `0.5` for twice the load")
+        raise UsageError(f"the arrival scale must be > 0, got {factor:g}", hint="0.5 doubles the load")
     jobs = (replace(job, submit_s=job.submit_s * factor) for job in trace)
-    return trace.changed(jobs, note=f"arrivals {factor:g} times as late")
+    return trace.derived(jobs, note=f"arrival times scaled by {factor:g}")
 
 
 def manifest(trace: Trace) -> dict[str, Any]:
-    """What a trace is and how it came to be, for a report or a file beside it."""
+    """Description and provenance of a trace, as plain values."""
     count = len(trace)
     return {
         "trace": trace.name,

@@ -1,4 +1,4 @@
-"""The interference model with all its tables: which source answers, and what rules say where nothing was measured."""
+"""The default interference model: which source a pair comes from, and the rules where nothing was measured."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def test_a_measured_pair_is_what_was_measured():
         pytest.param(VGG, RESNET, "A100-40GB/3g.20gb", "mig", "assumed", id="MIG"),
     ],
 )
-def test_origin(victim, partner, gpu, sharing, origin):
+def test_the_origin_of_a_cost_is_its_first_source(victim, partner, gpu, sharing, origin):
     assert standard().origin(victim, partner, gpu, sharing) == origin
 
 
-def test_pairs_of_ones_own_come_first():
+def test_own_pairs_come_first():
     pair = (VGG.workload, RESNET.workload)
     model = StandardInterference(pairs={"A100": {pair: 0.25, pair[::-1]: 0.5}})
     assert model.speeds([VGG, RESNET]) == [0.25, 0.5]
 
 
-def test_gpus_do_not_share_their_pairs():
+def test_gpu_families_do_not_share_pairs():
     """Speeds do not carry over: the same two jobs on another kind of GPU."""
     pair = ("efficientnet_imagenet_bs64", "mobilenet_imagenet_bs32")
     members = [activity(each) for each in pair]
@@ -62,11 +62,11 @@ def test_gpus_do_not_share_their_pairs():
     assert standard().speeds(members, "A100-40GB")[0] > 1.1 * measured("RTX2080Ti")[pair]
 
 
-def test_family_of():
+def test_sizes_and_instances_belong_to_one_family():
     assert [family_of(each) for each in ("A100-40GB", "A100-40GB/1g.5gb", "K80")] == ["A100", "A100", "K80"]
 
 
-def test_alone_is_full_speed_except_on_a_slice():
+def test_a_job_alone_runs_at_full_speed_except_on_a_slice():
     for sharing in ("exclusive", "time-sliced", "mps"):
         assert standard().speeds([VGG], "A100-40GB", sharing) == [1.0]
     assert standard().speeds([VGG], "A100-40GB/3g.20gb", "mig")[0] == pytest.approx(
@@ -88,14 +88,14 @@ def test_mps_is_within_the_ranges_of_the_thesis(smact, count, low, high):
     assert all(low <= 1 / speed <= high for speed in speeds)
 
 
-def test_mps_waits_for_memory_too():
+def test_mps_slows_down_when_memory_is_saturated():
     """Two that move memory all the time cannot both run at full speed, however few SMs they use."""
     assert standard().speeds([TrueActivity(None, 0.2, drama=0.9)] * 2, sharing="mps")[0] == pytest.approx(1 / 1.843)
 
 
-def test_mps_costs_a_tender_job_more():
-    tender = TrueActivity(None, 0.9, sensitivity=2.0)
-    first, second = standard().speeds([tender, TrueActivity(None, 0.9)], sharing="mps")
+def test_sensitivity_multiplies_the_cost_under_mps():
+    sensitive = TrueActivity(None, 0.9, sensitivity=2.0)
+    first, second = standard().speeds([sensitive, TrueActivity(None, 0.9)], sharing="mps")
     assert 1 / first - 1 == pytest.approx(2 * (1 / second - 1))
 
 
@@ -113,27 +113,43 @@ def test_two_jobs_on_one_slice_share_it():
     assert together[0] < 0.9 * alone
 
 
-def test_a_slice_is_busier_than_the_whole_gpu():
-    """The same work by 2 of 7 parts of the SMs, as fast as it gets there."""
-    found = on_slice(RESNET, "A100-40GB/2g.10gb")
-    assert found.smact == pytest.approx(min(1.0, RESNET.smact * slice_speed(RESNET, "A100-40GB/2g.10gb") * 7 / 2))
-    assert found.smact > 1.2 * CIFAR.smact
-    assert found.workload is None
+def test_a_job_on_a_slice_is_slower_and_its_slice_busier():
+    """2g.10gb of an A100 has 2/7 of the SMs and 2/8 of the bandwidth; figures worked out by hand.
+
+    Slowdown: 1 + 0.376 x 0.4^2.114 x (7/2 - 1) + 0.984 x 0.2 x (8/2 - 1) = 1.7259. The slice shows the work of
+    1/1.7259 of the time on 2/7 of the SMs: SMACT 0.4 / 1.7259 x 7/2 = 0.8112, DRAMA 0.2 / 1.7259 x 8/2 = 0.4635.
+    """
+    job = TrueActivity("job", 0.4, smocc=0.3, drama=0.2)
+    assert slice_speed(job, "A100-40GB/2g.10gb") == pytest.approx(0.5794, abs=5e-5)
+    found = on_slice(job, "A100-40GB/2g.10gb")
+    assert (found.smact, found.drama) == pytest.approx((0.8112, 0.4635), abs=5e-5)
+    assert found.workload is None, "pairs were measured on whole GPUs"
 
 
-def test_no_such_slice():
+def test_the_activity_of_a_slice_is_at_most_one():
+    busy = TrueActivity("busy", 1.0, drama=1.0)
+    found = on_slice(busy, "A100-40GB/1g.5gb")
+    assert slice_speed(busy, "A100-40GB/1g.5gb") == pytest.approx(
+        0.0985, abs=5e-5
+    )  # 1 + 0.376 x 6 + 0.984 x 7 = 10.144
+    assert (found.smact, found.drama) == pytest.approx((0.6901, 0.7886), abs=5e-5)
+    light = TrueActivity("light", 0.5)
+    assert on_slice(light, "A100-40GB/1g.5gb").smact == 1.0  # 0.5 / 1.5211 x 7 = 2.30
+
+
+def test_an_unknown_mig_profile_is_an_error():
     with pytest.raises(UsageError, match=r"`A100-40GB/5g\.20gb` names no MIG profile"):
         standard().speeds([VGG], "A100-40GB/5g.20gb", "mig")
 
 
-def test_light_company_costs_little_wherever_it_comes_from():
+def test_an_idle_partner_costs_little():
     """Also far from all that was measured, the fit ends in the law, not in an average."""
     idle = TrueActivity("idle", 0.01, 0.01, 0.0, 0.02, 300 * 2**20)
     assert standard().speeds([VGG, idle])[0] > 0.9
     assert standard().speeds([CIFAR, idle])[0] > 0.9
 
 
-def test_fits_follow_what_they_were_made_of():
+def test_fits_reproduce_their_measurements():
     for family in FILES:
         fit, known = fits()[family], traits(family)
         off = [abs(fit.speed(v, known[v], p, known[p]) - min(1, speed)) for (v, p), speed in measured(family).items()]
@@ -150,11 +166,11 @@ def test_fit_survives_json():
     assert again.by_activity
 
 
-def test_unknown_name_elsewhere_than_on_the_a100_is_not_fitted():
+def test_fits_by_name_do_not_know_other_workloads():
     assert fits()["V100"].cost(TrueActivity("nobody", 0.5), TrueActivity("LM|5", 0.5)) is None
 
 
-def test_sensitivity_is_drawn_once_and_for_all():
+def test_a_sensitivity_depends_on_seed_and_job_only():
     drawn = [draw_sensitivity(7, job, 0.5) for job in range(400)]
     assert drawn == [draw_sensitivity(7, job, 0.5) for job in range(400)]
     assert draw_sensitivity(8, 0, 0.5) != drawn[0]
@@ -162,7 +178,7 @@ def test_sensitivity_is_drawn_once_and_for_all():
     assert draw_sensitivity(7, 0, 0.0) == 1.0
 
 
-def test_reading_pairs(tmp_path):
+def test_pairs_are_read_from_csv(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("# ours\nfirst,second,speed_first,speed_second\na,b,0.5,0.9\n")
     assert read_pairs(path) == [("a", "b", 0.5, 0.9)]

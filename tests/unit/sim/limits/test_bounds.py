@@ -126,7 +126,7 @@ def test_search_is_repeatable():
     [
         ("1xA100-40GB,1xV100-16GB", None, "no bound for `1xA100-40GB,1xV100-16GB`"),
         ("1xA100-40GB/4g.20gb+3g.20gb", None, "no bound for"),
-        ("1xA100-40GB", SimulationConfig(sensitivity_sd=0.5), "no bound with hidden sensitivities"),
+        ("1xA100-40GB", SimulationConfig(sensitivity_sd=0.5), "no bound with sensitivities"),
     ],
 )
 def test_where_there_is_no_bound(text, config, said):
@@ -136,9 +136,9 @@ def test_where_there_is_no_bound(text, config, said):
 
 def test_no_bound_without_profiles_or_jobs():
     bare = Trace("bare", [TraceJob(submit_s=0.0, duration_s=5.0)])
-    with pytest.raises(UsageError, match="does not say what its jobs do"):
+    with pytest.raises(UsageError, match="has jobs without activity profiles"):
         makespan_bound(bare, ONE)
-    with pytest.raises(UsageError, match="does not say what its jobs do"):
+    with pytest.raises(UsageError, match="has jobs without activity profiles"):
         best_found(bare, ONE)
     with pytest.raises(UsageError, match="has no jobs"):
         makespan_bound(Trace("none", []), ONE)

@@ -21,7 +21,7 @@ from cotenant.sim.report.page import report, write_report
 @pytest.fixture(scope="module")
 def evaluation():
     trace = traces.load("t1")
-    some = trace.changed([trace[i] for i in range(10)], name="t1 <first ten>")
+    some = trace.derived([trace[i] for i in range(10)], name="t1 <first ten>")
     experiment = Experiment(trace=some, cluster=cluster.parse("2xA100-40GB"), config=SimulationConfig(record=True))
     return evaluate(experiment, ["exclusive", "carma"], bootstrap=3)
 
@@ -64,7 +64,7 @@ def test_a_run_of_seconds_is_drawn_in_seconds():
     trace = traces.load("t1")
     jobs = [replace(trace[i], submit_s=float(i), duration_s=10.0) for i in range(3)]
     config = SimulationConfig(record=True)
-    experiment = Experiment(trace=trace.changed(jobs), cluster=cluster.parse("2xA100-40GB"), config=config)
+    experiment = Experiment(trace=trace.derived(jobs), cluster=cluster.parse("2xA100-40GB"), config=config)
     page = report(evaluate(experiment, ["exclusive"]), LIMITS).text()
     assert "Makespan, seconds" in page
     assert "JCT, seconds" in page
@@ -113,7 +113,7 @@ def test_file_that_cannot_be_written(evaluation, tmp_path):
 
 def test_many_gpus_are_drawn_as_groups_of_neighbors():
     trace = traces.load("t1")
-    some = trace.changed([trace[i] for i in range(3)])
+    some = trace.derived([trace[i] for i in range(3)])
     experiment = Experiment(trace=some, cluster=cluster.parse("40xA100-40GB"), config=SimulationConfig(record=True))
     found = evaluate(experiment, ["exclusive"])
     page = Page("t")

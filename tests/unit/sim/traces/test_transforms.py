@@ -99,7 +99,7 @@ def test_laid_on_other_arrivals():
 
 def test_stretched_in_time():
     assert list(transforms.in_time(bare((0, 1, 1, ""), (10, 1, 1, "")), 0.5).submit_s) == [0.0, 5.0]
-    with pytest.raises(UsageError, match="cannot be 0 times as late"):
+    with pytest.raises(UsageError, match="the arrival scale must be > 0, got 0"):
         transforms.in_time(bare((0, 1, 1, "")), 0.0)
 
 
