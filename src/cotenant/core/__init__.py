@@ -1,1 +1,1 @@
-"""The nouns: jobs, GPUs, estimates, placements, events and commands; units, errors, ports. Pure."""
+"""Jobs, GPUs, estimates, placements, events and commands; units, errors, protocols, registry of plug-ins. Pure."""

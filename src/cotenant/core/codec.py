@@ -1,8 +1,8 @@
 """Frozen dataclasses to plain JSON values and back, for the journal and the socket.
 
-A dataclass becomes an object with its class name under `type`; tuples become arrays. Decoding checks every
-field against the annotation, so a journal of another version fails with a sentence, not later with a puzzle.
-Unknown fields are refused; absent fields take their default.
+A dataclass becomes an object with its class name under `type`; a tuple becomes an array. Decoding checks every field
+against its annotation, so data of another version fails at once, with the place and the reason. Unknown fields are
+refused; absent fields get their default.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ class CodecError(CotenantError):
 
 
 def encode(value: object, *, lean: bool = False) -> Any:
-    """Plain JSON for a dataclass, mapping, sequence or scalar; `lean` leaves out fields that have their default."""
+    """Plain JSON for a dataclass, mapping, sequence or scalar; `lean` omits fields that have their default."""
     if value is None or type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = _non_default_fields(value) if lean else _hints(type(value))
-        fields = {name: encode(getattr(value, name), lean=lean) for name in told}
+        names = _non_default_fields(value) if lean else _hints(type(value))
+        fields = {name: encode(getattr(value, name), lean=lean) for name in names}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Mapping):
-        return {str(key): encode(each, lean=lean) for key, each in value.items()}
+        return {str(key): encode(item, lean=lean) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(each, lean=lean) for each in value]
+        return [encode(item, lean=lean) for item in value]
     if isinstance(value, (bool, int, float, str)):
         return value
     raise CodecError(f"cannot encode a `{type(value).__name__}`")
 
 
 def to_json(value: object) -> str:
-    """What `encode` gives, as compact JSON, in one pass.
+    """The result of `encode` as compact JSON, in one pass.
 
     Raises:
         CodecError: something in it cannot be encoded.
-        ValueError: a number in it is none that JSON has.
+        ValueError: a number in it is infinite or NaN, which JSON does not have.
     """
     return _JSON(value)
 
 
 def _one_level(value: object) -> Any:
-    """What JSON's own encoder knows of `value`; it comes back for what is inside."""
+    """`value` in types that `json` can encode, one level deep: its encoder calls again for what is inside."""
     kind = type(value)
     shape = _field_access(kind)  # type: ignore[arg-type]
     if shape is not None:
@@ -71,39 +71,39 @@ _JSON = json.JSONEncoder(default=_one_level, separators=(",", ":"), allow_nan=Fa
 
 @functools.cache
 def _field_access(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
-    """Of a dataclass, `type` and the names of its fields, and what gives their values; None for anything else."""
+    """For a dataclass (`type` and its field names, a function that returns their values); None for anything else."""
     if not dataclasses.is_dataclass(kind):
         return None
-    names = [each.name for each in dataclasses.fields(kind)]
-    if len(names) < 2:  # for which `attrgetter` gives no tuple
-        return ("type", *names), lambda value: tuple(getattr(value, each) for each in names)
+    names = [field.name for field in dataclasses.fields(kind)]
+    if len(names) < 2:  # `attrgetter` of one name returns no tuple
+        return ("type", *names), lambda value: tuple(getattr(value, name) for name in names)
     return ("type", *names), operator.attrgetter(*names)
 
 
 def _non_default_fields(value: Any) -> list[str]:
-    """The fields of a dataclass that `decode` would not know by itself."""
+    """The fields of a dataclass whose values are not their defaults."""
     kind: Any = type(value)
     return [name for name, default in _defaults(kind) if getattr(value, name) != default]
 
 
 @functools.cache
 def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    """What each field is where nothing is said; for those without a default something that equals nothing else."""
+    """(Name, default) of each field; the default of a field without one equals no value."""
     return [
-        (each.name, each.default if each.default_factory is dataclasses.MISSING else each.default_factory())
-        for each in dataclasses.fields(kind)
+        (field.name, field.default if field.default_factory is dataclasses.MISSING else field.default_factory())
+        for field in dataclasses.fields(kind)
     ]
 
 
 def decode(kind: type[T] | Any, value: Any) -> T:
-    """The `kind` that `value` stands for; `kind` may be a union of dataclasses.
+    """Decode `value` as a `kind`, which may be a union of dataclasses.
 
     Raises:
-        CodecError: names the place and what was found there.
+        CodecError: it does not fit; the message names the place and what was found there.
     """
     try:
         found = fast_decoder.decoder(kind)(value)
-    except Exception:  # noqa: BLE001 (whatever it was, it is found again below, with its place)
+    except Exception:  # noqa: BLE001 (the slow decoder below finds it again, with its place)
         found = None
     return typing.cast("T", _decode(kind, value, "value") if found is None else found)
 
@@ -117,12 +117,12 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             return value
         raise CodecError(f"`{where}` is {value!r}, wanted one of {list(typing.get_args(kind))}")
     if origin is tuple:
-        each_kind, *rest = typing.get_args(kind)
+        item_kind, *rest = typing.get_args(kind)
         _require(isinstance(value, list), where, value, "an array")
-        kinds = [each_kind] * len(value) if rest == [Ellipsis] else [each_kind, *rest]
+        kinds = [item_kind] * len(value) if rest == [Ellipsis] else [item_kind, *rest]
         _require(len(kinds) == len(value), where, value, f"{len(kinds)} items")
         pairs = zip(kinds, value, strict=True)
-        return tuple(_decode(each, item, f"{where}[{i}]") for i, (each, item) in enumerate(pairs))
+        return tuple(_decode(item_kind, item, f"{where}[{i}]") for i, (item_kind, item) in enumerate(pairs))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         _require(isinstance(value, dict), where, value, "an object")
         item_kind = typing.get_args(kind)[1]
@@ -141,13 +141,13 @@ def _decode_union(kind: Any, value: Any, where: str) -> Any:
     for option in options:
         if dataclasses.is_dataclass(option) and getattr(option, "__name__", None) == tag:
             return _decode(option, value, where)
-    rest = [each for each in options if not dataclasses.is_dataclass(each) and each is not type(None)]
+    rest = [option for option in options if not dataclasses.is_dataclass(option) and option is not type(None)]
     for option in rest:
         try:
             return _decode(option, value, where)
         except CodecError:
             continue
-    names = ", ".join(getattr(each, "__name__", str(each)) for each in options)
+    names = ", ".join(getattr(option, "__name__", str(option)) for option in options)
     raise CodecError(f"`{where}` is {_short(value)}, wanted one of: {names}")
 
 
@@ -163,7 +163,7 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     try:
         return kind(**found)
     except TypeError as error:
-        raise CodecError(f"`{where}` is no complete {kind.__name__}: {error}") from error
+        raise CodecError(f"`{where}` is not a complete {kind.__name__}: {error}") from error
 
 
 def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
@@ -189,4 +189,4 @@ def _short(value: Any) -> str:
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

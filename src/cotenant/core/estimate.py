@@ -1,4 +1,4 @@
-"""The number both halves meet in."""
+"""Estimates of GPU memory: what estimators return and the scheduler plans with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class GpuEstimate:
     """What one process needs on one of several GPUs; the fields are those of `Estimate`.
 
     Attributes:
-        index: of the GPU, as the script counts them.
+        index: of the GPU, as the script numbers them.
     """
 
     index: int
@@ -26,19 +26,19 @@ class Estimate:
     """Predicted GPU memory of one process of a job, on one GPU.
 
     Attributes:
-        peak_allocated_bytes: most bytes in live blocks at once (`torch.cuda.max_memory_allocated`); None where
-            the estimator cannot tell it from reserved.
-        peak_reserved_bytes: most bytes the caching allocator holds from the driver at once.
+        peak_allocated_bytes: peak of the bytes in live blocks (`torch.cuda.max_memory_allocated`); None where the
+            estimator knows reserved bytes only.
+        peak_reserved_bytes: peak of the bytes that the caching allocator holds from the driver.
         context_bytes: CUDA context, loaded kernels and libraries, outside the allocator.
-        margin_bytes: what to add so that the true peak fits with probability `coverage`.
+        margin_bytes: bytes to add so that the true peak fits with probability `coverage`.
         breakdown_bytes: live bytes by category at the peak of allocated bytes.
         estimator: registered name; `version` changes when its numbers may.
-        gpu: name of the device profile it is for.
-        partial: something was not seen (a warning says what), so the number is a lower bound.
-        per_gpu: of a process that uses several GPUs, what it needs on each; the fields above are then of the one with
+        gpu: name of the GPU in `gpu_specs`.
+        partial: something is not included (a warning says what), so the number is a lower bound.
+        per_gpu: for a process that uses several GPUs, the estimate of each; the fields above are those of the GPU with
             the largest bound. Empty for one GPU.
         processes: how many processes like this one the command starts, each with GPUs of its own.
-        smact, smocc: how busy the job alone would keep the GPU, ratios 0..1; None where the estimator does not tell.
+        smact, smocc: SM activity and SM occupancy of the job alone on the GPU, 0..1; None where not estimated.
     """
 
     peak_allocated_bytes: int | None
@@ -59,10 +59,10 @@ class Estimate:
 
     @property
     def device_bytes(self) -> int:
-        """What nvidia-smi shows for the process at its peak."""
+        """Memory that nvidia-smi shows for the process at its peak."""
         return self.peak_reserved_bytes + self.context_bytes
 
     @property
     def bound_bytes(self) -> int:
-        """What a policy must find free."""
+        """Memory that a policy must find free."""
         return self.device_bytes + self.margin_bytes

@@ -1,7 +1,9 @@
-"""Events in, commands out: everything that crosses the border of the pure `Manager`.
+"""Events in, commands out: all that crosses the boundary of the pure `Manager`.
 
-`Journaled` events are what the store keeps: folding them over an empty `Manager` gives its state again.
-`ServerSampled` and `Tick` are not kept; what was decided because of them is (`AttemptPlaced`).
+The store saves `Journaled` events: replaying them in an empty `Manager` restores its state. `ServerSampled` and `Tick`
+are not saved; the decisions they lead to are (`AttemptPlaced`).
+
+Renaming a class or a field here, or in `job`, `estimate` and `placement`, needs an entry in `store/event_format.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateReady:
-    """An estimator answered: an estimate, or None and the error as a sentence."""
+    """The result of an estimator: an estimate, or None and the error as a sentence."""
 
     at_s: float
     cause: str
@@ -36,7 +38,7 @@ class EstimateReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlaced:
-    """The decision to start an attempt; kept before the engine is asked to."""
+    """The decision to start an attempt; saved before the engine launches it."""
 
     at_s: float
     cause: str
@@ -89,7 +91,7 @@ class JobReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUpdated:
-    """A job that waits is asked for anew: `spec` takes the place of the old one."""
+    """A pending job has changed: `spec` replaces the old one."""
 
     at_s: float
     cause: str
@@ -99,7 +101,7 @@ class JobUpdated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequeued:
-    """A job goes back to the queue: one that is over at once, one that runs after it was stopped."""
+    """A job returns to the queue: a finished one at once, a running one after it was stopped."""
 
     at_s: float
     cause: str
@@ -108,12 +110,12 @@ class JobRequeued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSample:
-    """What the processes of one attempt hold and do on one GPU.
+    """Memory and activity of one attempt's processes on one GPU.
 
     Attributes:
-        sm: their part of the SMs' time, 0..1; None where the driver does not tell it apart.
-        steps_hz: steps a second of the attempt, if it tells, over the last `steps_s` seconds; None: since the last
-            reading.
+        sm: their share of the SMs' time, 0..1; None where the driver does not report it per process.
+        steps_hz: steps per second of the attempt, if it reports steps, over the last `steps_s` seconds, or since the
+            last sample where that is None.
     """
 
     job_id: int
@@ -127,7 +129,7 @@ class AttemptSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSampled:
-    """A reading of all GPUs. A GPU absent from `samples` could not be read this time."""
+    """Samples of all GPUs. A GPU absent from `samples` could not be read this time."""
 
     at_s: float
     cause: str
@@ -167,7 +169,7 @@ class RequestEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Start an attempt. `placed` is the event to keep first; the manager has already applied it."""
+    """Start an attempt. `placed` is the event to save first; the manager has already applied it."""
 
     at_s: float
     cause: str
@@ -177,7 +179,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop an attempt: a polite signal, then, after `grace_s`, the end of its whole process tree."""
+    """Stop an attempt: SIGTERM, then after `grace_s` SIGKILL to its whole process tree."""
 
     at_s: float
     cause: str

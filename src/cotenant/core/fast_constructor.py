@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are made by the million: a decision makes one, an event of the simulator several."""
+"""Constructors of frozen dataclasses that are created by the million, several for each event of the simulator."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ T = TypeVar("T")
 
 
 def fast_constructor(kind: type[T]) -> Callable[..., T]:
-    """Makes a `kind` of the values of its fields, in order; what has a default may be left out.
+    """A function that creates a `kind` from the values of its fields, in order; fields with defaults may be omitted.
 
-    Several times as fast as `kind(...)`, which sets each field by `object.__setattr__` because it is frozen. Here they
-    are assigned on a twin with the same slots that is not frozen, and the twin turns into a `kind`.
+    It is several times as fast as `kind(...)`: the generated `__init__` of a frozen dataclass calls
+    `object.__setattr__` for each field (Lib/dataclasses.py, `_field_assign`). Here plain assignments fill a twin class
+    with the same slots that is not frozen, and then the object's `__class__` becomes `kind`.
 
     Raises:
-        TypeError: `kind` is no dataclass with slots, or makes more of its values than it is given.
+        TypeError: `kind` is not a dataclass with slots, or its construction does more than assign values.
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    names = tuple(each.name for each in fields)
-    made = any(each.default_factory is not dataclasses.MISSING for each in fields)
-    if made or hasattr(kind, "__post_init__") or getattr(kind, "__slots__", None) != names:
-        raise TypeError(f"`{kind.__name__}` is more than slots for the values it is given")
+    names = tuple(field.name for field in fields)
+    has_factories = any(field.default_factory is not dataclasses.MISSING for field in fields)
+    if has_factories or hasattr(kind, "__post_init__") or getattr(kind, "__slots__", None) != names:
+        raise TypeError(f"`{kind.__name__}` has no slots, or does more in its construction than assign values")
 
     def become(twin: Any) -> None:
         twin.__class__ = kind
 
-    given = [
-        each.name if each.default is dataclasses.MISSING else (each.name, Any, dataclasses.field(default=each.default))
-        for each in fields
+    arguments = [
+        field.name
+        if field.default is dataclasses.MISSING
+        else (field.name, Any, dataclasses.field(default=field.default))
+        for field in fields
     ]
-    return dataclasses.make_dataclass(kind.__name__, given, namespace={"__post_init__": become}, slots=True)
+    return dataclasses.make_dataclass(kind.__name__, arguments, namespace={"__post_init__": become}, slots=True)

@@ -1,7 +1,7 @@
-"""Decoding for the common case: values that fit. `codec.decode` tries it first and explains what it stumbles over.
+"""Decoding of values that fit; `codec.decode` tries it first, and explains what does not fit.
 
-A decoder is put together once for each dataclass, so that reading a long journal asks every annotation once and not for
-every event. It gives what `codec` gives, or raises: it never gives something else.
+A decoder is composed once for each dataclass, so that reading a long journal evaluates each annotation once and not for
+each event. It returns what `codec` returns, or raises; it never returns anything else.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Decoder = Callable[[Any], Any]
 
 
 class DecodeMismatch(Exception):
-    """The value does not fit, or takes a closer look to decode."""
+    """The value does not fit, or only the slow decoder can decode it."""
 
 
 def decoder(kind: Any) -> Decoder:
-    """What turns plain JSON values into `kind`, a dataclass or any annotation of a field of one.
+    """A function that turns plain JSON values into `kind`, a dataclass or an annotation of a field of one.
 
-    It raises something where they do not fit. Kinds that are equal share one: `int | float` is equal to `float | int`
-    although the order counts, so both stumble.
+    It raises where they do not fit. Equal kinds share one decoder: `int | float` equals `float | int` although the
+    order matters in decoding, so for both it raises.
     """
     return _decoder(kind)
 
@@ -54,9 +54,9 @@ def _dataclass_decoder(kind: Any) -> Decoder:
     fields: list[tuple[str, Decoder]] = []
 
     def decode(value: Any) -> Any:
-        if not fields:  # not before the first call, for a dataclass may hold others of its own kind
+        if not fields:  # at the first call, because a dataclass may contain itself
             hints = typing.get_type_hints(kind)
-            fields[:] = [(each.name, decoder(hints[each.name])) for each in dataclasses.fields(kind)]
+            fields[:] = [(field.name, decoder(hints[field.name])) for field in dataclasses.fields(kind)]
         if type(value) is not dict or value.get("type", tag) != tag:
             raise DecodeMismatch
         found = {name: decode_field(value[name]) for name, decode_field in fields if name in value}
@@ -104,23 +104,23 @@ def _literal_decoder(values: tuple[Any, ...]) -> Decoder:
 def _tuple_decoder(kinds: tuple[Any, ...]) -> Decoder:
     if len(kinds) != 2 or kinds[1] is not Ellipsis:
         return _mismatch
-    each = decoder(kinds[0])
+    decode_item = decoder(kinds[0])
 
     def decode(value: Any) -> Any:
         if type(value) is not list:
             raise DecodeMismatch
-        return tuple([each(item) for item in value])
+        return tuple([decode_item(item) for item in value])
 
     return decode
 
 
 def _mapping_decoder(kind: Any) -> Decoder:
-    each = decoder(kind)
+    decode_item = decoder(kind)
 
     def decode(value: Any) -> Any:
         if type(value) is not dict:
             raise DecodeMismatch
-        return {key: each(item) for key, item in value.items()}
+        return {key: decode_item(item) for key, item in value.items()}
 
     def decode_texts(value: Any) -> Any:
         if type(value) is not dict or not set(map(type, value.values())) <= {str}:
@@ -131,9 +131,11 @@ def _mapping_decoder(kind: Any) -> Decoder:
 
 
 def _union_decoder(options: tuple[Any, ...]) -> Decoder:
-    """One plain kind at most: with two, their order counts, and `codec` knows how."""
-    tagged = {getattr(each, "__name__", ""): decoder(each) for each in options if dataclasses.is_dataclass(each)}
-    plain = [each for each in options if not dataclasses.is_dataclass(each) and each is not type(None)]
+    """Unions with at most one plain kind: with two, the order matters, which only `codec` respects."""
+    tagged = {
+        getattr(option, "__name__", ""): decoder(option) for option in options if dataclasses.is_dataclass(option)
+    }
+    plain = [option for option in options if not dataclasses.is_dataclass(option) and option is not type(None)]
     if len(plain) > 1:
         return _mismatch
     otherwise = decoder(plain[0]) if plain else _mismatch

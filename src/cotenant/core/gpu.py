@@ -1,4 +1,4 @@
-"""GPUs as the scheduler sees them: what they are, what was last read of them, who lives there."""
+"""GPUs as the scheduler sees them: inventory, newest samples, and resident attempts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process with memory on a GPU; None where the driver does not say.
+    """A process with memory on a GPU; None where the driver does not report it.
 
-    `sm`: its part of the SMs' time since the last reading, 0..1.
+    `sm`: its share of the SMs' time since the last sample, 0..1.
     """
 
     pid: int
@@ -41,12 +41,12 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One reading of one GPU. What could not be read is None, never 0.
+    """One sample of one GPU. A value that could not be read is None, never 0.
 
     Attributes:
-        used_bytes: all memory in use on the device, whoever holds it.
+        used_bytes: all memory in use on the device, of all processes.
         smact, smocc, drama: SM activity, SM occupancy, DRAM activity; ratios 0..1.
-        utilization: NVML's `utilization.gpu` as a ratio; not SM activity, kept apart on purpose.
+        utilization: NVML's `utilization.gpu` as a ratio: time with any kernel, not SM activity.
         energy_j: joules since the driver was loaded.
     """
 
@@ -66,13 +66,13 @@ class Resident:
     """An attempt that has been placed on a GPU and has not ended.
 
     Attributes:
-        promised_bytes: set aside for it here.
-        observed_bytes: most bytes it was seen to use here; None before it was first seen.
-        placed_at_s: when the decision was taken.
-        first_active_at_s: when it first held memory here; None before that.
-        gpus: how many it has in all, this one included.
+        promised_bytes: memory reserved for it on this GPU.
+        observed_bytes: peak of the memory that it was seen to use on this GPU; None before the first sample.
+        placed_at_s: time of the decision.
+        first_active_at_s: when it first held memory on this GPU; None before that.
+        gpus: how many GPUs it has, including this one.
         workload: key shared by jobs of the same workload (`scheduling/prediction/history.py`), or None.
-        smact: what it does to a GPU alone, as earlier jobs of the same work did; None where not known.
+        smact: SM activity alone on a GPU, from earlier jobs of the same workload; None where not known.
     """
 
     job_id: int
@@ -89,16 +89,16 @@ class Resident:
 
     @property
     def held_bytes(self) -> int:
-        """What this resident must be counted with: its promise, or more once it was seen to use more."""
+        """Memory to subtract for this resident: its promise, or its observed peak if that is larger."""
         return max(self.promised_bytes, self.observed_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSnapshot:
-    """A GPU at a moment: newest samples last, and its residents.
+    """A GPU at one time: its samples, newest last, and its residents.
 
     Attributes:
-        foreign_bytes: in use by processes that are not ours; None when it cannot be told.
+        foreign_bytes: memory in use by processes of no job; None where it cannot be determined.
     """
 
     gpu: Gpu
@@ -108,9 +108,9 @@ class GpuSnapshot:
 
     @property
     def available_bytes(self) -> int | None:
-        """Bytes that may still be promised; None (admit nothing) while strangers' use is unknown.
+        """Bytes that can still be promised; None (admit nothing) while `foreign_bytes` is unknown.
 
-        total - strangers - sum over residents of max(promised, observed); never below 0.
+        total - foreign - sum over residents of max(promised, observed); never below 0.
         """
         if self.foreign_bytes is None:
             return None

@@ -1,4 +1,4 @@
-"""Jobs: what was asked, what became of it."""
+"""Jobs: the specification, the attempts, the state."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from cotenant.core.estimate import Estimate
 from cotenant.core.placement import Placement
 
 SharingRequest = Literal["auto", "time", "mps", "mig"]
-"""How a job asks to share: as the policy likes; kernels in turns; as a client of MPS; on a MIG instance of its own."""
+"""How a job asks to share a GPU: as the policy decides, by time slicing, as an MPS client, on its own MIG instance."""
 
 Outcome = Literal["completed", "failed", "oom", "timeout", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayTask:
-    """Which job of an array this is; people write it `ARRAY_INDEX`.
+    """The position of a job in an array, which people write `ARRAY_INDEX`.
 
     Attributes:
-        array_id: of all jobs of the array: the id of its first job.
-        index: as asked for, e.g. one of 1..10.
+        array_id: id of the array's first job, the same for all its jobs.
+        index: as requested, e.g. one of 1..10.
         limit: tasks of the array that may run at once, or None.
     """
 
@@ -32,33 +32,33 @@ class ArrayTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What was asked. It changes only as a whole, when the submitter updates a job that waits.
+    """What a job is to run and needs. It is replaced as a whole when the submitter updates a pending job.
 
     Attributes:
         command: argv; the first word is looked up on the PATH of `env`.
-        user, uid: the submitter, as the kernel named it.
+        user, uid: the submitter, as the kernel identified it (SO_PEERCRED).
         declared_bytes: GPU memory per GPU that the submitter declared, or None to have it estimated.
-        estimator: name of the estimator to ask, or None for the daemon's choice.
+        estimator: name of the estimator, or None for the daemon's default.
         priority: larger runs earlier.
         time_limit_s: the attempt is stopped after this long, or None.
-        max_slowdown: longest step time, as a multiple of the time alone, that the submitter accepts; or None.
+        max_slowdown: longest step time that the submitter accepts, as a multiple of the time alone; or None.
         after, after_any, after_failed: jobs that must have completed, ended, ended without completing, first.
         singleton: waits until no older job of this user and this name is left.
         begin_at_s: not started before this time, or None.
-        hold: held from the beginning, until somebody releases it.
-        array: which task of an array it is, or None.
-        requeue: an attempt that was lost (the machine went down, say) is followed by another.
+        hold: held from submission until it is released.
+        array: its position in an array, or None.
+        requeue: a lost attempt, e.g. after the machine went down, is followed by another.
         max_attempts: attempts allowed for a job that runs out of memory.
         stdout_path, stderr_path: absolute; None lets the daemon choose under its state folder.
         source: where the spec came from, e.g. `/home/ann/bert.rad`, for people.
-        retries: further attempts after a failure of its own, which is no want of memory; see `scheduling.recovery`.
+        retries: further attempts after failures other than OOM; see `scheduling.recovery`.
         time_slice_s: after this long, if others wait, SIGTERM to checkpoint, then requeue last; or None.
-        notify: what is told of its end: a command for `sh -c`, or an `http(s)://` address; or None.
+        notify: run or called at its end: a command for `sh -c`, or an `http(s)://` URL; or None.
         sharing: how the job may share a GPU with others; see `SharingRequest`.
-        progress: how its output tells of its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
-        umask: mask of the files it makes; None for the daemon's.
-        limits: soft and hard limits of the process that submitted it, by their names in getrlimit(2), -1 for none; None
-            for the daemon's.
+        progress: how its output shows its steps: `tqdm` or a regular expression, see `runner/progress.py`; or None.
+        umask: its file mode creation mask; None for the daemon's.
+        limits: (soft, hard) limits of the submitting process by their names in getrlimit(2), -1 for unlimited; None for
+            the daemon's.
     """
 
     command: tuple[str, ...]
@@ -97,7 +97,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessId:
-    """A process that cannot be mistaken for another: pid, start time in clock ticks, boot id."""
+    """Identity of a process that a reused pid cannot fake: pid, start time in clock ticks, boot id."""
 
     pid: int
     start_ticks: int
@@ -106,14 +106,14 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomEvidence:
-    """What points to GPU memory running out, as gathered by the runner and the daemon.
+    """Evidence that GPU memory ran out, from the runner and the daemon.
 
     Attributes:
-        exception: final exception of the traceback that the process ended with is an out-of-memory error.
-        message: such words appear in the output, but not as the final exception: a hint, no proof.
+        exception: the process ended with a traceback whose final exception is an out-of-memory error.
+        message: the output contains such words, but not as the final exception: a hint, no proof.
         tried_bytes: the allocation that failed, from the framework's message.
-        in_use_bytes: what the process held then, from the framework's message.
-        free_bytes: least free memory on the attempt's GPUs near the end, from samples.
+        in_use_bytes: memory of the process at that time, from the framework's message.
+        free_bytes: minimum free memory on the attempt's GPUs near the end, from samples.
         total_bytes: memory of the GPU that `free_bytes` was read on.
     """
 
@@ -132,10 +132,10 @@ class AttemptExit:
     Attributes:
         exit_code: of the process itself; None when a signal ended it or it never started.
         signal: number of the signal that ended it, or None.
-        reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, `lost` (nobody knows), or
-            `never-ran` (the daemon ended between deciding and launching; the engine vouches that it never will).
+        reason: `exited`, `not-started` (e.g. no such command), `timeout`, `stopped`, `lost` (unknown), or `never-ran`
+            (the daemon ended between decision and launch, and the engine guarantees that it never will).
         detail: a sentence for people, e.g. why it could not start.
-        mps_fault: the MPS server that it was a client of had failed, which ends all clients, whoever is to blame.
+        mps_fault: its MPS server had failed, which ends all clients, whichever of them caused it.
     """
 
     exit_code: int | None
@@ -148,14 +148,14 @@ class AttemptExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoRun:
-    """What an attempt was seen to do in one company.
+    """What was measured of an attempt beside one set of neighbors.
 
     Attributes:
-        mates: ids of the jobs on the same GPU; none where it was alone.
-        seconds: how long in all. Starts are left out: what settles says nothing of what follows.
+        neighbor_ids: ids of the other jobs on the same GPU; empty where it was alone.
+        seconds: total time, without warmups, whose activity says nothing of what follows.
         smact, smocc, drama: means of the whole GPU over that time; None where not read.
-        steps_hz: mean steps a second of this attempt; None where it does not tell.
-        slowdown: step time as a multiple of the one alone, as far as that was known at the end; None where it was not.
+        steps_hz: mean steps per second of this attempt; None where it reports none.
+        slowdown: step time as a multiple of the step time alone; None where that was not known at the end.
         gpu_memory_bytes: memory of the GPU; None where not known.
     """
 
@@ -171,15 +171,15 @@ class CoRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUsage:
-    """What one attempt took of its GPUs, added up over time and over them; see `scheduling/telemetry/usage.py`.
+    """Resource usage of one attempt, summed over time and GPUs; see `scheduling/telemetry/usage.py`.
 
     Attributes:
-        gpu_s: seconds in which it held memory on a GPU, counted for each GPU.
-        gpu_share_s: the same, where a second that n attempts share counts 1/n for each.
-        byte_s: bytes held times seconds.
-        sm_s: its own SM activity times seconds; `sm_known_s`: the seconds for which that is known.
-        energy_j: its part of the energy; `metered_s`: the seconds for which that is known.
-        idle_energy_j: how much of `energy_j` is its part of what the GPU would have drawn without any work.
+        gpu_s: seconds in which it held memory on a GPU, summed over GPUs.
+        gpu_share_s: the same, but a second that n attempts share counts 1/n for each.
+        byte_s: memory held, in bytes times seconds.
+        sm_s: its own SM activity times seconds; `sm_known_s`: seconds for which that is known.
+        energy_j: its share of the energy; `metered_s`: seconds for which that is known.
+        idle_energy_j: how much of `energy_j` is its share of the GPU's idle power.
     """
 
     gpu_s: float = 0.0
@@ -192,25 +192,25 @@ class ResourceUsage:
     metered_s: float = 0.0
 
     def __add__(self, other: ResourceUsage) -> ResourceUsage:
-        return ResourceUsage(**{each: getattr(self, each) + getattr(other, each) for each in USAGE_FIELDS})
+        return ResourceUsage(**{name: getattr(self, name) + getattr(other, name) for name in USAGE_FIELDS})
 
     @property
     def mean_bytes(self) -> float | None:
-        """Bytes held on each GPU, in the mean; None if it never held any."""
+        """Mean memory on each GPU; None if it never held any."""
         return self.byte_s / self.gpu_s if self.gpu_s else None
 
     @property
     def smact(self) -> float | None:
-        """Its own SM activity, in the mean; None where nothing told it apart from that of others."""
+        """Mean of its own SM activity; None where it could not be attributed."""
         return self.sm_s / self.sm_known_s if self.sm_known_s else None
 
     @property
     def power_w(self) -> float | None:
-        """Its part of a GPU's power, in the mean; None where energy was not read."""
+        """Mean of its share of a GPU's power; None where energy was not read."""
         return self.energy_j / self.metered_s if self.metered_s else None
 
 
-USAGE_FIELDS = tuple(each.name for each in fields(ResourceUsage))
+USAGE_FIELDS = tuple(field_.name for field_ in fields(ResourceUsage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +219,11 @@ class Attempt:
 
     Attributes:
         number: from 1.
-        process: the runner's identity once it is known to have started.
-        peak_observed_bytes: most bytes seen, by GPU UUID.
+        process: identity of its runner, once it has started.
+        peak_observed_bytes: peak of observed memory, by GPU UUID.
         stop_reason: why it is being stopped, or None.
-        spells: what it was seen to do, by company; known at its end.
-        usage: what it took of its GPUs; known at its end, None where it was never seen there.
+        spells: what it was seen to do, by neighbors; known at its end.
+        usage: its resource usage; known at its end, None where it was in no sample.
     """
 
     number: int
@@ -241,7 +241,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """Waits for a place. `reason` is set after a failed attempt, e.g. `retry after out of memory`."""
+    """Waits for a placement. `reason` is set after a failed attempt, e.g. `retry after out of memory`."""
 
     since_s: float
     reason: str = ""
@@ -249,7 +249,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Waits for somebody to release it."""
+    """Waits for a release by a user."""
 
     since_s: float
     reason: str = ""
@@ -271,7 +271,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Over. `code` is the exit code where the outcome is `failed` (128 + N for signal N)."""
+    """Has ended. `code` is the exit code where the outcome is `failed` (128 + N for signal N)."""
 
     outcome: Outcome
     at_s: float
@@ -287,10 +287,10 @@ class Job:
     """A job: the spec, its state, and its history.
 
     Attributes:
-        estimate: None until it is known; `estimate_error` says why it will stay so.
-        min_memory_bytes: learned from attempts that ran out of memory; the next one needs more than this. 0 at first.
-        exclusive_retry: the next attempt must have its GPUs alone.
-        uncounted_attempts: attempts that do not count against `spec.max_attempts`: those before it was last requeued.
+        estimate: None until it is known; `estimate_error` is why it never will be.
+        min_memory_bytes: from attempts that ran out of memory: the next one needs more than this. 0 at first.
+        exclusive_retry: the next attempt must not share its GPUs.
+        uncounted_attempts: attempts before the last requeue, which do not count against `spec.max_attempts`.
     """
 
     id: int
@@ -311,5 +311,5 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether it has ended for good."""
         return isinstance(self.state, Done)

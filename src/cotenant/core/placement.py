@@ -1,4 +1,4 @@
-"""What a policy answers: a place for a job, or why it waits."""
+"""What a policy decides: a placement for a job, or why it waits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cotenant.core.gpu import Sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The GPUs an attempt gets, and how it shares them.
+    """The GPUs of an attempt, and how it shares them.
 
     Attributes:
-        promised_bytes: set aside on each of the GPUs.
-        memory_limit_bytes: cap to enforce where the platform can, or None.
+        promised_bytes: memory reserved on each of the GPUs.
+        memory_limit_bytes: limit to enforce where the platform can, or None.
     """
 
     job_id: int
@@ -25,7 +25,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """Why one GPU will not take a job now: the rule's name and a sentence with its numbers."""
+    """Why one GPU does not qualify for a job now: the rule's name, and a sentence with the numbers."""
 
     gpu_uuid: str
     rule: str
@@ -34,7 +34,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """A job that is not placed now. `reason` stands alone; `rejections` has one entry per GPU looked at."""
+    """A job that is not placed now. `reason` is complete by itself; `rejections` has one entry per GPU considered."""
 
     job_id: int
     reason: str

@@ -1,4 +1,4 @@
-"""What the daemon calls. Each protocol is proven by one contract test that every implementation must pass."""
+"""Protocols that the daemon calls. Each has one contract test, which every implementation must pass."""
 
 from __future__ import annotations
 
@@ -98,18 +98,19 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateRequest:
-    """What an estimator is asked.
+    """A workload to estimate.
 
     Attributes:
         command: argv as it would be run; `python train.py --batch 32`, or a script with arguments.
-        gpu: name of a device profile, e.g. `A100-40GB`.
+        gpu: name of a GPU in `gpu_specs`, e.g. `A100-40GB`.
         timeout_s: wall-clock limit.
-        declared_bytes: what the user declared, for the estimator of that name.
-        gpus: how many GPUs the command sees, all of the model `gpu`.
-        synthetic_data: data to be made up where it is absent, as `tracing.loading.wishes` reads them.
-        lengths: of which samples batches are made where lengths vary, as `tracing.loading.wishes` reads it, or a
-            file of lengths; empty: the first.
-        online: whether the script may use the network; `no_sandbox`: whether what it writes is kept.
+        declared_bytes: memory that the user declared, for the estimator `declared`.
+        gpus: how many GPUs the command sees, all of type `gpu`.
+        synthetic_data: data sets to generate where they are absent, in the syntax of `tracing.data.data_options`.
+        sequence_lengths: which samples batches are made of where lengths vary, in the same syntax, or a file of
+            lengths; empty for the first samples.
+        allow_network: whether the script may use the network.
+        no_sandbox: whether what the script writes stays on the disk.
     """
 
     command: tuple[str, ...]
@@ -126,7 +127,7 @@ class EstimateRequest:
 
 
 class Estimator(Protocol):
-    """Turns a workload into an `Estimate`."""
+    """Estimates the GPU memory of a workload."""
 
     name: str
     version: str
@@ -135,24 +136,26 @@ class Estimator(Protocol):
         """The estimate.
 
         Raises:
-            TraceError, UsageError: it cannot say; the message tells why.
+            TraceError, UsageError: there is none, for the reason in the message.
         """
         ...
 
 
 class Journal(Protocol):
-    """Keeps events. One writer."""
+    """Stores events, append-only. There is one writer."""
 
     def append(self, events: Sequence[Journaled], *, durable: bool = True) -> None:
-        """Kept when it returns; on disk then if `durable`, else no later than what is next durable, or `sync`.
+        """Append all of `events` or none.
+
+        With `durable` they are on disk when it returns, else after the next durable append or `sync`.
 
         Raises:
-            JournalError: nothing of `events` was kept (a full disk, say).
+            JournalError: none of them was appended, e.g. because the disk is full.
         """
         ...
 
     def sync(self) -> None:
-        """Bring to the disk what was kept without.
+        """Bring to the disk what was appended with `durable=False`.
 
         Raises:
             JournalError: the disk failed.
@@ -160,26 +163,26 @@ class Journal(Protocol):
         ...
 
     def replay(self) -> Iterator[Journaled]:
-        """All events ever kept, oldest first."""
+        """All events, oldest first."""
         ...
 
     def load_snapshot(self) -> tuple[ManagerSnapshot | None, Iterator[Journaled]]:
-        """What is known without reading all events, and the events after that; all where nothing is."""
+        """The newest snapshot and the events after it; None and all events without one."""
         ...
 
     def events_since_snapshot(self) -> int:
-        """How many events `resume` would give.
+        """How many events `load_snapshot` would give.
 
         Raises:
             JournalError: they cannot be counted.
         """
         ...
 
-    def save_snapshot(self, folded: ManagerSnapshot) -> None:
-        """Keep what all events so far amount to; the events stay.
+    def save_snapshot(self, state: ManagerSnapshot) -> None:
+        """Save the state after all events so far; the events stay.
 
         Raises:
-            JournalError: it was not kept; what was kept before it still is.
+            JournalError: it was not saved; the snapshot before is still there.
         """
         ...
 
@@ -192,5 +195,5 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...

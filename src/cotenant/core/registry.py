@@ -95,7 +95,7 @@ class Registry(Generic[T]):
 
         # A built-in name cannot be replaced: what `best-fit` means must not depend on what else is installed.
         found = entry_points(group=self.group)
-        self._installed = {each.name: each for each in found if each.name not in self._builtin}
+        self._installed = {point.name: point for point in found if point.name not in self._builtin}
 
 
 def _imported(target: str) -> typing.Any:

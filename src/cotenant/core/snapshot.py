@@ -1,4 +1,7 @@
-"""What a journal amounts to, so that a start need not read all of it."""
+"""State snapshot of a manager, so that startup replays only newer events.
+
+A module of its own: `ports` and `scheduling` need the type, which needs `job`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from cotenant.core.job import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSnapshot:
-    """The state of a manager that has taken in some events; everything else it holds follows from this.
+    """The state of a manager after some events; all else that it holds follows from this.
 
     Attributes:
-        last_at_s: time of the newest of them.
-        jobs: all, by id.
-        history: what attempts taught, as plain values.
+        last_at_s: time of the newest event.
+        jobs: all jobs, by id.
+        history: what was learned from attempts, as plain JSON values.
     """
 
     last_at_s: float

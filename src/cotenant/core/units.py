@@ -1,6 +1,6 @@
-"""Bytes and durations: the only place where they meet text.
+"""Bytes and durations as text: parsing and formatting.
 
-Inside the program bytes are `int` and seconds are `float`. `GiB` and `HH:MM:SS` exist only here.
+Everywhere else bytes are `int` and seconds are `float`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GiB = 2**30
 
 MAX_BYTES = 2.0**60
 MAX_TEXT_CHARS = 40
-"""No size or duration that makes sense is written with more characters."""
+"""A size or duration with more characters is a mistake."""
 
 _SCALE = {
     "": 1,
@@ -37,9 +37,9 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes meant by `12G`, `500MiB` or `1.5 GB`.
+    """Bytes in `12G`, `500MiB` or `1.5 GB`.
 
-    A bare letter is binary, as Slurm has it (`12G` = 12 * 2**30); `GB` is decimal, `GiB` binary.
+    A bare letter is binary, as in Slurm (`12G` = 12 * 2**30); `GB` is decimal, `GiB` binary.
 
     Raises:
         UsageError: the text is not a size, or is zero.
@@ -58,12 +58,12 @@ def parse_bytes(text: str) -> int:
 
 
 def shortened(text: str) -> str:
-    """`text` as a message shows it: of a very long one, the beginning."""
+    """`text` for a message; a very long one is cut."""
     return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}..."
 
 
 def format_bytes(value: int | None) -> str:
-    """`value` for people: `524.0 MiB`, `19.4 GiB`; a dash where it is not known."""
+    """`value` for people: `524.0 MiB`, `19.4 GiB`; a dash for None."""
     if value is None:
         return "-"
     sign, size = ("-", -value) if value < 0 else ("", value)
@@ -76,7 +76,7 @@ def format_bytes(value: int | None) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds meant by Slurm's `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`.
+    """Seconds in Slurm's `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or `D-HH:MM:SS`.
 
     Raises:
         UsageError: the text is none of these, or is zero.
@@ -87,7 +87,9 @@ def parse_duration(text: str) -> float:
     if not digits or len(parts) > 3 or (dash and not (days.isascii() and days.isdigit())):
         raise UsageError(f"`{text}` is not a duration", hint="write `MM`, `HH:MM:SS` or `D-HH:MM:SS`, as for Slurm")
     if len(text) > MAX_TEXT_CHARS:
-        raise UsageError(f"`{shortened(text)}` is longer than anybody waits", hint="leave it out for no limit")
+        raise UsageError(
+            f"`{shortened(text)}` has more than {MAX_TEXT_CHARS} characters", hint="leave it out for no limit"
+        )
     numbers = [int(part) for part in parts]
     if dash:
         hours, minutes, seconds = [*numbers, 0, 0][:3]
@@ -104,7 +106,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(value_s: float | None) -> str:
-    """`value_s` for people: `8.2s`, `3m12s`, `2h05m`, `1d04h`; a dash where it is not known."""
+    """`value_s` for people: `8.2s`, `3m12s`, `2h05m`, `1d04h`; a dash for None."""
     if value_s is None:
         return "-"
     if value_s < 0:
@@ -120,7 +122,7 @@ def format_duration(value_s: float | None) -> str:
 
 
 def format_energy(energy_j: float | None) -> str:
-    """`3.2 Wh`, `1.25 kWh`; a dash where it is not known."""
+    """`3.2 Wh`, `1.25 kWh`; a dash for None."""
     if energy_j is None:
         return "-"
     watt_hours = energy_j / 3600

@@ -3,19 +3,19 @@
 The format is by position, one value a line (source: CARMA, README and the job files in its repository):
 
     1   a comment, `#`; there may be several, or none
-    2   how to enter the environment: `conda activate NAME`, `source PATH`; may be absent
+    2   command that enters the environment: `conda activate NAME`, `source PATH`; may be absent
     3   the command
     4   file with a summary of the model; only read by the estimators of CARMA
     5   data set
     6   batch size
-    7   policy; CARMA does not read it, and neither do we
+    7   policy; not used, as in CARMA
     8   number of GPUs
     9   measured peak, MiB per GPU
     10  peak as Horus estimates it
     11  peak as FakeTensor estimates it
     12  peak as GPUMemNet estimates it
 
-An estimate of 40000 is CARMA's word for "cannot tell".
+An estimate of 40000 means that CARMA has none.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _MEMORY_LABELS: tuple[tuple[MemorySource, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarmaJobFile:
-    """What a `.rad` file says.
+    """The content of a `.rad` file.
 
     Attributes:
         activation: the line that enters the environment, or None.
         command: argv of the job.
-        memory_bytes: per GPU, by source; None where CARMA could not tell.
-        model_line: where the model file is named, for messages.
+        memory_bytes: per GPU, by source; None where CARMA has no estimate.
+        model_line: number of the line that names the model file, for messages.
     """
 
     path: str
@@ -69,7 +69,7 @@ class CarmaJobFile:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command in its environment: where one is named, through a login shell that enters it first."""
+        """The command, run by a login shell that enters the environment first if the file names one."""
         if self.activation is None:
             return self.command
         steps = [self.activation, f"exec {shlex.join(self.command)}"]
@@ -82,7 +82,7 @@ class CarmaJobFile:
 
 
 class _Lines:
-    """The lines of a file, each taken once; knows where it is for messages."""
+    """The lines of a file, read one after another, with their numbers for messages."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -154,7 +154,7 @@ def _shell_words(lines: _Lines, text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise lines.error(f"`{_short(text)}` cannot be split into words: {str(error).lower()}") from error
     if not words or not words[0]:
-        raise lines.error(f"`{_short(text)}` is no command")
+        raise lines.error(f"`{_short(text)}` is not a command")
     return words
 
 

@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back: the quick way gives what the slow way gives, and leaves errors to it."""
+"""Dataclasses to JSON and back: the fast decoder gives what the slow one gives, and leaves errors to it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def tree(**changes):
         tree(part=None, name=None),
     ],
 )
-def test_both_ways_give_the_same(value):
+def test_fast_and_slow_decoder_give_the_same(value):
     slow = codec._decode(Tree, value, "value")
     assert decode(Tree, value) == slow
     assert repr(decode(Tree, value)) == repr(slow)
 
 
 @pytest.mark.parametrize("value", [tree(), tree(sizes=[1, 2], texts={"a": "b"}, child=tree(), name=None, ratio=2)])
-def test_the_quick_way_is_taken_where_it_can_be(value):
+def test_the_fast_decoder_decodes_what_fits(value):
     assert fast_decoder.decoder(Tree)(value) == decode(Tree, value)
 
 
@@ -85,23 +85,23 @@ def test_the_quick_way_is_taken_where_it_can_be(value):
         (tree(part={"type": "Tree", "count": 1}), "`value.part`"),
         (tree(more=1), "unknown fields: more"),
         ({"type": "Leaf", "count": 1}, "is a Leaf, wanted a Tree"),
-        ({"type": "Tree"}, "no complete Tree"),
+        ({"type": "Tree"}, "is not a complete Tree"),
         ([], "wanted a Tree"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(value, says):
+def test_a_value_that_does_not_fit_is_refused_with_its_place(value, says):
     with pytest.raises(CodecError, match=says):
         decode(Tree, value)
 
 
-def test_unions_take_the_kind_that_is_named():
+def test_a_union_decodes_as_the_named_type():
     held = JobHeld(at_s=1.0, cause="x", job_id=2)
     assert decode(Journaled, encode(held)) == held
     with pytest.raises(CodecError, match="wanted one of: JobSubmitted"):
         decode(Journaled, {"type": "Job"})
 
 
-def test_lean_leaves_out_what_decoding_knows():
+def test_lean_encoding_omits_defaults():
     assert encode(Tree(count=0), lean=True) == {"type": "Tree", "count": 0}
     assert encode(Tree(count=0, part=Leaf()), lean=True) == {"type": "Tree", "count": 0, "part": {"type": "Leaf"}}
     job = a_job(3, declared_bytes=5, env={"A": "b"}, time_limit_s=0.0)

@@ -126,7 +126,7 @@ def test_a_folder_has_one_writer(tmp_path):
     ("line", "told"),
     [
         ("{", "no run"),
-        ("{}", "is no complete LabelRecord"),
+        ("{}", "is not a complete LabelRecord"),
         ('{"config_id": 3}', "`value.config_id` is 3, wanted str"),
     ],
 )
