@@ -38,7 +38,7 @@ def test_a_summary_as_a_table_and_as_json(tmp_path, capsys):
     assert main(["learn", "summary", str(path), "--sequence", "8"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[1].split() == ["embedding", "Embedding", "8", "x", "16", "800"]
-    assert err == "2 layers, 851 parameters, batch not told (modelsummary)\n"
+    assert err == "2 layers, 851 parameters, batch unknown (modelsummary)\n"
     assert main(["learn", "summary", str(path), "--json"]) == 0
     found = told(capsys)
     assert (found["format"], found["parameters"], found["layers"][1]["output_shape"]) == ("modelsummary", 851, [3])
@@ -52,12 +52,16 @@ def test_a_summary_as_a_table_and_as_json(tmp_path, capsys):
         (["run", "none.txt", "--out", "x"], "cannot read `none.txt`: no such file or directory", None),
         (
             ["run", "one.txt", "--out", "x", "--trace", "--seconds", "3"],
-            "`--seconds` is for training on a GPU",
+            "`--seconds` needs a GPU to train on",
             "--steps",
         ),
         (["run", "one.txt", "--out", "x", "--trace", "--gpu", "Z9"], "`Z9`", None),
         (["clean", "none", "--out", "x"], "cannot read `none", "cotenant learn run"),
-        (["clean", "none", "--out", "x", "--allow", "leaks"], "`--allow` has `leaks`, wanted duplicate, twin", None),
+        (
+            ["clean", "none", "--out", "x", "--allow", "leaks"],
+            "`--allow`: must be of duplicate, twin, leak, saturated, got `leaks`",
+            None,
+        ),
         (["summary", "one.txt"], "one.txt:1: no summary of a model begins here", "torchsummary"),
     ],
 )
@@ -76,4 +80,4 @@ def test_what_is_tried_again_is_a_failure(tmp_path, monkeypatch, capsys):
     assert main(["learn", "generate", "mlp-small", "--count", "1", "--out", "one.txt"]) == 0
     pytest.importorskip("torch", reason="runs are traced")
     assert main(["learn", "run", "one.txt", "--out", "x", "--trace", "--resume", "--retry", "oom,ok"]) == 2
-    assert "`--retry` has `ok`, wanted oom, crash, timeout" in capsys.readouterr().err
+    assert "`--retry`: must be of oom, crash, timeout, got `ok`" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Configurations drawn, and labelled one by one."""
+"""Collects training data: draws configurations and labels each by tracing or training it."""

@@ -1,8 +1,8 @@
-"""Training jobs to learn from, as a few settings each. A configuration's id says all of them and rebuilds it. Pure.
+"""Configurations of training jobs, as a few settings each. The id of a configuration holds all of them. Pure.
 
 An id reads `mlp_pyramid_inputs784_classes10_depth3_...`: family, shape of the architecture, then every setting by its
-name, in the order of the fields; a word stands for itself (`relu`). Two configurations are the same job if and only if
-their ids are equal.
+name, in the order of the fields; a word has no name before it (`relu`). Two configurations are the same job if and only
+if their ids are equal.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TransformerShape: TypeAlias = Literal["encoder", "decoder", "encdec", "gpt", "co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Common:
-    """What every job has.
+    """Settings of every job.
 
     Attributes:
-        batch: samples of a step; every step has as many, so that no batch is left with a single sample.
+        batch: samples of a step; all steps have the same number, so that no batch has a single sample.
         dropout: probability, in thousandths; 0: no such layer.
-        precision: `bf16` and `fp16` are autocast over weights in fp32, the latter with a scaler of the gradients.
+        precision: `bf16` and `fp16` are autocast over fp32 weights, the latter with a gradient scaler.
     """
 
     batch: int
@@ -109,7 +109,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "heads": ("", "of the attention"),
     "feedforward": ("", "inner width of a block"),
 }
-"""Unit and meaning of the settings, but for shape and batch."""
+"""Unit and meaning of the settings, except shape and batch."""
 
 _NUMBER = re.compile(r"([a-z]+)(\d+)")
 _MIN: Mapping[str, int] = {"dropout": 0, "classes": 2}
@@ -121,7 +121,7 @@ def family_of(config: Config) -> Family:
 
 
 def fields_of(family: Family) -> dict[str, tuple[str, ...]]:
-    """Names of a family's settings in the order of its ids; with the words it may be, or none for a number."""
+    """Names of a family's settings in the order of its ids, with the allowed words, or none for a number."""
     hints = get_type_hints(_CLASSES[family])
     names = [field.name for field in dataclasses.fields(_CLASSES[family])]
     ordered = ["shape", *(name for name in names if name != "shape")]
@@ -142,7 +142,7 @@ def make_config(family: Family, settings: Mapping[str, Extra]) -> Config:
     """The configuration with these settings, checked.
 
     Raises:
-        UsageError: a setting is missing, unknown, or no network can have it.
+        UsageError: a setting is missing, unknown, or impossible.
     """
     fields = fields_of(family)
     if settings.keys() != fields.keys():
@@ -166,20 +166,20 @@ def parse_id(text: str) -> Config:
     """The configuration that an id names.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the text is not an id.
     """
     first, *parts = text.split("_")
     family = next((candidate for candidate in FAMILIES if candidate == first), None)
     if family is None:
-        raise UsageError(f"`{text}` names no configuration: it begins with none of {', '.join(FAMILIES)}")
+        raise UsageError(f"`{text}` is not a configuration id: it begins with none of {', '.join(FAMILIES)}")
     fields = fields_of(family)
     if len(parts) != len(fields):
-        raise UsageError(f"`{text}` names no configuration: {len(parts)} settings, wanted {len(fields)}")
+        raise UsageError(f"`{text}` is not a configuration id: {len(parts)} settings, wanted {len(fields)}")
     settings: dict[str, Extra] = {}
     for part, (name, words) in zip(parts, fields.items(), strict=True):
         match = _NUMBER.fullmatch(part)
         if not words and (match is None or match.group(1) != name or not part.isascii() or len(part) > 40):
-            raise UsageError(f"`{text}` names no configuration: `{part}` is no `{name}`, wanted e.g. `{name}8`")
+            raise UsageError(f"`{text}` is not a configuration id: `{part}` is no `{name}`, wanted e.g. `{name}8`")
         settings[name] = part if words or match is None else int(match.group(2))
     return make_config(family, settings)
 
@@ -190,7 +190,7 @@ def settings_of(config: Config) -> dict[str, Extra]:
 
 
 def _problem(config: Config) -> str | None:
-    """Why no network is like this; None if one is."""
+    """Why no network can have these settings; None if one can."""
     if config.dropout >= 1000:
         return f"`dropout` is {config.dropout} thousandths, wanted less than 1000"
     if isinstance(config, TransformerConfig):

@@ -1,7 +1,7 @@
-"""Draws configurations from ranges: seeded, each once, every setting spread evenly by design. Pure but for the file.
+"""Draws distinct configurations from ranges, with a seed. Pure except for reading and writing the file.
 
-Each setting is drawn from as many equal parts of its range as there are configurations, one from each, in an order of
-its own (a Latin hypercube); so its histogram is flat whatever the seed, and no two settings go together.
+A Latin hypercube: the range of each setting is divided into as many equal parts as there are configurations, and one
+value is drawn from each, in a random order. So histograms are flat whatever the seed, and settings are uncorrelated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ _MAX_ROUNDS = 100
 def generate(ranges: Ranges, count: int, seed: int) -> tuple[Config, ...]:
     """`count` different configurations.
 
-    A draw that no network can have (16 heads on a width of 24) takes the nearest value that one can; a draw that was
-    had before is replaced.
+    An impossible draw (16 heads on a width of 24) takes the nearest possible value; a repeated draw is replaced.
 
     Raises:
-        UsageError: the ranges do not hold as many.
+        UsageError: the ranges hold fewer.
     """
     rng = random.Random(f"{ranges.family}/{seed}")  # noqa: S311 (a seed, no secret)
     found: dict[str, Config] = {}
@@ -37,14 +36,14 @@ def generate(ranges: Ranges, count: int, seed: int) -> tuple[Config, ...]:
             found.setdefault(config_id(config), config)
     if len(found) < count:
         raise UsageError(
-            f"only {len(found)} different configurations were found in `{ranges.name}`, wanted {count}",
-            hint="ask for fewer, or widen the ranges",
+            f"only {len(found)} different configurations are in `{ranges.name}`, wanted {count}",
+            hint="draw fewer, or widen the ranges",
         )
     return tuple(found.values())
 
 
 def write_configs(path: Path, configs: Sequence[Config], ranges: Ranges, seed: int) -> None:
-    """One id a line, below a comment that tells how to make the same file again."""
+    """Write one id a line, below a comment with the ranges and the seed."""
     head = f"# {len(configs)} configurations from `{ranges.name}`, seed {seed}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([head, *map(config_id, configs)]) + "\n", encoding="utf-8")
@@ -54,7 +53,7 @@ def read_configs(path: Path) -> tuple[Config, ...]:
     """The configurations of a file, in its order.
 
     Raises:
-        UsageError: it cannot be read; a line names none, or one that was there before.
+        UsageError: it cannot be read, or a line is not an id, or a repeated one.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -79,7 +78,7 @@ def read_configs(path: Path) -> tuple[Config, ...]:
 
 def _drawn(ranges: Ranges, count: int, rng: random.Random) -> Iterator[Config]:
     columns = {name: _quantiles(count, rng) for name in ranges.ranges}
-    # What is bound to another setting is drawn after it.
+    # A setting that is bounded by another is drawn after it.
     ordered = sorted(ranges.ranges.items(), key=lambda item: isinstance(item[1], Span) and item[1].of != "")
     for i in range(count):
         settings: dict[str, Extra] = {}
@@ -90,7 +89,7 @@ def _drawn(ranges: Ranges, count: int, rng: random.Random) -> Iterator[Config]:
 
 
 def _quantiles(count: int, rng: random.Random) -> list[float]:
-    """One number in each of `count` equal parts of 0..1, in random order."""
+    """A random number in each of `count` equal parts of 0..1, in random order."""
     strata = list(range(count))
     rng.shuffle(strata)
     return [(stratum + rng.random()) / count for stratum in strata]
@@ -113,9 +112,9 @@ def _at(quantile: float, range_: Range, settings: dict[str, Extra]) -> Extra:
 
 
 def _repair(ranges: Ranges, settings: dict[str, Extra], quantiles: dict[str, float]) -> None:
-    """Make the draw one that a network can have: heads that divide the width, two samples for batch statistics.
+    """Make the draw possible: heads that divide the width, at least two samples for batch statistics.
 
-    A setting that a shape does not use gets the one value it may have there, so that no two ids are the same network.
+    A setting that a shape does not use gets a fixed value, so that no two ids are the same network.
     """
     heads = ranges.ranges.get("heads")
     if heads is not None:

@@ -1,4 +1,4 @@
-"""Goes through configurations, one at a time, each in a process of its own; resumable at any moment."""
+"""Labels configurations one at a time, each in its own process; can be resumed after any interruption."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from cotenant.learn.datasets.dataset_row import Status
 
 
 class Labeler(Protocol):
-    """Finds out what a configuration takes: by tracing, or by training it on a GPU."""
+    """Measures what a configuration needs: by tracing, or by training it on a GPU."""
 
     def label(self, config: Config) -> LabelRecord:
-        """The run, whatever became of it; a failure is a run too."""
+        """The record of a run, failed or not."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its processes."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelingProgress:
-    """Where a session is.
+    """Progress of a session.
 
     Attributes:
-        done, total: runs of the folder, those from before included.
-        left_s: what is left takes so long at the rate of this session.
+        done, total: runs of the folder, those of earlier sessions included.
+        left_s: time left at the rate of this session.
     """
 
     run: LabelRecord
@@ -50,7 +50,7 @@ class LabelingProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelingSession:
-    """What a session did: runs by status, and how many configurations are left."""
+    """The result of a session: runs by status, and the number of configurations left."""
 
     counts: dict[Status, int]
     left: int
@@ -68,13 +68,13 @@ def run_configs(
     on_run: Callable[[LabelingProgress], None] = lambda _: None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> LabelingSession:
-    """Label every configuration that has no run in `folder`, in order, until all have or `limit_s` is over.
+    """Label every configuration without a run in `folder`, in order, until all have one or `limit_s` has passed.
 
-    `retry`: with `resume`, those whose newest run ended so are run again. A run that has begun is not cut short by
-    `limit_s`. `on_run` is called when a run is on the disk.
+    `retry`: with `resume`, configurations whose newest run has such a status run again. `limit_s` does not interrupt a
+    run. `on_run` is called when a run is on disk.
 
     Raises:
-        UsageError: the folder has runs and `resume` was not said, or another process writes there.
+        UsageError: the folder has runs and `resume` is not set, or another process writes there.
     """
     with RunLog(folder, resume=resume) as log:
         newest = {run.config_id: run.status for run in read_records(log.path)}

@@ -1,4 +1,4 @@
-"""Labels configurations by training them on this machine's GPU, each alone in a process of its own."""
+"""Labels configurations by training them on this machine's GPU, each alone in its own process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cotenant.learn.data_collection.configs import Config, config_id
 from cotenant.learn.data_collection.run_log import LabelRecord, utc_now
 from cotenant.learn.datasets.dataset_row import Status
 
-_TOLD = ("layers", "allocated_bytes", "reserved_bytes", "steps", "step_s", "cpu_s", "host_peak_bytes", "torch")
+_ANSWERED = ("layers", "allocated_bytes", "reserved_bytes", "steps", "step_s", "cpu_s", "host_peak_bytes", "torch")
 
 
 class MeasuringLabeler:
-    """What training a configuration took on the GPU that `watch` reads.
+    """Trains each configuration on the GPU that `watch` samples.
 
-    `steps` optimizer steps, or `seconds` of them; `limit_s`: of wall-clock time, after which a run is a `timeout`.
-    `device`: where it trains; other than `cuda` only to try the runner.
+    A run has `steps` optimizer steps, or as many as fit into `seconds`. After `limit_s` of wall-clock time it is a
+    `timeout`. `device` is `cuda`, except in tests.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MeasuringLabeler:
         self._driver = driver_version() or ""
 
     def label(self, config: Config) -> LabelRecord:
-        """The run, marked `measured`."""
+        """The record, with source `measured`."""
         with tempfile.TemporaryDirectory(prefix="cotenant-learn-") as folder, self._watch:
             process = self._start(config_id(config), Path(folder))
             try:
@@ -56,7 +56,7 @@ class MeasuringLabeler:
         return self._run(config_id(config), ended, usage, in_time=in_time)
 
     def close(self) -> None:
-        """Nothing is open between two runs."""
+        """Nothing to release: no process lives between two runs."""
 
     def _start(self, config: str, folder: Path) -> HeldProcess:
         visible = self._watch.visible
@@ -85,7 +85,7 @@ class MeasuringLabeler:
             source="measured",
             at=utc_now(),
             gpu=str(answer.get("gpu", self._watch.gpu.name)),
-            message="the driver told no memory of the process" if status == "ok" and not peak else message,
+            message="the driver reported no memory of the process" if status == "ok" and not peak else message,
             peak_bytes=peak or None,
             context_bytes=held - int(answer["held_bytes"]) if held is not None and is_known else None,
             capacity_bytes=self._watch.gpu.memory_total_bytes,
@@ -95,12 +95,12 @@ class MeasuringLabeler:
             power_w=usage.power_w,
             elapsed_s=round(ended.elapsed_s, 3),
             driver=self._driver,
-            **{name: answer[name] for name in _TOLD if name in answer},
+            **{name: answer[name] for name in _ANSWERED if name in answer},
         )
 
 
 def _outcome(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> tuple[Status, str]:
-    """What became of the process, and its words."""
+    """Status of the finished process, and its message."""
     if ended.answer is not None:
         return ended.answer["status"], str(ended.answer.get("message", ""))
     if not in_time:
@@ -111,7 +111,7 @@ def _outcome(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> tupl
 
 
 def _peak_bytes(usage: MeasuredUsage) -> int | None:
-    """Of the process where the driver names it, else of the GPU above what was in use before."""
+    """Peak of the process where the driver reports it, else that of the GPU above its use before."""
     of_process = [nbytes for nbytes in (usage.peak_process_bytes, usage.end_process_bytes) if nbytes is not None]
     of_device = [nbytes for nbytes in (usage.peak_device_bytes, usage.end_device_bytes) if nbytes is not None]
     return max(of_process or of_device, default=None)

@@ -1,4 +1,4 @@
-"""What a generator may draw from: one TOML file per family, shipped or the user's own.
+"""Ranges that configurations are drawn from: one TOML file per family, shipped or the user's own.
 
 family = "mlp"
 shape = ["pyramid", "uniform"]             # each as often as the others
@@ -38,11 +38,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A whole number from `low` to `high`, both possible.
+    """A whole number from `low` to `high`, both included.
 
     Attributes:
-        of: the setting whose value times `share` takes the place of `high`; empty: none does.
-        none: share of draws that are 0 instead.
+        of: the setting whose value times `share` replaces `high`; empty: none.
+        none: share of draws that are 0.
     """
 
     low: int
@@ -58,7 +58,7 @@ Range: TypeAlias = Choice | Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """All that a family's configurations are drawn from, in the order of its settings."""
+    """The ranges of a family, in the order of its settings."""
 
     name: str
     family: Family
@@ -75,7 +75,7 @@ def load_ranges(name: str) -> Ranges:
     """The ranges of a shipped name (`mlp`, `cnn-small`), or of a file whose path ends in `.toml`.
 
     Raises:
-        UsageError: there is none, or it is wrong; names the file and the key.
+        UsageError: there is none, or it is invalid; names the file and the key.
     """
     if not name.endswith(".toml"):
         if name not in shipped():
@@ -90,15 +90,15 @@ def load_ranges(name: str) -> Ranges:
 
 
 def parse_ranges(text: str, name: str) -> Ranges:
-    """The ranges that a TOML text holds.
+    """The ranges in a TOML text.
 
     Raises:
-        UsageError: names the file and the key that is wrong.
+        UsageError: the text is invalid; names the file and the key.
     """
     try:
         data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{name}: no TOML: {error}") from error
+        raise UsageError(f"{name}: invalid TOML: {error}") from error
     family = data.pop("family", None)
     if family not in FAMILIES:
         raise UsageError(f"{name}: `family` is {family!r}, wanted one of {', '.join(FAMILIES)}")

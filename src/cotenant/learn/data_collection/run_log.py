@@ -1,4 +1,4 @@
-"""What was found out about each configuration, one line of JSON each, on the disk before the next one starts."""
+"""The log of runs: one line of JSON each, on disk before the next run starts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FILE = "runs.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRecord:
-    """One configuration, trained or traced once. What does not apply or was not seen is None.
+    """One run of a configuration, trained or traced. Fields that do not apply or were not measured are None.
 
     Attributes:
         source: `measured` or `traced`.
         at: when it ended, UTC.
-        gpu: name; of a traced run that of the device profile.
-        layers: of the network, as `layer_text` writes them.
-        peak_bytes: most of the GPU's memory the process held, context included; of a traced run that would not fit,
-            what it would hold on a GPU without end.
-        smact, smocc, drama: means over the timed steps, ratios; power_w: mean over the same.
-        step_s: median time of a step; elapsed_s: wall-clock time of all of it.
-        cpu_s: CPU time of the process, user and system; host_peak_bytes: most of its resident memory.
+        gpu: its name; of a traced run the name in `cotenant.gpu_specs`.
+        layers: of the network, as `datasets.dataset_row.layers_to_text` writes them.
+        peak_bytes: peak GPU memory of the process, context included; of a traced run that does not fit, the peak
+            with unlimited memory.
+        smact, smocc, drama: means over the timed steps, ratios; power_w: mean over the timed steps.
+        step_s: median time of a step; elapsed_s: wall-clock time of the run.
+        cpu_s: CPU time of the process, user and system; host_peak_bytes: its peak resident memory.
     """
 
     config_id: str
@@ -59,17 +59,17 @@ class LabelRecord:
 
 
 class RunLog:
-    """The runs of a folder; a `with` block holds the folder alone.
+    """The runs of a folder; a `with` block holds its lock.
 
     Raises:
-        UsageError: it holds runs already and `resume` was not said, or another process writes there.
+        UsageError: it has runs already and `resume` is not set, or another process writes there.
     """
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
         self.path = folder / FILE
         if self.path.exists() and not resume:
             raise UsageError(
-                f"`{self.path}` is there already", hint="go on with it by `--resume`, or choose another folder"
+                f"`{self.path}` is there already", hint="continue with `--resume`, or choose another folder"
             )
         folder.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab")
@@ -87,28 +87,28 @@ class RunLog:
         self._file.close()
 
     def add(self, run: LabelRecord) -> None:
-        """Append a run; it is on the disk when this returns."""
+        """Append a run; it is on disk when this returns."""
         self._file.write(json.dumps(encode(run), separators=(",", ":")).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _mend(self) -> None:
-        """Cut off a last line that a crash left unfinished."""
+        """Truncate a last line that a crash left incomplete."""
         data = self.path.read_bytes()
         if data and not data.endswith(b"\n"):
             self._file.truncate(data.rfind(b"\n") + 1)
 
 
 def utc_now() -> str:
-    """Date and time, as runs are stamped."""
+    """The current date and time in UTC, as written to records."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_records(path: Path) -> tuple[LabelRecord, ...]:
-    """The runs of a file or folder, oldest first; a last line without its end is not read.
+    """The runs of a file or folder, oldest first; an incomplete last line is ignored.
 
     Raises:
-        DatasetError: a line is no run; UsageError: there is no such file.
+        DatasetError: a line is not a record; UsageError: there is no such file.
     """
     file = path / FILE if path.is_dir() else path
     try:

@@ -1,4 +1,4 @@
-"""Labels configurations by tracing them: no GPU is used. A process of its own does it, see `tracing_worker`."""
+"""Labels configurations by tracing them, without a GPU, in the process of `tracing_worker`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cotenant.learn.data_collection.run_log import LabelRecord, utc_now
 
 
 class TracingLabeler:
-    """What an estimate says of a configuration on `gpu`, a device profile; `limit_s`: of one trace.
+    """Estimates each configuration for `gpu`, a name in `cotenant.gpu_specs`; `limit_s`: limit of one trace.
 
     Raises:
-        UsageError: no such profile, or torch is not installed.
+        UsageError: no such GPU, or torch is not installed.
     """
 
     def __init__(self, gpu: str, *, steps: int = 3, limit_s: float = 120.0) -> None:
@@ -30,7 +30,7 @@ class TracingLabeler:
         self._worker: subprocess.Popen[str] | None = None
 
     def label(self, config: Config) -> LabelRecord:
-        """The run, marked `traced`; a `crash` if the tracing process died of it."""
+        """The record, with source `traced`; a `crash` if the tracing process died."""
         worker = self._running()
         assert worker.stdin is not None and worker.stdout is not None  # noqa: PT018 (told to mypy: both are pipes)
         answer = ""
@@ -58,7 +58,7 @@ class TracingLabeler:
     def _running(self) -> subprocess.Popen[str]:
         if self._worker is None or self._worker.poll() is not None:
             self.close()
-            # In a session of its own: a Ctrl-C is ours to answer, and its input ends with us.
+            # In its own session: Ctrl-C reaches only this process, and the worker ends with its stdin.
             self._worker = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

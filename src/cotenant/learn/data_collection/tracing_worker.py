@@ -1,7 +1,8 @@
-"""The process that traces for `tracing_labels`: an id a line in, a run a line out.
+"""The process that traces for `tracing_labeler`: one id per line in, one record per line out.
 
-Each is traced in a forked copy of this process, which has torch loaded and never trained: torch's autograd engine keeps
-the count of GPUs that its first backward pass saw, and a copy of a process that trained on the CPU could not trace.
+Each trace runs in a fork of this process, which has torch loaded and never trained: torch's autograd engine stores the
+number of GPUs at its first backward pass (torch/csrc/autograd/engine.cpp, `initialize_device_threads_pool`), so a fork
+of a process that trained on the CPU could not trace.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cotenant.tracing.process.trace_function import trace_function
 
 
 def main(argv: list[str]) -> int:
-    """Answer until the input ends."""
+    """Answer until stdin ends."""
     parser = argparse.ArgumentParser(
         prog="python -m cotenant.learn.data_collection.tracing_worker", description=__doc__
     )
@@ -33,10 +34,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps to trace")
     parser.add_argument("--limit-s", type=float, default=120.0, help="of a trace")
     args = parser.parse_args(argv)
-    # What a network or torch prints must not get between the answers.
+    # Output of a network or of torch must not mix with the answers on stdout.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    with contextlib.suppress(BrokenPipeError), answers:  # who asked may be gone
+    with contextlib.suppress(BrokenPipeError), answers:  # the parent may have exited
         for line in sys.stdin:
             run = label(parse_id(line.strip()), gpu=args.gpu, steps=args.steps, limit_s=args.limit_s)
             answers.write(json.dumps(encode(run), separators=(",", ":")) + "\n")
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def label(config: Config, *, gpu: str, steps: int, limit_s: float) -> LabelRecord:
-    """What an estimate says of a configuration; marked `traced`."""
+    """The estimate of a configuration as a record, with source `traced`."""
     began_s = time.monotonic()
     device = gpu_spec(gpu)
     found: TracedResult | None = None

@@ -1,6 +1,6 @@
-"""Trains one configuration and tells what it took: `python -m cotenant.learn.data_collection.train_one ID --answer FILE`.
+"""Trains one configuration: `python -m cotenant.learn.data_collection.train_one ID --answer FILE`.
 
-The process of a measured run. When it has answered it holds what it holds until the parent has looked at the GPU.
+The process of a measured run. It writes its answer, and keeps its GPU memory until the parent has read the GPU.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from cotenant.learn.networks.building import Training, layers_of
 from cotenant.osutil import atomic
 
 WARMUP_STEPS = 2
-"""Not timed: libraries load, and algorithms are chosen."""
+"""Not timed: libraries are loaded and algorithms chosen."""
 
 
 def main(argv: list[str]) -> int:
-    """Train, answer, hold."""
+    """Train, write the answer, and wait for the parent."""
     _end_with_parent()
     args = _parse(argv)
     config = parse_id(args.config)
@@ -64,9 +64,9 @@ def train(
     device: str,
     now_s: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Call `step` so often, or for so long; when the timed steps began and ended, and their median time.
+    """Call `step` for a number of steps or seconds; begin and end of the timed steps, and their median time.
 
-    The device is waited for after each step: what is timed is the step, not the time to ask for it.
+    Each step is followed by a synchronization of the device: kernels run after their launch returns.
     """
     ended: list[float] = []
     while len(ended) < steps if seconds is None else not ended or now_s() - ended[0] < seconds:
@@ -109,7 +109,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to end this process when the one that measures ends."""
+    """Have the kernel kill this process when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

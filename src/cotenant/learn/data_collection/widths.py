@@ -11,7 +11,7 @@ _HALVINGS = 4
 
 
 def hidden_widths(config: MlpConfig) -> tuple[int, ...]:
-    """Of the hidden layers.
+    """Widths of the hidden layers.
 
     `pyramid`: each half of the one before, down to the classes; `uniform`: as the inputs; `gradual`: evenly from the
     inputs to the classes; `bottleneck`: halves down to the middle, doubles after it. (In the published sets of
@@ -29,11 +29,11 @@ def hidden_widths(config: MlpConfig) -> tuple[int, ...]:
 
 
 def channel_widths(config: CnnConfig) -> tuple[int, ...]:
-    """Of the convolutions; of `residual` those of its blocks, of `dense` what each of its layers adds.
+    """Channels of the convolutions; of `residual` those of its blocks, of `dense` what each of its layers adds.
 
     `pyramid`: grows by the same factor to 16 times the filters; `gradual`: by the same number to 4 times;
     `bottleneck`: falls to a quarter in the middle and comes back; `hourglass`: rises to 8 times and comes back;
-    `residual`: doubles where the image is halved; never above 2048, but for `uniform`.
+    `residual`: doubles where the image is halved; never above 2048, except for `uniform`.
     """
     filters, depth = config.filters, config.depth
     most = max(_MAX_CHANNELS, filters)
@@ -57,6 +57,6 @@ def channel_widths(config: CnnConfig) -> tuple[int, ...]:
 
 
 def halvings(depth: int) -> frozenset[int]:
-    """Layers whose output has half the height and width of the one before: up to 4, evenly spread over the depth."""
+    """Layers that halve height and width: up to 4, evenly spread over the depth."""
     count = min(_HALVINGS, depth)
     return frozenset((i + 1) * depth // count - 1 for i in range(count))

@@ -1,1 +1,1 @@
-"""Rows of training jobs: read, tidied, checked, and turned to features."""
+"""Data sets of training jobs: read, cleaned, checked, and turned into features."""

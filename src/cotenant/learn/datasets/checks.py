@@ -1,10 +1,10 @@
-"""What must not be in a dataset to learn from. Pure.
+"""Finds rows that must not be in a training set. Pure.
 
-duplicate   the same configuration twice from one source: it could be trained on and tested on
-twin        the same job under two ids, which comes to the same
-leak        a feature that is missing, or nothing, only where the run failed: it tells the answer
-saturated   a measured peak at the GPU's capacity: the allocator gives back its cache there and libraries take smaller
-            workspaces, so it is not what the job would hold
+duplicate   the same configuration twice from one source: it could be in the training and in the test part
+twin        the same job under two ids, with the same effect
+leak        a feature that is missing or 0 exactly where the run failed: it gives the label away
+saturated   a measured peak at the GPU's capacity: there the allocator releases its cache and libraries take smaller
+            workspaces, so it is not the job's need
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Rule: TypeAlias = Literal["duplicate", "twin", "leak", "saturated"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 SATURATED_SHARE = 0.9
-"""Of the capacity: in the published measurements of a 40-GiB card, rows from 36 GB on show it (57 of 1,592)."""
+"""Share of the capacity: in the published measurements of a 40-GiB GPU, rows from 36 GB on show it (57 of 1,592)."""
 
 _JOB = ("optimizer", "precision")
-"""Extras that make another job of the same layers and batch."""
+"""Extras that distinguish jobs of the same layers and batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetProblem:
-    """Rows that break a rule, by their ids; `message` says how."""
+    """Rows that violate a rule, by their ids; `message` says how."""
 
     rule: Rule
     message: str
@@ -35,7 +35,7 @@ class DatasetProblem:
 
 
 def find_problems(rows: Sequence[DatasetRow]) -> tuple[DatasetProblem, ...]:
-    """All findings, in the order of the rules."""
+    """All problems, in the order of the rules."""
     return tuple(found for rule in (_duplicates, _twins, _leaks, _saturated) for found in rule(rows))
 
 
@@ -49,8 +49,10 @@ def _duplicates(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
 
 
 def _twins(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
-    told = [row for row in rows if row.layers]
-    groups = _repeated(told, lambda row: (row.source, row.batch, row.layers, *(row.extras.get(name) for name in _JOB)))
+    with_layers = [row for row in rows if row.layers]
+    groups = _repeated(
+        with_layers, lambda row: (row.source, row.batch, row.layers, *(row.extras.get(name) for name in _JOB))
+    )
     twins = [group for group in groups if len({row.config_id for row in group}) > 1]
     if twins:
         ids = tuple(row.config_id for group in twins for row in group)
@@ -65,7 +67,7 @@ def _leaks(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
         "layers": lambda row: row.layers,
         "parameters": lambda row: row.parameters,
         "activations": lambda row: row.activations,
-        # A value that may be 0 (no dropout) is missing only where it is not there at all.
+        # A value that may be 0 (no dropout) is missing only where it is absent.
         **{name: lambda row, name=name: name in row.extras for name in names},  # type: ignore[misc]  # bound early
     }
     for name, value in features.items():
@@ -90,7 +92,7 @@ def _saturated(rows: Sequence[DatasetRow]) -> Iterable[DatasetProblem]:
 
 
 def is_saturated(row: DatasetRow) -> bool:
-    """Whether a run that went well held so much that the GPU's capacity shaped it. A trace is not shaped so."""
+    """Whether the GPU's capacity limited the peak of a successful measured run. Traces are not limited."""
     if row.status != "ok" or row.source == "traced" or row.peak_bytes is None or row.capacity_bytes is None:
         return False
     return row.peak_bytes >= SATURATED_SHARE * row.capacity_bytes

@@ -1,4 +1,4 @@
-"""Raw runs to one tidy dataset per family."""
+"""Turns raw runs into one data set per family."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NOT_EXTRA = ("shape", "batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What became of the runs.
+    """The result of cleaning.
 
     Attributes:
-        superseded: runs of a configuration that was run again later in the same folder.
-        findings: those that were allowed.
-        files: that were written.
+        superseded: runs of a configuration that has a later run in the same folder.
+        findings: the allowed problems.
+        files: the files written.
     """
 
     runs: int
@@ -36,28 +36,28 @@ class Cleaned:
 
 
 def clean(paths: Sequence[Path], out: Path, *, allow: Collection[Rule] = ()) -> Cleaned:
-    """Write a dataset for each family that has runs in `paths`, which are folders of `run_configs` or their files.
+    """Write a data set for each family with runs in `paths`, which are folders of `run_configs` or their files.
 
-    Failures are kept, by their status. Of an allowed `duplicate` or `twin` the first row is kept; an allowed
-    `saturated` row is marked by the extra `saturated`; an allowed `leak` stays. A process that died before it told its
-    layers gets them from its id, where torch is installed.
+    Failed runs stay, with their status. Of an allowed `duplicate` or `twin` the first row stays; an allowed `saturated`
+    row is marked by the extra `saturated`; an allowed `leak` stays. Layers of a process that died before it reported
+    them are rebuilt from its id, where torch is installed.
 
     Raises:
-        DatasetError: a rule is broken that was not allowed, or a run cannot be what it says.
+        DatasetError: a rule is violated and not allowed, or a run contradicts its id.
         UsageError: a file cannot be read.
     """
     by_path = {path: read_records(path) for path in paths}
     runs = [run for path in by_path for run in _newest(by_path[path])]
     rows = [row_of(run) for run in runs]
     if not rows:
-        raise DatasetError("there are no runs", hint="make some with `cotenant learn run`")
+        raise DatasetError("no runs found", hint="make some with `cotenant learn run`")
     findings = find_problems(rows)
     refused = [problem for problem in findings if problem.rule not in allow]
     if refused:
-        told = "; ".join(f"{problem.rule}: {problem.message}, e.g. `{problem.config_ids[0]}`" for problem in refused)
+        message = "; ".join(f"{problem.rule}: {problem.message}, e.g. `{problem.config_ids[0]}`" for problem in refused)
         rules = ",".join(dict.fromkeys(problem.rule for problem in refused))
-        raise DatasetError(told, hint=f"look at them; to go on all the same, say `--allow {rules}`")
-    kept = _without(rows, findings)
+        raise DatasetError(message, hint=f"check them; `--allow {rules}` continues nevertheless")
+    clean_rows = _without(rows, findings)
     provenance = {
         "cotenant": cotenant.__version__,
         "files": [_file_note(path, by_path[path]) for path in by_path],
@@ -67,7 +67,7 @@ def clean(paths: Sequence[Path], out: Path, *, allow: Collection[Rule] = ()) -> 
     files: list[Path] = []
     counts: dict[Family, int] = {}
     for family in FAMILIES:
-        own = [row for row in kept if row.family == family]
+        own = [row for row in clean_rows if row.family == family]
         if own:
             counts[family] = len(own)
             files += write_dataset(out, family, own, provenance, meanings)
@@ -76,10 +76,10 @@ def clean(paths: Sequence[Path], out: Path, *, allow: Collection[Rule] = ()) -> 
 
 
 def row_of(run: LabelRecord) -> DatasetRow:
-    """The row of a run: what its id says of the network, and what was found.
+    """The row of a run: the network from its id, and the measurements.
 
     Raises:
-        DatasetError: it cannot be what it says. UsageError: its id names no configuration.
+        DatasetError: the run contradicts its id. UsageError: the id is invalid.
     """
     config = parse_id(run.config_id)
     settings = {name: value for name, value in settings_of(config).items() if name not in _NOT_EXTRA}
@@ -104,7 +104,7 @@ def row_of(run: LabelRecord) -> DatasetRow:
 
 
 def _rebuilt(config: Config) -> tuple[Layer, ...]:
-    """The layers of a configuration; none without torch."""
+    """The layers of a configuration; empty without torch."""
     try:
         from cotenant.learn.networks import building
     except ImportError:
@@ -118,22 +118,22 @@ def _newest(runs: Sequence[LabelRecord]) -> Iterable[LabelRecord]:
 
 
 def _without(rows: Sequence[DatasetRow], findings: Sequence[DatasetProblem]) -> list[DatasetRow]:
-    """The rows with the allowed repetitions left out and the saturated ones marked."""
+    """The rows without the allowed repetitions, and with the saturated ones marked."""
     marked = any(problem.rule == "saturated" for problem in findings)
     seen: set[object] = set()
-    kept = []
+    clean_rows = []
     for row in rows:
         job = (row.source, row.batch, row.layers, row.extras.get("optimizer"), row.extras.get("precision"))
         keys = {(row.config_id, row.source)} | ({job} if row.layers else set())
         if keys & seen:
             continue
         seen |= keys
-        kept.append(replace(row, extras={**row.extras, "saturated": is_saturated(row)}) if marked else row)
-    return kept
+        clean_rows.append(replace(row, extras={**row.extras, "saturated": is_saturated(row)}) if marked else row)
+    return clean_rows
 
 
 def _file_note(path: Path, runs: Sequence[LabelRecord]) -> dict[str, object]:
-    """What is known of a file of runs."""
+    """Provenance of a file of runs."""
     file = path / FILE if path.is_dir() else path
     dates = sorted(run.at for run in runs)
     return {

@@ -1,7 +1,6 @@
-"""Datasets on disk: one table per family (CSV; Parquet too where pyarrow is installed), and a schema beside it.
+"""Data sets on disk: one table per family (CSV; also Parquet where pyarrow is installed), and its schema.
 
-The schema, `FAMILY.schema.json`, names every column with its type, unit and meaning, and tells where the rows come
-from.
+The schema, `FAMILY.schema.json`, lists every column with its type, unit and meaning, and the provenance of the rows.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ def write_dataset(
     provenance: Mapping[str, object],
     meanings: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
-    """Write the rows of one family; the files that were written, the CSV first.
+    """Write the rows of one family; returns the files, the CSV first.
 
     `meanings`: unit and meaning of extras, by name.
 
     Raises:
-        DatasetError: a row is impossible, of another family, or its extras have a column's name or another type.
+        DatasetError: a row is invalid or of another family, or an extra has a column's name or differs in type.
     """
     extras = _extra_types(rows)
     for row in rows:
@@ -92,7 +91,7 @@ def write_dataset(
 
 
 def schema_of(path: Path) -> Path:
-    """Where the schema of a table is."""
+    """Path of the schema of a table."""
     return path.with_name(f"{path.name.split('.')[0]}.schema.json")
 
 
@@ -100,7 +99,7 @@ def read_dataset(path: Path) -> tuple[DatasetRow, ...]:
     """The rows of a table (`.csv` or `.parquet`) with its schema beside it.
 
     Raises:
-        DatasetError: the schema is of another version, a column is missing, a cell is wrong, or a row is impossible.
+        DatasetError: the schema has another version, a column is missing, or a cell or a row is invalid.
         UsageError: there is no such file.
     """
     schema_path = schema_of(path)
@@ -113,7 +112,7 @@ def read_dataset(path: Path) -> tuple[DatasetRow, ...]:
         raise DatasetError(f"`{schema_path}` is no schema: {error}") from error
     if schema.get("version") != VERSION:
         raise DatasetError(
-            f"`{schema_path}` is of version {schema.get('version')}, wanted {VERSION}",
+            f"`{schema_path}` has version {schema.get('version')}, wanted {VERSION}",
             hint="make it again with `cotenant learn clean`",
         )
     extras = {column["name"]: column["type"] for column in schema["columns"] if column["name"] not in COLUMNS}
@@ -134,10 +133,10 @@ def _extra_types(rows: Sequence[DatasetRow]) -> dict[str, str]:
 
 
 def _cells(row: DatasetRow, extras: Mapping[str, str]) -> list[Extra | None]:
-    told: list[Extra | None] = [
+    values: list[Extra | None] = [
         layers_to_text(row.layers) if name == "layers" else getattr(row, name) for name in COLUMNS
     ]
-    return [*told, *(row.extras.get(name) for name in extras)]
+    return [*values, *(row.extras.get(name) for name in extras)]
 
 
 def _schema(
@@ -147,10 +146,10 @@ def _schema(
     provenance: Mapping[str, object],
     meanings: Mapping[str, tuple[str, str]],
 ) -> dict[str, object]:
-    told = {name: (kind, *meanings.get(name, ("", "as the source tells"))) for name, kind in extras.items()}
+    extra_columns = {name: (kind, *meanings.get(name, ("", "see the source"))) for name, kind in extras.items()}
     columns = [
         {"name": name, "type": kind, "unit": unit, "meaning": meaning}
-        for name, (kind, unit, meaning) in {**COLUMNS, **told}.items()
+        for name, (kind, unit, meaning) in {**COLUMNS, **extra_columns}.items()
     ]
     return {
         "version": VERSION,
@@ -168,10 +167,10 @@ def _row(line: Mapping[str, Any], extras: Mapping[str, str], where: str) -> Data
     if missing:
         raise DatasetError(f"{where}: no column `{missing[0]}`")
     try:
-        told = {name: _value(line[name], kind) for name, (kind, _, _) in COLUMNS.items() if name not in _DERIVED}
-        told["layers"] = layers_from_text(str(line["layers"]))
+        fields = {name: _value(line[name], kind) for name, (kind, _, _) in COLUMNS.items() if name not in _DERIVED}
+        fields["layers"] = layers_from_text(str(line["layers"]))
         values = {name: _value(line[name], kind) for name, kind in extras.items()}
-        row = DatasetRow(**told, extras={name: value for name, value in values.items() if value not in (None, "")})
+        row = DatasetRow(**fields, extras={name: value for name, value in values.items() if value not in (None, "")})
         return _checked(row, line)
     except (ValueError, TypeError) as error:
         raise DatasetError(f"{where}: {error}") from error
@@ -219,11 +218,11 @@ def _write_parquet(path: Path, cells: Sequence[Sequence[Extra | None]], extras: 
 
 
 def read_families(paths: Sequence[Path]) -> list[list[DatasetRow]]:
-    """The rows of all files, those of one family together, families without rows left out.
+    """The rows of all files, published or ours, by family; families without rows are left out.
 
     Raises:
-        DatasetError: a file is neither, or wrong; there are no rows, or one is there twice, so that it could be trained
-            on and tested on.
+        DatasetError: a file is neither, or invalid; there are no rows, or one is repeated, so that it could be in the
+            training and in the test part.
         UsageError: a file cannot be read.
     """
     rows: list[DatasetRow] = []
@@ -232,8 +231,8 @@ def read_families(paths: Sequence[Path]) -> list[list[DatasetRow]]:
     twice = [key for key, count in Counter((row.config_id, row.source) for row in rows).items() if count > 1]
     if twice:
         raise DatasetError(
-            f"{len(twice)} configurations are there more than once, e.g. `{twice[0][0]}` from `{twice[0][1]}`",
-            hint="name each file once; put runs together with `cotenant learn clean`",
+            f"{len(twice)} configurations are repeated, e.g. `{twice[0][0]}` from `{twice[0][1]}`",
+            hint="name each file once; merge runs with `cotenant learn clean`",
         )
     found = [[row for row in rows if row.family == family] for family in FAMILIES]
     found = [rows for rows in found if rows]
@@ -250,7 +249,7 @@ def _read_file(path: Path) -> Sequence[DatasetRow]:
         return read_published(path)
     if not schema_of(path).is_file():
         raise DatasetError(
-            f"`{path}` is no table: no `{schema_of(path).name}` is beside it, and it is no published set of GPUMemNet",
+            f"`{path}` is no data set: no `{schema_of(path).name}` beside it, and no published set of GPUMemNet",
             hint="make tables with `cotenant learn clean`",
         )
     return read_dataset(path)

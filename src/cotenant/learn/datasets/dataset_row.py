@@ -1,4 +1,4 @@
-"""One training job of a dataset: what the network is, and what it held on the GPU. Readers and writers meet here."""
+"""One training job of a data set: its network, and its GPU memory. Shared by readers and writers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Layer:
     """One layer of a network, in the order of the forward pass.
 
     Attributes:
-        output_shape: of one sample, without the batch; `()` where the source does not tell.
-        parameters: count, trained or not; 0 where they were counted at an earlier use of the same weights.
-        name: what the source calls it (`Conv2d`), for people.
+        output_shape: of one sample, without the batch; `()` where unknown.
+        parameters: count, trained or frozen; 0 where an earlier layer with the same weights counts them.
+        name: the class name in the source (`Conv2d`), for display.
     """
 
     kind: LayerKind
@@ -39,7 +39,7 @@ class Layer:
 
     @property
     def outputs(self) -> int:
-        """Elements of its output for one sample; 0 where the shape is not known."""
+        """Elements of its output for one sample; 0 where the shape is unknown."""
         return math.prod(self.output_shape) if self.output_shape else 0
 
 
@@ -48,16 +48,16 @@ class DatasetRow:
     """One training job.
 
     Attributes:
-        config_id: names the configuration; of a generated one it rebuilds the network. Two runs of it share the id.
-        status: what became of the run. Only `ok` has a peak that a model may learn from.
+        config_id: names the configuration, and can rebuild a generated one. Runs of the same configuration share it.
+        status: outcome of the run. Only `ok` rows have a peak for training.
         source: `measured` here, `traced` here, or `published:NAME` by others.
-        peak_bytes: most bytes of the GPU in use, context included, as nvidia-smi shows; of a `traced` row the bytes
-            that the estimate says. None where the job did not get so far.
-        context_bytes: of them beside the allocator; capacity_bytes: of the GPU; None where unknown.
+        peak_bytes: peak use of the GPU, context included, as nvidia-smi shows; of a `traced` row that of the estimate.
+            None where the job did not get so far.
+        context_bytes: the part outside the allocator; capacity_bytes: of the GPU; None where unknown.
         smact, smocc, drama: means over the run, ratios 0..1.
         batch: samples of a step.
         group: shape of the architecture (`pyramid`, `residual`, `encoder`...), to split by.
-        extras: anything else the source tells, by name.
+        extras: further fields of the source, by name.
     """
 
     family: Family
@@ -87,10 +87,10 @@ class DatasetRow:
 
 
 def check(row: DatasetRow) -> DatasetRow:
-    """`row`, if it is possible.
+    """`row`, if it is valid.
 
     Raises:
-        DatasetError: names the row and what is wrong with it.
+        DatasetError: it is not; names the row and the problem.
     """
     problem = _problem(row)
     if problem is not None:
@@ -129,7 +129,7 @@ def _above(row: DatasetRow, limit_bytes: int) -> bool:
 
 
 def layers_to_text(layers: Sequence[Layer]) -> str:
-    """Kind, shape of the output (`CxHxW`; empty where it is not known), parameters and name of each layer."""
+    """Kind, output shape (`CxHxW`; empty where unknown), parameters and name of each layer, for one cell of a table."""
     return ";".join(
         f"{layer.kind}:{'x'.join(map(str, layer.output_shape))}:{layer.parameters}:{layer.name}" for layer in layers
     )
@@ -149,7 +149,7 @@ def _layer(text: str) -> Layer:
     match = _LAYER.fullmatch(text)
     kind = next((candidate for candidate in LAYER_KINDS if match is not None and candidate == match.group(1)), None)
     if match is None or kind is None:
-        raise DatasetError(f"`{text[:60]}` is no layer, wanted `KIND:SHAPE:PARAMETERS:NAME`")
+        raise DatasetError(f"`{text[:60]}` is not a layer, wanted `KIND:SHAPE:PARAMETERS:NAME`")
     _, shape, parameters, name = match.groups()
     extents = tuple(int(extent) for extent in shape.split("x")) if shape else ()
     return Layer(kind=kind, output_shape=extents, parameters=int(parameters), name=name)

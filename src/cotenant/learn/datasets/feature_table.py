@@ -1,4 +1,4 @@
-"""A data set as matrices: what models are fitted to, row by row, and what they are to say. Needs numpy."""
+"""A data set as matrices: features and targets of the models, row by row. Needs numpy."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from cotenant.learn.synthetic_traces.simulation import Simulated, reserved_withi
 Matrix: TypeAlias = NDArray[np.float64]
 FeatureSet: TypeAlias = Literal["paper", "bytes", "simulation"]
 CLASS_MIB = {"mlp": 1000, "cnn": 8000, "transformer": 8000}
-"""Widths of the memory classes that the published accuracies are for."""
+"""Widths of the memory classes of the published accuracies."""
 _STATE_COPIES = {"sgd": 0.0, "momentum": 1.0, "rmsprop": 1.0, "adam": 2.0, "adamw": 2.0}
 
 
 def network_of_row(row: DatasetRow) -> Network:
-    """The network of a row, as learned estimators know it."""
-    told = row.extras.get("activation")
+    """The network of a row, in the form of the learned estimators."""
+    activation = row.extras.get("activation")
     named = next((layer.name for layer in row.layers if layer.kind == "activation"), "relu")
     layers = tuple(
         NetworkLayer(
@@ -50,7 +50,7 @@ def network_of_row(row: DatasetRow) -> Network:
     return Network(
         batch=row.batch,
         layers=layers,
-        activation=activation_of(str(told or named)),
+        activation=activation_of(str(activation or named)),
         state_copies=_STATE_COPIES.get(str(row.extras.get("optimizer", "adam")), 2.0),
         half=row.extras.get("precision", "fp32") != "fp32",
     )
@@ -61,9 +61,9 @@ class FeatureTable:
     """Rows and their features.
 
     Attributes:
-        features: by set of features, a matrix with a line for each row; `names`: of its columns.
+        features: one matrix for each set of features, a line for each row; `names`: of its columns.
         simulated: None where the job could not be simulated.
-        peak_mib: NaN where there is none (out of memory).
+        peak_mib: NaN for jobs out of memory.
     """
 
     rows: tuple[DatasetRow, ...]
@@ -93,27 +93,27 @@ class FeatureTable:
 
     @property
     def known(self) -> NDArray[np.intp]:
-        """Places of rows whose peak is the job's need: they trained, and the card was not full."""
+        """Indices of rows whose peak is the job's need: they trained, and the GPU was not full."""
         full = np.array([row.extras.get("flag") == "near_capacity" for row in self.rows], dtype=bool)
         return np.flatnonzero(~np.isnan(self.peak_mib) & ~full & ~self.oom)
 
     @property
     def is_simulated(self) -> bool:
-        """Whether all rows are."""
+        """Whether all rows are simulated."""
         return all(result is not None for result in self.simulated)
 
     @property
     def reserved_mib(self) -> Matrix:
-        """Simulated, without what is outside the allocator; NaN where that could not be."""
+        """Simulated reserved MiB; NaN where a row cannot be simulated."""
         return self.features["simulation"][:, 0]
 
     def classes(self) -> NDArray[np.intp]:
-        """The memory class of each row; rows out of memory are in the one above the last of the card."""
+        """The memory class of each row; rows out of memory are in the class above the last."""
         return classes_of(self.peak_mib, self.oom, self.family)
 
 
 def classes_of(mib: Matrix, oom: NDArray[np.bool_], family: str) -> NDArray[np.intp]:
-    """Classes of so many MiB: `CLASS_MIB` wide, from 0; above 40,000 MiB, or out of memory, is one class."""
+    """Memory classes of `mib`: `CLASS_MIB` wide, from 0; one class is for 40,000 MiB and more, and out of memory."""
     width = CLASS_MIB[family]
     top = 40000 // width
     found = np.minimum(np.where(np.isnan(mib), 0, mib) // width, top)
@@ -121,9 +121,9 @@ def classes_of(mib: Matrix, oom: NDArray[np.bool_], family: str) -> NDArray[np.i
 
 
 def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = True) -> FeatureTable:
-    """The table of rows of one family; `workers`: processes that simulate, which takes most of the time.
+    """The table of rows of one family; `workers`: number of processes for the simulation, which takes most of the time.
 
-    Only rows that trained or ran out of memory, and whose layers are told, are taken.
+    Only rows that trained or ran out of memory, and that have layers, are taken.
 
     Raises:
         DatasetError: there are none, or they are of several families.
@@ -132,15 +132,15 @@ def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = 
     families = {row.family for row in taken}
     if len(families) != 1:
         raise DatasetError(
-            f"a table is of one family, here are {', '.join(sorted(families)) or 'no rows that trained'}",
+            f"a table has one family, found {', '.join(sorted(families)) or 'no rows that trained'}",
             hint="train and test on one data set at a time",
         )
     networks = [network_of_row(row) for row in taken]
     found = _simulate_all(taken, workers) if simulated else [None] * len(taken)
-    told = training_of(networks)
+    trainings = training_of(networks)
     features = {
-        "paper": [paper_features(network) | more for network, more in zip(networks, told, strict=True)],
-        "bytes": [byte_features(network) | more for network, more in zip(networks, told, strict=True)],
+        "paper": [paper_features(network) | more for network, more in zip(networks, trainings, strict=True)],
+        "bytes": [byte_features(network) | more for network, more in zip(networks, trainings, strict=True)],
         "simulation": [_simulation_features(simulation) for simulation in found],
     }
     names = {name: tuple(lines[0]) for name, lines in features.items()}
@@ -157,13 +157,13 @@ def table_of(rows: Sequence[DatasetRow], *, workers: int = 1, simulated: bool = 
 
 
 def training_of(networks: Sequence[Network]) -> list[dict[str, float]]:
-    """`training_features` of each, where they are not the same for all; else nothing."""
+    """`training_features` of each network where they differ; else nothing."""
     found = [training_features(network) for network in networks]
     return found if any(features != found[0] for features in found) else [{} for _ in networks]
 
 
 def tight_mib(table: FeatureTable, places: Sequence[int], outside_mib: float) -> Matrix:
-    """Simulated reserved MiB of rows on a card that is full; NaN where they run out of memory."""
+    """Simulated reserved MiB of rows on a full GPU; NaN where they run out of memory."""
     outside_bytes = round(outside_mib / 2) * 2 * MiB
     found = [_tight(table.rows[i], outside_bytes) for i in places]
     return np.array([np.nan if nbytes is None else nbytes / MiB for nbytes in found])

@@ -1,8 +1,8 @@
-"""Readers of the measurements that GPUMemNet published, as tidied in four CSV files. Paths come from the user.
+"""Reads the measurements that GPUMemNet published, from four cleaned CSV files. The user names the paths.
 
-All were measured on an A100-SXM4-40GB in 2024: the whole device by nvidia-smi, once a second, context included; so a
-peak is what the allocator had reserved at most, and about 1.4 GiB. Adam, fp32. Source: GPUMemNet, arXiv 2602.17817;
-the data card beside the files tells what each column is.
+All were measured on an A100-SXM4-40GB in 2024: device memory by nvidia-smi, once a second, context included; so a peak
+is the peak of the reserved bytes plus about 1.4 GiB. Adam, fp32. Source: GPUMemNet, arXiv 2602.17817;
+the data card beside the files describes the columns.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from cotenant.learn.datasets.dataset_row import DatasetRow, Extra, Layer, check
 
 CAPACITY_BYTES = 40960 * MiB
 SAMPLES = 4096
-"""Of the data that MLPs and CNNs were trained with: the last batch of an epoch is what is left of it."""
+"""Samples that MLPs and CNNs were trained with: the last batch of an epoch is the remainder."""
 
 Cells = Mapping[str, str]
 
 
 def read_published(path: Path) -> list[DatasetRow]:
-    """The rows of `mlp.csv`, `cnn_step1.csv`, `cnn_step23_sample.csv` or `transformer_sample.csv`, told by its columns.
+    """The rows of `mlp.csv`, `cnn_step1.csv`, `cnn_step23_sample.csv` or `transformer_sample.csv`, by its columns.
 
-    Rows that crashed or ran out of memory are there, with that status and without a peak. Rows near the card's
-    capacity have `flag` in their extras: there the allocator gave its cache back, and the peak is not the need.
+    Rows that crashed or ran out of memory have that status and no peak. Rows near the GPU's capacity have `flag` in
+    their extras: there the allocator released its cache, and the peak is below the need.
 
     Raises:
-        DatasetError: the file is none of these, or a row of it is not possible.
+        DatasetError: the file is none of these, or a row is invalid.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -44,12 +44,12 @@ def read_published(path: Path) -> list[DatasetRow]:
             _without_duplicates(path, rows)
             return rows
     raise DatasetError(
-        f"`{path}` is no table of GPUMemNet that is known", hint="see the data card for the columns of the four tables"
+        f"`{path}` is no known table of GPUMemNet", hint="see the data card for the columns of the four tables"
     )
 
 
 def is_published(path: Path) -> bool:
-    """Whether a file has the columns of one of the four tables; `read_published` says why not."""
+    """Whether a file has the columns of one of the four tables."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             columns = set(next(csv.reader(file), []))
@@ -93,10 +93,10 @@ def _mlp(cells: Cells) -> DatasetRow:
     layers.append(_linear(width, outputs))
     if step == "step2":
         layers.append(Layer(kind="softmax", output_shape=(outputs,), parameters=0, name="Softmax"))
-    told = int(cells["params"])
+    expected = int(cells["params"])
     counted = sum(layer.parameters for layer in layers)
-    if counted - _prelus(layers) != told:
-        raise ValueError(f"{counted} parameters in the layers, but `params` is {told}")
+    if counted - _prelus(layers) != expected:
+        raise ValueError(f"{counted} parameters in the layers, but `params` is {expected}")
     crashed = cells["flag"].startswith("crashed")
     return DatasetRow(
         family="mlp",
@@ -173,7 +173,7 @@ def _cnn(cells: Cells) -> DatasetRow:
 
 
 def _cnn_layers(cells: Cells) -> tuple[Layer, ...]:
-    """The list of layers; where branches meet, the input of a convolution is not the output before it.
+    """The layers; at a branch, the input of a convolution is not the output of the layer before it.
 
     A residual block lists its shortcut (`conv1x1`) first, and both begin at the block's input. A dense block adds each
     result to its input, by concatenation; `conv1x1` is the transition between blocks there.
@@ -218,7 +218,7 @@ def _cnn_layer(word: str, channels: int, size: int, activation: str) -> Layer:
 
 
 def _cnn_sample(cells: Cells) -> DatasetRow:
-    """A transcribed row: its layers are not told, so that it can only be looked at."""
+    """A transcribed row: without layers, so it can be analyzed but not trained on."""
     identity = "-".join(cells[name] for name in ("step", "depth_arg", "architecture", "base_filters", "params"))
     return DatasetRow(
         family="cnn",
@@ -281,7 +281,7 @@ def _encoder_layers(shape: Mapping[str, int]) -> tuple[Layer, ...]:
     def layer(kind: str, shape: tuple[int, ...], parameters: int = 0, name: str = "") -> Layer:
         return Layer(kind=kind, output_shape=shape, parameters=parameters, name=name)  # type: ignore[arg-type]
 
-    # As the modules are called: the attention with its out-projection is one, the activation is none.
+    # By module calls: the attention with its out-projection is one layer, the activation is none.
     block = (
         layer("attention", narrow, 4 * width * (width + 1), "MultiheadAttention"),
         layer("dropout", narrow, name="Dropout"),
@@ -309,7 +309,7 @@ def _ratio(cells: Cells, column: str) -> float | None:
 
 
 def _trained_as(cells: Cells) -> dict[str, Extra]:
-    """Other measures of how busy the GPU was, where they are."""
+    """Further measures of GPU activity, where the row has them."""
     columns = {"gpu_busy": ("avg_gputl_pct", 0.01), "gract": ("avg_gract", 1.0), "fp32a": ("avg_fp32a", 1.0)}
     return {name: float(cells[column]) * scale for name, (column, scale) in columns.items() if cells.get(column)}
 

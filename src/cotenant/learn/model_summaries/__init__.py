@@ -1,1 +1,1 @@
-"""Summaries of models, as text or of a module, as layers."""
+"""Layers of a network from the summary of a model, or from its module."""

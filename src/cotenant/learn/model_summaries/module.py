@@ -1,4 +1,4 @@
-"""The layers of an `nn.Module`, seen in one forward pass that computes nothing: shapes only. Needs torch."""
+"""The layers of an `nn.Module`, from one forward pass on the `meta` device. Needs torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cotenant.learn.model_summaries.summary import Summary
 from cotenant.learn.model_summaries.values import Shape
 
 _WHOLE = ("MultiheadAttention",)
-"""Classes that use their submodules' weights without calling them: one layer with all that is in it."""
+"""Classes that use their submodules' weights without calling them: each is one layer with all of its content."""
 
 
 def summarize_module(module: Any, inputs: Sequence[Any], *, batch_at: int = 0) -> Summary:
-    """Every layer of `module` that is called for `inputs`, in order; weights count where they are used first.
+    """Every layer of `module` that is called for `inputs`, in order; shared weights count at their first use.
 
-    `inputs` are tensors of a whole batch, on any device, `batch_at` the dimension of the samples. The module is not
-    changed, and no real memory is used: parameters and inputs are seen as `meta` tensors. What is not a module (the
-    addition of a residual block) makes no layer. What a module holds beside its submodules follows those.
+    `inputs` are tensors of a whole batch, on any device; `batch_at` is the dimension of the samples. The module is not
+    changed, and no memory is allocated: parameters and inputs are replaced by `meta` tensors. Operations outside of
+    modules (the addition of a residual block) are not layers. A module's own weights follow its submodules.
 
     Raises:
-        UsageError: it cannot run on these shapes, or on shapes alone.
+        UsageError: it cannot run on these shapes, or on `meta` tensors.
     """
     import torch
 
@@ -37,7 +37,7 @@ def summarize_module(module: Any, inputs: Sequence[Any], *, batch_at: int = 0) -
     except RuntimeError as error:
         raise UsageError(
             f"`{type(module).__name__}` cannot be summarized for these inputs: {_first_line(error)}",
-            hint="if it looks at values of tensors, estimate its training script instead",
+            hint="if it reads values of tensors, estimate its training script instead",
         ) from error
     finally:
         for hook in hooks:
@@ -78,7 +78,7 @@ class _Recorder:
 
 
 def _shape_of(output: Any, batch_at: int) -> Shape:
-    """Of the first tensor of an output, without the batch."""
+    """Shape of the first tensor of an output, without the batch."""
     first = output
     while isinstance(first, (tuple, list)) and first:
         first = first[0]

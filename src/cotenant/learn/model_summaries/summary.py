@@ -1,7 +1,7 @@
-"""Summaries of models, as torchsummary, torchinfo and modelsummary print them, to layers. Pure: text in, layers out.
+"""Parses summaries printed by torchsummary, torchinfo and modelsummary into layers. Pure: text in, layers out.
 
-What a summary does not say, is not made up: torchinfo hides what lies below its depth (`other`), modelsummary tells no
-shapes but widths, and no format tells the batch of a table made for `-1` samples.
+Missing information stays missing: torchinfo hides layers below its depth (`other`), modelsummary prints widths instead
+of shapes, and a table made for `-1` samples has no batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WIDE = re.compile(r"\s{2,}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A network, as a summary tells it.
+    """A network parsed from a summary.
 
     Attributes:
-        layers: in the order of the forward pass, blocks left out where their layers are told.
-        batch: samples that the summary was made with; None where it does not say.
+        layers: in the order of the forward pass, without blocks whose layers are listed.
+        batch: samples that the summary was made with; None where unknown.
     """
 
     format: Format
@@ -51,10 +51,10 @@ class Summary:
 def parse_summary(text: str, path: str = "<text>", *, sequence: int | None = None) -> Summary:
     """The layers of a summary; `path` is for messages.
 
-    `sequence`: tokens of a sample, for the format that does not tell (modelsummary).
+    `sequence`: tokens of a sample, for modelsummary, which does not print them.
 
     Raises:
-        SummaryError: names the line and what was wanted there.
+        SummaryError: a line is invalid; names it and what was expected.
     """
     lines = text.split("\n")
     for number, line in enumerate(lines):
@@ -74,7 +74,7 @@ def parse_summary(text: str, path: str = "<text>", *, sequence: int | None = Non
 
 
 def _table(lines: Sequence[str], head: int, path: str) -> Summary:
-    """What torchsummary prints: a line for each layer, and for each block behind its layers."""
+    """The format of torchsummary: a line for each layer, and for each block after its layers."""
     memo: dict[tuple[str, str, str], Layer] = {}
     layers: list[Layer] = []
     batches: Counter[int] = Counter()
@@ -111,7 +111,7 @@ class _InfoRow:
 
 
 def _info(lines: Sequence[str], head: int, path: str) -> Summary:
-    """What torchinfo prints: a tree, parents before children, cut off at some depth."""
+    """The format of torchinfo: a tree, parents before children, cut off at some depth."""
     titles = _WIDE.split(lines[head].strip())
     for title in ("Output Shape", "Param #"):
         if title not in titles:
@@ -147,7 +147,7 @@ def _info(lines: Sequence[str], head: int, path: str) -> Summary:
 
 
 def _info_layer(row: _InfoRow, batch: int | None, *, has_children: bool) -> Layer | None:
-    """A layer of its own; of a block whose layers follow, what it has beside them; None if that is nothing."""
+    """The layer of a line; for a block whose layers follow, its own weights as a layer, or None without any."""
     kind = layer_kind(row.name)
     if has_children:
         if not row.count:
@@ -160,30 +160,30 @@ def _info_layer(row: _InfoRow, batch: int | None, *, has_children: bool) -> Laye
 
 
 def _not_shown(layers: Sequence[Layer], lines: Sequence[str], path: str) -> tuple[Layer, ...]:
-    """Parameters of the total that no line has: a list of modules that is walked through by index shows none."""
-    told = next((numbered for numbered in enumerate(lines, start=1) if numbered[1].startswith("Total params:")), None)
-    if told is None:
+    """Parameters of the total that no line lists: torchinfo omits a list of modules that is indexed."""
+    total = next((numbered for numbered in enumerate(lines, start=1) if numbered[1].startswith("Total params:")), None)
+    if total is None:
         return ()
-    number, line = told
+    number, line = total
     left = count_of(line.partition(":")[2].strip(), path, number) - sum(layer.parameters for layer in layers)
     return (Layer(kind="other", output_shape=(), parameters=left, name="(not shown)"),) if left > 0 else ()
 
 
 def _batch_of(rows: Sequence[_InfoRow]) -> int | None:
-    """The first extent that most outputs have: a part of a network may work on other things than samples."""
+    """The most frequent first extent: a part of a network may work on other items than samples."""
     seen = Counter(shape[0] for row in rows for shape in row.shapes if shape)
     return seen.most_common(1)[0][0] if seen else None
 
 
 def _per_sample(shape: Shape, batch: int | None) -> Shape:
-    """`shape` without the batch; of what is not counted by sample (regions of interest), one's share, rounded up."""
+    """`shape` without the batch; of items that are not samples (regions of interest), the share of one, rounded up."""
     if not shape or batch is None or batch < 1 or shape[0] < 0:
         return shape[1:]
     return shape[1:] if shape[0] == batch else (-(-shape[0] // batch), *shape[1:])
 
 
 def _joined(shapes: Sequence[Shape]) -> Shape:
-    """The shape of one output; several become one flat one with their elements."""
+    """The shape of one output; several outputs become one flat shape with their elements."""
     if len(shapes) <= 1:
         return shapes[0] if shapes else ()
     total = 0
@@ -196,7 +196,7 @@ def _joined(shapes: Sequence[Shape]) -> Shape:
 
 
 def _body(lines: Sequence[str], head: int, path: str) -> Iterator[tuple[int, str]]:
-    """Lines of layers with their numbers from 1: between the rule below the header and the next one."""
+    """Lines of layers with their numbers from 1: from the rule below the header to the next rule."""
     if head + 1 >= len(lines) or not _RULE.fullmatch(lines[head + 1]):
         raise SummaryError(path, min(head + 2, len(lines)), "wanted a line of `=` below the titles")
     for number, line in enumerate(lines[head + 2 :], start=head + 3):

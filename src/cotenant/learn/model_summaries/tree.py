@@ -1,8 +1,7 @@
-"""What modelsummary prints: torch's own tree of modules, with a count of parameters behind each. Pure.
+"""Parses the format of modelsummary: torch's tree of modules, with a count of parameters after each. Pure.
 
-The tree tells no output shapes. Widths follow from what a layer says of itself; of `Conv1D()`, which says nothing,
-from its count: one of the widths before it divides it as inputs x outputs + outputs. A width that cannot be told is
-left out.
+The tree has no output shapes. Widths follow from the arguments of a layer; for `Conv1D()`, which prints none, from its
+count: an earlier width divides it as inputs x outputs + outputs. An unknown width is left out.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _CLOSE = re.compile(r"\s*\)(?:, ([\d,]+) params)?\s*")
 _LEAF = re.compile(r"\s*\(([^()]*)\): ([A-Za-z_]\w*)\((.*)\), ([\d,]+) params\s*")
 _OUT = re.compile(r"(?:out_features|nf)=(\d+)")
 _POSITIONAL = re.compile(r"\(?(\d+)(?:, (\d+))?")
-_KEEPS_WIDTH: frozenset[LayerKind] = frozenset({"activation", "dropout", "norm", "batchnorm", "softmax"})
+_SAME_WIDTH: frozenset[LayerKind] = frozenset({"activation", "dropout", "norm", "batchnorm", "softmax"})
 
 
 @dataclass(slots=True)
 class _Open:
-    """A module whose closing line has yet to come; `inside` counts the parameters of what lies in it."""
+    """A module whose closing line has not been read; `inside` counts the parameters of its submodules."""
 
     name: str
     line: int
@@ -35,17 +34,17 @@ class _Open:
 
 
 def is_root(line: str) -> bool:
-    """Whether a tree begins here."""
+    """Whether a line is the root of a tree."""
     return _ROOT.fullmatch(line.rstrip()) is not None
 
 
 def parse_tree(lines: Sequence[str], head: int, path: str, *, sequence: int | None = None) -> tuple[Layer, ...]:
     """The layers of the tree that begins at index `head`.
 
-    What a module holds beside its submodules (the projections of an attention) follows them as a layer of its own.
+    A module's own weights (the projections of an attention) follow its submodules as a separate layer.
 
     Raises:
-        SummaryError: names the line and what was wanted there.
+        SummaryError: a line is invalid; names it and what was expected.
     """
     reader = _TreeReader(path, sequence)
     reader.stack.append(_Open(lines[head].strip()[:-1], head + 1))
@@ -58,9 +57,9 @@ def parse_tree(lines: Sequence[str], head: int, path: str, *, sequence: int | No
 
 
 class _TreeReader:
-    """Goes through the lines; a line that was seen after the same widths is not read again.
+    """Reads the lines; a line that was read after the same widths is taken from a cache.
 
-    `_widths`: each width of an output so far, once, the newest last.
+    `_widths`: the distinct output widths so far, newest last.
     """
 
     def __init__(self, path: str, sequence: int | None) -> None:
@@ -118,10 +117,10 @@ class _TreeReader:
             self._widths = (*(known for known in self._widths if known != width), width)
 
     def _width(self, kind: LayerKind, name: str, arguments: str, parameters: int) -> int:
-        """Of the output; 0 where it cannot be told."""
-        told = _OUT.search(arguments)
-        if told is not None:
-            return int(told.group(1))
+        """Width of the output; 0 where unknown."""
+        match = _OUT.search(arguments)
+        if match is not None:
+            return int(match.group(1))
         if kind in {"embedding", "norm"}:
             numbers = _POSITIONAL.match(arguments)
             return 0 if numbers is None else int(numbers.group(2) or numbers.group(1))
@@ -129,8 +128,8 @@ class _TreeReader:
             return next(
                 (parameters // (width + 1) for width in reversed(self._widths) if not parameters % (width + 1)), 0
             )
-        keeps = kind in _KEEPS_WIDTH or name == "Identity"
-        return self._widths[-1] if keeps and self._widths else 0
+        is_same_width = kind in _SAME_WIDTH or name == "Identity"
+        return self._widths[-1] if is_same_width and self._widths else 0
 
     def _shape(self, width: int) -> Shape:
         if not width:

@@ -10,7 +10,7 @@ from cotenant.core.errors import SummaryError
 Shape: TypeAlias = tuple[int, ...]
 
 LARGEST = 2**50
-"""Of a count or an extent: no network is larger, and a text with more is not a summary."""
+"""Limit of a count or an extent: no network is larger, so a text with more is not a summary."""
 
 _EXTENTS = re.compile(r"\[([^\[\]]*)\]")
 _SHAPE = re.compile(r"[\[\], \d-]*")
@@ -32,7 +32,7 @@ def shapes_of(text: str, path: str, line: int) -> list[Shape]:
     """The shapes in `[32, 64]`, or in `[[32, 64], [32, 8]]` of several outputs; a first -1 stands for any batch.
 
     Raises:
-        SummaryError: an extent is no number, negative, or beyond reason.
+        SummaryError: an extent is not a number, negative, or above the limit.
     """
     found = [
         tuple(_extent(part, path, line, least=-(not i)) for i, part in enumerate(inner.split(",")) if part.strip())

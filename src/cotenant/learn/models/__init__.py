@@ -1,1 +1,1 @@
-"""Models fitted to tables, judged, and written as weights."""
+"""Models: fitted to tables, cross-validated, and written as weights."""

@@ -1,4 +1,4 @@
-"""Margins with a stated coverage, from errors of models that had not seen the row. Needs numpy.
+"""Margins with a stated coverage, from out-of-fold errors. Needs numpy.
 
 Split-conformal, one-sided: of n errors and one new one, all in any order alike, the new one is above the k-th smallest
 in at most (n + 1 - k) of n + 1 cases. So n rows support no more than n / (n + 1) of coverage.
@@ -18,14 +18,14 @@ from cotenant.learn.models.cross_validation import cross_validate
 from cotenant.learn.models.regressors import RESIDUAL_FLOOR_MIB
 
 COVERAGE = 0.95
-"""What margins are made for. 99 % is told beside it: for CNNs it would be set by fifteen rows that are far off."""
+"""Coverage of the margins. The model card also lists 99 %: for CNNs fifteen outliers would decide it."""
 _KINDS = {"mlp": "dense", "cnn": "conv", "transformer": "attention"}
 
 
 def upper_quantile(errors: Matrix, coverage: float = COVERAGE) -> tuple[float, float]:
-    """The error that a new one exceeds in at most 1 - `coverage` of cases, never below 0; and the coverage it has.
+    """The error that a new one exceeds in at most 1 - `coverage` of cases, at least 0; and the coverage it reaches.
 
-    Where the rows are too few, the largest error, and the coverage that they support.
+    With too few rows: the largest error, and the coverage that it supports.
     """
     count = len(errors)
     place = math.ceil((count + 1) * coverage)
@@ -35,7 +35,7 @@ def upper_quantile(errors: Matrix, coverage: float = COVERAGE) -> tuple[float, f
 
 
 def relative_errors(table: FeatureTable, mib: Matrix) -> Matrix:
-    """By how much peaks are above predictions, relative to simulated reserved bytes, where the peak is known."""
+    """Known peaks minus predictions, relative to the simulated reserved bytes."""
     known = table.known
     return (table.peak_mib[known] - mib[known]) / (table.reserved_mib[known] + RESIDUAL_FLOOR_MIB)
 

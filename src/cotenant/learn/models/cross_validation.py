@@ -1,4 +1,4 @@
-"""k-fold cross-validation: a fresh model for every fold, nothing of a test row seen before."""
+"""k-fold cross-validation: a fresh model for every fold, and no configuration in two folds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SplitBy = Literal["config", "shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldResult:
-    """One model: scores of all rows, each predicted by the model that did not see it, and of each fold."""
+    """Scores of one model: over all rows, each predicted out of fold, and for each fold."""
 
     model: str
     overall: Scores
@@ -42,7 +42,7 @@ class Validation:
     """Cross-validation of several models on the rows of one family.
 
     Attributes:
-        skipped: models that could not be asked, and why.
+        skipped: models that could not run, and why.
     """
 
     table: FeatureTable
@@ -63,7 +63,7 @@ def kfold_command(
     workers: int = 1,
     on_fold: Callable[[str, int], None] = lambda _model, _fold: None,
 ) -> list[Validation]:
-    """Cross-validate `models` on each family of the data; the majority class and a two-term line come with them.
+    """Cross-validate `models`, the majority class and a two-term line on each family of the data.
 
     `plain`: leave out residual and dense networks, as the paper does.
 
@@ -76,15 +76,15 @@ def kfold_command(
     for rows in read_families(data):
         table = table_of([row for row in rows if is_plain(row)] if plain else rows, workers=workers)
         skipped = [] if table.is_simulated else [name for name in models if name in SIMULATED]
-        asked = [name for name in models if name not in skipped]
-        results = cross_validate(table, asked, folds=folds, seed=seed, by=by, on_fold=on_fold)
+        runnable = [name for name in models if name not in skipped]
+        results = cross_validate(table, runnable, folds=folds, seed=seed, by=by, on_fold=on_fold)
         why = [f"{name}: some of these networks cannot be simulated" for name in skipped]
         found.append(Validation(table=table, results=tuple(results), skipped=tuple(why), folds=folds, by=by))
     return found
 
 
 def configuration_key(row: DatasetRow) -> str:
-    """Equal for rows of the same job, so that no configuration is on both sides of a split."""
+    """The same for rows of the same job, so that no configuration is on both sides of a split."""
     shapes = [(layer.kind, layer.output_shape, layer.parameters) for layer in row.layers]
     settings = [row.extras.get(name) for name in ("activation", "last_batch", "heads", "input_shape")]
     return json.dumps([row.family, row.batch, row.group, shapes, settings])
@@ -93,10 +93,10 @@ def configuration_key(row: DatasetRow) -> str:
 def splits(
     rows: Sequence[DatasetRow], *, folds: int, seed: int, by: SplitBy = "config"
 ) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Places of training and of test rows for each fold.
+    """Indices of training and of test rows for each fold.
 
-    By `config`, rows of one configuration stay together, and folds are of equal size; by `shape`, each fold tests one
-    architecture shape that was not trained on, and `folds` does not count.
+    By `config`, rows of one configuration stay together, and folds have equal size; by `shape`, each fold tests one
+    architecture shape that it was not trained on, and `folds` is ignored.
 
     Raises:
         UsageError: too few configurations, or one shape only.

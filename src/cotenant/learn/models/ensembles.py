@@ -5,7 +5,7 @@ whose logits are averaged: with its features these have its 1495, 1646 and 1590 
 Transformers. The second kind reads the layers one by one, through two encoders whose sum goes to such an ensemble.
 
 What differs: features are scaled (logarithm, then mean and deviation of the training part); attention runs across
-layers, not across the batch; the best weights of a validation part are kept, which is taken from the training rows.
+layers, not across the batch; training stops early on a validation part of the training rows, with its best weights.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ENCODERS = ((6, 3), (4, 2))
 """Width and layers of each encoder."""
 FEEDFORWARD = 4
 POOLED_BY = 10.0
-"""Divides the sum over layers, which may be hundreds."""
+"""Divisor of the sum over layers, of which there may be hundreds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How a network is trained; stops when the validation loss was no better for `patience` epochs."""
+    """How a network is trained; it stops after `patience` epochs without a better validation loss."""
 
     epochs: int = 600
     patience: int = 60
@@ -46,7 +46,7 @@ class TrainingSettings:
 
 
 class Perceptrons(nn.Module):
-    """All members of an ensemble at once: `E` members side by side, those that are less deep waiting."""
+    """All `E` members of an ensemble side by side; shallower members skip the deeper layers."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Perceptrons(nn.Module):
 
 
 class LayerEncoder(nn.Module):
-    """Attention across the layers of a network, one head, post-norm; the sum over layers is the answer."""
+    """Attention across the layers of a network, one head, post-norm; the output is the sum over layers."""
 
     def __init__(self, inputs: int, width: int, layers: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class SequenceEnsemble(MlpEnsemble):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Signed logarithm, then mean 0 and deviation 1 over the rows it was made of."""
+    """Signed logarithm, then mean 0 and deviation 1 over the fitted rows."""
 
     mean: Matrix
     deviation: Matrix
@@ -204,14 +204,14 @@ class LayerScale:
         return cls(Scale.of(np.array([layer[1:] for sequence in sequences for layer in sequence])))
 
     def padded(self, sequences: Sequence[Sequence[tuple[int, float, float]]]) -> tuple[Any, NDArray[np.bool_]]:
-        """Rows x layers x features, and where there is no layer."""
+        """Rows x layers x features, and the padding mask."""
         longest = max(len(sequence) for sequence in sequences)
         layers: Matrix = np.zeros((len(sequences), longest, len(LAYER_KINDS) + 2))
         absent: NDArray[np.bool_] = np.ones((len(sequences), longest), dtype=bool)
         for row, sequence in enumerate(sequences):
-            told = np.array(sequence)
-            layers[row, np.arange(len(sequence)), told[:, 0].astype(int)] = 1
-            layers[row, : len(sequence), len(LAYER_KINDS) :] = self.scale(told[:, 1:])
+            cells = np.array(sequence)
+            layers[row, np.arange(len(sequence)), cells[:, 0].astype(int)] = 1
+            layers[row, : len(sequence), len(LAYER_KINDS) :] = self.scale(cells[:, 1:])
             absent[row, : len(sequence)] = False
         return layers, absent
 
@@ -221,7 +221,7 @@ def _targets(table: FeatureTable, classes: NDArray[np.intp]) -> torch.Tensor:
 
 
 def split_off(count: int, how: TrainingSettings, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places of rows that only say when to stop, and of those to learn from."""
+    """Indices of validation rows and of training rows."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = max(1, round(how.validation * count))
     return order[:held], order[held:]
@@ -230,7 +230,7 @@ def split_off(count: int, how: TrainingSettings, seed: int) -> tuple[torch.Tenso
 def _train(
     net: nn.Module, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, how: TrainingSettings, seed: int
 ) -> list[float]:
-    """Adam with a falling rate; keeps the weights that were best on the validation part, whose losses it gives."""
+    """Adam with a decaying rate; restores the weights with the best validation loss, and returns those losses."""
     chance = torch.Generator().manual_seed(seed)
     validation, training = split_off(len(targets), how, seed)
     losses: list[float] = []

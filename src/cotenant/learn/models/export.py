@@ -1,4 +1,4 @@
-"""Fitted models as plain arrays, for the estimators that answer from them without torch and scikit-learn."""
+"""Fitted models as plain arrays, for estimators that run without torch and scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good predictions are: by class, as published, and by bytes, as it matters. Needs numpy."""
+"""Scores of predictions: by class, as published, and by bytes. Needs numpy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from cotenant.learn.datasets.feature_table import FeatureTable, Matrix, classes_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model says of each row: MiB, or a class; `oom`: that it will not fit.
-
-    A model of classes leaves `mib` None.
-    """
+    """The prediction for each row: MiB and a class; `mib` is None for a classifier."""
 
     classes: NDArray[np.intp]
     mib: Matrix | None = None
@@ -26,7 +23,7 @@ class Scores:
     """Of one model on one set of rows. Shares are ratios.
 
     Attributes:
-        majority: accuracy of naming the most frequent class of these rows.
+        majority: accuracy of the most frequent class of these rows.
         macro_f1: mean over the classes that occur or are predicted.
         below: predicted a lower class than the true one.
         confusion: true class by line, predicted by column.
@@ -50,16 +47,16 @@ class Scores:
 
 def score(table: FeatureTable, prediction: Prediction) -> Scores:
     """Scores of a prediction for all rows of a table."""
-    true, told = table.classes(), prediction.classes
-    size = int(max(true.max(), told.max())) + 1
+    true, predicted = table.classes(), prediction.classes
+    size = int(max(true.max(), predicted.max())) + 1
     confusion: NDArray[np.intp] = np.zeros((size, size), dtype=np.intp)
-    np.add.at(confusion, (true, told), 1)
+    np.add.at(confusion, (true, predicted), 1)
     by_class = {
         "rows": len(table),
-        "accuracy": float((true == told).mean()),
+        "accuracy": float((true == predicted).mean()),
         "majority": float(np.bincount(true).max() / len(true)),
         "macro_f1": macro_f1(confusion),
-        "below": float((told < true).mean()),
+        "below": float((predicted < true).mean()),
     }
     if prediction.mib is None:
         return Scores(confusion=confusion, **by_class)  # type: ignore[arg-type]
@@ -92,6 +89,6 @@ def by_bytes(table: FeatureTable, mib: Matrix, oom: NDArray[np.bool_] | None = N
     return Prediction(classes=classes_of(mib, none, table.family), mib=mib)
 
 
-def r2(true: Matrix, told: Matrix) -> float:
+def r2(true: Matrix, predicted: Matrix) -> float:
     """Share of the variance that is explained."""
-    return float(1 - ((true - told) ** 2).sum() / ((true - true.mean()) ** 2).sum())
+    return float(1 - ((true - predicted) ** 2).sum() / ((true - true.mean()) ** 2).sum())

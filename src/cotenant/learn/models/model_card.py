@@ -1,4 +1,4 @@
-"""Model cards: what a file of weights is, what it was trained on, how good it is, and where not to use it."""
+"""Model cards: the weights, their training data, their scores, and their limits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LICENSE = (
     "notice of its repository; nothing of its code or weights is here."
 )
 _PUBLISHED_LIMITS = """\
-- One GPU (A100-SXM4-40GB), fp32 with TF32 convolutions, Adam, one process, software of 2024. Nothing here knows of
-  mixed precision, other optimizers, sharding, checkpointing, compiled models or other GPUs, and nothing was measured to
-  say how it does there.
-- What the environment of the measurements held beside the allocator is taken off; the context of the GPU that is asked
-  about is added by its profile."""
+- One GPU (A100-SXM4-40GB), fp32 with TF32 convolutions, Adam, one process, software of 2024. The data
+  have no mixed precision, other optimizers, sharding, checkpointing, compiled models or other GPUs, and accuracy there
+  was not measured.
+- The memory outside the allocator in the environment of the measurements is subtracted; the context of the requested
+  GPU is added."""
 
 
 _VARIED = ("gpu", "optimizer", "precision")
-_WARNED = "- An input outside the ranges below is answered with a warning."
+_WARNED = "- An estimate for an input outside the ranges below has a warning."
 
 
 def card_text(
@@ -50,7 +50,7 @@ def card_text(
         "",
         "## Scores",
         "",
-        "Each row is predicted by a model that has not seen it, nor any row of its configuration.",
+        "Each row is predicted by a model that was trained without any row of its configuration.",
         "",
         *score_table(validated),
         "",
@@ -103,13 +103,13 @@ def _data_line(table: FeatureTable) -> str:
 
 
 def _limits(tables: Sequence[FeatureTable]) -> str:
-    """Where not to use it, by where its rows come from."""
+    """Limits of a model, by the sources of its rows."""
     rows = [row for table in tables for row in table.rows]
     if any(row.source.startswith("published") for row in rows):
         return _PUBLISHED_LIMITS
-    told = [f"{name}: {', '.join(values)}" for name in _VARIED if (values := _values(rows, name))]
-    known = f"- Nothing but this is known to it. {'; '.join(told) or 'The rows do not tell how they were trained'}."
-    traced = "\n- Its rows were traced, not measured: it has learned to repeat an estimate."
+    varied = [f"{name}: {', '.join(values)}" for name in _VARIED if (values := _values(rows, name))]
+    known = f"- The training data have only this. {'; '.join(varied) or 'The rows do not say how they were trained'}."
+    traced = "\n- Its rows were traced, not measured: the model learned to reproduce an estimate."
     return known + (traced if any(row.source == "traced" for row in rows) else "")
 
 
@@ -124,7 +124,7 @@ def _calibration_lines(meta: Mapping[str, object]) -> list[str]:
     lines = [
         "## Margin",
         "",
-        "One-sided, from errors out of fold, relative to the reserved bytes of the replay and 200 MiB.",
+        "One-sided, from out-of-fold errors, relative to the reserved bytes of the replay plus 200 MiB.",
         "",
         "| kind of network | rows | coverage | margin | margin for 99 % | median error |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",

@@ -1,6 +1,6 @@
-"""Models that are fitted to a table: baselines, trees, and the simulation with and without a learned residual.
+"""Models fitted to a table: baselines, trees, and the simulation with and without a learned residual.
 
-Every model starts afresh in `fit`. Those of the paper's neural networks are in `ensembles`.
+`fit` discards what a model learned before. The paper's neural networks are in `ensembles`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ RESIDUAL_FLOOR_MIB = FLOOR_BYTES / MiB
 
 
 class Model(Protocol):
-    """What `kfold` and `train` need of a model."""
+    """The interface that cross-validation and training use."""
 
     name: str
 
     def fit(self, table: FeatureTable, seed: int) -> None:
-        """Learn from all rows of `table`; what was learned before is forgotten."""
+        """Fit to all rows of `table`; an earlier fit is discarded."""
         ...
 
     def predict(self, table: FeatureTable) -> Prediction:
-        """What it says of each row."""
+        """The prediction for each row."""
         ...
 
 
@@ -53,7 +53,7 @@ def import_sklearn() -> Any:
 
 
 def outside_mib(table: FeatureTable) -> float:
-    """What the rows' environment holds beside the allocator: the median of what the simulation leaves over.
+    """Memory outside the allocator in the rows' environment: the median of peak minus simulation.
 
     Raises:
         UsageError: nothing could be simulated.
@@ -61,20 +61,20 @@ def outside_mib(table: FeatureTable) -> float:
     known = table.known[~np.isnan(table.reserved_mib[table.known])]
     if not len(known):
         raise UsageError(
-            "none of these networks can be simulated, so that nothing tells what lies beside the allocator",
-            hint="take rows of `cotenant learn run`, which tell it, or chains of layers trained with Adam in fp32",
+            "none of these networks can be simulated, so the memory outside the allocator is unknown",
+            hint="use rows of `cotenant learn run`, which record it, or chains of layers trained with Adam in fp32",
         )
     return float(np.median(table.peak_mib[known] - table.reserved_mib[known]))
 
 
 def environment_mib(table: FeatureTable) -> float:
-    """What the environment holds beside the allocator: as the runs told it, or else as `outside_mib` finds it.
+    """Memory outside the allocator: as recorded by the runs, or else by `outside_mib`.
 
     Raises:
-        UsageError: no run told it, and none could be simulated.
+        UsageError: no run recorded it, and none could be simulated.
     """
-    told = [table.rows[i].context_bytes for i in table.known]
-    known = [nbytes / MiB for nbytes in told if nbytes is not None]
+    recorded = [table.rows[i].context_bytes for i in table.known]
+    known = [nbytes / MiB for nbytes in recorded if nbytes is not None]
     return float(np.median(known)) if known else outside_mib(table)
 
 
@@ -136,7 +136,7 @@ def _extra_trees_classes(seed: int) -> Any:
 
 
 class Trees:
-    """A regressor of trees over one set of features; where jobs ran out of memory, beside it a classifier of that."""
+    """A tree regressor over one set of features; with jobs out of memory in the data, also a classifier for those."""
 
     def __init__(self, name: str, make: Callable[[int], Any], features: FeatureSet) -> None:
         self.name = name
@@ -156,7 +156,7 @@ class Trees:
 
 
 class TreeClasses:
-    """A classifier of trees over one set of features, out of memory being a class."""
+    """A tree classifier over one set of features; out of memory is a class."""
 
     def __init__(self, name: str, features: FeatureSet) -> None:
         self.name = name
@@ -173,7 +173,7 @@ class TreeClasses:
 
 
 class Simulation:
-    """The allocator's simulation and one constant: what is outside the allocator in the environment of the rows."""
+    """The allocator's simulation plus one constant: the memory outside the allocator."""
 
     name = "simulation"
 
@@ -185,9 +185,9 @@ class Simulation:
 
 
 class Hybrid:
-    """The simulation, and a learned residual for networks that convolve: there the workspaces are a rule.
+    """The simulation plus a learned residual for networks that convolve, whose workspaces are predicted by a rule.
 
-    The residual is relative to the reserved bytes, fitted by its absolute size, and 0 for other networks.
+    The residual is relative to the reserved bytes, fitted with absolute error, and 0 for other networks.
     """
 
     name = "hybrid"
@@ -213,7 +213,7 @@ class Hybrid:
 
 
 def residual_regressor(seed: int) -> Any:
-    """Trees for the residual of the replay, fitted by its absolute size: some rows are off by a whole workspace."""
+    """Trees for the residual of the replay, fitted with absolute error: some rows are off by a whole workspace."""
     return import_sklearn().HistGradientBoostingRegressor(
         loss="absolute_error",
         max_iter=300,
@@ -235,19 +235,19 @@ def conv_matrix(table: FeatureTable) -> Matrix:
 
 
 def usable_mib() -> float:
-    """What processes can have of the card that the published jobs ran on."""
+    """Usable MiB of the GPU that the published jobs ran on."""
     return gpu_spec(GPU).usable_bytes / MiB
 
 
 def on_card(table: FeatureTable, reserved: Matrix, outside: float) -> Prediction:
-    """MiB of so many reserved ones; a row that does not fit is replayed on the full card, and may run out of memory."""
+    """Device MiB from reserved MiB; a row that does not fit is replayed on the full GPU, and may run out of memory."""
     mib = reserved + outside
     over = np.flatnonzero(mib > usable_mib())
     oom: NDArray[np.bool_] = np.zeros(len(table), dtype=bool)
     if len(over):
         found = tight_mib(table, list(over), outside)
         oom[over] = np.isnan(found)
-        # What fits by giving back its cache is just below the whole card, as the class of such rows is.
+        # A job that fits after releasing its cache ends just below the whole GPU, and so does its class.
         mib[over] = np.where(np.isnan(found), mib[over], np.minimum(found + outside, 39999.0))
     return Prediction(classes=classes_of(mib, oom, table.family), mib=mib)
 
@@ -268,7 +268,7 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "gpumemnet-mlp": lambda: _torch_model("mlp"),
     "gpumemnet-sequence": lambda: _torch_model("sequence"),
 }
-"""All models; the first two are printed beside every result."""
+"""All models; the first two, the baselines, are part of every result."""
 BASELINES = ("majority", "line")
 SIMULATED = frozenset({"extra-trees-simulation", "simulation", "hybrid"})
 """Models that need the simulation of every row."""

@@ -1,4 +1,4 @@
-"""Models trained on all rows of a data set, written as weights with a model card; and such weights tested."""
+"""Trains models on all rows of a data set, writes weights with a model card, and tests weights."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def train_command(
 ) -> Trained:
     """Train `model` (one of `TRAINED`) on all rows of `data` and write `out/MODEL-FAMILY.npz` and its card.
 
-    The scores on the card are of `folds` fresh models, cross-validated. `hybrid` takes data of several families: from
-    CNNs it learns the residual, from all what its margin must be.
+    The scores on the card come from cross-validation with `folds` folds. `hybrid` takes data of several families: the
+    residual is learned from CNNs, the margins from all.
 
     Raises:
         UnknownName: no such model. UsageError: a library is missing. DatasetError: the data cannot be read.
@@ -94,7 +94,7 @@ def train_command(
 def train(tables: Sequence[FeatureTable], *, model: str, out: Path, seed: int = 0, folds: int = 3) -> Trained:
     """`train_command`, from tables."""
     if model != "hybrid" and len(tables) != 1:
-        raise UsageError(f"`{model}` is trained on one family at a time, here are {len(tables)}")
+        raise UsageError(f"`{model}` is trained on one family at a time, found {len(tables)}")
     out.mkdir(parents=True, exist_ok=True)
     family = "all" if model == "hybrid" else tables[0].family
     validated = [result for table in tables for result in cross_validate(table, [model], folds=folds, seed=seed)]
@@ -109,14 +109,14 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
     """Scores of a file of weights on the rows of its family in `data`; numpy only.
 
     Raises:
-        UsageError: the file is no model, or `hybrid`, which needs traces and is scored by `kfold`.
+        UsageError: the file is not a model, or `hybrid`, which needs traces and is scored by cross-validation.
         DatasetError: the data cannot be read, or has no such rows.
     """
     loaded = read_weights(weights)
     model, family = str(loaded.meta["model"]), str(loaded.meta["family"])
     if model not in TRAINED or model == "hybrid":
         raise UsageError(
-            f"`{weights}` is a `{model}`, which is not tested alone", hint="see `cotenant learn cross-validate`"
+            f"`{weights}` is a `{model}`, which is not tested alone", hint="use `cotenant learn cross-validate`"
         )
     rows = [row for rows in read_families(data) for row in rows if row.family == family]
     table = table_of(rows, simulated=False)
@@ -124,7 +124,7 @@ def test_command(weights: Path, data: Sequence[Path]) -> Tested:
 
 
 def predict_bytes(weights: Weights, table: FeatureTable) -> Prediction:
-    """What weights say of each row."""
+    """Predictions of the weights for each row."""
     networks = [network_of_row(row) for row in table.rows]
     if "classes" not in weights.meta:
         return by_bytes(
@@ -150,7 +150,7 @@ def _features_with_training(features: Callable[[Network], dict[str, float]], net
 
 
 def versions() -> dict[str, str]:
-    """Of what trained: for the card."""
+    """Versions of the libraries, for the card."""
     found = {"cotenant": cotenant.__version__, "python": platform.python_version()}
     for name in ("numpy", "scikit-learn", "torch"):
         try:
@@ -204,7 +204,7 @@ def _fit_ensemble(table: FeatureTable, seed: int, *, sequence: bool) -> Weights:
 
 
 def export_ensemble(model: Any, table: FeatureTable, seed: int) -> Weights:
-    """A fitted ensemble of neural networks, of either kind, as weights; `table`: what it was fitted to."""
+    """A fitted ensemble of neural networks as weights; `table`: its training data."""
     from cotenant.learn.models import ensembles
 
     meta: dict[str, object] = {
@@ -232,10 +232,10 @@ def export_ensemble(model: Any, table: FeatureTable, seed: int) -> Weights:
 
 
 def _fit_hybrid(tables: Sequence[FeatureTable], seed: int) -> Weights:
-    """The residual from the CNNs, the margins from errors out of fold of every family."""
+    """Fit the residual to the CNNs, and the margins to out-of-fold errors of every family."""
     convs = [table for table in tables if table.family == "cnn"]
     if len(convs) != 1:
-        raise UsageError("`hybrid` learns its residual from one data set of CNNs, which is not here")
+        raise UsageError("`hybrid` needs exactly one data set of CNNs for its residual")
     table = convs[0]
     known = table.known
     reserved = table.reserved_mib[known]
@@ -256,4 +256,4 @@ TRAINED: Mapping[str, Callable[[FeatureTable, int], Weights]] = {
     "gpumemnet-sequence": lambda table, seed: _fit_ensemble(table, seed, sequence=True),
     "hybrid": lambda table, seed: _fit_hybrid([table], seed),
 }
-"""Models that are shipped; the others of `models` are to compare with."""
+"""Models that can be shipped; the other models are baselines for comparison."""

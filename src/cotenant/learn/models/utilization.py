@@ -1,4 +1,4 @@
-"""Models of how busy a job keeps the GPU: cross-validated, trained, written. Needs numpy and scikit-learn."""
+"""Trains and cross-validates models of GPU activity. Needs numpy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIN_ROWS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilized:
-    """Cross-validated scores of one measure. `constant_mae`: of always saying the median."""
+    """Cross-validated scores of one measure. `constant_mae`: mean absolute error of the median."""
 
     family: str
     measure: Measure
@@ -41,7 +41,7 @@ class Utilized:
 def utilization_command(
     data: Sequence[Path], *, out: Path | None = None, folds: int = 5, seed: int = 0, by: SplitBy = "config"
 ) -> list[Utilized]:
-    """Cross-validate a model of every measure that at least 100 rows of a family have; with `out`, train and write it.
+    """Cross-validate a model of every measure that 100 rows of a family have; with `out`, train and write it.
 
     Raises:
         DatasetError: the data cannot be read, or too few rows were measured. UsageError: scikit-learn is missing.
@@ -53,7 +53,7 @@ def utilization_command(
             if len(measured) >= MIN_ROWS:
                 found.append(_one(measured, measure, out, folds=folds, seed=seed, by=by))
     if not found:
-        raise DatasetError(f"no measure of utilization in {MIN_ROWS} rows or more of a family")
+        raise DatasetError(f"no family has a measure of utilization in {MIN_ROWS} rows")
     return found
 
 
@@ -64,11 +64,11 @@ def _one(
     lines = [work_features(network) | more for network, more in zip(networks, training_of(networks), strict=True)]
     matrix: Matrix = np.array([list(line.values()) for line in lines], dtype=np.float32)
     true: Matrix = np.array([getattr(row, measure) for row in rows])
-    told: Matrix = np.zeros(len(rows))
+    predicted: Matrix = np.zeros(len(rows))
     for train, test in splits(rows, folds=folds, seed=seed, by=by):
-        told[test] = _regressor(seed).fit(matrix[train], true[train]).predict(matrix[test])
-    told = np.clip(told, 0, 1)
-    scores = {"r2": r2(true, told), "mae": float(np.abs(told - true).mean())}
+        predicted[test] = _regressor(seed).fit(matrix[train], true[train]).predict(matrix[test])
+    predicted = np.clip(predicted, 0, 1)
+    scores = {"r2": r2(true, predicted), "mae": float(np.abs(predicted - true).mean())}
     written = None
     if out is not None:
         meta: dict[str, object] = {

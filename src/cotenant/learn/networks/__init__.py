@@ -1,1 +1,1 @@
-"""Networks made from a configuration. Need torch."""
+"""Networks from a configuration or from a list of layers. All but `layer_list` need torch."""

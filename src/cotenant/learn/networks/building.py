@@ -1,6 +1,6 @@
 """Networks and their training step, from a configuration. Needs torch.
 
-They train as their shape says, and end in logits: the loss has its own softmax.
+They end in logits: the loss has its own softmax.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cotenant.learn.datasets.dataset_row import Layer
 
 _POOL = 2
-"""Batches made ahead, used in turn: the step waits for no data."""
+"""Batches made in advance and used in turn, so that no step waits for data."""
 
 _OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3),
@@ -43,7 +43,7 @@ def build(config: Config) -> nn.Module:
 
 
 def make_batch(config: Config, device: torch.device | str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """Inputs of the network, and what it should answer: random."""
+    """Random inputs and targets of the network."""
     if isinstance(config, MlpConfig):
         return (torch.randn(config.batch, config.inputs, device=device),), _labels(config, device)
     if isinstance(config, CnnConfig):
@@ -60,7 +60,7 @@ def make_batch(config: Config, device: torch.device | str) -> tuple[tuple[torch.
 
 
 def layers_of(config: Config) -> tuple[Layer, ...]:
-    """The layers of the network, seen in a forward pass without memory."""
+    """The layers of the network, from a forward pass on the `meta` device."""
     with torch.device("meta"):
         network = build(config)
         inputs, _ = make_batch(config, "meta")
@@ -68,7 +68,7 @@ def layers_of(config: Config) -> tuple[Layer, ...]:
 
 
 class Training:
-    """A network in training; calling it is one optimizer step. All is made at the first call, on `device`."""
+    """A network in training; a call is one optimizer step. The first call makes everything, on `device`."""
 
     def __init__(self, config: Config, device: str) -> None:
         self.config = config
@@ -77,7 +77,7 @@ class Training:
         self._network: nn.Module | None = None
 
     def __call__(self) -> torch.Tensor:
-        """Train on one batch; its loss, still on the device."""
+        """Train on one batch; returns its loss, still on the device."""
         if self._network is None:
             self._start()
         assert self._network is not None

@@ -34,7 +34,7 @@ def _plain(config: CnnConfig) -> tuple[list[nn.Module], int]:
 
 
 def _convolution(config: CnnConfig, channels: int, width: int, *, stride: int = 1, size: int = 3) -> list[nn.Module]:
-    """A convolution with all that follows it."""
+    """A convolution with its normalization, activation and dropout."""
     parts: list[nn.Module] = [
         nn.Conv2d(channels, width, size, stride=stride, padding=size // 2),
         *_norm(config, width),
@@ -53,7 +53,7 @@ def _norm(config: CnnConfig, width: int) -> Iterator[nn.Module]:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions whose result is added to the input, which is projected where its shape differs."""
+    """Two convolutions whose result is added to the input, which is projected if its shape differs."""
 
     def __init__(self, config: CnnConfig, channels: int, width: int, *, stride: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def _residual(config: CnnConfig) -> tuple[list[nn.Module], int]:
 
 
 class DenseLayer(nn.Module):
-    """A convolution whose result is put behind its input, channel by channel."""
+    """A convolution whose result is concatenated to its input along the channels."""
 
     def __init__(self, config: CnnConfig, channels: int, growth: int) -> None:
         super().__init__()

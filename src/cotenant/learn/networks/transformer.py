@@ -24,7 +24,7 @@ def build_transformer(config: TransformerConfig) -> nn.Module:
 
 
 class TokenEmbedding(nn.Module):
-    """Embedding of tokens, with one of their places added."""
+    """Embedding of tokens plus embedding of positions."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def _encoder(config: TransformerConfig, layers: int) -> nn.Module:
 
 
 def _layer_settings(config: TransformerConfig) -> dict[str, Any]:
-    """What torch's own layers of both kinds want to know."""
+    """Arguments of torch's encoder and decoder layers."""
     return {
         "d_model": config.width,
         "nhead": config.heads,
@@ -67,9 +67,9 @@ def _layer_settings(config: TransformerConfig) -> dict[str, Any]:
 
 
 class Decoder(nn.Module):
-    """A decoder over one sequence, attending to a memory: the other one embedded (`decoder`) or encoded (`encdec`).
+    """A decoder over one sequence that attends to another one, embedded (`decoder`) or encoded (`encdec`).
 
-    Of the layers of `encdec` half, rounded up, are the decoder's.
+    Half of the layers of `encdec`, rounded up, are the decoder's.
     """
 
     def __init__(self, config: TransformerConfig) -> None:

@@ -1,4 +1,4 @@
-"""How often each value of each setting was drawn, as a picture. Needs matplotlib (`pip install cotenant[plots]`)."""
+"""Draws how often each value of each setting was drawn. Needs matplotlib (`pip install cotenant[plots]`)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COLOR = "#4e79a7"
 
 
 def save_spread(path: Path, configs: Sequence[Config], ranges: Ranges) -> None:
-    """One panel for each setting: a bar for each word or number where they are few, else bars for parts of its range.
+    """One panel for each setting: a bar for each word or number where they are few, else a histogram of its range.
 
-    A part has its count by the share of the range that it is, so that even draws are level although parts differ by a
-    whole number; a range drawn by doublings has parts of its logarithm. Draws that another setting bounds are shown by
-    where they are below that bound; zeros of `none`, and classes of `gpt`, which are its vocabulary, are left out.
+    Counts are divided by the width of a bin, so that even draws are level although bins of whole numbers differ; a
+    logarithmic range has logarithmic bins. Draws that another setting bounds are shown relative to that bound; zeros of
+    `none`, and classes of `gpt`, which are its vocabulary, are left out.
 
     Raises:
-        UsageError: no matplotlib, or it does not know the format that `path` ends in.
+        UsageError: matplotlib is not installed, or does not know the suffix of `path`.
     """
     figure = new_figure(path)
     names = list(fields_of(family_of(configs[0])))
@@ -36,8 +36,8 @@ def save_spread(path: Path, configs: Sequence[Config], ranges: Ranges) -> None:
     panels: Any = figure.subplots(rows, _COLUMNS, squeeze=False)
     for name, axes in zip(names, panels.flat, strict=False):
         drawn_from = ranges.ranges[name]
-        told = _panel(axes, drawn(configs, name, drawn_from), drawn_from)
-        axes.set_title(f"{name}{_left_out(configs, name, drawn_from)}{told}", loc="left", fontsize=8)
+        addition = _panel(axes, drawn(configs, name, drawn_from), drawn_from)
+        axes.set_title(f"{name}{_left_out(configs, name, drawn_from)}{addition}", loc="left", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.set_ylim(bottom=0)
     for axes in panels.flat[len(names) :]:
@@ -47,7 +47,7 @@ def save_spread(path: Path, configs: Sequence[Config], ranges: Ranges) -> None:
 
 
 def drawn(configs: Sequence[Config], name: str, drawn_from: Range) -> list[Any]:
-    """The draws of a setting: its values, or of a bound one where they are from its least (0) to its bound (1)."""
+    """The draws of a setting: its values, or if it is bounded, positions from its minimum (0) to its bound (1)."""
     own = [config for config in configs if not _is_derived(config, name)]
     values = [getattr(config, name) for config in own]
     if not isinstance(drawn_from, Span):
@@ -60,7 +60,7 @@ def drawn(configs: Sequence[Config], name: str, drawn_from: Range) -> list[Any]:
 
 
 def parts(values: Sequence[int], span: Span) -> list[tuple[float, float, float]]:
-    """From, to, and how many fell there by the share of the range, times the number of parts; for each part."""
+    """For each bin: its ends, and its count divided by its share of the range times the number of bins."""
     low, high = span.low, span.high + 1
     ratio = high / low if span.by == "log" else 0.0
     places = [low * ratio ** (i / _BINS) if ratio else low + i * (high - low) / _BINS for i in range(_BINS + 1)]
@@ -74,7 +74,7 @@ def parts(values: Sequence[int], span: Span) -> list[tuple[float, float, float]]
 
 
 def _panel(axes: Any, values: Sequence[Any], drawn_from: Range) -> str:
-    """Draw it; what the title is to say more."""
+    """Draw one panel; returns the addition to its title."""
     counted = Counter(values)
     if isinstance(drawn_from, Span) and drawn_from.of:
         axes.hist(values, bins=_BINS, range=(0, 1), color=_COLOR)

@@ -1,4 +1,4 @@
-"""Operations of the networks in the published sets, as a `Tape` sees them. fp32, training mode.
+"""Operations of the published networks on a `Tape`: what each allocates, saves and frees. fp32, training mode.
 
 Shapes: `B` samples, `L` tokens, `C` channels, `S` pixels of a side, `D` width, `F` features.
 """
@@ -21,17 +21,17 @@ from cotenant.learn.synthetic_traces.backward_steps import (
 from cotenant.learn.synthetic_traces.tape import F32, Parameter, Tape, Tensor
 
 SAVE_OUTPUT = frozenset({"relu", "tanh", "sigmoid", "softmax"})
-"""Activations whose gradient is computed from their output; of all others, from their input."""
+"""Activations that save their output for the backward pass; all others save their input."""
 INDEX_BYTES = 8
 FEW_INDICES = 3072
 ROWS_A_THREAD = 10
-"""Of the gradient of an embedding: see `tracing.operators.insides`."""
+"""Constants of the gradient of an embedding: see `tracing.operators.kernel_scratch`."""
 MIN_VALUES = 256
-"""Of a reduction that divides a result: see `tracing.operators.reductions`."""
+"""Of a reduction whose results are shared by blocks: see `tracing.operators.reductions`."""
 
 
 def linear(tape: Tape, x: Tensor, rows: int, weight: Parameter, bias: Parameter | None) -> Tensor:
-    """A matrix product of `rows` vectors. The bias' length tells the features; without one the weight and `x` do."""
+    """A matrix product of `rows` vectors; the features follow from the bias, or from the weight and `x`."""
     features = bias.bytes // F32 if bias else weight.bytes // (x.bytes // rows)
     out = tape.allocate(F32 * rows * features)
     tape.call_library("gemm_lt" if bias and features > 1 else "gemm")
@@ -44,14 +44,14 @@ def linear(tape: Tape, x: Tensor, rows: int, weight: Parameter, bias: Parameter 
 
 
 def summed(tape: Tape, parameter: Parameter, shape: tuple[int, ...], dims: tuple[int, ...]) -> list[BackwardStep]:
-    """The gradient of a parameter that was spread over `dims` of a tensor of `shape`: the sum over them."""
+    """The gradient of a parameter that was broadcast over `dims` of a tensor of `shape`: the sum over them."""
     gradient: BackwardStep = WeightGradient(parameter)
     call = reduction(tape, "autograd", shape, dims)
     return [gradient] if call is None else [gradient, CallLibrary(call)]
 
 
 def reduction(tape: Tape, thread: str, shape: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
-    """The library call that a reduction over `dims` makes; None where it divides no result among blocks."""
+    """The library call of a reduction over `dims`; None where no result is shared by blocks."""
     if math.prod(shape[dim] for dim in dims) < MIN_VALUES:
         return None
     strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
@@ -105,7 +105,7 @@ def convolution(
 
 
 def norm(tape: Tape, x: Tensor, groups: int, weights: Sequence[Parameter]) -> Tensor:
-    """Batch norm (`groups`: channels) or layer norm (`groups`: tokens): a mean and a deviation of each is kept."""
+    """Batch norm (`groups`: channels) or layer norm (`groups`: tokens): it saves a mean and a deviation of each."""
     out = tape.allocate(x.bytes)
     mean, deviation = tape.allocate(F32 * groups), tape.allocate(F32 * groups)
     formula: list[BackwardStep] = [InputGradient(0, x.bytes)] if x.node else []
@@ -132,7 +132,7 @@ def activation(tape: Tape, x: Tensor, name: str, weight: Parameter | None = None
 
 
 def dropout(tape: Tape, x: Tensor) -> Tensor:
-    """A mask of a byte for each element is kept."""
+    """Saves a mask of one byte per element."""
     mask = tape.allocate(x.bytes // F32)
     out = tape.allocate(x.bytes)
     tape.record(out, [x], [InputGradient(0, x.bytes)], [mask])
@@ -141,7 +141,7 @@ def dropout(tape: Tape, x: Tensor) -> Tensor:
 
 
 def mean(tape: Tape, x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
-    """The mean over `dims` of `x`, which has `shape`; nothing is kept."""
+    """The mean over `dims` of `x`, which has `shape`; saves nothing."""
     out = tape.allocate(F32 * math.prod(size for dim, size in enumerate(shape) if dim not in dims))
     call = reduction(tape, "main", shape, dims)
     if call is not None:
@@ -150,22 +150,22 @@ def mean(tape: Tape, x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -
 
 
 def pool(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """An average pooling to so many elements in all; nothing is kept."""
+    """An average pooling to `elements` in all; saves nothing."""
     return tape.record(tape.allocate(F32 * elements), [x], [InputGradient(0, x.bytes)])
 
 
 def add(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
-    """A residual connection: the gradient goes both ways as it is."""
+    """A residual connection: both inputs share the incoming gradient."""
     return tape.record(tape.allocate(x.bytes), [x, y], [PassGradient(0), PassGradient(1)])
 
 
 def concatenate(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
-    """Channels of both, laid out anew; a part of the gradient is a view of it, so both keep it alive."""
+    """Both tensors copied into one; their gradients are views of the incoming one, and keep it alive."""
     return tape.record(tape.allocate(x.bytes + y.bytes), [x, y], [PassGradient(0), PassGradient(1)])
 
 
 def embed(tape: Tape, indices: Tensor, elements: int, weight: Parameter) -> Tensor:
-    """Rows of a table; its gradient is as large as the table, and many indices are sorted for it."""
+    """Rows of a table; the gradient is as large as the table, and needs sorted indices if there are many."""
     formula: list[BackwardStep] = [WeightGradient(weight)]
     count = indices.bytes // INDEX_BYTES
     if count > FEW_INDICES:
@@ -188,7 +188,8 @@ def add_positions(tape: Tape, x: Tensor, weight: Parameter) -> Tensor:
 def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, weights: Sequence[Parameter]) -> Tensor:
     """`nn.MultiheadAttention` on one tensor, by the memory-efficient kernel; `weights`: in, in bias, out, out bias.
 
-    The input is turned to sequence first, multiplied into queries, keys and values in one, and these are laid apart.
+    The input is transposed to sequence first, multiplied into packed queries, keys and values, and these are copied
+    apart.
     """
     size, (w_in, b_in, w_out, b_out) = x.bytes, weights
     turned = tape.record(tape.allocate(size), [x], [PassGradient(0)])
@@ -212,14 +213,15 @@ def self_attention(tape: Tape, x: Tensor, batch: int, length: int, heads: int, w
     tape.release(out)
     projected = linear(tape, merged, batch * length, w_out, b_out)
     tape.release(merged)
-    # It is turned back to batch first as a view, but its gradient is laid out anew.
+    # Transposing back to batch first is a view, but its gradient is copied.
     return tape.record(projected, [projected], [InputGradient(0, size)])
 
 
 def _attention_gradient(size: int, rows_bytes: int) -> list[BackwardStep]:
-    """Gradients of queries, keys and values; each is laid out twice again, then all three become one.
+    """Gradients of queries, keys and values; each is copied twice, then all three are packed into one.
 
-    The kernel wants the given gradient in rows, and sums its product with the result: see `tracing.operators.insides`.
+    The kernel needs a contiguous gradient, and sums its product with the result: see
+    `tracing.operators.kernel_scratch`.
     """
     steps: list[BackwardStep] = [
         AllocateScratch(12, size),

@@ -1,4 +1,4 @@
-"""The peak of a described job, by the allocator's simulation: no training data, no script, milliseconds."""
+"""Peak memory of a data set's row, from its synthetic trace: no script, no torch, milliseconds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from cotenant.learn.synthetic_traces.synthetic_job import SyntheticJob, trace_of
 from cotenant.learn.synthetic_traces.transformer import encoder_job, encoder_of
 
 TORCH = "2.4.1"
-"""Whose rules the published runs are replayed by. Their version is not recorded; they are of 2024."""
+"""The version whose allocator rules apply to the published runs. Theirs is not recorded; they are of 2024."""
 GPU = "A100-40GB"
 _MODELED = {"optimizer": ("adam", "adamw"), "precision": ("fp32",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What replays say of a described job on a GPU without end, all of the allocator and none of the context.
+    """Replays of a synthetic job with unlimited memory; of the allocator only, without the context.
 
     Attributes:
         conv: `conv_features`; None for a network that does not convolve.
@@ -40,43 +40,43 @@ class Simulated:
 
 
 def job_of(row: DatasetRow) -> SyntheticJob:
-    """The job that a row describes.
+    """The synthetic job of a row.
 
     Raises:
-        UsageError: it describes too little, or a network or a way of training that is not modeled.
+        UsageError: it lacks information, or its network or training is not modeled.
     """
     for name, modeled in _MODELED.items():
-        told = row.extras.get(name)
-        if told is not None and str(told) not in modeled:
-            raise UsageError(f"row `{row.config_id}` is trained with {name} `{told}`, which is not simulated")
+        value = row.extras.get(name)
+        if value is not None and str(value) not in modeled:
+            raise UsageError(f"row `{row.config_id}` is trained with {name} `{value}`, which is not simulated")
     if row.family == "transformer":
         return encoder_job(encoder_of(row), row.batch, int(row.extras.get("last_batch", 0)))
     return layer_list_job(row)
 
 
 def synthetic_trace(row: DatasetRow) -> MemoryTrace:
-    """The trace of the job of a row; raises as `job_of` does."""
+    """The synthetic trace of a row; raises as `job_of` does."""
     return trace_of(job_of(row), torch=TORCH)
 
 
 def simulate(row: DatasetRow, gpu: str = GPU) -> Simulated:
     """The peaks of the row's job; raises as `job_of` does."""
     recorded = synthetic_trace(row)
-    scene = replay_input_for(recorded, gpu)
-    replays = replays_of(recorded, scene)
+    replay_input = replay_input_for(recorded, gpu)
+    replays = replays_of(recorded, replay_input)
     return Simulated(replays=replays, conv=conv_features(recorded, replays))
 
 
 def reserved_within(row: DatasetRow, outside_bytes: int, gpu: str = GPU) -> int | None:
-    """What the allocator reserves at most on a GPU with its capacity, of which `outside_bytes` are taken; None: OOM."""
+    """Peak reserved bytes on a GPU of which `outside_bytes` are used by others; None: out of memory."""
     known = gpu_spec(gpu)
-    scene = replay_input_for(synthetic_trace(row), gpu)
-    result = scene.replay(max(0, known.usable_bytes - outside_bytes))
+    replay_input = replay_input_for(synthetic_trace(row), gpu)
+    result = replay_input.replay(max(0, known.usable_bytes - outside_bytes))
     return None if result.oom is not None else result.peak_reserved_bytes
 
 
 def replay_input_for(recorded: MemoryTrace, gpu: str = GPU) -> ReplayInput:
-    """A trace on `gpu`, by the rules of the torch in its header."""
+    """A trace on `gpu`, by the rules of the torch version in its header."""
     return make_replay_input(recorded, gpu_spec(gpu), _stack(recorded.header.torch_version))
 
 

@@ -1,7 +1,7 @@
-"""A `MemoryTrace` of a training job that is only described: no script, no torch, milliseconds.
+"""A `MemoryTrace` of a training job without its script: no torch, milliseconds.
 
-What is known of the published jobs goes in: fp32, Adam (foreach), cross entropy, a forward pass of a model summary
-before training, two full batches, the smaller last one of the epoch, and a full one again.
+It models the published jobs: fp32, Adam (foreach), cross entropy, the forward pass of a model summary before training,
+two full batches, the smaller last batch of the epoch, and a full one again.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from cotenant.learn.synthetic_traces import operations as op
 from cotenant.learn.synthetic_traces.tape import Parameter, Tape, Tensor
 
 Forward = Callable[[Tape, Tensor, int], Tensor]
-"""One forward pass: of an input of so many samples; the input stays the caller's, the result too."""
+"""One forward pass of an input with so many samples; the caller owns input and result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticJob:
-    """A training job to be written as a trace.
+    """A training job, from which `trace_of` makes a trace.
 
     Attributes:
-        load: parameters and buffers in the order they come to the GPU; buffers as bytes.
-        order: parameters as the optimizer has them.
+        load: parameters and buffers in the order they are moved to the GPU; buffers as bytes.
+        order: parameters in the order of the optimizer.
         sample_bytes: of one input.
-        last_batch: samples of the last batch of an epoch; 0: as many as any.
-        example, trials: samples of the forward passes before training, and how many there are.
-        holds_example: their input stays for good.
+        last_batch: samples of the last batch of an epoch; 0: a full one.
+        example, trials: samples of the forward passes before training, and their number.
+        holds_example: their input is never freed.
     """
 
     forward: Forward
@@ -42,7 +42,7 @@ class SyntheticJob:
 
 
 def trace_of(job: SyntheticJob, *, torch: str = "2.4.1") -> MemoryTrace:
-    """The trace of `job`; `torch`: version for its header, whose rules a replay takes."""
+    """The trace of `job`; `torch`: version for its header, which selects the rules of a replay."""
     tape = Tape()
     for item in job.load:
         if isinstance(item, Parameter):
@@ -86,7 +86,7 @@ def _train(tape: Tape, job: SyntheticJob, batches: Sequence[int]) -> None:
 
 
 def _adam(tape: Tape, parameters: Sequence[Parameter]) -> None:
-    """A foreach step: two states each, made in the first, and one more copy of everything for a moment."""
+    """A foreach step: two states per parameter, allocated in the first step, and a temporary copy of everything."""
     tape.enter_phase("step")
     for parameter in parameters:
         if not parameter.has_state:

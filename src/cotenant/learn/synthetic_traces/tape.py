@@ -112,7 +112,7 @@ class Tape:
     def record(
         self, output: Tensor, inputs: Sequence[Tensor], formula: Iterable[BackwardStep], saved: Sequence[Tensor] = ()
     ) -> Tensor:
-        """`output` as the result of an operation on `inputs`; each of `saved` gets a reference until its backward pass."""
+        """Record `output` of an operation on `inputs`; each of `saved` gets a reference until its backward pass."""
         for tensor in saved:
             self.retain(tensor)
         output.node = Node([tensor.node for tensor in inputs], saved, tuple(formula))

@@ -1,4 +1,4 @@
-"""Transformer encoders as jobs to be written as a trace.
+"""The synthetic job of a Transformer encoder.
 
 Shapes: `D` width, `F` width of the feed-forward part, `L` tokens.
 """
@@ -29,7 +29,7 @@ class EncoderShape:
 
 
 def encoder_job(shape: EncoderShape, batch: int, last_batch: int = 0) -> SyntheticJob:
-    """Its training; two forward passes of a whole batch come before it, as in the published runs."""
+    """The training job; two forward passes of a whole batch precede it, as in the published runs."""
     D, F, L = shape.width, shape.feedforward, shape.length  # noqa: N806 - shapes, as in the module's docstring
     table, positions = Parameter(F32 * shape.vocabulary * D), Parameter(F32 * L * D)
     stack = [_encoder_weights(D, F) for _ in range(shape.layers)]
@@ -69,20 +69,20 @@ def encoder_job(shape: EncoderShape, batch: int, last_batch: int = 0) -> Synthet
 
 
 def encoder_of(row: DatasetRow) -> EncoderShape:
-    """The encoder that the extras of a row describe.
+    """The encoder in the extras of a row.
 
     Raises:
-        UsageError: they do not.
+        UsageError: one of its sizes is missing.
     """
     names = ("vocabulary", "width", "length", "layers", "heads", "feedforward", "classes")
     missing = [name for name in names if name not in row.extras]
     if missing:
-        raise UsageError(f"row `{row.config_id}` does not tell {', '.join(missing)} of its encoder")
+        raise UsageError(f"row `{row.config_id}` lacks {', '.join(missing)} of its encoder")
     return EncoderShape(**{name: int(row.extras[name]) for name in names})
 
 
 def _encoder_weights(width: int, feedforward: int) -> list[Parameter]:
-    """In the order of `named_parameters`: attention's out-projection is a submodule, so it comes after its own."""
+    """In the order of `named_parameters`: the out-projection is a submodule, so it follows the attention's weights."""
     counts = [3 * width * width, 3 * width, width * width, width]
     counts += [width * feedforward, feedforward, feedforward * width, width, width, width, width, width]
     return [Parameter(F32 * count) for count in counts]

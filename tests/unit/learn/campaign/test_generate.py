@@ -67,7 +67,7 @@ def test_ranges_that_do_not_hold_as_many():
     few = few.replace("{ from = 100, to = 500, none = 0.25 }", "[0]").replace('of = "inputs", share = 0.5', "to = 2")
     ranges = parse_ranges(few, "few")
     assert len(generate(ranges, 12, 0)) == 12
-    with pytest.raises(UsageError, match="only 12 different configurations were found in `few`, wanted 13"):
+    with pytest.raises(UsageError, match="only 12 different configurations are in `few`, wanted 13"):
         generate(ranges, 13, 0)
 
 
@@ -114,7 +114,7 @@ def test_unused_settings_make_no_second_id():
         pytest.param('of = "inputs"', 'of = "classes"', "bound to `classes`", id="bound to itself"),
         pytest.param("share = 0.5", "share = 0", "`share` is 0", id="share"),
         pytest.param("none = 0.25", "none = 2", "`none` 2", id="none share"),
-        pytest.param('family = "mlp"', "family = ", "no TOML", id="toml"),
+        pytest.param('family = "mlp"', "family = ", "invalid TOML", id="toml"),
     ],
 )
 def test_wrong_ranges_are_refused_with_the_key(old, new, told):
@@ -147,7 +147,7 @@ def test_a_file_of_configurations(tmp_path):
     ("text", "told"),
     [
         ("# nothing\n", "holds no configuration"),
-        ("\nmlp_x\n", r":2: `mlp_x` names no configuration"),
+        ("\nmlp_x\n", r":2: `mlp_x` is not a configuration id"),
         ("{0}\n{0}\n", r":2: `mlp_.*` is there twice"),
     ],
 )

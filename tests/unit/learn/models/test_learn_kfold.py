@@ -153,7 +153,7 @@ def test_r2():
 
 def test_a_table_is_of_one_family():
     other = dataclasses.replace(ROWS[1], family="cnn")
-    with pytest.raises(DatasetError, match="a table is of one family, here are cnn, mlp"):
+    with pytest.raises(DatasetError, match="a table has one family, found cnn, mlp"):
         table_of([ROWS[0], other])
 
 

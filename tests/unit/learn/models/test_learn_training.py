@@ -160,10 +160,10 @@ def test_no_rows_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        pytest.param(["mlp.csv", "mlp.csv"], "36 configurations are there more than once", id="a table twice"),
+        pytest.param(["mlp.csv", "mlp.csv"], "36 configurations are repeated", id="a table twice"),
         pytest.param(["missing.csv"], "missing.csv`: it is not there", id="no file"),
         pytest.param(["."], "it is a folder", id="a folder"),
-        pytest.param(["notes.txt"], "no `notes.schema.json` is beside it", id="no table"),
+        pytest.param(["notes.txt"], "no `notes.schema.json` beside it", id="no table"),
     ],
 )
 def test_data_that_are_not_what_they_should_be_are_refused(folder, names, told):
@@ -208,7 +208,7 @@ def test_models_of_ones_own_runs_know_the_optimizer(tmp_path):
     assert try_command(trained.weights, [tmp_path / "mlp.csv"]).scores.mape < 0.02
     card = trained.card.read_text()
     assert "gpu: A100-40GB; optimizer: adam, momentum, sgd; precision: bf16." in card
-    assert "it has learned to repeat an estimate" in card
+    assert "the model learned to reproduce an estimate" in card
     assert "A100-SXM4" not in card
 
 
@@ -228,7 +228,7 @@ def test_rows_out_of_memory_are_no_peaks_to_learn_from():
 
 
 def test_utilization_needs_enough_rows(folder):
-    with pytest.raises(DatasetError, match="no measure of utilization in 100 rows"):
+    with pytest.raises(DatasetError, match="no family has a measure of utilization in 100 rows"):
         utilization_command([folder / "mlp.csv"])
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="drawing needs it")
 def test_every_setting_has_a_panel(tmp_path, family, capsys):
     path = tmp_path / "spread.svg"
     assert main(["learn", "generate", family, "--count", "40", "--plot", str(path)]) == 0
-    assert f"drawn in `{path}`" in capsys.readouterr().err
+    assert f"plot in `{path}`" in capsys.readouterr().err
     text = path.read_text()
     assert all(f"<!-- {name}" in text for name in fields_of(family))
 

@@ -109,7 +109,7 @@ def test_saturated_rows_are_marked_if_allowed(tmp_path):
 
 
 def test_nothing_to_clean(tmp_path):
-    with pytest.raises(DatasetError, match="there are no runs"):
+    with pytest.raises(DatasetError, match="no runs found"):
         clean([write(tmp_path / "runs")], tmp_path)
     with pytest.raises(UsageError, match=r"cannot read .*/none/?"):
         clean([tmp_path / "none"], tmp_path)

@@ -91,7 +91,7 @@ def test_rows_that_do_not_fit_are_not_written(tmp_path, change, told):
         pytest.param(",55,", ",56,", ":2: `parameters` or `activations` do not follow", id="parameters"),
         pytest.param(",147,", ",148,", ":2: `parameters` or `activations` do not follow", id="activations"),
         pytest.param("conv:4x6x6:40", "conv:4x6:40", "do not follow", id="shape"),
-        pytest.param("conv:", "convolution:", "is no layer, wanted `KIND:SHAPE", id="kind"),
+        pytest.param("conv:", "convolution:", "is not a layer, wanted `KIND:SHAPE", id="kind"),
         pytest.param(",ok,", ",fine,", ":2: row `cnn-1`: status is `fine`", id="status"),
         pytest.param("measured,8,", "measured,eight,", ":2: invalid literal", id="number"),
         pytest.param(",False", ",no", "`no` is neither `True` nor `False`", id="truth"),
@@ -112,7 +112,7 @@ def test_a_changed_table_is_refused(tmp_path, old, new, told):
 def test_another_version_or_no_schema_is_refused(tmp_path):
     table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {})
     schema.write_text(schema.read_text().replace('"version": 2', '"version": 1'))
-    with pytest.raises(DatasetError, match="of version 1, wanted 2"):
+    with pytest.raises(DatasetError, match="has version 1, wanted 2"):
         read_dataset(table)
     schema.write_text("{")
     with pytest.raises(DatasetError, match="is no schema"):

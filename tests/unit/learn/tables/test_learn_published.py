@@ -88,8 +88,8 @@ def test_parameters_that_do_not_add_up_fail_with_their_line(tmp_path):
     ("text", "message"),
     [
         pytest.param(MLP_HEAD + MLP + MLP, "has `mlp_step2-7` twice", id="duplicate"),
-        pytest.param("a,b\n1,2\n", "is no table of GPUMemNet", id="another table"),
-        pytest.param("", "is no table of GPUMemNet", id="empty"),
+        pytest.param("a,b\n1,2\n", "is no known table of GPUMemNet", id="another table"),
+        pytest.param("", "is no known table of GPUMemNet", id="empty"),
         pytest.param(MLP_HEAD + MLP.replace(",32,", ",many,"), "set.csv:2: invalid literal", id="no number"),
     ],
 )
