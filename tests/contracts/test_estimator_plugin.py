@@ -1,4 +1,4 @@
-"""An estimator of another distribution: found by its entry point, held to the contract, used by the CLI."""
+"""Estimators of other distributions beyond the contract: their reports, their errors, and the comparison."""
 
 from __future__ import annotations
 
@@ -13,35 +13,7 @@ import pytest
 
 from distributions import a_distribution
 
-CONTRACT = Path(__file__).with_name("test_estimator.py")
-
-CONSTANT = '''
-"""One GiB for everything that exists."""
-
-from pathlib import Path
-
-from cotenant.core.errors import UsageError
-from cotenant.core.estimate import Estimate
-
-
-class OneGib:
-    name = "one-gib"
-    version = "1"
-
-    def estimate(self, request):
-        if not any((Path(request.workdir) / each).is_file() for each in request.command):
-            raise UsageError("no such script", hint="give a script that exists")
-        return Estimate(
-            peak_allocated_bytes=None,
-            peak_reserved_bytes=2**30,
-            context_bytes=0,
-            margin_bytes=0,
-            coverage=0.5,
-            estimator=self.name,
-            version=self.version,
-            gpu=request.gpu,
-        )
-'''
+CONSTANT = (Path(__file__).parents[1] / "plugins" / "acme_estimator.py").read_text()
 
 FROM_TRACE = '''
 """A fixed number of bytes per event of the trace."""
@@ -64,7 +36,7 @@ BROKEN = "raise RuntimeError('no licence')"
 def environment(tmp_path):
     """The environment of a process that has the three plug-ins installed."""
     for module, source, target, name in (
-        ("one_gib", CONSTANT, "one_gib:OneGib", "one-gib"),
+        ("constant", CONSTANT, "constant:Constant", "acme-constant"),
         ("per_event", FROM_TRACE, "per_event:PerEvent", "per-event"),
         ("broken", BROKEN, "broken:Broken", "broken"),
     ):
@@ -94,20 +66,9 @@ def run(environment, *command, code=0):
     return done
 
 
-def test_the_contract_holds_for_a_plug_in_without_being_edited(environment):
-    root = Path(__file__).parents[2]
-    arguments = ["--rootdir", str(root), "-v", "-p", "no:cacheprovider", "-k", "one-gib", str(CONTRACT)]
-    assert " 6 passed" in run(environment, "pytest", *arguments).stdout
-
-
-def test_the_cli_uses_a_plug_in(environment):
-    done = run(environment, "cotenant", "estimate", "train.py", "--estimator", "one-gib", "--json")
-    assert json.loads(done.stdout)["bound_bytes"] == 2**30
-
-
 def test_reports_are_refused_for_a_plug_in_that_explains_nothing(environment):
-    done = run(environment, "cotenant", "estimate", "train.py", "--estimator", "one-gib", "--fits-on", code=2)
-    assert "not for `one-gib`" in done.stderr
+    done = run(environment, "cotenant", "estimate", "train.py", "--estimator", "acme-constant", "--fits-on", code=2)
+    assert "not for `acme-constant`" in done.stderr
 
 
 def test_a_plug_in_that_cannot_be_imported_names_its_distribution(environment):
@@ -122,4 +83,4 @@ def test_compare_lists_plug_ins_that_answer_from_a_trace(environment):
     assert found["per-event"]["peak_reserved_bytes"] % 1000 == 0
     assert found["per-event"]["leaves_out"] == "everything"
     assert "no licence" in found["broken"]["problem"]
-    assert "one-gib" not in found
+    assert "acme-constant" not in found

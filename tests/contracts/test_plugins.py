@@ -19,7 +19,14 @@ import pytest
 from distributions import declare
 
 TESTS = Path(__file__).parents[1]
-CONTRACTS = ("test_cli", "test_engine", "test_engine_restart", "test_gpu_backend", "test_trace_reader")
+CONTRACTS = (
+    "test_cli",
+    "test_engine",
+    "test_engine_restart",
+    "test_estimator",
+    "test_gpu_backend",
+    "test_trace_reader",
+)
 TIMEOUT_S = 240
 
 
@@ -105,3 +112,12 @@ def test_help_lists_a_verb_of_another_distribution_with_its_origin(acme):
     command = [sys.executable, "-m", "cotenant", "--help"]
     done = subprocess.run(command, env=acme, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert "  acme-users  From acme-plugins 1.0\n" in done.stdout
+
+
+def test_an_estimate_by_an_estimator_of_others(acme, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    command = [sys.executable, "-m", "cotenant", "estimate", "train.py", "--estimator", "acme-constant", "--json"]
+    done = subprocess.run(
+        command, env=acme, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    assert json.loads(done.stdout)["bound_bytes"] == 2**30
