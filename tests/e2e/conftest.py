@@ -142,11 +142,11 @@ class Site:
     def left_behind(self):
         """Processes that carry our mark in their environment, zombies left out."""
         found = []
-        for each in Path("/proc").iterdir():
+        for path in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                pid = int(each.name)
-                if self.mark.encode() in (each / "environ").read_bytes():
-                    found.append((pid, (each / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
+                pid = int(path.name)
+                if self.mark.encode() in (path / "environ").read_bytes():
+                    found.append((pid, (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
         return found
 
 

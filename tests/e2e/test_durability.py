@@ -20,8 +20,8 @@ FILLER = "filler"
 def power_cut(site):
     """End the daemon, its runners and all of its jobs at once, as a machine that goes down."""
     site.kill()
-    claims = [json.loads(each.read_text()) for each in (site.root / "state").rglob("attempts/*/*/claim")]
-    runners = {each["process"]["pid"] for each in claims if "process" in each}
+    claims = [json.loads(path.read_text()) for path in (site.root / "state").rglob("attempts/*/*/claim")]
+    runners = {claim["process"]["pid"] for claim in claims if "process" in claim}
     for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody sees another one end
         for pid in runners:
             with contextlib.suppress(ProcessLookupError):

@@ -161,8 +161,8 @@ def test_wait_gives_the_job_s_own_code(server, script, code, reason):
 
 def test_explain_names_the_rule_and_the_numbers_of_each_gpu(server):
     jobs = [server.submit("sleep 1000", declared_bytes=30 * GiB) for _ in range(2)]
-    for each in jobs:
-        server.started(each)
+    for job in jobs:
+        server.started(job)
     waits = server.submit("true", declared_bytes=20 * GiB)
     assert server.cli("explain", str(waits)).stdout == (
         f"job {waits} waits: 1 GPU with 20.0 GiB available, none of 2 qualifies\n"

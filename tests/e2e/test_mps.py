@@ -38,8 +38,8 @@ def test_jobs_share_by_mps(site, notes):
     show = f"echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; {gate}"
     jobs = [site.submit(show, declared_bytes=(1 + number) * 2**30) for number in range(2)]
     alone = site.submit(show, exclusive=True)
-    for each in jobs:
-        assert site.started(each)["sharing"] == "mps"
+    for job in jobs:
+        assert site.started(job)["sharing"] == "mps"
     site.open_gate(gate)
     told = []
     for each in (*jobs, alone):
@@ -74,13 +74,13 @@ def test_neighbors_of_a_client_that_faults_run_again_and_it_alone_fails(site, no
     view = site.wait(culprit)
     assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 7, 2)
     site.open_gate(gate)
-    for each in victims:
-        view = site.wait(each)
-        assert (view["state"], [each["sharing"] for each in view["attempt_list"]]) == (
+    for victim in victims:
+        view = site.wait(victim)
+        assert (view["state"], [victim["sharing"] for victim in view["attempt_list"]]) == (
             "COMPLETED",
             ["mps", "time-sliced"],
         )
-        story = site.cli("events", str(each)).stdout
+        story = site.cli("events", str(victim)).stdout
         assert "exit code 1, after its MPS server had failed" in story
     assert "a client took down the MPS server" in site.log.read_text()
 

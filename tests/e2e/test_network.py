@@ -96,7 +96,7 @@ def test_a_token_is_no_admin_unless_it_says_so_and_makes_no_tokens(remote):
     assert remote.cli("wait", done.stdout.strip()).returncode == 0
     with pytest.raises(NotPermitted, match="only who is on the machine itself"):
         from_afar(remote).create_token()
-    assert remote.cli("daemon", "stop").stdout == f"daemon {remote.daemon.pid} ends\n"
+    assert remote.cli("daemon", "stop").stdout == f"daemon {remote.daemon.pid} is stopping\n"
     assert remote.daemon.wait(60) == 0
 
 
@@ -130,7 +130,7 @@ def test_off_by_default_and_said_so(site):
     site.start()
     assert site.client.status()["tcp"] is None
     assert "network    off" in site.cli("daemon", "status").stdout
-    assert "this daemon is not on the network" in site.cli("token", "create").stderr
+    assert "this daemon does not listen on the network" in site.cli("token", "create").stderr
 
 
 def test_an_open_address_is_refused_at_the_start(site):

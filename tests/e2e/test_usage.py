@@ -68,7 +68,7 @@ def test_slowdowns_are_measured_and_learned(packed):
     site = packed
     alone = [ends_when(site, train(site, each, LONG, exclusive=True), ()) for each in (VICTIM, BULLY)]
     smacts = [each["usage"]["smact"] for each in alone]
-    cold = PriorInterference().slowdowns([GpuActivity(smact=each) for each in smacts])[0]
+    cold = PriorInterference().slowdowns([GpuActivity(smact=smact) for smact in smacts])[0]
 
     victim = train(site, VICTIM, LONG)
     bully = train(site, BULLY, LONG)
@@ -81,7 +81,7 @@ def test_slowdowns_are_measured_and_learned(packed):
         f"{together['slowdown']:.2f} times as long a step beside job {bully}" in site.cli("events", str(victim)).stdout
     )
     works = json.loads(site.cli("history", "--by", "workload", "--json").stdout)["workload"]
-    (known,) = [each for each in works if VICTIM in each["workload"]]
+    (known,) = [work for work in works if VICTIM in work["workload"]]
     assert known["co_runs"][0]["slowdown"] == pytest.approx(SLOWDOWN, rel=0.05)
     assert known["steps_hz"] == pytest.approx(60.0, rel=0.05), "a second of its time a step, sixty times as fast"
     assert known["sensitivity"] > 1
@@ -96,19 +96,31 @@ def test_slowdowns_are_measured_and_learned(packed):
 
 def test_energy_is_charged_to_jobs_and_users_and_survives_a_restart(packed):
     site = packed
-    jobs = [train(site, VICTIM, "180"), train(site, BULLY, "180")]
-    for each in jobs:
-        site.started(each)
-    seen_s = waits_for(lambda: (site.client.job(jobs[0])["usage"] or {}).get("gpu_s"))
+    jobs = [train(site, VICTIM, LONG), train(site, BULLY, LONG)]
+    for job in jobs:
+        site.started(job)
+
+    def usage_of(job):
+        return site.client.job(job)["usage"] or {"gpu_s": 0.0, "gpu_share_s": 0.0, "energy_j": None}
+
+    def have_overlapped():
+        usages = [usage_of(job) for job in jobs]
+        is_done = all(usage["gpu_share_s"] < usage["gpu_s"] and usage["energy_j"] for usage in usages)
+        return usages[0]["gpu_s"] if is_done else None
+
+    before_s = waits_for(have_overlapped)
     site.stop()
     site.start("--policy", "most-memory", simulate="1xA100-40GB")
-    views = [site.wait(each) for each in jobs]
+    waits_for(lambda: usage_of(jobs[0])["gpu_s"] > before_s or None)
+    for job in jobs:
+        site.client.cancel(job)
+    views = [site.wait(job) for job in jobs]
     for view in views:
         usage = view["usage"]
         assert 0 < usage["idle_energy_j"] < usage["energy_j"]
         assert 49.5 / 2 < usage["power_w"] < 49.5 + 225.6
         assert usage["gpu_share_s"] < usage["gpu_s"], "they shared a GPU for some of the time"
-    assert views[0]["usage"]["gpu_s"] > seen_s
+    assert views[0]["usage"]["gpu_s"] > before_s, "what was accumulated before the restart counts"
     charged_j = sum(view["usage"]["energy_j"] for view in views)
     (user,) = site.client.usage("user")
     assert user["energy_j"] == pytest.approx(charged_j)
@@ -116,7 +128,7 @@ def test_energy_is_charged_to_jobs_and_users_and_survives_a_restart(packed):
     spent_j = max(each["energy_j"] for each in site.client.gpus())
     assert charged_j < spent_j
     rows = json.loads(site.cli("history", "--json").stdout)["jobs"]
-    assert [each["usage"]["energy_j"] for each in rows] == [view["usage"]["energy_j"] for view in views]
+    assert [row["usage"]["energy_j"] for row in rows] == [view["usage"]["energy_j"] for view in views]
     text = site.cli("history", "--by", "user").stdout
     assert f"{charged_j / 3.6e6:.3f}" in text
 
@@ -140,7 +152,7 @@ def test_the_past_of_gpus_is_told(packed):
     train(packed, BULLY, LONG)
     points = waits_for(lambda: _at_work(packed.client.gpu_history(60.0)))
     assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)
-    spent_j = sum(each["energy_j"] for each in points if each["energy_j"] is not None)
+    spent_j = sum(point["energy_j"] for point in points if point["energy_j"] is not None)
     assert spent_j == pytest.approx(packed.client.gpus()[0]["energy_j"], rel=0.5), "no reading is left out"
     assert packed.cli("gpus", "--history", "9999-00").returncode == 0, "as long as anybody asks for"
     table = packed.cli("gpus", "--history", "10").stdout.splitlines()
@@ -150,4 +162,4 @@ def test_the_past_of_gpus_is_told(packed):
 def _at_work(gpus):
     """The points of the GPU, once the newest two were at work."""
     points = gpus[0]["points"]
-    return points if len(points) > 2 and min(each["smact"] or 0.0 for each in points[-2:]) > 0.5 else None
+    return points if len(points) > 2 and min(point["smact"] or 0.0 for point in points[-2:]) > 0.5 else None

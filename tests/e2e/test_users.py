@@ -117,7 +117,7 @@ class Person:
 @pytest.fixture
 def people(site, users):
     site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
-    return [Person(site, each) for each in users]
+    return [Person(site, user) for user in users]
 
 
 def test_a_job_runs_as_its_user_with_their_groups_in_their_folder(people):
@@ -208,7 +208,7 @@ def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
 def test_an_admin_of_the_configuration_may(site, users):
     site.env["COTENANT_ACCESS__ADMINS"] = users[1].pw_name
     site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
-    ann, bob = (Person(site, each) for each in users)
+    ann, bob = (Person(site, user) for user in users)
     job = ann.submit("--", "sleep", "1000")
     assert bob.cli("ls", "--no-header", "--format", "user").stdout.split() == [ann.name]
     assert bob.cli("cancel", job).returncode == 0
@@ -262,7 +262,7 @@ def test_only_root_can_serve_everybody(site, users):
 def test_users_of_a_machine_have_tokens_of_their_own(site, users):
     site.env["COTENANT_TCP__LISTEN"] = "127.0.0.1:0"
     site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
-    ann, bob = (Person(site, each) for each in users)
+    ann, bob = (Person(site, user) for user in users)
     made = json.loads(ann.cli("token", "create", "--json").stdout)["token"]
     assert made["user"] == ann.name
     assert bob.cli("token", "list", "--no-header").stdout == ""
@@ -288,7 +288,7 @@ def test_users_of_a_machine_have_tokens_of_their_own(site, users):
 def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, users):
     one_gpu = ("--all-users", "--policy", "most-memory", "--state-dir", str(site.root / "state" / "cotenant"))
     site.start(*one_gpu, simulate="1xA100-40GB")
-    ann, bob = (Person(site, each) for each in users)
+    ann, bob = (Person(site, user) for user in users)
     train = (
         "--",
         site.command[0],

@@ -24,7 +24,7 @@ def test_an_array_from_its_directives_to_its_history(server):
     assert done.returncode == 0, done.stderr
     assert done.stderr == "warning: sweep.sh:2: #SBATCH `--partition=gpu` is ignored: it has no meaning here\n"
     views = json.loads(done.stdout)["jobs"]
-    assert [(each["id"], each["label"], each["name"]) for each in views] == [
+    assert [(view["id"], view["label"], view["name"]) for view in views] == [
         (i, f"1_{i}", "sweep") for i in (1, 2, 3, 4)
     ]
     after = server.cli("submit", "--parsable", "--gpu-mem", "1G", "-d", "afterany:1", "--", "true").stdout.strip()
@@ -37,7 +37,7 @@ def test_an_array_from_its_directives_to_its_history(server):
     assert "task 4 of array 1, job 4" in shown
     assert server.cli("show", "1").stderr.startswith("error: job 1 is an array of 4 tasks\n")
     assert server.cli("hold", "1_4").stderr == "error: job 1_4 is over (completed)\n"
-    failed = server.cli("history", "-s", "F", "--no-header", "--format", "id,state,asked")
+    failed = server.cli("history", "-s", "F", "--no-header", "--format", "id,state,promised")
     assert failed.stdout.split() == ["1_3", "F", "1.0", "GiB"]
     assert json.loads(server.cli("history", "-n", "2", "--json").stdout)["jobs"][1]["id"] == int(after)
 

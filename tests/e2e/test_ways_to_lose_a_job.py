@@ -30,7 +30,7 @@ def test_any_folder_and_file_can_be_named(server, name):
     view = server.wait(int(done.stdout))
     assert (view["state"], view["exit_code"]) == ("FAILED", 3)  # and not out of memory, whatever the path says
     assert (folder / "out").read_bytes() == bytes(folder) + b"\n"
-    assert [each.name for each in folder.iterdir()] == ["out"]  # no shell has read the name
+    assert [path.name for path in folder.iterdir()] == ["out"]  # no shell has read the name
 
 
 def test_slow_and_broken_clients_keep_nobody_waiting(server):
@@ -58,7 +58,7 @@ def test_what_cannot_run_fails_alone_and_says_why(server):
     fails = server.submit("exit 1")
     fine = server.submit("true", after_any=[fails])
     reasons = [server.wait(each)["reason"] for each in (nowhere, gone, missing, fails)]
-    assert [each.partition(":")[0] for each in reasons] == ["failed"] * 4
+    assert [reason.partition(":")[0] for reason in reasons] == ["failed"] * 4
     assert "/no/such/folder/out" in reasons[0]
     assert "/no/such/folder" in reasons[1]
     assert "no-such-command-at-all" in reasons[2]

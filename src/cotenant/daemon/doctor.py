@@ -169,7 +169,7 @@ def _sharing() -> Iterator[Diagnosis]:
 
 
 def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:
-    files = [each for each in paths.config_files(env) if each.exists()]
+    files = [file for file in paths.config_files(env) if file.exists()]
     named = ", ".join(map(str, files)) or "defaults"
     try:
         config = configuration.load(files, env, {})

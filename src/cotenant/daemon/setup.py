@@ -106,7 +106,7 @@ def access_of(config: Config) -> AccessPolicy:
 
 def admin_names(config: Config) -> list[str]:
     """Those in `access.admins`."""
-    return [each.strip() for each in config.access.admins.split(",") if each.strip()]
+    return [part.strip() for part in config.access.admins.split(",") if part.strip()]
 
 
 def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:

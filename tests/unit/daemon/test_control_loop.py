@@ -107,7 +107,7 @@ def test_an_estimate_is_not_waited_for(bench):
 
 def test_who_submits_may_look_at_the_jobs_once_they_are_on_disk(bench):
     def look(manager, ids):
-        return [manager.jobs[each].spec.name for each in ids], bench.disk.is_synced
+        return [manager.jobs[job_id].spec.name for job_id in ids], bench.disk.is_synced
 
     specs = [a_spec(name="a", hold=True), a_spec(name="b", hold=True)]
     assert bench.loop.submit_and_query(specs, look).result(TIMEOUT_S) == (["a", "b"], True)
@@ -135,7 +135,7 @@ def test_submissions_that_come_together_are_kept_together():
     bench = Bench()
     answers = [bench.loop.submit([a_spec(), a_spec()]) for _ in range(3)]
     bench.start()
-    assert [each.result(TIMEOUT_S) for each in answers] == [[1, 2], [3, 4], [5, 6]]
+    assert [answer.result(TIMEOUT_S) for answer in answers] == [[1, 2], [3, 4], [5, 6]]
     bench.loop.close()
     assert [type(each) for each in bench.disk.transactions[0]] == [JobSubmitted] * 6
 

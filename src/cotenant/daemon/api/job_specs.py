@@ -95,7 +95,7 @@ def _check(spec: JobSpec) -> None:
     texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
     if any("\0" in each for each in (*texts, spec.name, spec.notify or "")):
         raise UsageError("the job has a NUL byte in its command, its environment, its name or a path")
-    sizes = [len(each) for each in texts]
+    sizes = [len(text) for text in texts]
     if max(sizes) >= MAX_ARG_CHARS or sum(sizes) > MAX_ARGS_CHARS:
         raise UsageError(
             f"the command and the environment have {sum(sizes)} characters, the longest word {max(sizes)}: the kernel "

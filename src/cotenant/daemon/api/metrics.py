@@ -184,17 +184,17 @@ def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     labels = ["job", "name", "user"]
     for name, text, value_of in wanted:
         family = GaugeMetricFamily(f"cotenant_job_{name}", text, labels=labels)
-        for each in jobs:
-            value = None if each["usage"] is None else value_of(each["usage"])
+        for job in jobs:
+            value = None if job["usage"] is None else value_of(job["usage"])
             if value is not None:
-                family.add_metric([each[label] for label in labels], value)
+                family.add_metric([job[label] for label in labels], value)
         yield family
     slowdown = GaugeMetricFamily(
         "cotenant_job_slowdown_ratio", "measured step time beside others to alone", labels=labels
     )
-    for each in jobs:
-        if each["slowdown"] is not None:
-            slowdown.add_metric([each[label] for label in labels], each["slowdown"])
+    for job in jobs:
+        if job["slowdown"] is not None:
+            slowdown.add_metric([job[label] for label in labels], job["slowdown"])
     yield slowdown
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import cotenant
 from cotenant.core.job import JobSpec
 from cotenant.core.json_schema import schema_of
+from cotenant.daemon.api.answers import ErrorAnswer
 from cotenant.daemon.api.routes import ROUTES, Route
-from cotenant.daemon.api.schemas import ErrorAnswer
 
 _PATH_PARAMETER = re.compile(r"{(\w+):(\w+)}")
 _PATH_KINDS = {"int": int, "str": str}

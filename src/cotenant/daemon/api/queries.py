@@ -35,7 +35,7 @@ def resolve_ids(refs: Iterable[str], jobs: Mapping[int, Job]) -> list[int]:
 
 
 def _matching(match: re.Match[str], jobs: Mapping[int, Job]) -> list[int]:
-    number, one, first, last = (None if each is None else int(each) for each in match.groups())
+    number, one, first, last = (None if group is None else int(group) for group in match.groups())
     head = jobs.get(number or 0)
     if head is None:
         return []

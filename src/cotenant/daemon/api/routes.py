@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cotenant.core.json_schema import attribute_texts
-from cotenant.daemon.api import schemas
+from cotenant.daemon.api import answers
 from cotenant.daemon.api.context import Handlers
 from cotenant.daemon.api.jobs_api import MAX_POLL_S, JobsApi
 from cotenant.daemon.api.queries import JobFilter
@@ -78,8 +78,8 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.submit,
         summary="Submit jobs, all or none.",
-        body=schemas.SubmitBody,
-        answer=schemas.SubmitAnswer,
+        body=answers.SubmitBody,
+        answer=answers.SubmitAnswer,
         statuses=(201, 200),  # 200 for a dry run
     ),
     Route(
@@ -89,7 +89,7 @@ ROUTES: tuple[Route, ...] = (
         handler=JobsApi.jobs,
         summary="List jobs, oldest first.",
         query=(*_filters(), Parameter(name="records", kind=int, text="1: encoded `Job`s instead of views")),
-        answer=schemas.JobsAnswer,
+        answer=answers.JobsAnswer,
     ),
     Route(
         method="GET",
@@ -98,7 +98,7 @@ ROUTES: tuple[Route, ...] = (
         handler=JobsApi.ids,
         summary="Resolve references to job ids.",
         query=(Parameter(name="refs", kind=str, text="`17`, `17_3` and `17_[3-5]`, separated by commas"),),
-        answer=schemas.IdsAnswer,
+        answer=answers.IdsAnswer,
     ),
     Route(
         method="GET",
@@ -106,7 +106,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.job,
         summary="Show a job with its attempts.",
-        answer=schemas.JobAnswer,
+        answer=answers.JobAnswer,
     ),
     Route(
         method="GET",
@@ -114,7 +114,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.explain,
         summary="Explain why a job waits.",
-        answer=schemas.ExplainAnswer,
+        answer=answers.ExplainAnswer,
     ),
     Route(
         method="GET",
@@ -122,7 +122,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=JobsApi,
         handler=JobsApi.events,
         summary="List the events of a job, oldest first.",
-        answer=schemas.EventsAnswer,
+        answer=answers.EventsAnswer,
     ),
     Route(
         method="GET",
@@ -147,7 +147,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter(name="until", kind=str, text="`done` (default) or `started`"),
             Parameter(name="timeout_s", kind=float, text=f"longest wait, up to {MAX_POLL_S:g} (default)"),
         ),
-        answer=schemas.WaitAnswer,
+        answer=answers.WaitAnswer,
     ),
     *(
         Route(
@@ -156,8 +156,8 @@ ROUTES: tuple[Route, ...] = (
             handlers=JobsApi,
             handler=JobsApi.change,
             summary=verb.summary,
-            body=schemas.UpdateBody if verb.takes_fields else schemas.ChangeBody,
-            answer=schemas.JobAnswer,
+            body=answers.UpdateBody if verb.takes_fields else answers.ChangeBody,
+            answer=answers.JobAnswer,
         )
         for verb in JOB_VERBS.values()
     ),
@@ -167,7 +167,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.gpus,
         summary="List the GPUs with their newest sample and their jobs.",
-        answer=schemas.GpusAnswer,
+        answer=answers.GpusAnswer,
     ),
     Route(
         method="GET",
@@ -176,7 +176,7 @@ ROUTES: tuple[Route, ...] = (
         handler=ServerApi.gpu_history,
         summary="List the samples of the GPUs over time.",
         query=(Parameter(name="seconds", kind=float, text="how far back; default 600"),),
-        answer=schemas.GpuHistoryAnswer,
+        answer=answers.GpuHistoryAnswer,
     ),
     Route(
         method="GET",
@@ -185,7 +185,7 @@ ROUTES: tuple[Route, ...] = (
         handler=ServerApi.usage,
         summary="Sum usage by user, or show what is known by workload.",
         query=(Parameter(name="by", kind=str, text="`user` (default) or `workload`"), *_filters()),
-        answer=schemas.UsageAnswer,
+        answer=answers.UsageAnswer,
     ),
     Route(
         method="GET",
@@ -193,7 +193,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.status,
         summary="Show the daemon.",
-        answer=schemas.StatusAnswer,
+        answer=answers.StatusAnswer,
     ),
     Route(
         method="GET",
@@ -209,7 +209,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=ServerApi,
         handler=ServerApi.shutdown,
         summary="End the daemon; running jobs go on. For admins.",
-        answer=schemas.ShutdownAnswer,
+        answer=answers.ShutdownAnswer,
     ),
     Route(
         method="POST",
@@ -217,8 +217,8 @@ ROUTES: tuple[Route, ...] = (
         handlers=TokenApi,
         handler=TokenApi.create,
         summary="Create a token. On the unix socket only.",
-        body=schemas.TokenBody,
-        answer=schemas.NewTokenAnswer,
+        body=answers.TokenBody,
+        answer=answers.NewTokenAnswer,
         statuses=(201,),
     ),
     Route(
@@ -227,7 +227,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=TokenApi,
         handler=TokenApi.list,
         summary="List tokens. On the unix socket only.",
-        answer=schemas.TokensAnswer,
+        answer=answers.TokensAnswer,
     ),
     Route(
         method="POST",
@@ -235,7 +235,7 @@ ROUTES: tuple[Route, ...] = (
         handlers=TokenApi,
         handler=TokenApi.revoke,
         summary="Revoke a token. On the unix socket only.",
-        answer=schemas.TokenAnswer,
+        answer=answers.TokenAnswer,
     ),
     Route(
         method="GET",

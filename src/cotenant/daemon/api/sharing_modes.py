@@ -34,7 +34,7 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
     Raises:
         UsageError: one does not.
     """
-    for share in {each.sharing for each in specs}:
+    for share in {spec.sharing for spec in specs}:
         why = refused.get(share)
         if why is not None:
             raise UsageError(

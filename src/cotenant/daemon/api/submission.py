@@ -80,9 +80,9 @@ class SubmissionHandler:
             NoSuchJob: one does not exist.
             NotPermitted: one is another user's.
         """
-        for each in all_dependencies(spec):
-            needed = self._manager.jobs.get(each)
+        for dependency in all_dependencies(spec):
+            needed = self._manager.jobs.get(dependency)
             if needed is None:
-                raise NoSuchJob(f"no job {each} to wait for", hint="see `cotenant ls`")
+                raise NoSuchJob(f"no job {dependency} to wait for", hint="see `cotenant ls`")
             if spec.uid not in (needed.spec.uid, 0):
-                raise NotPermitted(f"job {each} is another user's")
+                raise NotPermitted(f"job {dependency} is another user's")

@@ -129,10 +129,12 @@ def _measured(event: AttemptExited, named: RedactIds) -> str:
     usage = event.usage
     if usage is not None and usage.metered_s:
         words.append(f"{format_energy(usage.energy_j)} over {usage.metered_s / 3600:.2f} GPU hours")
-    for each in event.co_runs:
-        if each.slowdown is not None:
-            words.append(f"{each.slowdown:.2f} times as long a step beside {name_neighbors(named(each.neighbor_ids))}")
-    return "".join(f", {each}" for each in words)
+    for co_run in event.co_runs:
+        if co_run.slowdown is not None:
+            words.append(
+                f"{co_run.slowdown:.2f} times as long a step beside {name_neighbors(named(co_run.neighbor_ids))}"
+            )
+    return "".join(f", {word}" for word in words)
 
 
 def _difference(old: JobSpec | None, new: JobSpec) -> str:

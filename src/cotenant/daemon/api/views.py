@@ -117,9 +117,9 @@ class JsonViews:
         """Most bytes that a job is seen to hold on one GPU now."""
         seen: dict[int, int] = {}
         for gpu in self._server.gpus:
-            for each in gpu.residents:
-                if each.observed_bytes is not None:
-                    seen[each.job_id] = max(each.observed_bytes, seen.get(each.job_id, 0))
+            for resident in gpu.residents:
+                if resident.observed_bytes is not None:
+                    seen[resident.job_id] = max(resident.observed_bytes, seen.get(resident.job_id, 0))
         return seen
 
     def job(self, job: Job) -> JobView:
@@ -189,7 +189,7 @@ class JsonViews:
             "exclusive_retry": job.exclusive_retry,
             "estimate": None if job.estimate is None else estimate_view(job.estimate),
             "estimate_error": job.estimate_error,
-            "attempt_list": [self._attempt(job, each) for each in job.attempts],
+            "attempt_list": [self._attempt(job, attempt) for attempt in job.attempts],
             **paths,
         }
 
@@ -212,12 +212,12 @@ class JsonViews:
         """The policy's answer for a job that waits."""
         rejections: list[RejectionView] = [
             {
-                "gpu": self._indices.get(each.gpu_uuid),
-                "gpu_uuid": each.gpu_uuid,
-                "rule": each.rule,
-                "reason": each.reason,
+                "gpu": self._indices.get(rejection.gpu_uuid),
+                "gpu_uuid": rejection.gpu_uuid,
+                "rule": rejection.rule,
+                "reason": rejection.reason,
             }
-            for each in wait.rejections
+            for rejection in wait.rejections
         ]
         return {"reason": wait.reason, "rejections": rejections}
 
@@ -225,7 +225,7 @@ class JsonViews:
         """The policy's answer for a job that would start."""
         return {
             "gpu_uuids": list(placement.gpu_uuids),
-            "gpu_indices": [self._indices.get(each) for each in placement.gpu_uuids],
+            "gpu_indices": [self._indices.get(gpu_uuid) for gpu_uuid in placement.gpu_uuids],
             "sharing": placement.sharing,
             "promised_bytes": placement.promised_bytes,
         }
@@ -244,7 +244,7 @@ class JsonViews:
             "mig_profile": gpu.mig_profile,
             "memory_total_bytes": gpu.memory_total_bytes,
             "used_bytes": latest.used_bytes,
-            "promised_bytes": sum(each.promised_bytes for each in snapshot.residents),
+            "promised_bytes": sum(resident.promised_bytes for resident in snapshot.residents),
             "foreign_bytes": snapshot.foreign_bytes,
             "available_bytes": snapshot.available_bytes,
             "smact": _number(latest.smact),
@@ -257,19 +257,19 @@ class JsonViews:
             "sample_age_s": None if snapshot.latest is None else max(0.0, self._at_s - latest.at_s),
             "residents": [
                 {
-                    "job_id": None if each.job_id in hidden else each.job_id,
-                    "name": None if each.job_id in hidden else self._manager.jobs[each.job_id].spec.name,
-                    "attempt": each.attempt,
-                    "promised_bytes": each.promised_bytes,
-                    "observed_bytes": each.observed_bytes,
-                    "sharing": each.sharing,
+                    "job_id": None if resident.job_id in hidden else resident.job_id,
+                    "name": None if resident.job_id in hidden else self._manager.jobs[resident.job_id].spec.name,
+                    "attempt": resident.attempt,
+                    "promised_bytes": resident.promised_bytes,
+                    "observed_bytes": resident.observed_bytes,
+                    "sharing": resident.sharing,
                 }
-                for each in snapshot.residents
+                for resident in snapshot.residents
             ],
         }
 
     def _where(self, attempt: Attempt | None) -> list[int | None]:
-        return [] if attempt is None else [self._indices.get(each) for each in attempt.placement.gpu_uuids]
+        return [] if attempt is None else [self._indices.get(gpu_uuid) for gpu_uuid in attempt.placement.gpu_uuids]
 
     def _observed(self, job: Job) -> int | None:
         """Most bytes seen on one GPU: of the attempt that runs, or else of the last one."""

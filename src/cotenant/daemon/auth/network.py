@@ -84,8 +84,8 @@ class TcpListener:
         with contextlib.suppress(asyncio.CancelledError):
             await accepting
         self.socket.close()
-        for each in list(state.connections):
-            each.shutdown()
+        for connection in list(state.connections):
+            connection.shutdown()
         await asyncio.wait(self._serving, timeout=SHUTDOWN_GRACE_S) if self._serving else None
         for task in (*self._serving, *state.tasks):
             task.cancel()

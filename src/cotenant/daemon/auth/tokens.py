@@ -150,7 +150,7 @@ class TokenStore:
 
     def _keep(self, tokens: dict[str, Token]) -> None:
         """Put the file there, whole or not at all, before anybody is told."""
-        told = {"schema": SCHEMA, "tokens": [asdict(each) for each in tokens.values()]}
+        told = {"schema": SCHEMA, "tokens": [asdict(token) for token in tokens.values()]}
         try:
             atomic.write_text(self._path, json.dumps(told, indent=1), durable=True)
         except OSError as error:

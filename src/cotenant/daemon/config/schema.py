@@ -42,7 +42,7 @@ class DaemonSection:
 class PolicySection:
     """`[policy]`: how jobs are placed."""
 
-    name: str = key("most-memory", "a policy; `cotenant policies` lists them")
+    name: str = key("most-memory", "a policy; `cotenant simulate --list` prints them")
     options: Mapping[str, object] = key(factory=dict, text="options of the policy, as `[policy.options]`")
 
 

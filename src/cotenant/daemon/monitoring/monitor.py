@@ -122,12 +122,12 @@ class Monitor:
 
 def _observed(ref: AttemptRef, uuid: str, processes: Sequence[GpuProcess], rate: StepRate | None) -> AttemptSample:
     """What the processes of one attempt hold and do on one GPU."""
-    times = [each.sm for each in processes if each.sm is not None]
+    times = [process.sm for process in processes if process.sm is not None]
     return AttemptSample(
         job_id=ref.job_id,
         attempt=ref.attempt,
         gpu_uuid=uuid,
-        used_bytes=sum(each.used_bytes or 0 for each in processes),
+        used_bytes=sum(process.used_bytes or 0 for process in processes),
         sm=sum(times) if len(times) == len(processes) else None,
         steps_hz=None if rate is None else rate.steps_hz,
         steps_s=None if rate is None else rate.span_s,

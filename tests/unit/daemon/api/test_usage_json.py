@@ -87,8 +87,8 @@ def test_kinds_of_work_and_what_they_do_to_each_other():
         ran(3, HOUR, co_runs=[CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.8, steps_hz=5.0)]), spec=first.spec
     )
     jobs = {1: first, 2: second, 3: third}
-    for each in jobs.values():
-        history.learn(each, jobs)
+    for job in jobs.values():
+        history.learn(job, jobs)
     found = {each["workload"]: each for each in by_workload([*jobs.values(), ran(9)], Told(history=history))}
     assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
     victim = found["python /tmp/1.py"]

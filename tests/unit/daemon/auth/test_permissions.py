@@ -70,7 +70,7 @@ def test_what_admins_do_to_others_is_logged(caplog):
         ALL.note(peer(7), "cancel", JOB)
         ALL.note(peer(7), "shutdown")
         ALL.note(Peer(pid=0, uid=7, gid=0, token="0123abcd"), "shutdown")
-    assert [each.fields for each in caplog.records] == [
+    assert [record.fields for record in caplog.records] == [
         {"uid": 7, "pid": 1, "action": "cancel", "job": 1},
         {"uid": 7, "pid": 1, "action": "shutdown"},
         {"uid": 7, "pid": 0, "action": "shutdown", "token": "0123abcd"},

@@ -113,7 +113,7 @@ def test_what_cannot_be_kept_is_not_given_out(kept, monkeypatch):
     monkeypatch.undo()
     assert kept.all() == [token]
     assert kept.find(text) == token
-    assert [each.name for each in kept._path.parent.iterdir()] == ["tokens.json"]
+    assert [path.name for path in kept._path.parent.iterdir()] == ["tokens.json"]
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_no_end_of_tokens(kept, monkeypatch):
 
 def test_made_at_the_same_time_all_are_kept(kept, tmp_path):
     threads = [threading.Thread(target=kept.create, args=(1000 + i, "x")) for i in range(20)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert {each.uid for each in TokenStore(tmp_path / "tokens.json").all()} == set(range(1000, 1020))
 
 

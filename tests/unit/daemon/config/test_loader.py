@@ -97,7 +97,9 @@ def test_settings_say_where_each_value_comes_from(tmp_path):
     first.write_text("[daemon]\ntick_s = 2\nlog_level = 'debug'\n[policy.options]\nwarmup_s = 3\nsmact_limit = 0.9")
     second.write_text("[daemon]\nlog_level = 'info'")
     env = {"COTENANT_POLICY__OPTIONS__SMACT_LIMIT": "0.7"}
-    found = {(each.section, each.key): (each.value, each.origin) for each in effective_values([first, second], env)}
+    found = {
+        (value.section, value.key): (value.value, value.origin) for value in effective_values([first, second], env)
+    }
     assert found["daemon", "tick_s"] == (2, str(first))
     assert found["daemon", "log_level"] == ("info", str(second))
     assert found["daemon", "fsync"] == ("full", "default")
@@ -108,6 +110,6 @@ def test_settings_say_where_each_value_comes_from(tmp_path):
 
 
 def test_settings_are_those_that_are_loaded(tmp_path):
-    assert [each.origin for each in effective_values([tmp_path / "absent.toml"], {})].count("default") == len(
+    assert [value.origin for value in effective_values([tmp_path / "absent.toml"], {})].count("default") == len(
         effective_values([], {})
     )

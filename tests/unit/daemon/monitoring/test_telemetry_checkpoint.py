@@ -25,7 +25,7 @@ def test_what_is_kept_is_restored(tmp_path):
     TelemetryFile(tmp_path / "watched.json").save(state)
     TelemetryFile(tmp_path / "watched.json").restore(manager)
     assert manager.watched() == state
-    assert [each.name for each in tmp_path.iterdir()] == ["watched.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["watched.json"]
     assert (tmp_path / "watched.json").stat().st_mode & 0o777 == 0o600
 
 

@@ -44,7 +44,7 @@ def tell(caplog):
         notifier.notify(how, os.getuid(), MESSAGE)
         assert done.wait(60) == enabled if enabled else True
         notifier.close()
-        return [each.fields["why"] for each in caplog.records if each.levelno == logging.WARNING]
+        return [record.fields["why"] for record in caplog.records if record.levelno == logging.WARNING]
 
     return act
 
@@ -83,7 +83,7 @@ def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
         notifier.notify(each, os.getuid(), MESSAGE)
     assert over.wait(60)
     notifier.close()
-    assert sorted(each.fields["why"] for each in caplog.records) == [
+    assert sorted(record.fields["why"] for record in caplog.records) == [
         str(each) for each in range(2 * notifier_module.THREADS)
     ]
 

@@ -1,0 +1,323 @@
+"""What `--json` prints, verb by verb: an object with `schema`, a version number, beside these fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
+
+from cotenant.daemon.api import answers, schemas
+
+
+class ErrorOutput(TypedDict):
+    """What any verb prints if it fails."""
+
+    error: answers.ErrorView
+
+
+class CallOutcome(TypedDict):
+    """Jobs that a verb acted on, and an error for every job where it failed."""
+
+    jobs: list[schemas.JobDetail]
+    errors: list[FailedCall]
+
+
+class FailedCall(TypedDict):
+    """A job that a verb could not act on."""
+
+    kind: str
+    message: str
+    hint: str | None
+
+
+class JobOutput(TypedDict):
+    """One job."""
+
+    job: schemas.JobDetail
+
+
+class SubmitOutput(TypedDict):
+    """The submitted job, or with --dry-run its preview; of an array, `job` is its first task and `jobs` are all."""
+
+    job: schemas.JobView | schemas.StartPreview | schemas.WaitPreview
+
+
+class JobsOutput(TypedDict):
+    """Jobs, oldest first, and how many there are of each state."""
+
+    jobs: list[schemas.JobView]
+    counts: dict[str, int]
+
+
+class EventsOutput(TypedDict):
+    """Transitions of a job, oldest first."""
+
+    id: int
+    events: list[schemas.JobEvent]
+
+
+class LogsOutput(TypedDict):
+    """The output of a job."""
+
+    id: int
+    stream: Annotated[str, "`stdout` or `stderr`"]
+    text: str
+
+
+class WaitOutput(TypedDict):
+    """The jobs as they ended."""
+
+    jobs: list[schemas.JobDetail]
+
+
+class FinishedJob(schemas.JobView):
+    """A finished job."""
+
+    memory_efficiency: Annotated[float | None, "peak memory divided by the promised memory"]
+
+
+class HistoryOutput(TypedDict, total=False):
+    """Finished jobs; with --by, `user` or `workload` in place of `jobs`."""
+
+    jobs: list[FinishedJob]
+    user: list[schemas.UserUsage]
+    workload: list[schemas.WorkloadHistory]
+
+
+class GpusOutput(TypedDict):
+    """The GPUs; with --history, their samples over time."""
+
+    gpus: list[schemas.GpuView] | list[schemas.GpuHistory]
+
+
+class TopOutput(TypedDict):
+    """One snapshot of the server."""
+
+    status: answers.StatusAnswer
+    gpus: list[schemas.GpuView]
+    jobs: list[schemas.JobView]
+
+
+class TokensOutput(TypedDict):
+    """Tokens, without their text."""
+
+    tokens: list[schemas.TokenView]
+
+
+class TokenOutput(TypedDict):
+    """A new token with its text."""
+
+    token: schemas.NewToken
+
+
+class ConfigSetting(TypedDict):
+    """A value of the configuration."""
+
+    section: str
+    key: str
+    value: Any
+    origin: Annotated[str, "`default`, a file, or an environment variable"]
+
+
+class ConfigOutput(TypedDict):
+    """The configuration in effect."""
+
+    settings: list[ConfigSetting]
+
+
+class CheckOutput(TypedDict):
+    """The files that were checked."""
+
+    files: list[str]
+    ok: bool
+
+
+class Finding(TypedDict):
+    """One check of the machine."""
+
+    subject: str
+    grade: Annotated[str, "`ok`, `warning` or `problem`"]
+    detail: str
+    advice: str | None
+
+
+class DoctorOutput(TypedDict):
+    """All checks."""
+
+    findings: list[Finding]
+
+
+class MigInstance(TypedDict):
+    """One instance of a layout."""
+
+    profile: str
+    start: int
+    memory_bytes: int
+    job_id: int | None
+
+
+class MigPlanOutput(TypedDict):
+    """The proposed layout."""
+
+    instances: list[MigInstance]
+    placed: int
+    waiting: int
+    speed: Annotated[float, "sum of the jobs' predicted relative speeds"]
+
+
+class MigApplyOutput(TypedDict):
+    """The commands, and whether they were run."""
+
+    done: bool
+    commands: list[list[str]]
+
+
+class DaemonOutput(TypedDict):
+    """A daemon that was started by --detach."""
+
+    pid: int
+    socket: str
+    log: str
+
+
+class UnitOutput(TypedDict):
+    """A systemd unit."""
+
+    unit: str
+
+
+class PidOutput(TypedDict):
+    """The process that was stopped."""
+
+    pid: int
+
+
+class CompletionOutput(TypedDict):
+    """The script, and where it was installed."""
+
+    shell: str
+    script: str
+    path: str | None
+
+
+class EstimateFields(TypedDict):
+    """An estimate: the fields of `Estimate`, and its sums."""
+
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int
+    context_bytes: int
+    margin_bytes: int
+    device_bytes: Annotated[int, "reserved + context"]
+    bound_bytes: Annotated[int, "device + margin: what must be free"]
+    coverage: float
+    estimator: str
+    version: str
+    gpu: str
+    breakdown_bytes: dict[str, int]
+    warnings: list[str]
+    partial: bool
+    per_gpu: list[dict[str, Any]]
+    processes: int
+    smact: float | None
+    smocc: float | None
+    elapsed_s: float
+    trace: Annotated[dict[str, Any] | None, "null unless a script was traced"]
+
+
+class EstimateOutput(EstimateFields, total=False):
+    """`cotenant estimate`. The optional fields are those of a traced estimate and of its reports."""
+
+    interval: Annotated[
+        dict[str, Any], "range of the reserved bytes if small things differ: `low_bytes`, `high_bytes`, `states`"
+    ]
+    fit: Annotated[dict[str, Any], "the verdict for the GPU: `verdict` is `fits`, `tight`, `unsure` or `no`"]
+    fits_on: Annotated[list[dict[str, Any]], "--fits-on: one verdict for each known GPU and MIG instance"]
+    what_if: Annotated[list[dict[str, Any]], "--what-if: one row for each setting"]
+    utilization: Annotated[dict[str, Any] | None, "--utilization: `smact`, `smocc`, `gpu`, `warnings`"]
+    batch_size: Annotated[dict[str, Any], "--find-batch-size: `largest`, `smallest_misfit`, `trials`"]
+
+
+class EstimatorRow(TypedDict):
+    """The answer of one estimator."""
+
+    name: str
+    device_bytes: int | None
+    bound_bytes: int | None
+    peak_reserved_bytes: int | None
+    ratio_to_traced: float | None
+    partial: bool
+    leaves_out: str
+    problem: str | None
+    warnings: list[str]
+
+
+class CompareOutput(TypedDict):
+    """Answers of all estimators."""
+
+    gpu: str
+    estimators: list[EstimatorRow]
+    elapsed_s: float
+
+
+class PlannedStart(TypedDict):
+    """A pending job; starts by policy, in seconds, null: never."""
+
+    id: int
+    name: str
+    duration_s: float
+    known_from: str
+    starts_in_s: dict[str, float | None]
+    starts_in_with_one_more_gpu_s: dict[str, float | None]
+
+
+class ForecastOutput(TypedDict):
+    """`cotenant simulate --forecast`."""
+
+    running: int
+    jobs: list[PlannedStart]
+
+
+class ConfigurationsOutput(TypedDict):
+    """Ids of networks."""
+
+    family: str
+    seed: int
+    configurations: list[str]
+
+
+OUTPUTS: Mapping[str, Any] = {
+    "submit": SubmitOutput,
+    "run": JobOutput,
+    "ls": JobsOutput,
+    "show": JobOutput,
+    "explain": answers.ExplainAnswer,
+    "events": EventsOutput,
+    "logs": LogsOutput,
+    "wait": WaitOutput,
+    "attach": JobOutput,
+    "cancel": CallOutcome,
+    "hold": CallOutcome,
+    "release": CallOutcome,
+    "update": CallOutcome,
+    "requeue": CallOutcome,
+    "history": HistoryOutput,
+    "top": TopOutput,
+    "gpus": GpusOutput,
+    "mig plan": MigPlanOutput,
+    "mig apply": MigApplyOutput,
+    "daemon": DaemonOutput,
+    "daemon status": answers.StatusAnswer,
+    "daemon stop": PidOutput,
+    "daemon unit": UnitOutput,
+    "config show": ConfigOutput,
+    "config check": CheckOutput,
+    "token create": TokenOutput,
+    "token list": TokensOutput,
+    "token revoke": TokensOutput,
+    "estimate": EstimateOutput,
+    "compare": CompareOutput,
+    "simulate": ForecastOutput,
+    "doctor": DoctorOutput,
+    "completion": CompletionOutput,
+    "learn generate": ConfigurationsOutput,
+}
+"""By verb. `simulate`: of --forecast. Those that are absent print what their help text or their report describes."""

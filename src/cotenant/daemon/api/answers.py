@@ -1,0 +1,186 @@
+"""The requests and answers of the HTTP API, around the objects in `schemas`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from cotenant.daemon.api.schemas import (
+    Explanation,
+    GpuHistory,
+    GpuView,
+    JobDetail,
+    JobEvent,
+    JobView,
+    NewToken,
+    StartPreview,
+    TokenView,
+    UserUsage,
+    WaitPreview,
+    WorkloadHistory,
+)
+
+
+class JobsBody(TypedDict):
+    """Jobs to submit, all or none."""
+
+    jobs: Annotated[list[dict[str, Any]], "fields of `JobSpec` without `user`, `uid` and `limits`; see its schema"]
+
+
+class SubmitBody(JobsBody, total=False):
+    """Request to submit jobs."""
+
+    dry_run: Annotated[bool, "queue nothing, and answer what would happen"]
+
+
+class ChangeBody(TypedDict, total=False):
+    """Request to change a job."""
+
+    reason: Annotated[str, "saved with the event"]
+
+
+class UpdateBody(ChangeBody, total=False):
+    """Request to update a job."""
+
+    fields: Annotated[dict[str, Any], "new values of fields of `JobSpec`"]
+
+
+class TokenBody(TypedDict, total=False):
+    """Request to create a token."""
+
+    name: str
+    admin: bool
+    lifetime_s: float | None
+    user: str | None
+
+
+class Answer(TypedDict):
+    """Every answer."""
+
+    schema: int
+
+
+class SubmitAnswer(Answer):
+    """Jobs that were queued, or the previews of a dry run."""
+
+    jobs: list[JobView] | list[StartPreview | WaitPreview]
+
+
+class JobsAnswer(Answer):
+    """Jobs, oldest first."""
+
+    jobs: Annotated[list[JobView] | list[dict[str, Any]], "with `records=1`, encoded `Job`s"]
+    counts: dict[str, int]
+
+
+class IdsAnswer(Answer):
+    """Ids that references stand for."""
+
+    ids: list[int]
+
+
+class JobAnswer(Answer):
+    """A job."""
+
+    job: JobDetail
+
+
+class WaitAnswer(JobAnswer):
+    """A job, and whether it has come as far as was asked."""
+
+    reached: bool
+
+
+class ExplainAnswer(Answer, Explanation):
+    """Why a job waits."""
+
+
+class EventsAnswer(Answer):
+    """Events of a job, oldest first."""
+
+    id: int
+    events: list[JobEvent]
+
+
+class GpusAnswer(Answer):
+    """The GPUs, in display order."""
+
+    gpus: list[GpuView]
+
+
+class GpuHistoryAnswer(Answer):
+    """The GPUs over time."""
+
+    gpus: list[GpuHistory]
+
+
+class UsageAnswer(Answer):
+    """Usage by user or history by workload."""
+
+    usage: list[UserUsage] | list[WorkloadHistory]
+
+
+class StatusInfo(TypedDict):
+    """Properties of a daemon that do not change while it runs."""
+
+    version: str
+    pid: int
+    started_at: str | None
+    socket: str
+    state_dir: str
+    policy: str
+    backend: str
+    engine: str
+    simulate: str | None
+    time_scale: float
+    tick_s: float
+    users: str
+    notifications: bool
+    estimator: str | None
+    tcp: str | None
+
+
+class StatusAnswer(Answer, StatusInfo):
+    """The daemon."""
+
+    sharing_modes: list[str]
+    jobs: dict[str, int]
+    journal_error: str | None
+
+
+class ShutdownAnswer(Answer):
+    """The daemon ends."""
+
+    pid: int
+
+
+class TokenAnswer(Answer):
+    """A token."""
+
+    token: TokenView
+
+
+class NewTokenAnswer(Answer):
+    """A new token."""
+
+    token: NewToken
+
+
+class TokensAnswer(Answer):
+    """Tokens, oldest first."""
+
+    tokens: list[TokenView]
+
+
+class ErrorView(TypedDict):
+    """An error."""
+
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+class ErrorAnswer(Answer):
+    """Why a request failed."""
+
+    error: ErrorView
