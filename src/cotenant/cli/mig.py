@@ -115,9 +115,9 @@ def _as_json(proposed: mig.MigPlan, *, waiting: int) -> dict[str, Any]:
     jobs = {place: job_id for job_id, place in proposed.placed}
     instances = [
         {
-            "profile": instance.kind.name,
+            "profile": instance.profile.name,
             "start": instance.start,
-            "memory_bytes": instance.kind.memory_bytes,
+            "memory_bytes": instance.profile.memory_bytes,
             "job_id": jobs.get(place),
         }
         for place, instance in enumerate(proposed.layout)
@@ -132,8 +132,8 @@ def _print(proposed: mig.MigPlan, queue: Sequence[mig.MigDemand], *, unknown: in
         resident = "free"
         if place in jobs:
             demand = demands[jobs[place]]
-            speed = mig.predicted_speed(demand, instance.kind)
+            speed = mig.predicted_speed(demand, instance.profile)
             resident = f"job {demand.job_id}: {format_bytes(demand.bytes)}, {speed:.0%} of its speed"
-        print(f"{instance.kind.name:<10} {format_bytes(instance.kind.memory_bytes):>9}  {resident}")
+        print(f"{instance.profile.name:<10} {format_bytes(instance.profile.memory_bytes):>9}  {resident}")
     print(f"{len(proposed.placed)} of {len(queue)} pending jobs would run at once", end="")
     print(f"; the memory of {unknown} more is unknown" if unknown else "")
