@@ -1,4 +1,4 @@
-"""The CUDA caching allocator of PyTorch, simulated: a trace in, segments and blocks out. Pure."""
+"""Simulation of PyTorch's CUDA caching allocator: replays a trace into segments and blocks. Pure."""
 
 from cotenant.allocator.caching import CachingAllocator
 from cotenant.allocator.errors import OutOfMemory

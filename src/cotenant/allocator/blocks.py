@@ -1,4 +1,4 @@
-"""Blocks, and the sets of free blocks in which the allocator looks for the best fit."""
+"""Blocks, and pools of free blocks ordered for best fit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from bisect import bisect_left, insort
 from cotenant.allocator.versions import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES
 
 LIVE, FREE, PENDING, UNMAPPED = range(4)
-"""States of a block: handed out; cached; freed but in use by another stream; address space without memory."""
+"""States of a block: allocated; cached; freed but in use by another stream; address space without memory."""
 
 ADDRESS_BITS = 56
 NO_LIMIT = 1 << 64
 
 
 class Block:
-    """A piece of a segment. `prev` and `next` are its neighbors in the segment, whatever their state."""
+    """A range of a segment; `prev` and `next` are its neighbors there, whatever their state.
+
+    `gc_base`: count of searches when it was cached; torch's `gc_count_base`.
+    """
 
     __slots__ = ("address", "gc_base", "next", "pool", "prev", "requested", "size", "state")
 
@@ -30,20 +33,19 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """It shares its segment with other blocks."""
+        """Whether its segment has other blocks."""
         return self.prev is not None or self.next is not None
 
 
 class BlockPool:
-    """Cached blocks of one stream in one pool, ordered by size, then address; one `BlockPool` of torch per stream.
+    """Cached blocks of one stream and size class, by size, then address. Torch has one `BlockPool` for all streams.
 
     A key is `size << ADDRESS_BITS | address`: one comparison of integers orders blocks as torch's comparator does.
 
     Attributes:
-        min_remainder_bytes: a block is split if what remains has at least this many bytes.
-        split_below: and if the request is below this.
-        unmapped: address space of expandable segments that no memory backs, ordered by address.
-        searches: how often a block was looked for; counted only while garbage is collected.
+        min_remainder_bytes: a block is split only if the remainder has this many bytes.
+        split_below: and only for a request below this.
+        unmapped: address space of expandable segments without memory, by address.
     """
 
     __slots__ = (
@@ -51,7 +53,6 @@ class BlockPool:
         "keys",
         "min_remainder_bytes",
         "page_bytes",
-        "searches",
         "small",
         "split_below",
         "stream",
@@ -68,20 +69,19 @@ class BlockPool:
         splits_freely = small or expandable
         self.min_remainder_bytes = MIN_BLOCK_BYTES if splits_freely else SMALL_REQUEST_BYTES + MIN_BLOCK_BYTES
         self.split_below = NO_LIMIT if splits_freely else split_below
-        self.searches = 0
 
     def add(self, block: Block) -> None:
-        """Cache `block`."""
+        """Add a free block."""
         key = block.size << ADDRESS_BITS | block.address
         insort(self.keys, key)
         self.blocks[key] = block
 
     def remove(self, block: Block) -> None:
-        """Take `block` out; it must be in."""
+        """Remove a block of the pool."""
         key = block.size << ADDRESS_BITS | block.address
         del self.keys[bisect_left(self.keys, key)]
         del self.blocks[key]
 
     def by_size(self) -> list[Block]:
-        """Cached blocks, smallest first; a copy, so that blocks may be removed meanwhile."""
+        """Cached blocks, smallest first; a copy, so that the caller may remove blocks."""
         return [self.blocks[key] for key in self.keys]

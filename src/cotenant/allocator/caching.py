@@ -1,4 +1,4 @@
-"""The native CUDA caching allocator of PyTorch, as a simulation: same blocks, same segments, no GPU."""
+"""PyTorch's native CUDA caching allocator, simulated: the same blocks and segments without a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cotenant.core.errors import UsageError
 
 _BLOCK_MASK = MIN_BLOCK_BYTES - 1
 _DEFAULT_ADDRESS_SPACE_BYTES = 1 << 44
-"""Addresses of an expandable segment where nothing says how much memory the GPU has."""
+"""Address space of an expandable segment on a GPU of unknown size."""
 
 
 class CachingAllocator:
@@ -37,9 +37,9 @@ class CachingAllocator:
     during the run.
 
     Attributes:
-        allocated_bytes, requested_bytes: see `AllocatorStats`; plain attributes, because a replay reads them
-            after every event.
-        driver: holds the reserved bytes.
+        allocated_bytes, requested_bytes: see `AllocatorStats`; plain attributes, because a replay reads them after
+            every event.
+        driver: counts the reserved bytes.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class CachingAllocator:
         total_bytes: int | None = None,
         driver: MemoryDriver | None = None,
     ) -> None:
-        """`capacity_bytes`: what the driver can give to this process at most; None: no end.
+        """`capacity_bytes`: the driver's maximum for this process; None: unlimited.
 
-        `total_bytes`: memory of the GPU as torch sees it, of which a memory fraction is a share; None: as the
-        capacity. `driver`: whom to ask for memory instead of one of that capacity.
+        `total_bytes`: the GPU's memory as torch reports it, to which a memory fraction applies; None: the capacity.
+        `driver`: replaces a new one of that capacity.
 
         Raises:
             UsageError: the options set a memory fraction, and neither size is known.
@@ -85,14 +85,14 @@ class CachingAllocator:
             self.set_memory_fraction(options.per_process_memory_fraction)
 
     def malloc(self, request_bytes: int, stream: int = 0) -> int:
-        """Address of a new block for `request_bytes` on `stream`; 0 for a request of nothing, which takes nothing.
+        """Allocate `request_bytes` on `stream`; returns the address of the block, and 0 for 0 bytes.
 
         Raises:
-            OutOfMemory: the capacity or the memory fraction does not allow it.
+            OutOfMemory: the capacity or the memory fraction is exceeded.
         """
         if request_bytes <= 0:
             if request_bytes < 0:
-                raise ValueError(f"a request of {request_bytes} bytes")
+                raise ValueError(f"`request_bytes` must be >= 0, got {request_bytes}")
             return 0
         size = (
             block_bytes(request_bytes, self._divisions)
@@ -132,19 +132,19 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int, *, in_use_elsewhere: bool = False) -> None:
-        """Take back the block at `address`; 0 is nothing.
+        """Free the block at `address`; 0 is ignored.
 
-        `in_use_elsewhere`: another stream still works on it (`Tensor.record_stream`); the block stays active
-        until `finish_streams`, `empty_cache` or a retry waits for that stream.
+        `in_use_elsewhere`: another stream uses it (`Tensor.record_stream`); the block stays active until
+        `finish_streams`, `empty_cache` or a retry synchronizes with that stream.
 
         Raises:
-            ValueError: no live block is there.
+            ValueError: no live block has this address.
         """
         if not address:
             return
         block = self._live.pop(address, None)
         if block is None:
-            raise ValueError(f"free of {address:#x}, where no block is live")
+            raise ValueError(f"cannot free {address:#x}: no block is live there")
         self.allocated_bytes -= block.size
         if in_use_elsewhere:
             block.state = PENDING
@@ -154,7 +154,7 @@ class CachingAllocator:
             self._cache(block)
 
     def _cache(self, block: Block) -> None:
-        """Put a block among the free ones, merged with its free neighbors."""
+        """Add a block to its pool, merged with its free neighbors."""
         self.requested_bytes -= block.requested
         block.requested = 0
         pool = block.pool
@@ -184,15 +184,15 @@ class CachingAllocator:
         blocks[key] = block
 
     def finish_streams(self) -> None:
-        """Wait for other streams: blocks freed while in use there become free."""
+        """Synchronize with other streams: blocks that were freed while in use there become free."""
         pending, self._pending, self._pending_bytes = self._pending, {}, 0
         for block in pending.values():
             self._cache(block)
 
     def empty_cache(self) -> None:
-        """Give back all cached memory that no block in use shares (`torch.cuda.empty_cache`).
+        """Release all cached memory that shares no segment with a block in use (`torch.cuda.empty_cache`).
 
-        A negative stream stands for the private pool of a CUDA graph, which keeps its memory.
+        A negative stream is the private pool of a CUDA graph, which is not released.
         """
         self.finish_streams()
         give_back = expandable.unmap_free_pages if self.options.expandable_segments else release.release_unsplit
@@ -202,18 +202,19 @@ class CachingAllocator:
                     give_back(pool, self.driver)
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Allow at most this share of the GPU's memory (`torch.cuda.set_per_process_memory_fraction`).
+        """Limit the reserved memory to a fraction of the GPU's (`torch.cuda.set_per_process_memory_fraction`).
 
         Raises:
-            UsageError: the fraction is not in 0..1, or nothing says how much memory the GPU has.
+            UsageError: the fraction is not in 0..1, or the GPU's memory is not known.
         """
         if not 0 <= fraction <= 1:
-            raise UsageError(f"memory fraction {fraction} is not in 0..1")
+            raise UsageError(f"the memory fraction must be in 0..1, got {fraction}")
         if fraction == 1 and self.rules.full_fraction_is_no_limit:
             self._allowed_bytes = None
         elif self.total_bytes is None:
             raise UsageError(
-                f"memory fraction {fraction} of a GPU of unknown size", hint="say which GPU the job is to run on"
+                f"a memory fraction of {fraction} needs the GPU's memory, which is not known",
+                hint="name the GPU that the job runs on",
             )
         else:
             self._allowed_bytes = int(fraction * self.total_bytes)
@@ -225,7 +226,7 @@ class CachingAllocator:
 
     @property
     def stats(self) -> AllocatorStats:
-        """What `torch.cuda.memory_stats` would say now."""
+        """What `torch.cuda.memory_stats` would return now."""
         return AllocatorStats(
             allocated_bytes=self.allocated_bytes,
             peak_allocated_bytes=self.peak_allocated_bytes,
@@ -241,7 +242,7 @@ class CachingAllocator:
         )
 
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """All memory held, by address: what `torch.cuda.memory_snapshot` would list."""
+        """Reserved memory by address, as `torch.cuda.memory_snapshot` would list it."""
         heads = [block for block in self._mapped() if block.prev is None or block.prev.state == UNMAPPED]
         heads.sort(key=lambda block: block.address)
         return tuple(describe_segment(head, is_expandable=self.options.expandable_segments) for head in heads)
@@ -263,7 +264,7 @@ class CachingAllocator:
         )
 
     def _find_free_block(self, pool: BlockPool, size: int, at: int) -> int:
-        """Index of the block to use, from that of the best fit; the number of blocks if none may be used.
+        """Index of the block to use, given that of the smallest that fits; the number of blocks if none may be used.
 
         Source: `get_free_block`.
         """
@@ -282,14 +283,14 @@ class CachingAllocator:
         return at
 
     def _grow(self, pool: BlockPool, size: int) -> Block:
-        """A block of new memory, after giving back what is cached if need be. Source: `malloc`."""
+        """A block of new memory, after a release of cached memory if the driver has none left. Source: `malloc`."""
         segment_size = segment_bytes(size, self.options.large_segment_bytes)
         if self._collects and self._allowed_bytes is not None:
             threshold = int(self.options.garbage_collection_threshold * self._allowed_bytes)
             wanted = self.driver.reserved_bytes - threshold
             if not self.options.expandable_segments:
-                shared = [each for each in self._large.values() if each.stream >= 0]
-                release.collect_garbage(shared, self._searches, wanted, self.driver)
+                ordinary = [pool for pool in self._large.values() if pool.stream >= 0]  # not of CUDA graphs
+                release.collect_garbage(ordinary, self._searches, wanted, self.driver)
         block = self._allocate_segment(pool, size, segment_size)
         if block is None and not self._exceeds_fraction(segment_size):
             if self._max_split_bytes < NO_LIMIT and not self.options.expandable_segments:
@@ -305,7 +306,10 @@ class CachingAllocator:
         return block
 
     def _allocate_segment(self, pool: BlockPool, size: int, segment_size: int) -> Block | None:
-        """Source: `alloc_block`. The limit of a fraction counts a whole segment, expandable or not."""
+        """A block of a new segment; None if it is refused. Source: `alloc_block`.
+
+        The memory fraction is checked for a whole segment, even where an expandable one would map less.
+        """
         if self._allowed_bytes is not None and self.driver.reserved_bytes + segment_size > self._allowed_bytes:
             return None
         if self._exceeds_fraction(segment_size):
@@ -320,7 +324,7 @@ class CachingAllocator:
         return Block(self.driver.address_space(segment_size), segment_size, pool, None, None)
 
     def _exceeds_fraction(self, segment_size: int) -> bool:
-        """`throw_on_cudamalloc_oom` refuses this request, without any retry."""
+        """Whether `throw_on_cudamalloc_oom` refuses the segment, without a retry."""
         if not self.options.throw_on_cudamalloc_oom or self._allowed_bytes is not None or self.total_bytes is None:
             return False
         limit = int(self.options.per_process_memory_fraction * self.total_bytes)

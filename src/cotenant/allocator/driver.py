@@ -1,22 +1,22 @@
-"""The driver below the allocator: it has so much memory, and addresses that never run out."""
+"""The driver below the allocator: a memory capacity, and addresses that never run out."""
 
 from __future__ import annotations
 
 from cotenant.core.units import MiB
 
 _ADDRESS_SPACE_END = 1 << 47
-"""First address that is never given: the end of the space of a Linux process."""
+"""End of the address space of a Linux process on x86-64."""
 
 
 class MemoryDriver:
-    """Gives memory up to a capacity.
+    """Reserves memory up to a capacity.
 
-    Addresses only grow or, `descending`, only shrink: which one a real driver takes is not told anywhere. Shrinking
-    agrees with more of the published runs in which it matters (decision 0008), so replays ask for that.
+    New addresses increase or, with `descending`, decrease. No documentation says what the real driver does. Decreasing
+    addresses agree with more of the published runs in which it matters (decision 0010), so replays use them.
 
     Attributes:
-        capacity_bytes: what one process can get; None: as much as it asks for.
-        reserved_bytes: given out now; `peak_reserved_bytes`: most at once so far.
+        capacity_bytes: maximum of one process; None: unlimited.
+        reserved_bytes: reserved now; `peak_reserved_bytes`: maximum so far.
         segments: number of `cudaMalloc`ed segments; expandable ones are not counted, as in torch's statistics.
     """
 
@@ -31,7 +31,7 @@ class MemoryDriver:
         self._next_address = _ADDRESS_SPACE_END if descending else 2 * MiB
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve memory; False, and nothing reserved, where the capacity does not allow it."""
+        """Reserve memory; False, with nothing reserved, if that exceeds the capacity."""
         reserved = self.reserved_bytes + size_bytes
         if self.capacity_bytes is not None and reserved > self.capacity_bytes:
             return False
@@ -40,11 +40,11 @@ class MemoryDriver:
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Return memory taken before."""
+        """Release reserved memory."""
         self.reserved_bytes -= size_bytes
 
     def address_space(self, size_bytes: int, page_bytes: int = 1) -> int:
-        """Start of a range of addresses that nobody has, aligned to `page_bytes`."""
+        """Start of an unused address range, aligned to `page_bytes`."""
         if self._descending:
             address = (self._next_address - size_bytes) // page_bytes * page_bytes
             self._next_address = address

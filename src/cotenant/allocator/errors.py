@@ -1,4 +1,4 @@
-"""The one way in which the allocator fails."""
+"""The allocator's error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from cotenant.core.units import format_bytes
 
 
 class OutOfMemory(CotenantError):
-    """No memory for a request, after everything cached was given back. `replay` turns it into a report.
+    """No memory for a request, even after the cache was released. `replay` turns it into a report.
 
     Attributes:
-        tried_bytes: what was asked from the driver for the request, as torch's message has it.
-        free_bytes: what the driver had left; None without a capacity.
+        tried_bytes: the segment requested from the driver, as in torch's message.
+        free_bytes: left in the driver; None without a capacity.
         total_bytes: memory of the GPU; None where neither it nor a capacity is known.
         allowed_bytes: limit set by a memory fraction; None without one.
         allocated_bytes, reserved_bytes: at the moment of the failure.

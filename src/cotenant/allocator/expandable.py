@@ -1,4 +1,4 @@
-"""Expandable segments: one range of addresses per stream and pool, backed by memory page by page.
+"""Expandable segments: one address range per stream and pool, into which memory is mapped page by page.
 
 Source of the whole module: `ExpandableSegment`, `find_expandable_block`, `map_block`, `try_allocate_expandable_block`,
 `unmap_block` and `release_blocks` in `c10/cuda/CUDACachingAllocator.cpp`.
@@ -13,9 +13,9 @@ from cotenant.allocator.driver import MemoryDriver
 
 
 def best_fit(pool: BlockPool, at: int) -> int:
-    """Index of the block to use, given that of the smallest one that fits.
+    """Index of the block to use, given that of the smallest that fits.
 
-    A block that can still grow counts with the size it can grow to, so that small requests leave it alone.
+    A block followed by unmapped pages counts with the size it can grow to, so that small requests do not take it.
     """
     keys, blocks = pool.keys, pool.blocks
     while at + 1 < len(keys) and _growable_bytes(blocks[keys[at + 1]]) < _growable_bytes(blocks[keys[at]]):
@@ -24,15 +24,15 @@ def best_fit(pool: BlockPool, at: int) -> int:
 
 
 def grow(pool: BlockPool, size: int, driver: MemoryDriver, space_bytes: int) -> Block | None:
-    """A free block of at least `size`, taken out of `home`, for which pages were mapped; None: out of memory.
+    """Map pages for a block of at least `size`, and remove it from `pool`; None: out of memory.
 
-    Pages mapped before the driver refused stay, as cached memory. `space_bytes`: addresses of a new segment.
+    Pages that were mapped before the driver refused stay cached. `space_bytes`: address space of a new segment.
     """
     block = _find_address_range(pool, size) or _new_segment(pool, driver, max(space_bytes, size))
     if block.state == UNMAPPED and not _map(pool, block, min(block.size, size), driver):
         return None
     while block.size < size:
-        # `block` is free and its neighbor unmapped, or there would be no room: mapping merges both.
+        # `block` is free and its neighbor unmapped (see `_find_address_range`): mapping merges both.
         above = block.next
         if above is None or not _map(pool, above, min(size - block.size, above.size), driver):
             return None
@@ -42,7 +42,7 @@ def grow(pool: BlockPool, size: int, driver: MemoryDriver, space_bytes: int) -> 
 
 
 def unmap_free_pages(pool: BlockPool, driver: MemoryDriver) -> None:
-    """Give back every page that holds nothing but free memory."""
+    """Release every page that holds only free memory."""
     for block in pool.by_size():
         _unmap(pool, block, driver)
         if block.state == UNMAPPED and not block.is_split:
@@ -55,7 +55,7 @@ def _growable_bytes(block: Block) -> int:
 
 
 def _find_address_range(pool: BlockPool, size: int) -> Block | None:
-    """The lowest free or unmapped block from which `size` bytes of addresses are not in use."""
+    """The lowest free or unmapped block that begins `size` bytes of unused addresses."""
     for unmapped in pool.unmapped:
         below = unmapped.prev
         start = below if below is not None and below.state in (FREE, UNMAPPED) else unmapped
@@ -88,7 +88,7 @@ def _address(block: Block) -> int:
 
 
 def _map(pool: BlockPool, block: Block, size: int, driver: MemoryDriver) -> bool:
-    """Back the first `size` bytes of an unmapped block, in whole pages, and cache them."""
+    """Map whole pages for the first `size` bytes of an unmapped block, and cache them."""
     mapped = -(-size // pool.page_bytes) * pool.page_bytes
     if not driver.take(mapped):
         return False
@@ -106,7 +106,7 @@ def _map(pool: BlockPool, block: Block, size: int, driver: MemoryDriver) -> bool
 
 
 def _unmap(pool: BlockPool, block: Block, driver: MemoryDriver) -> None:
-    """Give back the whole pages of a free block; what is left of it at either end stays cached."""
+    """Release the whole pages of a free block; the remainders at both ends stay cached."""
     page = pool.page_bytes
     begin = -(-block.address // page) * page
     end = (block.address + block.size) // page * page
@@ -137,7 +137,7 @@ def _link(block: Block) -> None:
 
 
 def _merge(pool: BlockPool, block: Block) -> None:
-    """Absorb the neighbors of `block` that are in its own state, free or unmapped."""
+    """Merge `block` with the neighbors that are in its own state, free or unmapped."""
     below, above = block.prev, block.next
     if below is not None and below.state == block.state:
         _remove(pool, below)

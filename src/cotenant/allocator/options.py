@@ -1,4 +1,4 @@
-"""Settings of the allocator: the text of PYTORCH_CUDA_ALLOC_CONF, read as torch reads it."""
+"""Settings of the allocator: PYTORCH_CUDA_ALLOC_CONF, parsed as torch parses it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _MAX_MB = (_UINT64 - 1) // MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorOptions:
-    """Settings that decide about bytes on the GPU; those of pinned host memory are checked, then dropped.
+    """Settings that affect GPU memory; those of pinned host memory are checked and dropped.
 
     Attributes:
-        expandable_segments: grow one segment per stream and pool by pages, in place of one segment per request.
-        max_split_bytes: blocks of this size or more are never split; None: every block may be.
-        max_non_split_rounding_bytes: an unsplittable block may exceed its request by less than this; not set,
-            it is the large segment's size.
-        roundup_power2_divisions: for requests of [1, 2), [2, 4), ... [32768, 65536) MiB: steps between two powers
-            of 2 that a request is rounded up to; 0 and 1 mean steps of 512 B. Smaller requests use the first,
-            larger ones the last. Empty: none at all.
-        garbage_collection_threshold: share of the allowed memory above which old cached blocks go back before
-            new memory is asked for; 0 turns it off. Without a memory limit it does nothing.
-        large_segment_bytes: segment for requests of 1 to 10 MiB, and page of a large expandable segment.
-        per_process_memory_fraction: share of the GPU's memory that may be reserved.
-        throw_on_cudamalloc_oom: fail before asking the driver, and without freeing anything, where a request
-            would exceed that share.
+        expandable_segments: one segment per stream and pool that grows by pages, instead of one per request.
+        max_split_bytes: blocks of this size or larger are never split; None: all may be.
+        max_non_split_rounding_bytes: an unsplittable block may exceed its request by less than this; by default
+            the size of a large segment.
+        roundup_power2_divisions: for requests of [1, 2), [2, 4), ... [32768, 65536) MiB: number of steps between
+            two powers of 2 to which a request is rounded up; 0 and 1 mean steps of 512 B. Smaller requests use
+            the first entry, larger ones the last. Empty: no such rounding.
+        garbage_collection_threshold: fraction of the allowed memory above which old cached blocks are released
+            before a new segment is requested; 0: off. It has no effect without a memory fraction.
+        large_segment_bytes: segment size for requests of 1 to 10 MiB, and page size of large expandable segments.
+        per_process_memory_fraction: fraction of the GPU's memory that may be reserved.
+        throw_on_cudamalloc_oom: fail at once, without releasing the cache, where a segment would exceed that
+            fraction.
     """
 
     expandable_segments: bool = False
@@ -46,7 +46,7 @@ class AllocatorOptions:
 
 
 def settings_text(environment: Mapping[str, str], version: str) -> str:
-    """What torch of `version` takes for its settings from these environment variables; empty if none is set."""
+    """The settings that torch of `version` reads from these environment variables; empty if none is set."""
     names = rules_for(version).environment_names
     return next((environment[name] for name in names if name in environment), "")
 
@@ -55,21 +55,21 @@ def parse_options(text: str, version: str) -> AllocatorOptions:
     """Options of torch `version` for the settings `text`, e.g. `expandable_segments:True,max_split_size_mb:128`.
 
     Source: `CUDAAllocatorConfig::parseArgs`, `AcceleratorAllocatorConfig::parseArgs`; see `versions`.
-    Not modeled: the reserves of address space for expandable segments (2.15), which cost no memory.
+    Not modeled: reserves of address space for expandable segments (2.15), which need no memory.
 
     Raises:
-        UsageError: torch refuses the text, or it asks for `backend:cudaMallocAsync`, which is not modeled.
+        UsageError: torch refuses the text, or it has `backend:cudaMallocAsync`, which is not modeled.
     """
     return _Parser(text, version).options()
 
 
 class _Parser:
-    """The tokens and a place among them; readers of values leave that place at the value's last token."""
+    """The tokens and the position `at`; readers of values leave it at the value's last token."""
 
     def __init__(self, text: str, version: str) -> None:
         self.rules: AllocatorRules = rules_for(version)
         self.version = version
-        # The old parser drops blanks only, the new one everything that is space to C.
+        # Up to torch 2.9 the parser drops blanks only, from 2.10 all white space of C's `isspace`.
         blanks = r"[ \t\n\v\f\r]" if self.rules.wide_integers else " "
         self.tokens: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(blanks, "", text))
         self.at = 0
@@ -81,7 +81,7 @@ class _Parser:
         while self.at < len(self.tokens):
             key = self.tokens[self.at]
             if key not in self.rules.option_keys:
-                known = ", ".join(f"`{each}`" for each in sorted(self.rules.option_keys))
+                known = ", ".join(f"`{name}`" for name in sorted(self.rules.option_keys))
                 raise UsageError(f"torch {self.version} has no allocator setting `{key}`", hint=f"known: {known}")
             self.separator(key, ":")
             self.at += 1
@@ -113,7 +113,7 @@ class _Parser:
             raise self.refused(key, f"`{found}`", f"`{wanted}`")
 
     def refused(self, key: str, found: str, wanted: str) -> UsageError:
-        return UsageError(f"allocator setting `{key}`: found {found}, torch {self.version} wants {wanted}")
+        return UsageError(f"allocator setting `{key}`: found {found}, torch {self.version} requires {wanted}")
 
     # Values
 
@@ -124,7 +124,7 @@ class _Parser:
         return found == "True"
 
     def integer(self, key: str) -> int:
-        """A number at the start of the token, as `stoi` and `stoull` take it; a negative one wraps, as in C++."""
+        """The number at the start of the token, as `stoi` and `stoull` parse it; a negative one wraps, as in C++."""
         found = self.token(key, "a number")
         match = re.match(r"[ \t\n\v\f\r]*([+-]?\d+)", found)
         if match is None:
@@ -175,9 +175,9 @@ class _Parser:
 
     def split_size(self, key: str) -> None:
         value_mb = self.integer(key)
-        least = self.chosen.large_segment_bytes // MiB + (not self.rules.min_split_mb_is_allowed)
-        if value_mb < least:
-            raise self.refused(key, f"{value_mb}", f"{least} or more")
+        min_mb = self.chosen.large_segment_bytes // MiB + (not self.rules.min_split_mb_is_allowed)
+        if value_mb < min_mb:
+            raise self.refused(key, f"{value_mb}", f"{min_mb} or more")
         value_bytes = min(value_mb, _MAX_MB) * MiB
         if key == "max_split_size_mb":
             self.chosen = replace(self.chosen, max_split_bytes=value_bytes)
@@ -185,15 +185,15 @@ class _Parser:
             self.chosen = replace(self.chosen, max_non_split_rounding_bytes=value_bytes)
 
     def large_segments(self) -> None:
-        """Read before everything else, wherever it stands: other sizes are measured against it."""
+        """Read before all other keys, wherever it stands: other sizes are compared with it."""
         key = "large_segment_size_mb"
-        least = MIN_OWN_SEGMENT_BYTES // MiB + 1
+        min_mb = MIN_OWN_SEGMENT_BYTES // MiB + 1
         for at, token in enumerate(self.tokens):
             if token == key:
                 self.at = at + 2
                 value_mb = self.integer(key)
-                if value_mb < least:
-                    raise self.refused(key, f"{value_mb}", f"{least} or more")
+                if value_mb < min_mb:
+                    raise self.refused(key, f"{value_mb}", f"{min_mb} or more")
                 size_bytes = min(value_mb, _MAX_MB) * MiB
                 self.chosen = AllocatorOptions(large_segment_bytes=size_bytes, max_non_split_rounding_bytes=size_bytes)
         self.at = 0
@@ -236,7 +236,7 @@ class _Parser:
                 start = last + 1 if self.rules.rest_keeps_last_boundary else last
                 divisions[start:] = [value] * len(divisions[start:])
             else:
-                # Intervals count from 1 MiB, boundaries are in MiB: log2 of a boundary is its interval.
+                # Intervals begin at 1 MiB and boundaries are in MiB, so log2 of a boundary is the index of an interval.
                 last = min(self.power_of_two(key, "interval").bit_length() - 1, ROUNDUP_INTERVALS - 1)
                 if first:
                     divisions[:last] = [value] * last

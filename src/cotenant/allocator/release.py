@@ -1,4 +1,4 @@
-"""Giving cached memory back to the driver: on request, before a retry, or because it grew old.
+"""Releases cached memory to the driver: on request, before a retry, or by age.
 
 Source of the whole module: `release_blocks`, `release_available_cached_blocks` and `garbage_collect_cached_blocks` in
 `c10/cuda/CUDACachingAllocator.cpp`.
@@ -13,16 +13,16 @@ from cotenant.allocator.driver import MemoryDriver
 
 
 def release_unsplit(pool: BlockPool, driver: MemoryDriver) -> None:
-    """Give back every segment that is one free block."""
+    """Release every segment that is one free block."""
     for block in pool.by_size():
         if not block.is_split:
             _release(pool, block, driver)
 
 
 def release_oversize(pool: BlockPool, size: int, max_split_bytes: int, driver: MemoryDriver) -> bool:
-    """Give back just enough unsplittable blocks for a request of `size`; True if that many were found.
+    """Release just enough unsplittable blocks for a request of `size`; whether there were enough.
 
-    One block that is large enough, or the largest ones until their sum is. Found too few, they are gone all the same.
+    One block that is large enough, or else the largest ones until their sum is, even if that is not reached.
     """
     oversize = [block for block in pool.by_size() if block.size >= max_split_bytes and not block.is_split]
     large_enough = next((block for block in oversize if block.size >= size), None)
@@ -39,9 +39,9 @@ def release_oversize(pool: BlockPool, size: int, max_split_bytes: int, driver: M
 
 
 def collect_garbage(pools: Iterable[BlockPool], searches: int, wanted_bytes: int, driver: MemoryDriver) -> None:
-    """Give back whole segments older than the average, until `wanted_bytes` are freed or none is left.
+    """Release whole segments older than the average, until `wanted_bytes` are free or no segment is left.
 
-    Age counts searches of the large pool since the block was cached (`searches` now).
+    The age of a block is the number of searches in the large pool since it was cached; `searches`: their number now.
     """
     candidates = [(pool, block) for pool in pools for block in pool.by_size() if not block.is_split]
     ages = sum(searches - block.gc_base for _, block in candidates)

@@ -1,4 +1,4 @@
-"""A memory trace through the allocator: peaks, what they are made of, and whether they fit."""
+"""Replay of a memory trace in the allocator: peaks, what they consist of, and whether they fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cotenant.core.trace import MemoryEvent
 
 
 class PhasePeak(NamedTuple):
-    """Most bytes at once while a phase lasted, what it found at its beginning included."""
+    """Maximum bytes during a phase, including those allocated before it."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -31,11 +31,11 @@ class TimelinePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomReport:
-    """The request that could not be served; numbers as in torch's own message.
+    """The request that ran out of memory; numbers as in torch's message.
 
     Attributes:
         event_index: of the request, in the events as given.
-        request_bytes: what the storage asked for; `tried_bytes`: what the driver was asked for.
+        request_bytes: of the storage; `tried_bytes`: of the segment requested from the driver.
         free_bytes, total_bytes, allowed_bytes: None where not known or not set.
     """
 
@@ -53,22 +53,21 @@ class OomReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What one GPU's allocator went through.
+    """The outcome of a replay for one GPU.
 
     Attributes:
         peak_allocated_bytes: as `torch.cuda.max_memory_allocated`; `peak_reserved_bytes`: as
             `torch.cuda.max_memory_reserved`; `peak_active_bytes` equals the former, since a trace knows no
             use on other streams.
-        peak_requested_bytes: most bytes of storages at once, before any rounding.
-        allocated_bytes, reserved_bytes: at the end of the trace, or when memory ran out.
-        breakdown_bytes: allocated bytes by category at the first moment of the peak of allocated bytes, which
-            they add up to.
-        phase_peaks: by phase; of a phase that came several times, the most of all.
-        peak_event_index: of the event that first reached the peak; None if nothing was allocated.
-        retries: times that everything cached had to be given back.
-        spared: how many of the storages it could do without found no memory.
-        oom: None if everything fitted. After it, nothing was replayed.
-        timeline: a point for every event that changed something, if asked for.
+        peak_requested_bytes: maximum bytes of storages, before rounding.
+        allocated_bytes, reserved_bytes: at the end of the trace, or at the out-of-memory error.
+        breakdown_bytes: the peak of allocated bytes by category, when it was first reached.
+        phase_peaks: by phase; the maximum over all of its occurrences.
+        peak_event_index: of the event that first reached the peak of allocated bytes; None without an allocation.
+        retries: number of times that the whole cache was released.
+        skipped_storages: number of optional storages for which there was no memory.
+        oom: None if everything fit; the replay ends at it.
+        timeline: a point for every event but those of phases, if requested.
     """
 
     peak_allocated_bytes: int
@@ -98,15 +97,15 @@ def replay(
     descending: bool = True,
     optional_storages: Container[int] = (),
 ) -> ReplayResult:
-    """Serve the events of `device` in order; those of other GPUs are passed over.
+    """Replay the events of `device`; those of other GPUs are skipped.
 
-    `capacity_bytes` and `total_bytes` as for `CachingAllocator`, `descending` as for `MemoryDriver`. `spare`: storages that
-    the job does without where there is no memory for them; the allocator has given back its cache by then.
+    `capacity_bytes`, `total_bytes`: as of `CachingAllocator`; `descending`: as of `MemoryDriver`. `optional_storages`:
+    without memory for one of these, even after the cache is released, the job does without it.
 
     Raises:
-        ValueError: an `op` event (to be lowered to `alloc` and `free` first), a storage allocated twice, or one
-            freed that is not live.
-        UsageError: the options set a memory fraction of a GPU of unknown size.
+        ValueError: an `op` event (lower it to `alloc` and `free` first), a storage that is allocated twice, or one that
+            is freed and not live.
+        UsageError: the options set a memory fraction, and the GPU's memory is not known.
     """
     driver = MemoryDriver(capacity_bytes, descending=descending)
     allocator = CachingAllocator(options, rules, capacity_bytes, total_bytes=total_bytes, driver=driver)
@@ -124,7 +123,7 @@ class _Replay:
         self.allocator = allocator
         self.points = points
         self.optional_storages = optional_storages
-        self.skipped_storages: set[int] = set()
+        self.skipped: set[int] = set()
         self.live: dict[int, tuple[int, int, str]] = {}
         self.category_bytes: dict[str, int] = {}
         self.breakdown: dict[str, int] = {}
@@ -153,7 +152,7 @@ class _Replay:
                     if storage_id not in self.optional_storages:
                         self.oom = _report(oom, index, event)
                         break
-                    self.skipped_storages.add(storage_id)
+                    self.skipped.add(storage_id)
             elif action == "free":
                 self.free(index, storage_id)
             elif action == "empty_cache":
@@ -168,7 +167,7 @@ class _Replay:
             self.breakdown = dict(self.category_bytes)
 
     def alloc(self, index: int, event: MemoryEvent) -> None:
-        """A new storage; hot, like `free`."""
+        """Allocate a storage; a hot path, like `free`."""
         _, storage_id, request_bytes, category, _, _, stream, _, _ = event
         if storage_id in self.live:
             raise ValueError(f"event {index} allocates storage {storage_id}, which is live")
@@ -185,21 +184,21 @@ class _Replay:
         self.phase_reserved_bytes = max(self.phase_reserved_bytes, allocator.driver.reserved_bytes)
 
     def free(self, index: int, storage_id: int) -> None:
-        """A storage dies."""
+        """Free a storage."""
         if self.breakdown_is_due:
-            # Copied when the peak is left, not at every event on the way up.
+            # Copied when the peak is left, and not at every event on the way up.
             self.breakdown, self.breakdown_is_due = dict(self.category_bytes), False
         try:
             address, size, category = self.live.pop(storage_id)
         except KeyError:
-            if storage_id in self.skipped_storages:
+            if storage_id in self.skipped:
                 return
             raise ValueError(f"event {index} frees storage {storage_id}, which is not live") from None
         self.allocator.free(address)
         self.category_bytes[category] -= size
 
     def enter(self, phase: str) -> None:
-        """Keep the peaks of the phase that ends, and begin another; one without a name is none."""
+        """Save the peaks of the current phase and begin another; the empty name is none."""
         if self.phase:
             before = self.phases.get(self.phase, PhasePeak(0, 0))
             self.phases[self.phase] = PhasePeak(
@@ -211,7 +210,7 @@ class _Replay:
         self.phase_reserved_bytes = self.allocator.driver.reserved_bytes
 
     def result(self) -> ReplayResult:
-        """What there is to say in the end."""
+        """The outcome."""
         stats = self.allocator.stats
         return ReplayResult(
             peak_allocated_bytes=stats.peak_allocated_bytes,
@@ -225,7 +224,7 @@ class _Replay:
             peak_event_index=self.peak_event_index,
             retries=stats.retries,
             oom=self.oom,
-            skipped_storages=len(self.skipped_storages),
+            skipped_storages=len(self.skipped),
             timeline=tuple(self.points or ()),
         )
 

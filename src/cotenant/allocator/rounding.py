@@ -1,4 +1,4 @@
-"""Sizes: what a request is rounded up to, and what is asked from the driver for it."""
+"""Sizes of blocks and segments for a request."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def block_bytes(request_bytes: int, divisions: Sequence[int] = ()) -> int:
 
 
 def segment_bytes(size_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTES) -> int:
-    """Bytes asked from the driver when no cached block fits one of `size_bytes`.
+    """Bytes requested from the driver when no cached block fits one of `size_bytes`.
 
     Source: `get_allocation_size` in `c10/cuda/CUDACachingAllocator.cpp`.
-    Not modeled here: expandable segments, which map pages in place of it.
+    Not modeled here: expandable segments, which map pages instead.
     """
     if size_bytes <= SMALL_REQUEST_BYTES:
         return SMALL_SEGMENT_BYTES

@@ -1,4 +1,4 @@
-"""What an allocator says of itself: counts, and the segments and blocks it holds."""
+"""Statistics of an allocator, and a snapshot of its segments and blocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _STATES: tuple[BlockState, ...] = ("live", "free", "pending")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorStats:
-    """Counts as in `torch.cuda.memory_stats`: of all pools and streams together, now and at the peak.
+    """Statistics as in `torch.cuda.memory_stats`, of all pools and streams together, now and at the peak.
 
     Attributes:
-        allocated_bytes: in blocks handed out; a block may be larger than its request.
-        requested_bytes: asked for, of the blocks counted in `active_bytes`.
+        allocated_bytes: of allocated blocks; a block may be larger than its request.
+        requested_bytes: of the requests whose blocks count in `active_bytes`.
         active_bytes: allocated, or freed but still in use by another stream.
-        reserved_bytes: held from the driver.
-        segments: `cudaMalloc`ed segments held; expandable ones are not counted.
-        retries: times that everything cached was given back to satisfy a request.
-        ooms: requests that failed even then.
+        reserved_bytes: of segments.
+        segments: number of `cudaMalloc`ed segments; expandable ones do not count.
+        retries: requests for which the whole cache was released.
+        ooms: requests that failed after that.
     """
 
     allocated_bytes: int
@@ -60,7 +60,7 @@ class SegmentInfo(NamedTuple):
 
 
 def describe_segment(head: Block, *, is_expandable: bool) -> SegmentInfo:
-    """The range of memory that begins with `head`."""
+    """The segment, or mapped range of an expandable one, that begins with `head`."""
     blocks = []
     block: Block | None = head
     while block is not None and block.state != UNMAPPED:
@@ -68,7 +68,7 @@ def describe_segment(head: Block, *, is_expandable: bool) -> SegmentInfo:
         block = block.next
     return SegmentInfo(
         address=head.address,
-        size_bytes=sum(each.size_bytes for each in blocks),
+        size_bytes=sum(info.size_bytes for info in blocks),
         stream=head.pool.stream,
         pool="small" if head.pool.small else "large",
         is_expandable=is_expandable,

@@ -1,10 +1,10 @@
-"""Which rules of the CUDA caching allocator hold in which version of torch. The only table of versions.
+"""The rules of the CUDA caching allocator by version of torch.
 
-Sources, by the words used in `sources` below:
+Sources, as abbreviated in `sources` below:
     header   `c10/core/AllocatorConfig.h` and `c10/cuda/CUDAAllocatorConfig.h` as shipped in the wheels of torch
              2.4.1, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0, 2.13.0, 2.14.1 and 2.15.0
     library  `libc10.so` and `libc10_cuda.so` of the wheels of torch 2.4.1, 2.5.1, 2.6.0, 2.8.0, 2.9.1, 2.10.0 and
-             2.13.0, asked what they make of settings (`AllocatorConfig::roundup_power2_divisions`)
+             2.13.0, called with settings (`AllocatorConfig::roundup_power2_divisions`)
     source   `c10/cuda/CUDACachingAllocator.cpp`, PyTorch repository
 """
 
@@ -22,27 +22,27 @@ SMALL_SEGMENT_BYTES = 2 * MiB
 LARGE_SEGMENT_BYTES = 20 * MiB
 MIN_OWN_SEGMENT_BYTES = 10 * MiB
 ROUND_LARGE_BYTES = 2 * MiB
-"""Constants that no version from 2.4 to 2.15 changed: kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer
+"""Constants that are the same in all versions from 2.4 to 2.15: kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer
 (from 2.11 the default of `large_segment_size_mb`), kMinLargeAlloc, kRoundLarge. Source: header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorRules:
-    """What differs between versions of torch.
+    """The rules that differ between versions of torch.
 
     Attributes:
-        since: first version of the row, as (major, minor).
-        option_keys: keys that the settings may hold; any other is an error.
-        environment_names: environment variables that hold the settings; the first one that is set counts.
-        checks_separators: a missing `:` or `,` is an error; from 2.10 torch looks at the token and ignores what
-            it sees.
-        wide_integers: sizes are read as 64-bit numbers (`stoull`), before as 32-bit ones (`stoi`).
-        min_split_mb_is_allowed: `max_split_size_mb` may equal the large segment's size; before, it must exceed it.
-        rest_keeps_last_boundary: in `roundup_power2_divisions:[256:4,>:1]` the rest starts after the interval of
-            256 MiB; before, it replaced what the list had just said of that interval.
-        full_fraction_is_no_limit: a memory fraction of 1 lifts the limit; before, it set the limit to the total.
-        beyond_table: the version is newer than the newest one that was read; its rules are assumed unchanged.
-        sources: where each difference was seen.
+        since: first version with these rules, as (major, minor).
+        option_keys: valid keys of settings; any other is an error.
+        environment_names: environment variables with the settings; the first one that is set counts.
+        checks_separators: a missing `:` or `,` is an error; from 2.10 torch reads the token and ignores it.
+        wide_integers: sizes are parsed as 64-bit numbers (`stoull`), before 2.10 as 32-bit ones (`stoi`).
+        min_split_mb_is_allowed: `max_split_size_mb` may equal the size of a large segment; before 2.10 it must be
+            larger.
+        rest_keeps_last_boundary: in `roundup_power2_divisions:[256:4,>:1]`, `>` begins after the interval of 256 MiB;
+            before 2.10 it overrides that interval.
+        full_fraction_is_no_limit: a memory fraction of 1 removes the limit; before 2.10 the limit is the total.
+        beyond_table: the version is newer than the newest verified one; its rules are assumed unchanged.
+        sources: of each difference.
     """
 
     since: tuple[int, int]
@@ -102,7 +102,7 @@ RULES_BY_VERSION: tuple[AllocatorRules, ...] = (
         10,
         _KEYS_2_10,
         "keys: header, library",
-        "parser moved to AcceleratorAllocatorConfig: lenient separators, `>` and least split: library 2.9.1, 2.10.0",
+        "parser moved to AcceleratorAllocatorConfig: lenient separators, `>` and minimum split: library 2.9.1, 2.10.0",
         "PYTORCH_ALLOC_CONF, read after PYTORCH_CUDA_ALLOC_CONF: library 2.10.0",
         "fraction 1: source, `setMemoryFraction` as of the option per_process_memory_fraction",
     ),
@@ -119,10 +119,10 @@ _NEWEST_VERIFIED = (2, 15)
 def rules_for(version: str) -> AllocatorRules:
     """Rules of the torch named by `version`, e.g. `2.11.0+cu128`.
 
-    A version newer than the table gets its last row, marked `beyond_table`.
+    A version newer than the table gets the last entry, with `beyond_table`.
 
     Raises:
-        UsageError: the text is no version, or older than the table.
+        UsageError: the text is not a version, or the version is older than the table.
     """
     match = re.match(r"v?(\d+)\.(\d+)", version.strip())
     if match is None:
@@ -134,5 +134,5 @@ def rules_for(version: str) -> AllocatorRules:
             f"the allocator of torch {version} is not modeled",
             hint=f"torch {oldest} or newer is",
         )
-    row = next(each for each in reversed(RULES_BY_VERSION) if each.since <= wanted)
-    return row if wanted <= _NEWEST_VERIFIED else replace(row, beyond_table=True)
+    rules = next(rules for rules in reversed(RULES_BY_VERSION) if rules.since <= wanted)
+    return rules if wanted <= _NEWEST_VERIFIED else replace(rules, beyond_table=True)

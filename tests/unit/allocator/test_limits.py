@@ -122,13 +122,13 @@ def test_memory_fraction_as_a_setting():
 
 
 def test_memory_fraction_of_an_unknown_gpu():
-    with pytest.raises(UsageError, match="unknown size"):
+    with pytest.raises(UsageError, match="which is not known"):
         an_allocator("per_process_memory_fraction:0.25")
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1])
 def test_no_fraction(fraction):
-    with pytest.raises(UsageError, match=r"not in 0\.\.1"):
+    with pytest.raises(UsageError, match=r"must be in 0\.\.1"):
         an_allocator(total_bytes=100).set_memory_fraction(fraction)
 
 

@@ -100,22 +100,22 @@ def test_versions_differ(text, refusing, accepting):
     [
         ("foo:1", "has no allocator setting `foo`"),
         (",", "has no allocator setting `,`"),
-        ("max_split_size_mb:10", r"`max_split_size_mb`: found 10, .* wants 2[01] or more"),
-        ("max_split_size_mb:abc", "found `abc`, .* wants a number"),
+        ("max_split_size_mb:10", r"`max_split_size_mb`: found 10, .* requires 2[01] or more"),
+        ("max_split_size_mb:abc", "found `abc`, .* requires a number"),
         ("max_split_size_mb:", "found nothing"),
         ("max_split_size_mb", "found nothing"),
         ("max_split_size_mb=64", "has no allocator setting `max_split_size_mb=64`"),
-        ("expandable_segments:true", "found `true`, .* wants `True` or `False`"),
-        ("garbage_collection_threshold:0", "wants a ratio between 0 and 1"),
-        ("garbage_collection_threshold:1", "wants a ratio between 0 and 1"),
-        ("garbage_collection_threshold:x", "wants a ratio between 0 and 1"),
+        ("expandable_segments:true", "found `true`, .* requires `True` or `False`"),
+        ("garbage_collection_threshold:0", "requires a ratio between 0 and 1"),
+        ("garbage_collection_threshold:1", "requires a ratio between 0 and 1"),
+        ("garbage_collection_threshold:x", "requires a ratio between 0 and 1"),
         ("roundup_power2_divisions:0", "divisions 0"),
         ("roundup_power2_divisions:3", "divisions 3"),
         ("roundup_power2_divisions:[64:3]", "divisions 3"),
         ("roundup_power2_divisions:[48:2]", "interval 48"),
         ("roundup_power2_divisions:[256:1", "found nothing"),
         ("pinned_num_register_threads:3", "threads 3"),
-        ("pinned_num_register_threads:256", "wants 128 or fewer"),
+        ("pinned_num_register_threads:256", "requires 128 or fewer"),
         ("backend:foo", "found `foo`"),
         ("backend:cudaMallocAsync", "is not modeled"),
     ],
@@ -127,14 +127,14 @@ def test_refused(version, text, message):
 
 @pytest.mark.parametrize("text", ["large_segment_size_mb:10", "large_segment_size_mb:0"])
 def test_large_segment_must_exceed_ten(text):
-    with pytest.raises(UsageError, match="wants 11 or more"):
+    with pytest.raises(UsageError, match="requires 11 or more"):
         parse_options(text, NEW)
 
 
 @pytest.mark.parametrize("key", ["max_split_size_mb", "max_non_split_rounding_mb"])
 def test_the_large_segment_is_read_first(key):
     for text in (f"large_segment_size_mb:30,{key}:25", f"{key}:25,large_segment_size_mb:30"):
-        with pytest.raises(UsageError, match="wants 30 or more"):
+        with pytest.raises(UsageError, match="requires 30 or more"):
             parse_options(text, NEW)
     assert parse_options(f"{key}:30,large_segment_size_mb:30", NEW).large_segment_bytes == 30 * MiB
 
@@ -150,7 +150,7 @@ def test_negative_sizes_wrap_as_in_cpp(version):
 
 @pytest.mark.parametrize("text", ["per_process_memory_fraction:1.1", "per_process_memory_fraction:-0.1"])
 def test_fraction_out_of_range(text):
-    with pytest.raises(UsageError, match="wants a ratio from 0 to 1"):
+    with pytest.raises(UsageError, match="requires a ratio from 0 to 1"):
         parse_options(text, NEW)
 
 

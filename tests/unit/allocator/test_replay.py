@@ -149,7 +149,7 @@ def test_a_retry_is_no_failure():
 
 
 def test_a_fraction_in_the_settings_needs_a_size():
-    with pytest.raises(UsageError, match="unknown size"):
+    with pytest.raises(UsageError, match="which is not known"):
         run(alloc(1, 1), text="per_process_memory_fraction:0.5")
     assert (
         run(alloc(1, 60), text="per_process_memory_fraction:0.5", total_bytes=100 * MiB).oom.allowed_bytes == 50 * MiB
