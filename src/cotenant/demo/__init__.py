@@ -1,1 +1,1 @@
-"""Measurement campaigns and demonstrations."""
+"""The demonstration: estimates of published jobs, and a published trace on a simulated server."""

@@ -1,4 +1,4 @@
-"""How far estimates are from measurements, in the numbers that every comparison here uses."""
+"""Errors of estimates against measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ErrorSummary:
     """Absolute relative errors (ratios) of `count` estimates.
 
     Attributes:
-        low: estimates below the measured value.
+        low: number of estimates below the measured value.
     """
 
     count: int
@@ -25,20 +25,20 @@ class ErrorSummary:
 
 
 def signed_error(estimated_bytes: float, measured_bytes: float) -> float:
-    """(estimated - measured) / measured: above 0 where the estimate is too high."""
+    """(estimated - measured) / measured; above 0 if the estimate is too high."""
     return (estimated_bytes - measured_bytes) / measured_bytes
 
 
 def summarize_errors(signed: Sequence[float]) -> ErrorSummary | None:
-    """Summary of signed errors; None of none."""
+    """Summary of signed errors; None if there are none."""
     if not signed:
         return None
-    sizes = [abs(each) for each in signed]
+    sizes = [abs(error) for error in signed]
     return ErrorSummary(
         count=len(sizes),
         median=stats.median(sizes),
         mean=stats.mean(sizes),
         p95=stats.quantile(sizes, 0.95),
         worst=max(sizes),
-        low=sum(each < 0 for each in signed),
+        low=sum(error < 0 for error in signed),
     )

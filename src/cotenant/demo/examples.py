@@ -1,4 +1,4 @@
-"""Estimates of the example scripts, beside what they were measured to need."""
+"""Estimates of the example scripts, with their measured memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Estimating = Callable[[Path, Sequence[str], str], Estimate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEstimate:
-    """One script's estimate, or in `problem` why there is none; `elapsed_s` is wall-clock time."""
+    """The estimate of a script; `problem` says why there is none. `elapsed_s` is wall-clock time."""
 
     measured: MeasuredScript
     estimate: Estimate | None
@@ -35,30 +35,32 @@ class ScriptEstimate:
 
     @property
     def exceeds_bound(self) -> bool:
-        """Whether the job needs more than the bound said: placed by it, it could fail."""
+        """Whether the job needs more memory than the bound, so that it could run out of memory."""
         return self.estimate is not None and self.measured.measured_bytes > self.estimate.bound_bytes
 
 
 def estimate_scripts(
     scripts: Iterable[MeasuredScript], folder: Path, *, gpu: str, estimating: Estimating | None = None
 ) -> Iterator[ScriptEstimate]:
-    """Estimates in the order of `scripts`, each as soon as it is made. A script that fails is told, not raised."""
-    ask = estimating or _ask
+    """Estimates in the order of `scripts`, as soon as they are made; a failure is in `problem`."""
+    estimate_script = estimating or _estimate_script
     for script in scripts:
         began_s = time.perf_counter()
         estimate, problem = None, None
         try:
-            estimate = ask(folder / script.script, script.args, gpu)
+            estimate = estimate_script(folder / script.script, script.args, gpu)
         except CotenantError as error:
             problem = error.message
-        yield ScriptEstimate(measured=script, estimate=estimate, problem=problem, elapsed_s=time.perf_counter() - began_s)
+        yield ScriptEstimate(
+            measured=script, estimate=estimate, problem=problem, elapsed_s=time.perf_counter() - began_s
+        )
 
 
 def find_examples(given: Path | None = None) -> Path:
     """The folder of example scripts: `given`, or the one beside the package's sources, or in the working folder.
 
     Raises:
-        UsageError: it is nowhere.
+        UsageError: it was not found.
     """
     if given is not None:
         if not (given / "resnet50.py").is_file():
@@ -75,5 +77,5 @@ def find_examples(given: Path | None = None) -> Path:
     )
 
 
-def _ask(script: Path, args: Sequence[str], gpu: str) -> Estimate:
+def _estimate_script(script: Path, args: Sequence[str], gpu: str) -> Estimate:
     return cotenant.estimate(script, args, gpu=gpu)

@@ -1,4 +1,4 @@
-"""If this machine has a GPU: one example, estimated for it and then run on it."""
+"""Estimates one example for the GPU of this machine, and measures it there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoMeasurement:
-    """An example's estimate and its peak on a real GPU; or, in `reason`, why there is none."""
+    """The estimate of an example and its measured peak; `reason` says why there is none."""
 
     script: str = ""
     gpu: str | None = None
@@ -31,7 +31,7 @@ class DemoMeasurement:
 
 
 def measure_mlp(examples: Path) -> DemoMeasurement:
-    """Run `mlp.py` on the first GPU and sample what its process holds there."""
+    """Run `mlp.py` on the first GPU and sample the memory of its process."""
     try:
         backend = gpus.create("nvml")
     except CotenantError as error:
@@ -47,17 +47,19 @@ def measure_mlp(examples: Path) -> DemoMeasurement:
 def _measure(backend: GpuBackend, script: Path) -> DemoMeasurement:
     gpu = backend.inventory()[0]
     estimate = cotenant.estimate(script, ARGS, gpu=gpu.name)
-    # `-c` first: a Python whose torch cannot use the GPU is told apart from a script that fails.
+    # Probe first, to distinguish a torch that cannot use the GPU from a script that fails.
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode:
-        return DemoMeasurement(reason=f"the torch of `{sys.executable}` cannot use the {gpu.name} that is there")
+        return DemoMeasurement(reason=f"the torch of `{sys.executable}` cannot use the {gpu.name}")
     job = subprocess.Popen([sys.executable, str(script), *ARGS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peak_bytes = 0
     try:
         end_s = time.monotonic() + LIMIT_S
         while job.poll() is None and time.monotonic() < end_s:
             sample = backend.sample(time.time()).get(gpu.uuid)
-            held = [each.used_bytes or 0 for each in (sample.processes if sample else ()) if each.pid == job.pid]
+            held = [
+                process.used_bytes or 0 for process in (sample.processes if sample else ()) if process.pid == job.pid
+            ]
             peak_bytes = max([peak_bytes, *held])
             time.sleep(SAMPLE_EVERY_S)
     finally:
@@ -65,7 +67,7 @@ def _measure(backend: GpuBackend, script: Path) -> DemoMeasurement:
             job.kill()
         job.wait()
     if not peak_bytes:
-        return DemoMeasurement(reason=f"the driver of the {gpu.name} does not tell what a process holds")
+        return DemoMeasurement(reason=f"the driver of the {gpu.name} does not report the memory of processes")
     return DemoMeasurement(
         script=f"{script.stem} {' '.join(ARGS)}",
         gpu=gpu.name,

@@ -1,4 +1,4 @@
-"""Published measurements: the tables in `study/data`, each with its source, and larger ones where they are at hand."""
+"""Published measurements: the tables in `demo/data`, and larger tables given by path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cotenant.core.units import MiB
 
-# Model and library of a published measurement, and the example that repeats it. The batch size is one argument more.
+# Model and library of a published measurement, and the example that repeats it; the batch size is added.
 _EXAMPLES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("bert-base", "transformers"): ("bert_mlm.py", "--size", "base"),
     ("bert-large", "transformers"): ("bert_mlm.py", "--size", "large"),
@@ -33,8 +33,8 @@ class MeasuredScript:
     """A script of `examples/` with the arguments that repeat a published job.
 
     Attributes:
-        measured_bytes: most memory in use on the device, context included.
-        faketensor_bytes: what the publication's FakeTensor script told for it, or None.
+        measured_bytes: peak memory in use on the device, context included.
+        faketensor_bytes: estimate of the publication's FakeTensor script, or None.
     """
 
     script: str
@@ -54,10 +54,10 @@ class PublishedJob:
     """A submission of a published trace.
 
     Attributes:
-        arrival_s: after the first submission.
-        workload: as the simulated server knows it.
-        *_mib: peak per GPU, measured and as estimators told it; as text, since a `.rad` file repeats it.
-        declared_mib: told instead of the measured peak, to provoke a failure; or None.
+        arrival_s: time since the first submission.
+        workload: its name on the simulated server.
+        *_mib: peak per GPU, measured and estimated; as text, since a `.rad` file repeats it.
+        declared_mib: declared instead of the measured peak, to provoke an OOM; or None.
     """
 
     number: int
@@ -73,7 +73,7 @@ class PublishedJob:
 
     @property
     def reported_bytes(self) -> int:
-        """The memory that the submitter declares."""
+        """The memory that the job declares."""
         return int(self.declared_mib or self.measured_mib) * MiB
 
     @property
@@ -82,7 +82,7 @@ class PublishedJob:
         return int(self.measured_mib) * MiB
 
     def rad_text(self, command: str) -> str:
-        """A `.rad` job file that runs `command`; a field's place in the file is its meaning."""
+        """A `.rad` job file that runs `command`; fields are identified by their line."""
         lines = (
             f"# {self.workload}, submission {self.number} of the trace",
             command,
@@ -100,7 +100,7 @@ class PublishedJob:
 
 
 def demo_scripts() -> tuple[MeasuredScript, ...]:
-    """Six jobs whose peak on an A100-40GB was published."""
+    """Six jobs with published peaks on an A100-40GB."""
     return tuple(
         MeasuredScript(
             script=row["script"],
@@ -136,7 +136,7 @@ def measured_scripts(table: Path) -> tuple[MeasuredScript, ...]:
 
 
 def demo_trace() -> tuple[PublishedJob, ...]:
-    """Twenty jobs of a published trace, by arrival."""
+    """Twenty jobs of a published trace, in order of arrival."""
     return tuple(
         PublishedJob(
             number=int(row["seq"]),

@@ -1,4 +1,4 @@
-"""What a server did with a set of jobs: makespan, completion times, and each out-of-memory failure's recovery."""
+"""Summary of a run on a server: makespan, job completion times, and recoveries from OOM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RunSummary:
         mean_jct_s: mean of submission to end, over the jobs that completed.
         mean_delay_s: mean of submission to first start.
         ooms: attempts that ran out of memory.
-        recoveries: a sentence for each job that lost an attempt to it.
+        recoveries: a sentence for each job with an OOM.
         unfinished: jobs that did not complete, as `NAME: OUTCOME`.
     """
 
@@ -34,9 +34,9 @@ class RunSummary:
 
 
 def summarize_run(jobs: Sequence[Job], *, time_scale: float = 1.0) -> RunSummary:
-    """Summary of jobs that are all done.
+    """Summary of finished jobs.
 
-    `time_scale`: seconds of the server for each second on the jobs' clock.
+    `time_scale`: seconds on the server's clock per second on the jobs' clock.
 
     Raises:
         ValueError: there is no job, or one is not done.
@@ -58,7 +58,7 @@ def summarize_run(jobs: Sequence[Job], *, time_scale: float = 1.0) -> RunSummary
 
 
 def compare_rows(first: RunSummary, second: RunSummary) -> list[tuple[str, str, str, str]]:
-    """Rows of a table: what, in the first run, in the second, and the change."""
+    """Table rows: metric, first run, second run, change."""
     rows = [
         (what, format_duration(before), format_duration(after), _change(before, after))
         for what, before, after in (
@@ -67,16 +67,16 @@ def compare_rows(first: RunSummary, second: RunSummary) -> list[tuple[str, str, 
             ("mean queueing delay", first.mean_delay_s, second.mean_delay_s),
         )
     ]
-    before, after = (f"{each.jobs - len(each.unfinished)} of {each.jobs}" for each in (first, second))
+    before, after = (f"{run.jobs - len(run.unfinished)} of {run.jobs}" for run in (first, second))
     return [*rows, ("out of memory", str(first.ooms), str(second.ooms), ""), ("jobs completed", before, after, "")]
 
 
 def _recovery(job: Job, time_scale: float) -> str:
-    """One sentence for one job: how its memory failed it and what came after."""
+    """One sentence about the OOMs of a job and its last attempt."""
     failed = [attempt for attempt in job.attempts if _ran_out(attempt)]
     last = job.attempts[-1]
-    told = format_bytes(failed[0].placement.promised_bytes)
-    text = f"{job.spec.name} (job {job.id}): promised {told}, {len(failed)} x out of memory"
+    promised = format_bytes(failed[0].placement.promised_bytes)
+    text = f"{job.spec.name} (job {job.id}): promised {promised}, {len(failed)} x out of memory"
     if _ran_out(last):
         return f"{text}, not recovered"
     ended_at_s = failed[-1].ended_at_s

@@ -1,7 +1,7 @@
-"""A daemon on a simulated server that lives for one run of a trace, and leaves nothing behind.
+"""A daemon on a simulated server for one run of a trace.
 
-All it writes is in one temporary folder, and it reads no configuration but ours: the user's own daemon, if there is
-one, is not touched.
+Everything it writes is in one temporary folder, and it reads no configuration of the user: a daemon of the user is not
+affected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WINDOW_TICKS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoStatus:
-    """What there is to show of a run: the server's time, the jobs that came so far of `total`, the GPUs."""
+    """State of a run: the server's time, the jobs submitted so far of `total`, and the GPUs."""
 
     elapsed_s: float
     total: int
@@ -48,12 +48,12 @@ class DemoStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether all jobs came and went."""
+        """Whether all jobs were submitted and are done."""
         return len(self.jobs) == self.total and all(job.is_done for job in self.jobs)
 
 
 class DemoServer:
-    """A daemon with a simulated server; made by `demo_server`."""
+    """A daemon with a simulated server; use `demo_server` to make one."""
 
     def __init__(self, folder: Path, policy: str, options: Mapping[str, object], time_scale: float) -> None:
         self.time_scale = time_scale
@@ -63,10 +63,10 @@ class DemoServer:
         self._process = self._start(policy, options)
 
     def run(self, trace: Sequence[PublishedJob], show: Callable[[DemoStatus], None], *, limit_s: float) -> list[Job]:
-        """Submit the jobs of `trace` when they arrive, and wait until all are done; `show` is called all the while.
+        """Submit the jobs of `trace` at their arrivals and wait for all; `show` gets the status every 0.25 s.
 
         Raises:
-            CotenantError: they are not done after `limit_s` of wall-clock time.
+            CotenantError: jobs are not done after `limit_s` of wall-clock time.
         """
         waiting = deque(trace)
         began_s = time.monotonic()
@@ -89,7 +89,7 @@ class DemoServer:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        """Cancel what still runs, end the daemon, and wait until both are gone."""
+        """Cancel unfinished jobs, stop the daemon, and wait until it has exited."""
         with contextlib.suppress(CotenantError):
             self._cancel_all()
             self.client.shutdown()
@@ -104,7 +104,7 @@ class DemoServer:
         command += ["--time-scale", f"{self.time_scale:g}", "--tick", f"{TICK_S:g}"]
         command += ["--state-dir", str(self._folder / "state"), "--socket", str(self._folder / "sock")]
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal is for us, and we end the daemon in good order.
+            # In its own session, so that Ctrl-C reaches only this process, which then shuts the daemon down.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -128,12 +128,12 @@ class DemoServer:
                 self.client.status()
                 return
             if process.poll() is not None or time.monotonic() > end_s:
-                told = self._log.read_text(errors="replace").strip().splitlines()
-                raise CotenantError(f"the demo's daemon did not start: {told[-1] if told else 'it said nothing'}")
+                lines = self._log.read_text(errors="replace").strip().splitlines()
+                raise CotenantError(f"the demo's daemon did not start: {lines[-1] if lines else 'no output'}")
             time.sleep(0.05)
 
     def _submit(self, job: PublishedJob) -> None:
-        """Write the job's file, as its user would have it, read it and submit it."""
+        """Write the job file, parse it and submit the job."""
         path = self._folder / f"{job.number:02d}-{job.workload}.rad"
         command = [sys.executable, "-m", "cotenant.simserver.fake_job", "--workload", job.workload]
         path.write_text(job.rad_text(shlex.join(command)), encoding="utf-8")
@@ -163,7 +163,7 @@ class DemoServer:
 
 @contextlib.contextmanager
 def demo_server(policy: str, *, time_scale: float, options: Mapping[str, object] | None = None) -> Iterator[DemoServer]:
-    """A server for the length of a `with` block; `options` are the policy's.
+    """A server for the duration of a `with` block, with these policy options.
 
     Raises:
         CotenantError: the daemon did not start.
@@ -183,7 +183,7 @@ def demo_server(policy: str, *, time_scale: float, options: Mapping[str, object]
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let no second Ctrl-C end a cleanup halfway."""
+    """Ignore SIGINT and SIGTERM during a cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -196,21 +196,21 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _own_env(folder: Path, time_scale: float) -> dict[str, str]:
-    """Our environment without what would lead the daemon to the user's files."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("COTENANT_")}
+    """Our environment without the variables that lead to the user's files."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("COTENANT_")}
     ours = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
     folders = {key: str(folder / key.lower()) for key in ours}
-    return {**kept, **folders, "COTENANT_SCHEDULING__WINDOW_S": f"{window_s(time_scale):g}"}
+    return {**inherited, **folders, "COTENANT_SCHEDULING__WINDOW_S": f"{window_s(time_scale):g}"}
 
 
 def _variables(options: Mapping[str, object]) -> dict[str, str]:
-    """Options of a policy, as the daemon reads them from its environment."""
+    """Policy options as environment variables of the daemon."""
     return {f"COTENANT_POLICY__OPTIONS__{name.upper()}": str(value) for name, value in options.items()}
 
 
 def window_s(time_scale: float) -> float:
-    """The daemon's window of readings, as long as usual on the server's clock, but never without a reading in it.
+    """The daemon's telemetry window: the default on the server's clock, but at least two ticks.
 
-    The daemon scales what its policy waits for; its readings are on its own clock.
+    The daemon scales the delays of its policy; its samples are on its own clock.
     """
     return max(WINDOW_TICKS * TICK_S, ManagerConfig().window_s / time_scale)

@@ -1,10 +1,10 @@
-"""A training job that is not one: a real process that fills and uses the GPUs of a simulated server.
+"""A fake training job: a real process that allocates and uses GPUs of a simulated server.
 
     COTENANT_SIM_SERVER=<folder> CUDA_VISIBLE_DEVICES=<uuid,...> python -m cotenant.simserver.fake_job --workload NAME
 
-It grows as a job does: nothing for a while, then the context, the weights, the activations, and in some
-workloads more after 200 s. It works off its time at the speed that its partners leave it, and when a card is
-full it dies with torch's own words. Times are virtual; the server's time scale says how fast they pass.
+Its memory grows like a job's: nothing at first, then context, weights and activations and, in some workloads, more
+after 200 s. It runs at the speed that its neighbors leave it. When a GPU is full, it exits with torch's own error
+message. Times are virtual; the time scale of the server says how fast they pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from cotenant.core.errors import CotenantError, UsageError
-from cotenant.progress import at as tell_steps
+from cotenant.progress import at as report_steps
 from cotenant.sim.interference import PairTable
 from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload
 from cotenant.simserver.card import SimulatedOutOfMemory
@@ -37,14 +37,14 @@ GiB = 2**30
 # A100 runs): a log-normal through these two.
 DELAY_MEDIAN_S = 8.2
 DELAY_SIGMA = math.log(20.6 / 8.2) / 1.645
-SECOND_GROWTH_S = 200.0  # the measured first peaks are those of the first 200 s
-WEIGHTS_PART = 0.3  # of the first peak; the rest are activations, gradients and optimizer state
+SECOND_GROWTH_S = 200.0  # the measured first peaks cover the first 200 s
+WEIGHTS_SHARE = 0.3  # of the first peak; the rest are activations, gradients and optimizer state
 STEPS_TO_PEAK = 4
 REPORTS = 20
 
 
 class JobPlan(NamedTuple):
-    """What the job will do, with all that is random drawn. Virtual seconds from its start."""
+    """What the job will do, all random values drawn. Times are virtual seconds from its start."""
 
     name: str
     delay_s: float
@@ -61,17 +61,17 @@ class JobPlan(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code is 0, 1 out of memory, 2 if asked wrongly, `--fail-code`'s, or 143 if terminated."""
+    """Run the job. Exit code: 0, 1 after an OOM, 2 for wrong usage, `--fail-code`, or 143 after SIGTERM."""
     options = _parse(argv)
     signal.signal(signal.SIGTERM, _terminated)
     try:
         folder = os.environ.get("COTENANT_SIM_SERVER")
         if not folder:
-            raise UsageError("COTENANT_SIM_SERVER names no simulated server")
+            raise UsageError("COTENANT_SIM_SERVER is not set to a simulated server")
         server = SimulatedServer.open(Path(folder))
         names = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
         if not names:
-            raise UsageError("CUDA_VISIBLE_DEVICES names no GPU")
+            raise UsageError("CUDA_VISIBLE_DEVICES is empty")
         gpus = [server.uuids[server.index_of(name)] for name in names]
         plan = _plan(options, server.seed)
     except CotenantError as error:
@@ -99,27 +99,27 @@ class SimulatedJob:
         self.started_s = server.now_s()
         self.held_bytes = 0
         self.shown_speed: float | None = None
-        # A look at the files of the cards costs about 0.1 ms; how late it comes changes no result.
+        # Reading the GPU files costs about 0.1 ms; a late read changes no result.
         self.look_s = min(1.0, max(0.2, 1.0 / server.time_scale))
 
     def run(self) -> int:
-        """All phases; the exit code."""
+        """Run all phases; gives the exit code."""
         plan = self.plan
         print(f"{plan.name}: loading data", flush=True)
-        self._rest_until(0.4 * plan.delay_s)
+        self._sleep_until(0.4 * plan.delay_s)
         for gpu in self.gpus:
             self.cards.append(self.server.attach(gpu, context_bytes=plan.context_bytes, label=plan.name))
         self.held_bytes = plan.context_bytes
-        self._rest_until(0.6 * plan.delay_s)
-        self._grow_to(plan.context_bytes + int(WEIGHTS_PART * (plan.first_peak_bytes - plan.context_bytes)))
+        self._sleep_until(0.6 * plan.delay_s)
+        self._grow_to(plan.context_bytes + int(WEIGHTS_SHARE * (plan.first_peak_bytes - plan.context_bytes)))
         for step in range(1, STEPS_TO_PEAK + 1):
-            self._rest_until((0.6 + 0.4 * step / STEPS_TO_PEAK) * plan.delay_s)
+            self._sleep_until((0.6 + 0.4 * step / STEPS_TO_PEAK) * plan.delay_s)
             missing = plan.first_peak_bytes - self.held_bytes
             self._grow_to(self.held_bytes + missing // (STEPS_TO_PEAK + 1 - step))
         return self._train()
 
     def leave(self) -> None:
-        """Give everything back."""
+        """Detach from all GPUs."""
         for card in self.cards:
             card.detach()
         self.cards.clear()
@@ -129,15 +129,15 @@ class SimulatedJob:
         since_s = max(self.server.now_s(), self.started_s + plan.delay_s)
         for card in self.cards:
             card.set_activity(**self._activity(1.0))
-        progress = JobProgress(PairTable(pair_speeds()), [each.key for each in self.cards], since_s=since_s)
+        progress = JobProgress(PairTable(pair_speeds()), [card.key for card in self.cards], since_s=since_s)
         second_growth_s = min(SECOND_GROWTH_S, 0.5 * plan.work_s)
         fails_s = math.inf if plan.fail_after_s is None else max(0.0, plan.fail_after_s - plan.delay_s)
         reported = 0
         while True:
-            stamps = self._stamps()  # before the look: a change after it must cut the rest short
-            progress.advance([each.changes() for each in self.cards], self.server.now_s())
-            self._tell_speed(progress.speed)
-            tell_steps(progress.done_s)  # a step is what it does alone in a second of its time
+            stamps = self._stamps()  # before reading the changes, so that a later change ends the sleep below
+            progress.advance([card.changes() for card in self.cards], self.server.now_s())
+            self._show_speed(progress.speed)
+            report_steps(progress.done_s)  # a step is one second of work alone
             if progress.done_s >= second_growth_s:
                 self._grow_to(plan.peak_bytes)
             reported = self._report(progress, reported)
@@ -151,9 +151,9 @@ class SimulatedJob:
             goals_s = [plan.work_s, fails_s, plan.work_s * (reported + 1) / REPORTS]
             goals_s += [second_growth_s] if self.held_bytes < plan.peak_bytes else []
             ahead_s = min(goals_s) - progress.done_s
-            self._rest(max(0.0, ahead_s) / progress.speed / self.server.time_scale, stamps)
+            self._sleep(max(0.0, ahead_s) / progress.speed / self.server.time_scale, stamps)
 
-    def _tell_speed(self, speed: float) -> None:
+    def _show_speed(self, speed: float) -> None:
         if self.shown_speed is None or abs(speed - self.shown_speed) > 1e-6:
             self.shown_speed = speed
             for card in self.cards:
@@ -161,8 +161,8 @@ class SimulatedJob:
 
     def _activity(self, speed: float) -> dict[str, float]:
         plan = self.plan
-        told = {"smact": plan.smact, "smocc": plan.smocc, "drama": plan.drama}
-        return {**told, "utilization": plan.utilization, "speed": speed}
+        activity = {"smact": plan.smact, "smocc": plan.smocc, "drama": plan.drama}
+        return {**activity, "utilization": plan.utilization, "speed": speed}
 
     def _grow_to(self, size_bytes: int) -> None:
         if size_bytes > self.held_bytes:
@@ -176,7 +176,7 @@ class SimulatedJob:
             print(f"{self.plan.name}: {100 * due // REPORTS} %, speed {progress.speed:.2f}", flush=True)
         return due
 
-    def _rest_until(self, virtual_s: float) -> None:
+    def _sleep_until(self, virtual_s: float) -> None:
         left_s = (self.started_s + virtual_s - self.server.now_s()) / self.server.time_scale
         if left_s > 0:
             time.sleep(left_s)
@@ -184,20 +184,20 @@ class SimulatedJob:
     def _stamps(self) -> list[tuple[int, int]]:
         return [self.server.stamp(card.index) for card in self.cards]
 
-    def _rest(self, at_most_s: float, stamps: list[tuple[int, int]]) -> None:
-        """Until `at_most_s` real seconds have passed, or a card has changed since it had these `stamps`."""
+    def _sleep(self, at_most_s: float, stamps: list[tuple[int, int]]) -> None:
+        """Sleep for `at_most_s` real seconds, or until a GPU has changed since it had these `stamps`."""
         wake_s = time.monotonic() + at_most_s
         while self._stamps() == stamps and (left_s := wake_s - time.monotonic()) > 0:
             time.sleep(min(left_s, self.look_s))
             for card in self.cards:
-                self.server.card(card.index)  # looking removes killed processes, which changes the stamp
+                self.server.card(card.index)  # reading removes killed processes, which changes the stamp
 
 
 def _plan(options: argparse.Namespace, server_seed: int) -> JobPlan:
-    """The plan for these options: the same seeds draw the same job."""
+    """The plan for these options; the same seeds give the same plan."""
     known = workload(options.workload)
-    drawn = random.Random(zlib.crc32(f"{server_seed} {options.seed} {known.name}".encode()))  # noqa: S311 - no secret
-    delay_s = DELAY_MEDIAN_S * math.exp(DELAY_SIGMA * drawn.gauss(0.0, 1.0))
+    rng = random.Random(zlib.crc32(f"{server_seed} {options.seed} {known.name}".encode()))  # noqa: S311 - no secret
+    delay_s = DELAY_MEDIAN_S * math.exp(DELAY_SIGMA * rng.gauss(0.0, 1.0))
     total_s = known.solo_s if options.duration is None else options.duration
     delay_s = min(delay_s if options.delay is None else options.delay, 0.3 * total_s)
     peak_bytes = known.peak_bytes if options.peak_gib is None else int(options.peak_gib * GiB)
@@ -224,12 +224,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m cotenant.simserver.fake_job", description="a job on a simulated GPU server"
     )
     parser.add_argument("--workload", default="resnet50_imagenet_bs32", help="name of a measured workload")
-    parser.add_argument("--duration", type=_positive, help="virtual seconds alone, instead of the measured ones")
-    parser.add_argument("--delay", type=_positive, help="virtual seconds before training, instead of drawn ones")
+    parser.add_argument("--duration", type=_positive, help="run time alone in virtual seconds; default: as measured")
+    parser.add_argument("--delay", type=_positive, help="virtual seconds before training; default: drawn")
     parser.add_argument("--peak-gib", type=_positive, help="peak memory on each GPU, context included")
     parser.add_argument("--smact", type=_ratio, help="SM activity alone, 0..1")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn, with the server's")
-    parser.add_argument("--fail-after", type=float, help="fail after this much virtual time alone")
+    parser.add_argument("--seed", type=int, default=0, help="random seed, combined with the server's")
+    parser.add_argument("--fail-after", type=float, help="fail after this many virtual seconds of work alone")
     parser.add_argument("--fail-code", type=int, default=1)
     return parser.parse_args(argv)
 
@@ -237,14 +237,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _positive(text: str) -> float:
     value = float(text)
     if value <= 0 or not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"`{text}` is not above zero")
+        raise argparse.ArgumentTypeError(f"must be > 0, got `{text}`")
     return value
 
 
 def _ratio(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"`{text}` is not from 0 to 1")
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got `{text}`")
     return value
 
 
@@ -253,7 +253,7 @@ def _failure_text(script: Path) -> str:
         "Traceback (most recent call last):\n"
         f'  File "{script}", line 1, in train\n'
         "    loss.backward()\n"
-        "RuntimeError: asked to fail by --fail-after\n"
+        "RuntimeError: failed because of --fail-after\n"
     )
 
 

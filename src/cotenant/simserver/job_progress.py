@@ -1,4 +1,4 @@
-"""How far a simulated job has come: exact, however late it looks."""
+"""Work done by a fake job: exact, however rarely it is computed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cotenant.simserver.card import CardChange
 
 
 class JobProgress:
-    """Work done, in seconds of the job alone, from the activity that its cards have recorded.
+    """Work done in seconds of the job alone, from the changes that its GPUs recorded.
 
-    A job on several cards runs at the speed of the slowest.
+    A job on several GPUs runs at the speed of the slowest.
     """
 
     def __init__(self, interference: Interference, keys: Sequence[str], *, since_s: float) -> None:
         self._interference = interference
-        self._keys = tuple(keys)  # its own, one for each card
+        self._keys = tuple(keys)  # of the job, one per GPU
         self.at_s = since_s
         self.done_s = 0.0
         self.speed = 1.0
 
     def advance(self, histories: Sequence[Sequence[CardChange]], until_s: float) -> None:
-        """Add the work from the last call up to `until_s`; `histories` has the changes of each of its cards."""
-        moments = {each.at_s for history in histories for each in history if self.at_s < each.at_s < until_s}
+        """Add the work since the last call up to `until_s`; `histories` has the changes of each of its GPUs."""
+        moments = {change.at_s for history in histories for change in history if self.at_s < change.at_s < until_s}
         for moment_s in [*sorted(moments), until_s]:
             self.speed = self._speed_at(histories, self.at_s)
             self.done_s += self.speed * max(0.0, moment_s - self.at_s)
@@ -31,10 +31,10 @@ class JobProgress:
         self.speed = self._speed_at(histories, until_s)
 
     def _speed_at(self, histories: Sequence[Sequence[CardChange]], at_s: float) -> float:
-        return min(self._card_speed(history, key, at_s) for history, key in zip(histories, self._keys, strict=True))
+        return min(self._gpu_speed(history, key, at_s) for history, key in zip(histories, self._keys, strict=True))
 
-    def _card_speed(self, history: Sequence[CardChange], own_key: str, at_s: float) -> float:
-        now = next((each for each in reversed(history) if each.at_s <= at_s), history[0])
+    def _gpu_speed(self, history: Sequence[CardChange], own_key: str, at_s: float) -> float:
+        now = next((change for change in reversed(history) if change.at_s <= at_s), history[0])
         keys = [key for key, _, _ in now.active]
         if own_key not in keys:
             return 1.0

@@ -1,4 +1,4 @@
-"""What torch prints when a GPU is full, so that everything that reads it can be tried without a GPU."""
+"""Torch's out-of-memory messages, so that code which parses them can be tested without a GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cotenant.simserver.card import SimulatedOutOfMemory
 
 
 def out_of_memory_text(error: SimulatedOutOfMemory, script: Path, *, device: int) -> str:
-    """The traceback of torch 2.11 for this failure on the `device`-th GPU that the process sees.
+    """The traceback of torch 2.11 for this error on the `device`-th visible GPU of the process.
 
-    The simulated job has no blocks that are reserved but free.
+    A fake job has no blocks that are reserved but free.
     """
     message = out_of_memory_message(error, device=device, allocated_bytes=error.own_allocated_bytes)
     return (
@@ -24,7 +24,7 @@ def out_of_memory_text(error: SimulatedOutOfMemory, script: Path, *, device: int
 
 
 def out_of_memory_message(error: SimulatedOutOfMemory, *, device: int, allocated_bytes: int) -> str:
-    """The sentence for a process that has `allocated_bytes` in live blocks of what it holds.
+    """The message for a process with `allocated_bytes` in live blocks.
 
     Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp, the message of `OutOfMemoryError`.
     """
@@ -42,7 +42,7 @@ def out_of_memory_message(error: SimulatedOutOfMemory, *, device: int, allocated
 
 
 def _size(value: int) -> str:
-    """As torch's `format_size` writes it."""
+    """A size as torch's `format_size` writes it."""
     if value <= 1024:
         return f"{value} bytes"
     if value <= MiB:

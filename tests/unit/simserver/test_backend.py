@@ -52,7 +52,7 @@ def test_create(tmp_path, cards, models):
     SimulatedServer.create(tmp_path, cards)
     gpus = SimulatedBackend(tmp_path).inventory()
     assert [each.name for each in gpus] == models
-    assert [each.memory_total_bytes for each in gpus] == [gpu_spec(each).memory_total_bytes for each in models]
+    assert [each.memory_total_bytes for each in gpus] == [gpu_spec(model).memory_total_bytes for model in models]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_sm_times_tell_processes_apart(server):
     for smact, speed in ((0.8, 0.5), (0.6, 1.0)):
         server.attach("0", context_bytes=GIB).set_activity(smact=smact, speed=speed)
     processes = SimulatedBackend(server.folder).sample(0.0)[server.uuids[0]].processes
-    assert sorted(each.sm for each in processes) == pytest.approx([0.4, 0.6])
+    assert sorted(process.sm for process in processes) == pytest.approx([0.4, 0.6])
 
 
 def test_activity(server):
@@ -189,9 +189,9 @@ def test_changes_tell_who_was_active_when(server, clock):
     second.set_activity(smact=0.3)
     clock.now_s += 1
     first.detach()
-    told = [(each.at_s, [label for _, label, _ in each.active]) for each in second.changes()]
+    told = [(change.at_s, [label for _, label, _ in change.active]) for change in second.changes()]
     assert told == [(0.0, []), (10.0, ["a"]), (20.0, ["a", "b"]), (30.0, ["b"])]
-    assert [each.label for each in second.partners()] == []
+    assert [partner.label for partner in second.partners()] == []
 
 
 def test_failed_card(server):
@@ -281,8 +281,8 @@ def test_changes_of_several_processes_are_not_lost(server):
         for _ in range(3)
     ]
     try:
-        assert [each.stdout.readline() for each in adders] == ["done\n"] * 3
+        assert [adder.stdout.readline() for adder in adders] == ["done\n"] * 3
         assert server.card(0).used_bytes == 300 * 2**20
     finally:
-        for each in adders:
-            each.communicate()
+        for adder in adders:
+            adder.communicate()

@@ -169,9 +169,9 @@ def test_failure_on_demand(start):
 @pytest.mark.parametrize(
     ("argv", "gpus", "code", "message"),
     [
-        pytest.param(["--duration", "0"], None, 2, "is not above zero", id="no time"),
-        pytest.param(["--smact", "1.5"], None, 2, "is not from 0 to 1", id="more than all"),
-        pytest.param([], "", 2, "names no GPU", id="no GPU"),
+        pytest.param(["--duration", "0"], None, 2, "must be > 0, got", id="no time"),
+        pytest.param(["--smact", "1.5"], None, 2, "must be from 0 to 1, got", id="more than all"),
+        pytest.param([], "", 2, "CUDA_VISIBLE_DEVICES is empty", id="no GPU"),
         pytest.param(["--workload", "resnet"], None, 2, "no workload named `resnet`", id="unknown workload"),
         pytest.param([], "GPU-x", 2, "no GPU named `GPU-x`", id="unknown GPU"),
     ],

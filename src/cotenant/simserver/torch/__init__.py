@@ -1,1 +1,1 @@
-"""A script that nobody changed on the GPUs of a simulated server: fake CUDA tensors, real limits."""
+"""Runs unmodified torch scripts on a simulated server: fake CUDA tensors, real memory limits."""

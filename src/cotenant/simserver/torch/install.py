@@ -1,4 +1,4 @@
-"""Gives torch the simulated GPUs that this process was told to use. Called once, right after torch was imported."""
+"""Gives torch the simulated GPUs in CUDA_VISIBLE_DEVICES. Called once, right after torch was imported."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cotenant.simserver.server import Attachment, SimulatedServer
 from cotenant.simserver.torch.process_gpus import ProcessGpu, ProcessGpus
 from cotenant.simserver.torch.step_throttle import StepThrottle
 
-ENDLESS = sys.maxsize
+UNLIMITED_STEPS = sys.maxsize
 CUDNN_VERSION = 91900
-MAX_REST_S = 2.0
+MAX_AUTOGRAD_WAIT_S = 2.0
 
 
 def install() -> None:
-    """Patch this process. A job that cannot have its GPUs ends here, with the reason.
+    """Patch this process, or end it with an error if its GPUs are not available.
 
-    Not modeled: the values of what is computed on the GPU, and the time it takes (see `pace`).
+    Not modeled: values computed on the GPU, and the time of a computation (see `StepThrottle`).
     """
     try:
         _install()
@@ -60,9 +60,9 @@ def _install() -> None:
     session = TracingSession(
         {
             "card": _card(model, len(uuids)),
-            "steps": ENDLESS,
+            "steps": UNLIMITED_STEPS,
             "cudnn_version": CUDNN_VERSION,
-            # A job is a job: it writes its files and has its network; only checkpoints of fake tensors are kept apart.
+            # The job writes its own files and has network access; only checkpoints of fake tensors go to `scratch`.
             "no_sandbox": True,
             "online": True,
             "scratch": str(Path(tempfile.gettempdir(), f"cotenant-live-{os.getpid()}")),
@@ -70,14 +70,14 @@ def _install() -> None:
         Path(os.devnull),
         recorder=lambda: AllocatingRecorder(gpus, blas=blas_of(model, stack), conv=conv_of(model), pace=pace),
     )
-    _tell_the_truth(torch, gpus)
-    _leave_quietly()
+    _patch_memory_queries(torch, gpus)
+    _exit_without_destructors()
     session.mode.__enter__()
-    _learn_at_first_backward(torch, session)
+    _trial_at_first_backward(torch, session)
 
 
-def _learn_at_first_backward(torch: Any, session: Any) -> None:
-    """Not at once: torch is still being imported, and autograd's own thread would wait for the end of that."""
+def _trial_at_first_backward(torch: Any, session: Any) -> None:
+    """Delay the trial backward pass: during the import of torch its thread would wait for the import lock."""
     backward = torch.autograd.backward
 
     def first(*args: Any, **kwargs: Any) -> Any:
@@ -89,32 +89,32 @@ def _learn_at_first_backward(torch: Any, session: Any) -> None:
     torch.autograd.backward = first
 
 
-def _leave_quietly() -> None:
-    """End without the destructors of torch's libraries: autograd's thread cannot be joined, which would abort.
+def _exit_without_destructors() -> None:
+    """Exit without running the static destructors of libtorch: autograd's threads cannot be joined, which aborts.
 
-    `_exit` itself is what is called with the exit status, after Python has cleaned up. Before that, autograd's threads
-    come to rest: one that asked for the interpreter while it ends would abort the process, too.
+    glibc's `on_exit` calls `_exit` with the exit status after Python has cleaned up. Before that, wait until the
+    autograd threads are idle: a thread that takes the GIL while the interpreter is finalized aborts the process, too.
     """
-    atexit.register(_let_autograd_rest)
+    atexit.register(_wait_for_autograd)
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # of glibc
+    if hasattr(libc, "on_exit"):  # glibc only
         libc.on_exit(libc._exit, None)
 
 
-def _let_autograd_rest() -> None:
-    """Wait until no thread of autograd has run for a moment; two seconds at most."""
-    end_s = time.monotonic() + MAX_REST_S
+def _wait_for_autograd() -> None:
+    """Wait until no autograd thread has run for 20 ms, at most `MAX_AUTOGRAD_WAIT_S`."""
+    end_s = time.monotonic() + MAX_AUTOGRAD_WAIT_S
     quiet = 0
     before = _autograd_activity()
     while before and quiet < 2 and time.monotonic() < end_s:
-        time.sleep(0.01)  # gives the interpreter to whoever waits for it
+        time.sleep(0.01)  # releases the GIL
         now = _autograd_activity()
-        quiet = quiet + 1 if now == before and all("S (sleeping)" in each for each in now) else 0
+        quiet = quiet + 1 if now == before and all("S (sleeping)" in state for state in now) else 0
         before = now
 
 
 def _autograd_activity() -> list[str]:
-    """State and context switches of each thread of autograd."""
+    """State and context switches of each autograd thread."""
     found = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -136,8 +136,8 @@ def _card(model: GpuSpec, count: int) -> dict[str, Any]:
     }
 
 
-def _tell_the_truth(torch: Any, gpus: ProcessGpus) -> None:
-    """What a script asks about memory is what is so on the simulated card."""
+def _patch_memory_queries(torch: Any, gpus: ProcessGpus) -> None:
+    """Let torch.cuda report the memory of the simulated GPU."""
     current = torch.cuda.current_device
 
     def of(device: Any) -> ProcessGpu:
@@ -148,7 +148,7 @@ def _tell_the_truth(torch: Any, gpus: ProcessGpus) -> None:
     def reserved(device: Any = None) -> int:
         return of(device).driver.reserved_bytes
 
-    def most_reserved(device: Any = None) -> int:
+    def max_reserved(device: Any = None) -> int:
         return of(device).driver.peak_reserved_bytes
 
     def info(device: Any = None) -> tuple[int, int]:
@@ -157,7 +157,7 @@ def _tell_the_truth(torch: Any, gpus: ProcessGpus) -> None:
 
     for name, value in {
         "memory_reserved": reserved,
-        "max_memory_reserved": most_reserved,
+        "max_memory_reserved": max_reserved,
         "mem_get_info": info,
     }.items():
         setattr(torch.cuda, name, value)

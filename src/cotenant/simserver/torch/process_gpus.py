@@ -1,4 +1,4 @@
-"""The GPUs that one process sees: an allocator for each, whose segments are taken from a card of the server."""
+"""The GPUs of one process: a caching allocator each, whose segments come from a GPU of the simulated server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cotenant.simserver.server import Attachment, SimulatedServer
 
 
 class GpuOutOfMemory(Exception):
-    """What torch would raise; the message is torch's own."""
+    """Out of memory, with torch's own message."""
 
 
 class SimServerDriver(MemoryDriver):
-    """The driver below the allocator. Another process may have taken what was free a moment ago."""
+    """The driver below the allocator. Other processes allocate from the same GPU at any time."""
 
     __slots__ = ("_card", "refusal")
 
@@ -29,23 +29,23 @@ class SimServerDriver(MemoryDriver):
         self.refusal: SimulatedOutOfMemory | None = None
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve memory of the card; False, and nothing reserved, where it has less."""
+        """Reserve memory of the GPU; False if it has less free."""
         try:
             self._card.allocate(size_bytes)
         except SimulatedOutOfMemory as refusal:
-            # Without its frames, which would keep alive what the script holds: the script may go on with less.
+            # Without its traceback, whose frames keep tensors of the script alive: it may catch the error and go on.
             self.refusal = refusal.with_traceback(None)
             return False
         return super().take(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Return memory taken before."""
+        """Free memory reserved before."""
         super().give_back(size_bytes)
         self._card.free(size_bytes)
 
 
 class ProcessGpu:
-    """One GPU as a process uses it, from its context on."""
+    """One GPU of the process, from the creation of its context on."""
 
     def __init__(
         self, device: int, card: Attachment, options: AllocatorOptions, rules: AllocatorRules, total_bytes: int
@@ -59,25 +59,25 @@ class ProcessGpu:
         """Address of a new block.
 
         Raises:
-            GpuOutOfMemory: neither the allocator nor the card has so much.
+            GpuOutOfMemory: neither the allocator nor the GPU has enough memory.
         """
         try:
             return self.allocator.malloc(size_bytes, stream)
         except OutOfMemory as error:
             refusal = self.driver.refusal
-            if refusal is None:  # a memory fraction that the script has set
+            if refusal is None:  # the script set a memory fraction
                 raise GpuOutOfMemory(f"CUDA out of memory. {error.message}") from error
             message = out_of_memory_message(refusal, device=self.device, allocated_bytes=self.allocator.allocated_bytes)
             raise GpuOutOfMemory(message) from error
 
     @property
     def free_bytes(self) -> int:
-        """What the card has left for anybody."""
+        """Free memory of the GPU, for any process."""
         return self.card.server.card(self.card.index).free_bytes
 
 
 class ProcessGpus:
-    """All GPUs of the process; a context is made on each when it is first used."""
+    """All GPUs of the process; the context of a GPU is created when it is first used."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ProcessGpus:
         """The `device`-th GPU.
 
         Raises:
-            GpuOutOfMemory: its context does not fit on the card.
+            GpuOutOfMemory: its context does not fit.
         """
         found = self._gpus.get(device)
         if found is None:
@@ -115,18 +115,18 @@ class ProcessGpus:
 
     @property
     def used(self) -> Sequence[ProcessGpu]:
-        """Those with a context."""
+        """GPUs with a context."""
         return tuple(self._gpus.values())
 
     def work(self, **activity: float) -> None:
-        """Show this activity on every GPU, also on those used later; see `Attachment.set_activity`."""
+        """Set the activity on every GPU, also on those used later; see `Attachment.set_activity`."""
         if activity != self._activity:
             self._activity = activity
-            for each in self._gpus.values():
-                each.card.set_activity(**activity)
+            for gpu in self._gpus.values():
+                gpu.card.set_activity(**activity)
 
     def rest(self, virtual_s: float) -> None:
-        """Let so much of the server's time pass."""
+        """Sleep for this much time of the server."""
         if virtual_s > 0:
             time.sleep(virtual_s / self._server.time_scale)
 
@@ -135,6 +135,6 @@ class ProcessGpus:
         return self._server.now_s()
 
     def partners_smact(self) -> tuple[float, ...]:
-        """SM activity, alone, of the other processes on the GPUs in use; of the busiest of them."""
+        """Solo SM activities of the other processes on the busiest of the GPUs in use."""
         found = [tuple(partner.smact for partner in gpu.card.partners()) for gpu in self._gpus.values()]
         return max(found, key=sum, default=())

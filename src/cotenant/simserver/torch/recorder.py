@@ -1,4 +1,4 @@
-"""Takes memory where the tracer writes it down: every storage of the script is a block on a simulated card."""
+"""Allocates where the tracer records: every storage of the script is a block on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cotenant.tracing.recorder import TraceRecorder, sparse_parts
 
 
 class AllocatingRecorder(TraceRecorder):
-    """A recorder that keeps no events: it may run for days.
+    """A recorder that stores no events, since it may run for days.
 
-    A storage that does not fit raises torch's `OutOfMemoryError` in the operator that wanted it.
+    A storage that does not fit raises torch's `OutOfMemoryError` in the operator that allocates it.
     """
 
     def __init__(self, gpus: ProcessGpus, *, blas: BlasWorkspaces, conv: ConvWorkspace, pace: Any) -> None:
@@ -33,12 +33,12 @@ class AllocatingRecorder(TraceRecorder):
         self._blocks: dict[int, tuple[int, int]] = {}
         self._handles: set[tuple[str, int, int]] = set()
         self._busy = False
-        self._ended_meanwhile: list[int] = []
+        self._freed_meanwhile: list[int] = []
         self._away = False
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens meanwhile is not the script's: it takes nothing."""
+        """Allocate nothing meanwhile: the operators are not the script's."""
         self._away = True
         try:
             yield
@@ -46,13 +46,13 @@ class AllocatingRecorder(TraceRecorder):
             self._away = False
 
     def reset(self, header: TraceHeader) -> None:
-        """Nothing was kept, so there is nothing to forget."""
+        """Set the header; there are no events to drop."""
         self.header = header
 
     # -- storages ---------------------------------------------------------------------------------------------
 
     def record_storage(self, tensor: torch.Tensor) -> None:
-        """Take a block for the storage of a fake CUDA tensor, if it is new; of a sparse one, for its parts."""
+        """Allocate a block for the storage of a fake CUDA tensor if it is new; for a sparse one, for its parts."""
         if self._away:
             return
         if tensor.layout is not torch.strided:
@@ -69,7 +69,7 @@ class AllocatingRecorder(TraceRecorder):
         self._refs[key] = weakref.ref(storage, functools.partial(self._storage_freed, key))
 
     def record_resize(self, storage: torch.UntypedStorage) -> None:
-        """The old block of a known storage goes, a new one comes."""
+        """Replace the block of a known storage."""
         key = storage._cdata
         if key not in self._blocks:
             return
@@ -79,17 +79,17 @@ class AllocatingRecorder(TraceRecorder):
         self._refs[key] = weakref.ref(storage, functools.partial(self._storage_freed, key))
 
     def classify(self, tensor: object, category: str, *, again: bool = True) -> None:
-        """A card does not know what its memory is for."""
+        """Ignored: a GPU does not know what its memory is for."""
 
     def _record_free(self, key: int) -> None:
-        """Called whenever Python frees a storage, even in the middle of taking a block for another."""
-        self._ended_meanwhile.append(key)
+        """Called whenever Python frees a storage, even while a block is allocated for another."""
+        self._freed_meanwhile.append(key)
         if not self._busy:
-            self._give_back()
+            self._free_blocks()
 
-    def _give_back(self) -> None:
-        while self._ended_meanwhile:
-            key = self._ended_meanwhile.pop()
+    def _free_blocks(self) -> None:
+        while self._freed_meanwhile:
+            key = self._freed_meanwhile.pop()
             self._refs.pop(key, None)
             device, address = self._blocks.pop(key, (0, 0))
             if address:
@@ -105,9 +105,9 @@ class AllocatingRecorder(TraceRecorder):
             full = str(error)
         finally:
             self._busy = False
-            self._give_back()
+            self._free_blocks()
         if full:
-            # Raised here, without a context: its frames would keep tensors alive that the script lets go.
+            # Raised outside of the except block: frames of a context would keep released tensors alive.
             raise torch.cuda.OutOfMemoryError(full)
         self._count(device)
         return address
@@ -120,7 +120,7 @@ class AllocatingRecorder(TraceRecorder):
     # -- everything else --------------------------------------------------------------------------------------
 
     def record_call(self, kind: str, thread: str, params: Mapping[str, object], device: int) -> None:
-        """Take the workspace of a library call: for good for a handle, for a moment for a call."""
+        """Allocate the workspace of a library call: permanently for a cuBLAS handle, temporarily for a call."""
         if self._away:
             return
         if kind.startswith("gemm"):
@@ -139,13 +139,13 @@ class AllocatingRecorder(TraceRecorder):
             self._count(device)
 
     def enter_phase(self, phase: str) -> str:
-        """An optimizer step begins or ends: the job is at work, and keeps its pace."""
+        """Enter a phase; the end of an optimizer step is throttled."""
         before, self.phase = self.phase, phase
         if before == "step" and phase != "step":
             self._pace.stepped(self.gpus)
         return before
 
     def empty_cache(self) -> None:
-        """Give back what is cached."""
-        for each in self.gpus.used:
-            each.allocator.empty_cache()
+        """Free cached segments."""
+        for gpu in self.gpus.used:
+            gpu.allocator.empty_cache()

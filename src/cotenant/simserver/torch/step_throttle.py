@@ -1,4 +1,4 @@
-"""How fast a script on fake tensors goes through its steps, and how busy it says its GPU is."""
+"""Sets the step time of a script on fake tensors, and the activity of its GPU."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cotenant.simserver.torch.process_gpus import ProcessGpus
 STEP_S = "COTENANT_SIM_STEP_S"
 SMACT = "COTENANT_SIM_SMACT"
 DEFAULT_SMACT = 0.5
-"""Nobody computes, so nobody can measure it: in the middle unless the job says something else."""
+"""Nothing is computed, so the SM activity cannot be measured; the job may set it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StepThrottle:
-    """Lets a step last as long as asked for, longer where partners slow it down.
+    """Delays steps to their configured time, longer if neighbors slow the job down.
 
     Attributes:
-        smact: SM activity alone.
-        step_s: time of the server that a step takes alone; None: as long as tracing it takes, whoever else is there.
+        smact: solo SM activity.
+        step_s: solo step time on the server's clock; None: as long as tracing takes, without slowdowns.
     """
 
     smact: float = DEFAULT_SMACT
@@ -30,20 +30,20 @@ class StepThrottle:
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> StepThrottle:
-        """As the job's environment says.
+        """The throttle that the job's environment configures.
 
         Raises:
-            UsageError: a variable is no number, or out of its range.
+            UsageError: a variable is not a number, or out of range.
         """
         step_s = _number(env, STEP_S)
         smact = _number(env, SMACT)
         if smact is not None and smact > 1:
-            raise UsageError(f"{SMACT} is `{env[SMACT]}`, wanted a ratio from 0 to 1")
+            raise UsageError(f"{SMACT} is `{env[SMACT]}`, must be from 0 to 1")
         return cls(smact=DEFAULT_SMACT if smact is None else smact, step_s=step_s)
 
     def stepped(self, gpus: ProcessGpus) -> None:
-        """An optimizer step is over."""
-        members = [TrueActivity(None, self.smact), *(TrueActivity(None, each) for each in gpus.partners_smact())]
+        """Called after an optimizer step."""
+        members = [TrueActivity(None, self.smact), *(TrueActivity(None, smact) for smact in gpus.partners_smact())]
         speed = SmactPowerLaw().speeds(members)[0] if self.step_s is not None else 1.0
         gpus.work(smact=self.smact, utilization=1.0, speed=round(speed, 4))
         if self.step_s is None:

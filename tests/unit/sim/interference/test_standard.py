@@ -130,7 +130,7 @@ def test_the_activity_of_a_slice_is_at_most_one():
     busy = TrueActivity("busy", 1.0, drama=1.0)
     found = on_slice(busy, "A100-40GB/1g.5gb")
     assert slice_speed(busy, "A100-40GB/1g.5gb") == pytest.approx(
-        0.0985, abs=5e-5
+        0.0986, abs=5e-5
     )  # 1 + 0.376 x 6 + 0.984 x 7 = 10.144
     assert (found.smact, found.drama) == pytest.approx((0.6901, 0.7886), abs=5e-5)
     light = TrueActivity("light", 0.5)

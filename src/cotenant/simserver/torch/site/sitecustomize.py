@@ -1,7 +1,7 @@
-"""Found by every Python of a job on a simulated server, before its script: gives torch the simulated GPUs.
+"""Imported by every Python of a job on a simulated server before its script: gives torch the simulated GPUs.
 
-The folder of this file is on PYTHONPATH for those jobs only. The job's Python need not have cotenant installed; only
-the package is made importable, and only when torch is imported. A `sitecustomize` of the user's own still runs.
+The folder of this file is on the PYTHONPATH of those jobs only. Their Python need not have cotenant installed: the
+package is made importable when torch is imported. A `sitecustomize` of the user still runs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import ModuleType
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _PACKAGE = _HERE.parents[2]
-_OLDEST = (3, 10)
+_MIN_PYTHON = (3, 10)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds cotenant, and lets it in after torch has been imported."""
+    """Makes cotenant importable, and runs `install` after torch has been imported."""
 
     def __init__(self) -> None:
         self.busy = False
@@ -45,7 +45,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """torch's own loader; afterwards its GPUs are the simulated ones."""
+    """Torch's own loader; afterwards `install` runs."""
 
     def __init__(self, inner: importlib.abc.Loader) -> None:
         self.inner = inner
@@ -60,13 +60,13 @@ class _Loader(importlib.abc.Loader):
         install()
 
 
-def _run_the_users_own() -> None:
-    elsewhere = [each for each in sys.path if pathlib.Path(each).resolve() != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+def _run_user_sitecustomize() -> None:
+    other_entries = [entry for entry in sys.path if pathlib.Path(entry).resolve() != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", other_entries)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-if os.environ.get("COTENANT_SIM_SERVER") and os.environ.get("CUDA_VISIBLE_DEVICES") and sys.version_info >= _OLDEST:
+if os.environ.get("COTENANT_SIM_SERVER") and os.environ.get("CUDA_VISIBLE_DEVICES") and sys.version_info >= _MIN_PYTHON:
     sys.meta_path.insert(0, _Finder())
-_run_the_users_own()
+_run_user_sitecustomize()
