@@ -22,7 +22,7 @@ def bench(request, tmp_path):
         yield bench
 
 
-def test_unknown_name(tmp_path):
+def test_an_unknown_name_is_refused(tmp_path):
     with pytest.raises(UnknownName, match="no engine named `loacl`"):
         create("loacl", tmp_path)
 
@@ -35,7 +35,7 @@ def test_unknown_name(tmp_path):
         pytest.param(("sh", "-c", "kill -SEGV $$"), None, signal.SIGSEGV, id="signal"),
     ],
 )
-def test_exit(bench, command, code, number):
+def test_an_exit_is_reported_with_code_and_signal(bench, command, code, number):
     bench.launch(*command)
     ended = bench.wait(AttemptExited)
     assert (ended.exit.exit_code, ended.exit.signal, ended.exit.reason) == (code, number, "exited")
@@ -53,7 +53,7 @@ def test_exit(bench, command, code, number):
         pytest.param(("true",), {"stderr_path": "/no/such/folder/log"}, "cannot open", id="no log"),
     ],
 )
-def test_not_started(bench, command, spec, detail):
+def test_a_job_that_cannot_start_is_reported_with_the_reason(bench, command, spec, detail):
     bench.launch(*command, **spec)
     ended = bench.wait(AttemptExited)
     assert (ended.exit.reason, ended.exit.exit_code, ended.exit.signal) == ("not-started", None, None)
@@ -86,7 +86,7 @@ def test_second_launch_starts_nothing(bench, tmp_path):
     assert len(bench.events(AttemptExited)) == len(bench.events(AttemptStarted)) == 1
 
 
-def test_environment(bench):
+def test_a_job_gets_its_environment(bench):
     bench.launch("env", env={"EXTRA": "daemon", "TWICE": "daemon"})
     bench.wait(AttemptExited)
     seen = dict(line.split("=", 1) for line in bench.output().read_text().splitlines())
@@ -114,7 +114,7 @@ def test_own_logs_are_private(bench):
     assert out.stat().st_mode & 0o077 == 0
 
 
-def test_stop_is_polite_first(bench):
+def test_stop_sends_sigterm_first(bench):
     bench.launch("sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.05; done")
     wait_until(lambda: bench.output().exists() and "ready" in bench.output().read_text())
     bench.engine.stop(ref(), reason="cancelled by ann", grace_s=TIMEOUT_S)
@@ -123,7 +123,7 @@ def test_stop_is_polite_first(bench):
     assert "bye" in bench.output().read_text()
 
 
-def test_stop_makes_sure(bench):
+def test_stop_kills_after_the_grace_period(bench):
     bench.launch(*IGNORES_TERM)
     wait_until(lambda: bench.output().exists() and "ready" in bench.output().read_text())
     bench.engine.stop(ref(), reason="cancelled", grace_s=0.1)
@@ -168,14 +168,14 @@ def test_stop_at_once_after_launch(bench):
         assert (ended.reason, ended.detail) == ("stopped", "cancelled")
 
 
-def test_time_limit(bench):
+def test_a_job_over_its_time_limit_is_stopped(bench):
     bench.launch("sleep", "1000", time_limit_s=0.1)
     ended = bench.wait(AttemptExited).exit
     assert (ended.reason, ended.signal) == ("timeout", signal.SIGTERM)
     assert "0.1 s" in ended.detail
 
 
-def test_out_of_memory_is_told_with_evidence(bench, tmp_path):
+def test_an_oom_exit_has_evidence(bench, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "class OutOfMemoryError(RuntimeError): pass\n"
@@ -198,7 +198,7 @@ def test_words_of_an_earlier_attempt_in_the_same_log_are_no_evidence(bench, tmp_
     assert not evidence.message
 
 
-def test_owners(bench):
+def test_owners_are_found_by_session_and_ancestors(bench):
     bench.launch("sh", "-c", "sleep 1000 & echo $!; wait")
     bench.launch("sleep", "1000", job_id=2)
     pid = int(wait_until(lambda: bench.output().exists() and bench.output().read_text().strip()))

@@ -60,7 +60,7 @@ def killed_daemon(request, tmp_path):
         each.engine.close()
 
 
-def test_adopts_what_outlived_the_daemon(killed_daemon, tmp_path):
+def test_recovers_an_attempt_that_outlived_the_daemon(killed_daemon, tmp_path):
     os.mkfifo(tmp_path / "gate")
     bench = killed_daemon("sh", "-c", f"read line <{tmp_path}/gate; exit 6")
     (found,) = bench.engine.recover([ref()])
@@ -72,7 +72,7 @@ def test_adopts_what_outlived_the_daemon(killed_daemon, tmp_path):
     assert len(bench.told) == 1  # the start was told by `find`
 
 
-def test_adopted_attempt_can_be_stopped(killed_daemon):
+def test_a_recovered_attempt_can_be_stopped(killed_daemon):
     bench = killed_daemon(*IGNORES_TERM)
     bench.engine.recover([ref()])
     wait_until(lambda: bench.output().exists() and "ready" in bench.output().read_text())
@@ -81,7 +81,7 @@ def test_adopted_attempt_can_be_stopped(killed_daemon):
     assert (ended.reason, ended.detail, ended.signal) == ("stopped", "cancelled", signal.SIGKILL)
 
 
-def test_adopts_without_pidfd(killed_daemon, tmp_path, monkeypatch):
+def test_recovers_without_pidfds(killed_daemon, tmp_path, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.setattr("cotenant.engines.local.POLL_S", 0.02)
     os.mkfifo(tmp_path / "gate")
@@ -91,7 +91,7 @@ def test_adopts_without_pidfd(killed_daemon, tmp_path, monkeypatch):
     assert bench.wait(AttemptExited).exit.exit_code == 6
 
 
-def test_finds_what_ended_meanwhile(killed_daemon, tmp_path):
+def test_recovers_the_exit_of_an_attempt_that_ended_meanwhile(killed_daemon, tmp_path):
     os.mkfifo(tmp_path / "gate")
     bench = killed_daemon("sh", "-c", f"read line <{tmp_path}/gate; exit 6")
     (tmp_path / "gate").write_text("go\n")
@@ -125,7 +125,7 @@ def test_lost_when_the_runner_is_killed_while_watched(bench):
     assert not is_running(pid)
 
 
-def test_exit_of_a_watched_attempt_is_told_to_the_listener_only(bench, tmp_path):
+def test_the_exit_of_a_watched_attempt_goes_to_the_listener_only(bench, tmp_path):
     bench.launch("sleep", "1000")
     bench.wait(AttemptStarted)
     result = next(tmp_path.rglob("claim")).with_name("result.json")  # written a moment before the runner ends
@@ -135,7 +135,7 @@ def test_exit_of_a_watched_attempt_is_told_to_the_listener_only(bench, tmp_path)
     result.unlink()
 
 
-def test_stop_of_a_runner_that_does_not_answer(bench, monkeypatch):
+def test_a_runner_that_does_not_stop_is_killed(bench, monkeypatch):
     monkeypatch.setattr("cotenant.engines.local.RUNNER_REPLY_TIMEOUT_S", 0.1)
     bench.launch("sleep", "1000")
     runner = bench.wait(AttemptStarted).process.pid
@@ -146,7 +146,7 @@ def test_stop_of_a_runner_that_does_not_answer(bench, monkeypatch):
     assert not is_running(runner)
 
 
-def test_never_started_never_will(bench):
+def test_an_attempt_that_never_started_never_will(bench):
     (found,) = bench.engine.recover([ref(9)])
     assert (found.started, found.exited) == (None, None)
     bench.launch("true", job_id=9)
@@ -176,7 +176,7 @@ def test_a_runner_that_comes_late_finds_the_attempt_void(bench, tmp_path):
         pytest.param({"start_ticks": 1}, id="the pid was used again"),
     ],
 )
-def test_strangers_with_our_pid_are_not_ours(bench, tmp_path, change):
+def test_a_reused_pid_is_not_taken_for_the_runner(bench, tmp_path, change):
     """The runner's number belongs to somebody else now: its attempt is lost, and the somebody is left alone."""
     stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:

@@ -44,10 +44,10 @@ def test_sample(case):
     case.hold(os.getpid(), 3 * GIB)
     samples = case.backend.sample(12.5)
     assert set(samples) == {each.uuid for each in case.backend.inventory()}
-    assert {each.at_s for each in samples.values()} == {12.5}
+    assert {sample.at_s for sample in samples.values()} == {12.5}
     held = samples[second.uuid]
     assert held.used_bytes == 3 * GIB
-    assert [(each.pid, each.used_bytes) for each in held.processes] == [(os.getpid(), 3 * GIB)]
+    assert [(process.pid, process.used_bytes) for process in held.processes] == [(os.getpid(), 3 * GIB)]
     for ratio in (held.smact, held.smocc, held.drama, held.utilization):
         assert ratio is None or 0 <= ratio <= 1
     assert held.power_w is None or held.power_w > 0
@@ -64,7 +64,7 @@ def test_a_lost_gpu_is_left_out(case):
     assert list(case.backend.sample(1.0)) == [second.uuid]
 
 
-def test_unknown_name():
+def test_an_unknown_name_is_refused():
     with pytest.raises(UnknownName, match="no GPU backend named `nvlm`"):
         create("nvlm")
 

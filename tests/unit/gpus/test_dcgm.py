@@ -43,20 +43,20 @@ def test_rows_of_dmon():
     ]
 
 
-def test_rows_before_the_headings_are_nobodys():
+def test_rows_before_the_heading_are_ignored():
     assert rows_of("GPU 0  0.5  0.5  0.5\n") == []
 
 
-def test_a_column_that_was_not_asked_for_or_is_missing():
+def test_extra_columns_are_ignored_and_missing_ones_none():
     assert rows_of("#Entity  SMACT  POWER\nGPU 3  0.5  1.25") == [(3, activity(0.5, None, None))]
 
 
-def test_discovery():
+def test_discovery_gives_uuids_by_dcgm_index():
     assert parse_discovery((GOLDEN / "discovery.txt").read_text()) == {0: FIRST, 2: SECOND}
 
 
 @given(st.text(alphabet="#GPU 0123456789.NA/|-\n\tSMCTOR:Device", max_size=300))
-def test_no_text_breaks_the_parsers(text):
+def test_parsers_accept_any_text(text):
     for number, found in rows_of(text):
         assert number >= 0
         assert all(each is None or 0 <= each <= 1 for each in (found.smact, found.smocc, found.drama))
@@ -100,7 +100,7 @@ def until(condition):
         pass
 
 
-def test_newest_reading_of_each_gpu(dcgmi, reader):
+def test_the_newest_row_of_each_gpu_counts(dcgmi, reader):
     starts = dcgmi(f"cat {GOLDEN}/dmon.txt; exec cat")
     found = reader()
     until(lambda: found.read().get(SECOND) == activity(0.1, 0.2, None))
@@ -108,7 +108,7 @@ def test_newest_reading_of_each_gpu(dcgmi, reader):
     assert starts.read_text() == "dmon -e 1002,1003,1005 -d 1000\n"
 
 
-def test_old_readings_are_none(dcgmi, reader):
+def test_stale_rows_are_not_used(dcgmi, reader):
     now_s = 100.0
     dcgmi(f"cat {GOLDEN}/dmon.txt; exec sleep 1000")
     found = reader(now=lambda: now_s)
@@ -119,13 +119,13 @@ def test_old_readings_are_none(dcgmi, reader):
     assert found.read() == {}
 
 
-def test_is_started_again(dcgmi, reader):
+def test_dcgmi_is_restarted_when_it_ends(dcgmi, reader):
     starts = dcgmi("printf '#E SMACT\\nGPU 0 0.5\\n'")
     reader(back_off_s=0.0)
     until(lambda: starts.read_text().count("dmon") >= 2)
 
 
-def test_close_ends_the_process(dcgmi, tmp_path):
+def test_close_ends_dcgmi(dcgmi, tmp_path):
     dcgmi(f"echo $$ > {tmp_path}/pid; printf '#E SMACT\\nGPU 0 0.5\\n'; exec sleep 1000")
     found = DcgmReader()
     until(found.read)
@@ -141,13 +141,13 @@ def test_close_ends_the_process(dcgmi, tmp_path):
         ("true", "no output"),
     ],
 )
-def test_no_gpus(dcgmi, discovery, message):
+def test_dcgm_without_gpus_is_an_error(dcgmi, discovery, message):
     dcgmi("true", discovery)
     with pytest.raises(BackendError, match=message):
         DcgmReader()
 
 
-def test_no_dcgmi(tmp_path):
+def test_a_machine_without_dcgmi_is_an_error(tmp_path):
     with pytest.raises(BackendError, match="does not work"):
         DcgmReader(command=str(tmp_path / "none"))
 
@@ -168,7 +168,7 @@ class Fixed:
         self.closed = True
 
 
-def test_fills_in_only_what_is_missing(dcgmi, reader):
+def test_dcgm_fills_in_missing_activity_only(dcgmi, reader):
     dcgmi("printf '#E SMACT SMOCC DRAMA\\nGPU 0 0.812 0.401 0.233\\nGPU 2 0.1 0.1 0.1\\n'; exec sleep 1000")
     dcgm = reader()
     until(lambda: len(dcgm.read()) == 2)
@@ -185,7 +185,7 @@ def test_fills_in_only_what_is_missing(dcgmi, reader):
 @pytest.mark.parametrize(
     ("gpm", "wrapped"), [pytest.param(None, True, id="Ampere"), pytest.param((50.0, 40.0, 30.0), False, id="Hopper")]
 )
-def test_is_used_where_the_driver_tells_nothing(dcgmi, monkeypatch, gpm, wrapped):
+def test_dcgm_is_used_where_nvml_has_no_activity(dcgmi, monkeypatch, gpm, wrapped):
     dcgmi("exec sleep 1000")
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(FakeGpu(uuid=FIRST, gpm=gpm)))
     backend = gpus.create("nvml")
@@ -195,7 +195,7 @@ def test_is_used_where_the_driver_tells_nothing(dcgmi, monkeypatch, gpm, wrapped
         backend.close()
 
 
-def test_works_without_a_host_engine(dcgmi, monkeypatch):
+def test_nvml_works_without_a_dcgm_host_engine(dcgmi, monkeypatch):
     dcgmi("true", "exit 1")
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(FakeGpu(uuid=FIRST)))
     backend = gpus.create("nvml")

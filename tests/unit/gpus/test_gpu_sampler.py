@@ -78,7 +78,7 @@ def test_a_driver_that_fails_is_a_missing_sample(monkeypatch):
     assert watch.usage({1}, None, None).peak_device_bytes == 20
 
 
-def test_what_is_not_told_is_none():
+def test_values_that_the_driver_does_not_report_are_none():
     watch = a_watch(a_sample(0, None), a_sample(1, None, [(7, None)]))
     end = watch.read()
     watch.stop()
@@ -86,7 +86,7 @@ def test_what_is_not_told_is_none():
     assert (usage.peak_process_bytes, usage.peak_device_bytes, usage.smact, usage.energy_j) == (None,) * 4
 
 
-def test_a_second_start_forgets_the_first_job():
+def test_a_second_start_clears_the_samples_of_the_first_job():
     watch = a_watch(a_sample(0, 0), a_sample(1, 900), a_sample(2, 10), a_sample(3, 30))
     watch.read()
     watch.stop()
@@ -108,20 +108,20 @@ def test_the_first_gpu_of_the_driver(monkeypatch):
 @pytest.mark.parametrize(
     ("visible", "uuid"), [(None, "GPU-a1"), ("", "GPU-a1"), ("1", "GPU-b2"), ("GPU-b", "GPU-b2"), ("1,0", "GPU-b2")]
 )
-def test_one_of_several_gpus_is_watched_and_named(monkeypatch, visible, uuid):
+def test_one_of_several_gpus_is_sampled_and_named(monkeypatch, visible, uuid):
     driver = FakeDriver(FakeGpu(uuid="GPU-a1"), FakeGpu(uuid="GPU-b2"))
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     watch, _ = open_sampler(visible)
     assert (watch.gpu.uuid, watch.visible) == (uuid, uuid)
 
 
-def test_a_gpu_that_is_hidden_or_alone(monkeypatch):
+def test_cuda_visible_devices_of_a_hidden_or_single_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(FakeGpu(uuid="GPU-a1")))
     assert open_sampler("7") == (None, "the driver lists no GPU `7`")
     assert open_sampler()[0].visible is None
 
 
-def test_without_a_driver_there_is_a_reason(monkeypatch):
+def test_without_a_driver_there_is_no_sampler_but_a_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(no_driver=True))
     watch, reason = open_sampler()
     assert watch is None

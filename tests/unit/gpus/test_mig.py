@@ -23,7 +23,7 @@ def layouts_of(slices):
     return {mig.profile_names(layout) for layout in mig.layouts(slices)}
 
 
-def test_kinds_of_a_card():
+def test_instance_profiles_of_a_gpu():
     assert [(each.name, each.compute, each.memory_slices) for each in A100] == [
         ("7g.40gb", 7, 8),
         ("4g.20gb", 4, 4),
@@ -35,7 +35,7 @@ def test_kinds_of_a_card():
     assert [each.fraction for each in A30] == [1.0, 0.5, 0.25]
 
 
-def test_card_without_mig():
+def test_a_gpu_without_mig_is_refused():
     with pytest.raises(UsageError, match="has no MIG profiles"):
         mig.parse_profiles([])
 
@@ -88,7 +88,7 @@ def test_instances_of_a_layout_do_not_overlap(slices):
         ),
     ],
 )
-def test_plan(queue, layout, placed):
+def test_the_plan_has_the_highest_summed_speed(queue, layout, placed):
     found = mig.plan(queue, A100)
     assert mig.profile_names(found.layout) == layout
     assert {job_id: found.layout[place].profile.name for job_id, place in found.placed} == placed
@@ -125,12 +125,12 @@ def test_plans_give_each_instance_to_one_job_that_fits(jobs):
     assert all(needs[job].bytes <= found.layout[place].profile.memory_bytes for job, place in found.placed)
 
 
-def test_layout_that_was_asked_for():
+def test_a_requested_layout_gets_placements():
     found = mig.layout_of(["1g.5gb", "3g.20gb"], A100)
     assert sorted(mig.profile_names(found)) == ["1g.5gb", "3g.20gb"]
 
 
-def test_layout_that_does_not_fit_names_one_that_does():
+def test_a_layout_that_does_not_fit_hints_at_a_similar_one():
     with pytest.raises(UsageError, match=r"do not fit on one GPU: 4g.20gb, 4g.20gb") as caught:
         mig.layout_of(["4g.20gb", "4g.20gb"], A100)
     assert caught.value.hint == "a similar layout: 4g.20gb, 3g.20gb"
@@ -138,7 +138,7 @@ def test_layout_that_does_not_fit_names_one_that_does():
         mig.layout_of(["5g.20gb"], A100)
 
 
-def test_three_and_four_small_ones_leave_the_driver_no_choice():
+def test_placements_are_given_to_the_driver():
     """Put at place 0, the large one would leave room for three small ones only."""
     layout = mig.layout_of(["3g.20gb", *["1g.5gb"] * 4], A100)
     assert mig.commands(2, layout, had_instances=True) == [
@@ -163,7 +163,7 @@ def smi(tmp_path, monkeypatch):
     return make
 
 
-def test_apply(smi):
+def test_apply_runs_the_commands_in_order(smi):
     notes = smi("echo Successfully created")
     told = mig.apply(0, mig.layout_of(["7g.40gb"], A100), had_instances=True)
     assert notes.read_text().splitlines() == ["mig -i 0 -dci", "mig -i 0 -dgi", "mig -i 0 -cgi 7g.40gb:0 -C"]
@@ -177,7 +177,7 @@ def test_apply_stops_at_the_first_failure(smi):
     assert len(notes.read_text().splitlines()) == 2
 
 
-def test_apply_without_the_driver(tmp_path, monkeypatch):
+def test_apply_without_nvidia_smi_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match="does not work"):
         mig.apply(0, mig.layout_of(["7g.40gb"], A100), had_instances=False)

@@ -50,7 +50,7 @@ def pipe_of(servers, uuid=UUID):
     return Path(servers.client_env(uuid, UID)["CUDA_MPS_PIPE_DIRECTORY"])
 
 
-def test_environment_of_a_client(servers, place):
+def test_a_client_gets_the_pipe_folder_and_its_limits(servers, place):
     env = servers.client_env(UUID, UID, memory_limit_bytes=3 * GiB, thread_percent=62.5)
     home = place / f"0a8f0f2e-1111-{UID}"
     assert env == {
@@ -62,7 +62,7 @@ def test_environment_of_a_client(servers, place):
     assert stat.S_IMODE((home / "pipe").stat().st_mode) == 0o700
 
 
-def test_no_limits_unless_asked_for(servers):
+def test_a_client_has_no_limits_by_default(servers):
     assert set(servers.client_env(UUID, UID)) == {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"}
 
 
@@ -76,7 +76,7 @@ def test_one_control_daemon_for_each_gpu(servers, control):
     assert servers.running() == {(UUID, UID), (OTHER, UID)}
 
 
-def test_is_found_again_after_a_restart(servers, control, place):
+def test_a_control_daemon_is_known_after_a_restart(servers, control, place):
     servers.client_env(UUID, UID)
     later = MpsServers(place)
     assert later.running() == {(UUID, UID)}
@@ -84,7 +84,7 @@ def test_is_found_again_after_a_restart(servers, control, place):
     assert len([note for note in notes(control) if note.startswith("start")]) == 1
 
 
-def test_one_that_has_gone_is_started_again(servers):
+def test_a_control_daemon_that_ended_is_restarted(servers):
     (pipe_of(servers) / "control").unlink()
     assert servers.running() == set()
     servers.client_env(UUID, UID)
@@ -100,18 +100,18 @@ def test_one_that_has_gone_is_started_again(servers):
         ("71 unknown\n", {71: None}, False),
     ],
 )
-def test_state(servers, listed, state, faulted):
+def test_state_of_servers_and_faults(servers, listed, state, faulted):
     (pipe_of(servers) / "servers").write_text(listed)
     found = servers.state(UUID, UID)
     assert (found, found.faulted) == (MpsState(is_running=True, servers=state), faulted)
 
 
-def test_state_of_one_never_started(servers, control):
+def test_state_of_a_control_daemon_that_was_never_started(servers, control):
     assert servers.state(UUID, UID) == MpsState(is_running=False, servers={})
     assert notes(control) == []
 
 
-def test_ends_what_serves_nobody(servers, control, place):
+def test_unused_control_daemons_are_ended(servers, control, place):
     for uuid in (UUID, OTHER):
         servers.client_env(uuid, UID)
     servers.stop_all_but({(OTHER, UID)})
@@ -120,7 +120,7 @@ def test_ends_what_serves_nobody(servers, control, place):
     assert [path.name for path in place.iterdir()] == [f"9b7e1d3c-aaaa-{UID}"]
 
 
-def test_one_that_does_not_end_is_asked_again(servers):
+def test_a_control_daemon_that_does_not_quit_is_retried(servers):
     busy = pipe_of(servers) / "busy"
     busy.touch()
     servers.stop_all_but(set())
@@ -130,32 +130,32 @@ def test_one_that_does_not_end_is_asked_again(servers):
     assert servers.running() == set()
 
 
-def test_default_folder_of_others_is_never_spoken_to(servers, control):
+def test_the_default_pipe_folder_is_never_contacted(servers, control):
     servers.client_env(UUID, UID)
     servers.stop_all_but(set())
     assert {note.split()[1] for note in notes(control) if not note.startswith("start")} == {f"0a8f0f2e-1111-{UID}"}
 
 
-def test_that_does_not_start_says_why(servers, control):
+def test_a_control_daemon_that_does_not_start_is_an_error_with_its_output(servers, control):
     (control / "broken").touch()
     with pytest.raises(BackendError, match="already running"):
         servers.client_env(UUID, UID)
 
 
-def test_not_installed(tmp_path):
+def test_mps_that_is_not_installed_is_an_error(tmp_path):
     servers = MpsServers(tmp_path / "mps", command="no-such-control")
     assert not servers.available
     with pytest.raises(BackendError, match="there is no `no-such-control`"):
         servers.client_env(UUID, UID)
 
 
-def test_folder_too_long_for_a_socket(control, tmp_path):
+def test_a_folder_too_long_for_a_socket_is_refused(control, tmp_path):
     with pytest.raises(BackendError, match="too long for a socket"):
         MpsServers(tmp_path / ("x" * 100)).client_env(UUID, UID)
 
 
 @pytest.mark.skipif(UID != 0, reason="only root may start one for somebody else")
-def test_runs_as_the_user_of_the_job(servers, control, tmp_path, place):
+def test_the_control_daemon_runs_as_the_jobs_user(servers, control, tmp_path, place):
     control.chmod(0o777)
     for each in (place, tmp_path, *tmp_path.parents):
         if each.stat().st_uid == UID and not each.stat().st_mode & 0o001:

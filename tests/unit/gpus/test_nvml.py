@@ -29,7 +29,7 @@ def sm_of(backend):
     return {process.pid: process.sm for process in sample_of(backend).processes}
 
 
-def test_sm_times_of_processes_are_those_since_the_last_reading(backend):
+def test_sm_times_of_processes_are_since_the_last_sample(backend):
     gpu = FakeGpu(uuid="GPU-a", processes=[(7, MIB), (8, MIB), (9, None)], sm_samples=[(7, 1_000, 90)])
     nvml, _ = backend(gpu)
     assert sm_of(nvml) == {7: None, 8: None, 9: None}, "the first answer is about nobody knows when"
@@ -48,14 +48,14 @@ def test_sm_times_of_processes_are_those_since_the_last_reading(backend):
         ("UtilizationRates", "utilization"),
     ],
 )
-def test_what_is_not_supported_is_none(backend, call, field):
+def test_unsupported_values_are_none(backend, call, field):
     nvml, _ = backend(FakeGpu(uuid="GPU-a", broken={call}))
     found = sample_of(nvml)
     others = {"power_w": 312.5, "energy_j": 7000.5, "utilization": 0.87}
     assert {name: getattr(found, name) for name in others} == {**others, field: None}
 
 
-def test_all_that_is_not_free_is_used(backend):
+def test_used_bytes_are_total_minus_free(backend):
     nvml, _ = backend(FakeGpu(uuid="GPU-a", total_bytes=1000 * MIB, free_bytes=400 * MIB))
     assert sample_of(nvml).used_bytes == 600 * MIB
 
@@ -73,7 +73,7 @@ def test_gpu_whose_memory_cannot_be_read_is_left_out(backend):
     assert nvml.sample(1.0) == {}
 
 
-def test_driver_that_goes_away(backend):
+def test_a_driver_that_goes_away_gives_no_samples(backend):
     nvml, driver = backend(FakeGpu(uuid="GPU-a"))
     driver.no_driver = True
     with pytest.raises(BackendError, match="Driver Not Loaded"):
@@ -81,7 +81,7 @@ def test_driver_that_goes_away(backend):
     assert nvml.sample(1.0) == {}
 
 
-def test_processes_of_mps_are_seen_once(backend):
+def test_mps_clients_are_listed_once(backend):
     nvml, _ = backend(
         FakeGpu(uuid="GPU-a", processes=[(7, 100), (8, None), (9, 5)], mps_clients=[(7, 300), (8, 50), (11, None)])
     )
@@ -89,12 +89,12 @@ def test_processes_of_mps_are_seen_once(backend):
     assert found == [(7, 300), (8, 50), (9, 5), (11, None)]
 
 
-def test_processes_without_mps_support(backend):
+def test_processes_are_listed_by_a_driver_without_mps(backend):
     nvml, _ = backend(FakeGpu(uuid="GPU-a", processes=[(7, 100)], broken={"MPSComputeRunningProcesses"}))
     assert [process.pid for process in sample_of(nvml).processes] == [7]
 
 
-def test_activity_where_the_gpu_has_it(backend):
+def test_activity_comes_from_gpm_where_the_gpu_has_it(backend):
     nvml, driver = backend(FakeGpu(uuid="GPU-a", gpm=(75.0, 30.0, 101.0)))
     for _ in range(3):
         found = sample_of(nvml)
@@ -116,7 +116,7 @@ def test_activity_where_the_gpu_has_it(backend):
         pytest.param((float("nan"),) * 3, set(), id="not a number"),
     ],
 )
-def test_activity_where_it_cannot_be_told(backend, gpm, broken):
+def test_activity_is_none_where_gpm_fails(backend, gpm, broken):
     nvml, driver = backend(FakeGpu(uuid="GPU-a", gpm=gpm, broken=broken))
     found = sample_of(nvml)
     assert (found.smact, found.smocc, found.drama) == (None, None, None)
@@ -125,7 +125,7 @@ def test_activity_where_it_cannot_be_told(backend, gpm, broken):
     assert driver.samples_open == 0
 
 
-def test_instances_stand_for_their_gpu(backend):
+def test_mig_instances_replace_their_gpu(backend):
     def instance(number, free):
         return FakeGpu(
             uuid=f"MIG-{number}",
@@ -176,7 +176,7 @@ def test_power_and_energy_of_instances_are_assumed(backend, kinds, broken, card,
     assert [each.energy_j for each in found] == pytest.approx(joules)
 
 
-def test_no_more_than_the_card_has_is_given_to_its_instances(backend):
+def test_instances_get_at_most_the_power_of_their_gpu(backend):
     instances = [FakeGpu(uuid=f"MIG-{place}", sms=14, gpu_instance_id=place) for place in range(7)]
     nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=A100_KINDS))
     assert sum(each.power_w for each in nvml.sample(1.0).values()) == pytest.approx(312.5)

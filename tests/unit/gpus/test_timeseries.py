@@ -18,7 +18,7 @@ def points(history, back_s, now_s, uuid="GPU-0"):
     return history.since(now_s - back_s, now_s)[uuid]
 
 
-def test_seconds_are_kept_as_they_were_and_the_oldest_forgotten():
+def test_seconds_are_points_and_the_oldest_are_dropped():
     history = GpuTimeSeries(fine_points=5)
     for second in range(8):
         read(history, 100.0 + second, smact=second / 10, power_w=50.0, energy_j=1000.0 + 50 * second)
@@ -29,7 +29,7 @@ def test_seconds_are_kept_as_they_were_and_the_oldest_forgotten():
     assert [point.smact for point in points(history, 5, 107.0)] == [0.3, 0.4, 0.5, 0.6, 0.7], "no more than kept"
 
 
-def test_readings_that_follow_fast_do_not_shorten_the_past():
+def test_samples_in_quick_succession_share_a_point():
     history = GpuTimeSeries(fine_points=5)
     for tenth in range(40):
         read(history, 100.0 + tenth / 10, smact=0.1 * (tenth % 2), energy_j=10.0 * tenth)
@@ -39,7 +39,7 @@ def test_readings_that_follow_fast_do_not_shorten_the_past():
     assert found[1].smact == pytest.approx(0.05, abs=0.01), "and they are means"
 
 
-def test_minutes_are_means():
+def test_a_minute_is_the_mean_of_its_samples():
     history = GpuTimeSeries(fine_points=2)
     for second in range(0, 180, 30):
         read(
@@ -51,7 +51,7 @@ def test_minutes_are_means():
     assert (second.at_s, second.power_w, second.energy_j) == (660.0, 100.0, 6000.0)
 
 
-def test_what_was_not_read_is_not_known_and_no_number_is_not_read():
+def test_unread_values_are_none_and_nan_counts_as_unread():
     history = GpuTimeSeries(fine_points=2)
     for second, smact in enumerate((None, math.nan, 0.4)):
         read(history, 600.0 + second, used_bytes=None, smact=smact, power_w=-3.0)
@@ -61,14 +61,14 @@ def test_what_was_not_read_is_not_known_and_no_number_is_not_read():
     assert minute.energy_j is None
 
 
-def test_a_counter_that_goes_back_spends_nothing():
+def test_an_energy_counter_that_is_reset_adds_nothing():
     history = GpuTimeSeries()
     for second, joules in enumerate((500.0, 600.0, 0.0, 50.0, None, 80.0)):
         read(history, 600.0 + second, energy_j=joules)
     assert [point.energy_j for point in points(history, 10, 606.0)] == [100.0, None, 50.0, None, 30.0]
 
 
-def test_a_gpu_that_is_gone_leaves_a_gap_and_a_late_reading_nothing():
+def test_a_missing_gpu_leaves_a_gap_and_a_late_sample_is_ignored():
     history = GpuTimeSeries()
     read(history, 600.0)
     read(history, 590.0)
@@ -105,13 +105,13 @@ def test_the_file_is_bounded(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "[]\n[1, 2]\n", '["GPU-0", "x"]\n', "\0\0\n"])
-def test_a_file_with_something_else_is_no_past(tmp_path, content):
+def test_lines_that_are_no_points_are_skipped(tmp_path, content):
     file = tmp_path / "past.jsonl"
     file.write_text(content)
     assert GpuTimeSeries(file).since(0.0, 10.0) == {}
 
 
-def test_a_file_that_cannot_be_written_is_told_of_once(tmp_path, caplog):
+def test_a_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
     history = GpuTimeSeries(tmp_path / "no" / "past.jsonl")
     for minute in range(4):
         read(history, 60.0 * minute)

@@ -92,7 +92,7 @@ NCCL = (
         pytest.param("numba.cuda.CudaAPIError: [2] cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY", None, None, id="numba"),
     ],
 )
-def test_proof(text, tried, in_use):
+def test_a_final_oom_exception_is_proof(text, tried, in_use):
     found = evidence(["epoch 1\n" + FRAMES + text + "\n"], failed=True)
     assert found == {"exception": True, "tried_bytes": tried, "in_use_bytes": in_use}
 
@@ -154,7 +154,7 @@ def ranks(text):
         ),
     ],
 )
-def test_proof_however_it_is_dressed(output):
+def test_proof_is_found_behind_prefixes_colors_and_launchers(output):
     assert evidence([output], failed=True).get("exception") is True
 
 
@@ -188,7 +188,7 @@ def test_proof_however_it_is_dressed(output):
         pytest.param(TORCH_2_4 + "\n", id="no traceback"),
     ],
 )
-def test_hint_only(output):
+def test_oom_words_elsewhere_are_only_a_hint(output):
     assert evidence([output], failed=True) == {"message": True}
 
 
@@ -202,13 +202,13 @@ def test_hint_only(output):
         pytest.param("Traceback (most recent call last):", id="cut short"),
     ],
 )
-def test_nothing(output):
+def test_other_output_is_no_evidence(output):
     assert evidence([output], failed=True) == {}
 
 
-def test_a_job_that_succeeded_did_not_run_out():
+def test_a_job_that_succeeded_has_no_proof():
     assert evidence([FRAMES + TORCH_2_4], failed=False) == {"message": True}
 
 
-def test_either_output_may_hold_it():
+def test_either_output_may_hold_the_proof():
     assert evidence(["epoch 1\n", FRAMES + TORCH_2_4], failed=True)["exception"]

@@ -69,14 +69,14 @@ def ran(command, tmp_path):
 
 
 @pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
-def test_files_are_made_with_the_mask_of_the_submitter(attempt, tmp_path, home, uid):
+def test_files_are_created_with_the_submitters_umask(attempt, tmp_path, home, uid):
     command = attempt("umask; touch made", uid=uid, umask=0o077, stderr=str(home / "errors"))
     assert ran(command, tmp_path)[1] == "0077\n"
     assert [(home / each).stat().st_mode & 0o777 for each in ("made", "errors")] == [0o600, 0o600]
     assert (tmp_path / "attempt/stdout.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_without_a_mask_it_is_the_runner_s(attempt, tmp_path):
+def test_without_a_umask_the_runners_applies(attempt, tmp_path):
     assert (
         ran(attempt("umask"), tmp_path)[1]
         == subprocess.run(["sh", "-c", "umask"], capture_output=True, text=True, check=True).stdout
@@ -84,13 +84,13 @@ def test_without_a_mask_it_is_the_runner_s(attempt, tmp_path):
 
 
 @as_root
-def test_limits_are_those_of_the_submitter(attempt, tmp_path):
+def test_a_job_has_the_limits_of_its_submitter(attempt, tmp_path):
     limits = {"nofile": [100, 200], "core": [0, 0], "strange": [1, 1]}
     command = attempt("ulimit -Sn; ulimit -Hn; ulimit -c", uid=NOBODY, limits=limits)
     assert ran(command, tmp_path)[1] == "100\n200\n0\n"
 
 
-def test_a_limit_that_may_not_be_raised_is_the_nearest():
+def test_a_limit_that_may_not_be_raised_becomes_the_nearest():
     script = (
         "import resource as r; from cotenant.runner import privileges\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (50, 60))\n"
@@ -116,13 +116,13 @@ def test_a_limit_that_may_not_be_raised_is_the_nearest():
     ("one", "other", "lower"),
     [(1, 2, 1), (-1, 2, 2), (3, -1, 3), (-1, -1, -1)],
 )
-def test_the_lower_of_two_limits(one, other, lower):
+def test_the_stricter_of_two_limits(one, other, lower):
     assert resource.RLIM_INFINITY == -1
     assert privileges._stricter_limit(one, other) == lower
 
 
 @pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
-def test_a_pipe_that_nobody_reads_holds_nobody(attempt, tmp_path, home, uid):
+def test_a_named_pipe_without_a_reader_does_not_block_the_runner(attempt, tmp_path, home, uid):
     os.mkfifo(home / "pipe", 0o666)
     (home / "pipe").chmod(0o666)
     told, _ = ran(attempt("echo hi", uid=uid, stdout=str(home / "pipe")), tmp_path)
@@ -133,7 +133,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody(attempt, tmp_path, home, uid):
 
 
 @pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=as_root)])
-def test_a_pipe_with_a_reader_takes_it_all(attempt, tmp_path, home, uid):
+def test_a_named_pipe_with_a_reader_gets_all_output(attempt, tmp_path, home, uid):
     os.mkfifo(home / "pipe", 0o666)
     (home / "pipe").chmod(0o666)
     reader = os.open(home / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -149,7 +149,7 @@ def test_a_pipe_with_a_reader_takes_it_all(attempt, tmp_path, home, uid):
 
 
 @as_root
-def test_what_the_user_may_not_read_tells_nothing(attempt, tmp_path, home):
+def test_a_log_that_the_user_may_not_read_is_no_evidence(attempt, tmp_path, home):
     """A link in the place of the output, to a file of another's that ends in an error."""
     secret = tmp_path / "secret"
     subprocess.run(["sh", "-c", f"{OOM} > {secret}; chmod 600 {secret}"], check=True)
@@ -159,7 +159,7 @@ def test_what_the_user_may_not_read_tells_nothing(attempt, tmp_path, home):
 
 
 @as_root
-def test_what_the_user_may_read_is_evidence(attempt, tmp_path, home):
+def test_a_log_that_the_user_may_read_is_evidence(attempt, tmp_path, home):
     told, _ = ran(attempt(f"{OOM}; exit 1", uid=NOBODY, stdout=str(home / "out"), stderr=str(home / "out")), tmp_path)
     assert told["oom"]["exception"] is True
 
@@ -174,13 +174,13 @@ def test_what_the_user_may_read_is_evidence(attempt, tmp_path, home):
         ),
     ],
 )
-def test_a_job_of_a_user_who_is_gone_runs_as_nobody_else(attempt, tmp_path, uid, user, why):
+def test_a_job_of_a_deleted_user_does_not_run_as_another(attempt, tmp_path, uid, user, why):
     told, log = ran(attempt("echo ran", uid=uid, user=user), tmp_path)
     assert (told["reason"], told["detail"], log) == ("not-started", why, "")
 
 
 @as_root
-def test_own_rights_come_back():
+def test_acting_as_another_user_ends_with_the_block():
     before = os.geteuid(), os.getegid(), os.getgroups()
     with privileges.acting_as(NOBODY):
         assert (os.geteuid(), os.getuid()) == (NOBODY, 0)
@@ -192,7 +192,7 @@ def test_own_rights_come_back():
 
 
 @as_root
-def test_what_is_held_by_a_file_of_the_user_ends_with_the_runner(attempt, tmp_path, home):
+def test_a_child_blocked_in_a_users_file_ends_with_the_runner(attempt, tmp_path, home):
     """Where opening the output, or looking for the program, takes for ever; here it sleeps."""
     channel, runners_end = os.pipe()
     script = tmp_path / "stopping.py"

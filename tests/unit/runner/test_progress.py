@@ -48,11 +48,11 @@ def total(pattern, *pieces):
         ),
     ],
 )
-def test_steps_in_output(pattern, pieces, steps):
+def test_steps_are_counted_in_output(pattern, pieces, steps):
     assert total(pattern, *pieces) == pytest.approx(steps)
 
 
-def test_what_stands_at_the_end_waits_for_more():
+def test_a_match_at_the_very_end_waits_for_more_output():
     counter = StepCounter(r"step (\d+)")
     assert not counter.read("step 12", 0.0)
     assert counter.read("3\n", 1.0)
@@ -85,7 +85,7 @@ def watch(tmp_path):
     return watch
 
 
-def test_both_outputs_are_read_and_told_in_one_line(watch):
+def test_steps_of_both_outputs_are_summed(watch):
     text, code = watch("step 1\nstep 100\n")
     count, at_s = text.split()
     assert (float(count), code) == (101.0, 0)
@@ -94,11 +94,11 @@ def test_both_outputs_are_read_and_told_in_one_line(watch):
 
 
 @pytest.mark.parametrize("changes", [{"pattern": "("}, {"file": False}], ids=["no pattern", "no file"])
-def test_a_watcher_that_cannot_work_says_nothing(watch, changes):
+def test_a_watcher_that_fails_is_silent(watch, changes):
     assert watch("step 1\n", **changes) == ("", 1)
 
 
-def test_the_runner_starts_one_and_leaves_none_behind(tmp_path):
+def test_the_runner_starts_a_watcher_that_ends_with_the_job(tmp_path):
     folder = tmp_path / "attempt"
     folder.mkdir()
     target = tmp_path / "progress"

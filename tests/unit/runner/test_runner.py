@@ -59,7 +59,7 @@ def wait_until(holds):
         pytest.param(OOM, {}, 77, id="out of memory"),
     ],
 )
-def test_exit_code(attempt, script, spec, code):
+def test_the_runners_exit_code_says_how_the_job_ended(attempt, script, spec, code):
     assert subprocess.run(attempt("sh", "-c", script, **spec), check=False, timeout=TIMEOUT_S).returncode == code
 
 
@@ -68,7 +68,7 @@ def test_error_that_was_survived_is_no_proof(attempt, tmp_path):
     assert result(tmp_path)["oom"] == {"message": True}
 
 
-def test_second_runner_starts_nothing(attempt, tmp_path):
+def test_a_second_runner_of_an_attempt_starts_nothing(attempt, tmp_path):
     command = attempt("sh", "-c", f"echo run >>{tmp_path}/runs")
     for _ in range(2):
         assert subprocess.run(command, check=False, timeout=TIMEOUT_S).returncode == 0
@@ -82,7 +82,7 @@ def test_two_runners_at_once_start_one_job(attempt, tmp_path):
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_no_spec(tmp_path):
+def test_a_folder_without_a_spec_is_an_error(tmp_path):
     done = subprocess.run([sys.executable, "-I", "-S", str(RUNNER), str(tmp_path)], capture_output=True, check=False)
     assert done.returncode == 127
     assert b"no spec in" in done.stderr
@@ -162,7 +162,7 @@ def test_result_waits_for_a_disk_that_fails(attempt, tmp_path):
     assert result(tmp_path)["exit_code"] == 4
 
 
-def test_accounts(attempt, tmp_path):
+def test_the_result_has_cpu_time_and_memory(attempt, tmp_path):
     burn = "import time\nwhile time.process_time() < 0.1: pass"
     subprocess.run(attempt(sys.executable, "-c", burn), check=True, timeout=TIMEOUT_S)
     told = result(tmp_path)
@@ -173,7 +173,7 @@ def test_accounts(attempt, tmp_path):
 
 
 @pytest.mark.parametrize(("daemon", "job"), [("-500", "0"), ("300", "300")])
-def test_job_is_not_spared_when_the_machine_runs_out_of_memory(attempt, tmp_path, daemon, job):
+def test_a_job_does_not_inherit_protection_from_the_oom_killer(attempt, tmp_path, daemon, job):
     command = attempt("cat", "/proc/self/oom_score_adj")
     shell = f'echo {daemon} > /proc/self/oom_score_adj && exec "$@"'
     done = subprocess.run(["sh", "-c", shell, "sh", *command], check=False, timeout=TIMEOUT_S, capture_output=True)
@@ -183,7 +183,7 @@ def test_job_is_not_spared_when_the_machine_runs_out_of_memory(attempt, tmp_path
 
 
 @pytest.mark.parametrize(("before", "after"), [("-500\n", "0\n00\n"), ("0\n", "0\n"), ("300\n", "300\n")])
-def test_protection_is_given_up_and_nothing_else(tmp_path, before, after):
+def test_only_a_negative_oom_score_is_reset(tmp_path, before, after):
     """In a file, what is written lies over what was there; the kernel takes the whole line."""
     path = tmp_path / "oom_score_adj"
     path.write_text(before)

@@ -26,7 +26,7 @@ def path(tmp_path):
 # Full disks.
 
 
-def test_a_full_database_keeps_nothing_of_the_batch_and_goes_on_when_there_is_room(path):
+def test_a_full_disk_refuses_the_batch_and_later_ones_succeed(path):
     journal = SqliteJournal(path)
     journal.append([hold(1)])
     (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
@@ -71,7 +71,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("then", ["goes on", "crashes"])
-def test_a_file_that_may_not_grow_keeps_whole_batches_only(path, then):
+def test_a_file_size_limit_leaves_whole_batches_only(path, then):
     run = subprocess.run(
         [sys.executable, "-c", FILE_LIMIT, str(path), then], capture_output=True, text=True, check=False
     )
@@ -138,14 +138,14 @@ while True:
 """
 
 
-def test_kill_9_leaves_exactly_what_was_acknowledged_or_one_whole_batch_more(path):
+def test_sigkill_leaves_the_acknowledged_batches_or_one_more(path):
     rng = random.Random(7)
     for _ in range(12):
         appender = subprocess.Popen([sys.executable, "-c", APPENDER, str(path)], stdout=subprocess.PIPE, text=True)
         for _ in range(rng.randrange(1, 60)):
             appender.stdout.readline()
         appender.send_signal(signal.SIGKILL)
-        told = [int(each) for each in appender.communicate()[0].split()]
+        told = [int(part) for part in appender.communicate()[0].split()]
         kept = [each.job_id for each in reopened(path)]
         assert kept == list(range(len(kept))), "a prefix, nothing twice, nothing out of order"
         if told:

@@ -57,7 +57,7 @@ def test_a_journal_of_an_earlier_schema_gives_its_events_in_the_names_of_today(t
     path = restored(tmp_path, golden)
     assert tuple(reopened(path)) == events
     expected = json.loads((GOLDEN / f"{golden}.json").read_text())
-    assert [[each.at_s, type(each).__name__, each.job_id] for each in events] == expected
+    assert [[event.at_s, type(event).__name__, event.job_id] for event in events] == expected
     assert tuple(reopened(path)) == events, "once more, now that the file has the newest schema"
 
 

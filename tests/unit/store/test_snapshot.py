@@ -135,7 +135,7 @@ def test_only_jobs_that_changed_are_written_again(path):
     assert resumed(path) == (folded(EVENTS), 0)
 
 
-def test_who_came_to_wait_first_is_not_part_of_the_state():
+def test_the_order_of_the_queue_is_not_part_of_the_state():
     events = [
         JobSubmitted(at_s=1.0, cause="x", job_id=1, spec=a_spec()),
         JobSubmitted(at_s=2.0, cause="x", job_id=2, spec=a_spec(after=(1,))),
@@ -150,7 +150,7 @@ def test_who_came_to_wait_first_is_not_part_of_the_state():
     assert again.jobs[4].is_done
 
 
-def test_a_policy_goes_on_with_what_was_learned():
+def test_a_policy_continues_with_the_learned_history():
     known = life(1, 10.0)
     found = Manager(create("most-memory", {}), ManagerConfig(estimate=False))
     found.restore([], folded(known))
@@ -158,11 +158,11 @@ def test_a_policy_goes_on_with_what_was_learned():
     samples = {gpu.uuid: GpuSample(at_s=500.0, used_bytes=0, smact=0.0)}
     found.handle(JobSubmitted(at_s=499.0, cause="x", job_id=2, spec=known[0].spec))
     commands = found.handle(ServerSampled(at_s=500.0, cause="x", gpus=(gpu,), samples=samples, observed=()))
-    assert [type(each).__name__ for each in commands] == ["Launch"]
+    assert [type(command).__name__ for command in commands] == ["Launch"]
     assert GiB < commands[0].placed.placement.promised_bytes < 1.2 * GiB
 
 
-def test_jobs_that_share_an_environment_keep_it_once(path):
+def test_an_environment_shared_by_jobs_is_stored_once(path):
     journal = SqliteJournal(path)
     events = [event for job_id in range(1, 21) for event in life(job_id, 10.0)]
     journal.append(events)
@@ -186,7 +186,7 @@ def test_jobs_that_share_an_environment_keep_it_once(path):
         ("DROP TABLE snapshot_jobs", "no such table"),
     ],
 )
-def test_a_snapshot_that_cannot_be_trusted_costs_time_and_nothing_else(path, damage, says, caplog):
+def test_a_damaged_or_foreign_snapshot_is_ignored(path, damage, says, caplog):
     journal = SqliteJournal(path)
     journal.append(EVENTS)
     journal.save_snapshot(folded(EVENTS))
@@ -200,7 +200,7 @@ def test_a_snapshot_that_cannot_be_trusted_costs_time_and_nothing_else(path, dam
     assert says in caplog.records[-1].fields["why"]
 
 
-def test_after_another_version_the_snapshot_is_made_anew(path, monkeypatch):
+def test_a_snapshot_of_another_version_is_replaced(path, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr(snapshot, "made_by", lambda: "older")
         journal = SqliteJournal(path)
@@ -217,7 +217,7 @@ def test_after_another_version_the_snapshot_is_made_anew(path, monkeypatch):
     assert resumed(path) == (folded(EVENTS[:8]), 0)
 
 
-def test_a_new_snapshot_leaves_nothing_of_one_that_was_not_used(path):
+def test_a_new_snapshot_removes_an_ignored_one(path):
     journal = SqliteJournal(path)
     journal.append(EVENTS)
     journal.save_snapshot(folded(EVENTS))
@@ -253,8 +253,8 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
     copy(None)
     journal.close()
     read = []
-    for each in copies:
-        state, count = resumed(each)
+    for copy_ in copies:
+        state, count = resumed(copy_)
         assert state == folded(EVENTS)
         read.append(count)
     assert len(copies) > 6
@@ -262,7 +262,7 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
     assert read == sorted(read, reverse=True)
 
 
-def test_a_snapshot_that_fails_half_way_is_not_kept(path, monkeypatch):
+def test_a_snapshot_that_fails_half_way_is_rolled_back(path, monkeypatch):
     journal = SqliteJournal(path)
     journal.append(EVENTS[:8])
     journal.save_snapshot(folded(EVENTS[:8]))
@@ -281,7 +281,7 @@ def test_a_snapshot_that_fails_half_way_is_not_kept(path, monkeypatch):
     assert resumed(path)[0] == folded([*EVENTS, JobCancelled(at_s=300.0, cause="x", job_id=6)])
 
 
-def test_a_start_keeps_a_snapshot_where_that_pays(path, monkeypatch):
+def test_startup_saves_a_snapshot_after_many_events(path, monkeypatch):
     journal = SqliteJournal(path)
     journal.append(EVENTS)
     startup.restore_manager(manager(), journal)
@@ -292,7 +292,7 @@ def test_a_start_keeps_a_snapshot_where_that_pays(path, monkeypatch):
     journal.close()
 
 
-def test_a_start_goes_on_where_no_snapshot_can_be_kept(monkeypatch, caplog):
+def test_startup_continues_if_no_snapshot_can_be_saved(monkeypatch, caplog):
     class Full(MemoryJournal):
         def save_snapshot(self, folded):
             raise JournalError("cannot keep a snapshot: disk full")
@@ -305,7 +305,7 @@ def test_a_start_goes_on_where_no_snapshot_can_be_kept(monkeypatch, caplog):
     assert "disk full" in caplog.records[-1].fields["why"]
 
 
-def test_what_a_snapshot_was_made_by_is_the_code_itself(tmp_path):
+def test_a_snapshot_is_identified_by_the_source_code(tmp_path):
     (tmp_path / "core").mkdir()
     found = []
     for text in ("1", "2", "1"):

@@ -28,7 +28,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("make", [SqliteJournal, lambda _: MemoryJournal()], ids=["sqlite", "memory"])
-def test_gives_back_what_was_appended_in_order(make, path):
+def test_replay_gives_the_appended_events_in_order(make, path):
     journal = make(path)
     assert list(journal.replay()) == []
     journal.append(ONE_OF_EACH[:4])
@@ -38,7 +38,7 @@ def test_gives_back_what_was_appended_in_order(make, path):
     journal.close()
 
 
-def test_keeps_everything_over_a_close(path):
+def test_events_survive_a_close(path):
     written(path, *ONE_OF_EACH)
     written(path, hold(2))
     assert reopened(path) == [*ONE_OF_EACH, hold(2)]
@@ -77,7 +77,7 @@ def test_is_append_only(path, statement):
     db.close()
 
 
-def test_a_second_writer_is_told_who_holds_it(path):
+def test_a_second_writer_gets_the_pid_of_the_first(path):
     first = SqliteJournal(path)
     with pytest.raises(DaemonRunning, match=rf"another daemon \(pid {os.getpid()}\) holds {path}") as caught:
         SqliteJournal(path)
@@ -112,7 +112,7 @@ def test_a_failed_open_leaves_no_lock(path):
     assert reopened(path) == []
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match="cannot open"):
         SqliteJournal(tmp_path / "file" / "journal.db")
@@ -132,7 +132,7 @@ def test_refuses_a_newer_schema(path):
     assert caught.value.hint == "upgrade cotenant"
 
 
-def test_refuses_a_database_of_somebody_else(path):
+def test_a_database_of_another_program_is_refused(path):
     path.parent.mkdir()
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -158,7 +158,7 @@ def test_refuses_a_database_of_somebody_else(path):
         pytest.param("UPDATE events SET body = x'ff00' WHERE seq = 2", "event 2 is damaged", id="no text"),
     ],
 )
-def test_names_file_and_event_that_are_damaged(path, damage, message):
+def test_a_damaged_event_is_named_with_its_file(path, damage, message):
     written(path, hold(1), hold(2), hold(3))
     edit(path, damage)
     with pytest.raises(JournalError) as caught:
@@ -211,7 +211,7 @@ def test_events_of_one_job(path):
     journal.close()
 
 
-def test_what_need_not_be_on_disk_at_once_is_brought_there_by_the_next_that_must(path, monkeypatch):
+def test_a_durable_append_syncs_the_earlier_ones(path, monkeypatch):
     """SQLite's own syncs do not go through `os`: the level that it commits at is what can be seen."""
     levels = []
     with closing(SqliteJournal(path)) as journal:
@@ -225,7 +225,7 @@ def test_what_need_not_be_on_disk_at_once_is_brought_there_by_the_next_that_must
     assert synced == [f"{path.name}-wal"]
 
 
-def test_who_wants_no_syncs_gets_none(path, monkeypatch):
+def test_synchronous_normal_never_syncs(path, monkeypatch):
     with closing(SqliteJournal(path, synchronous="NORMAL")) as journal:
         journal.append([hold(1)])
         assert journal._db.execute("PRAGMA synchronous").fetchone() == (1,)
