@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import json
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import CATEGORIES, MemoryTrace
 from cotenant.tracing.process import forkserver, serialization
 
@@ -33,19 +35,21 @@ def traced(
     gpus: int = 1,
     **more: object,
 ) -> MemoryTrace:
-    """The trace of a script with this text, well-formed. What it printed is in `folder/log`. `more`: of the request.
+    """The trace of a script with this text, well-formed. What it printed is in `folder/log`. `more`: fields of
+    `TraceOptions`, or of the request.
 
     Raises:
         TraceError: as for users.
     """
     script, answer = folder / "train.py", folder / "answer"
     script.write_text(textwrap.dedent(source))
+    names = {field.name for field in dataclasses.fields(TraceOptions)}
+    options = TraceOptions(steps=steps, **{name: value for name, value in more.items() if name in names})
     request = {
         "program": {"kind": "script", "target": str(script), "args": list(args)},
-        "card": {**A100, "capability": list(capability), "count": gpus},
-        "steps": steps,
-        "cudnn_version": 91900,
-        **more,
+        "gpu": {**A100, "capability": list(capability), "count": gpus},
+        "options": dataclasses.asdict(options),
+        **{name: value for name, value in more.items() if name not in names},
     }
     answer.unlink(missing_ok=True)
     _load()

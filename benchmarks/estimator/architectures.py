@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks._lib.results import add_write_option, commit, today, version, write_result
 from cotenant.core.errors import TraceError
+from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.tracing.process.forkserver_client import ForkServerClient
 from cotenant.tracing.process.program import Program
@@ -78,7 +79,7 @@ def traces(library: str, chosen: list[str]) -> Iterator[tuple[str, MemoryTrace |
             program = Program(python=sys.executable, kind="script", target=JOB, args=(library, name))
             where = {"workdir": str(ROOT), "env": dict(os.environ), "timeout_s": TIMEOUT_S}
             try:
-                yield name, trace_script(program, card=CARD, steps=2, warm=warm, **where)  # type: ignore[arg-type]
+                yield name, trace_script(program, gpu=CARD, options=TraceOptions(steps=2), forkserver=warm, **where)  # type: ignore[arg-type]
             except TraceError as error:
                 yield name, error
 

@@ -77,8 +77,8 @@ def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
     rows: dict[str, tuple[Waited, Waited, Waited]] = {}
     env = dict(os.environ)
     with tempfile.TemporaryDirectory() as folder, ForkServerClient() as warm:
-        loaded = TracedEstimator(warm=warm)
-        kept = TracedEstimator(warm=warm, cache=TraceCache(Path(folder)))
+        loaded = TracedEstimator(forkserver=warm)
+        kept = TracedEstimator(forkserver=warm, cache=TraceCache(Path(folder)))
         for name, (script, *args) in jobs.items():
             path = str(ROOT / "examples" / script)
             request = EstimateRequest(command=(path, *args), workdir=str(ROOT), env=env, gpu=GPU)

@@ -110,7 +110,7 @@ def recorded(row: Row, options: Options) -> MemoryTrace:
         if kept.exists():
             return serialization.trace_from_dict(json.loads(kept.read_text()))
     job = functools.partial(run_script, str(JOBS / row.script), row.args)
-    trace = trace_function(job, card=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
+    trace = trace_function(job, gpu=fake_gpu_of(gpu_spec(row.gpu)), steps=options.steps, timeout_s=TIMEOUT_S)
     if kept is not None:
         serialization.save(kept, serialization.trace_to_dict(trace))
     return trace

@@ -94,7 +94,7 @@ def side(name: str, runs: int, folder: str) -> None:
         return
     from cotenant.tracing.process.session import TracingSession
 
-    request: dict[str, Any] = {"program": {}, "card": CARD, "steps": 3, "cudnn_version": 91900}
+    request: dict[str, Any] = {"program": {}, "gpu": CARD, "options": {}}
     with TracingSession(request, Path(folder, "answer")).mode:
         print(json.dumps(time_calls(runs)), flush=True)
         os._exit(0)  # as the tracing process itself ends

@@ -41,7 +41,7 @@ def traced(script: str, args: str) -> MemoryTrace:
     from cotenant.tracing.process.trace_function import trace_function
 
     job = functools.partial(_run, str(JOBS / script), args.split())
-    return trace_function(job, card=fake_gpu_of(gpu_spec("A100-40GB")), steps=3)
+    return trace_function(job, gpu=fake_gpu_of(gpu_spec("A100-40GB")), steps=3)
 
 
 def _run(path: str, args: list[str]) -> None:
@@ -201,7 +201,7 @@ def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
             model(loaded.ones(4, 3, 8, device="cuda")).sum().backward()
         state["optimizer"].step()
 
-    layers = trace_function(step, card=fake_gpu_of(gpu_spec("A100-40GB")), steps=2).header.layers
+    layers = trace_function(step, gpu=fake_gpu_of(gpu_spec("A100-40GB")), steps=2).header.layers
     names = [name for name, _, _ in layers]
     assert names == [
         "MultiheadAttention",

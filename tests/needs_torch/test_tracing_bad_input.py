@@ -203,14 +203,14 @@ def test_too_long_is_told_with_its_line(tmp_path):
 def test_what_was_seen_until_the_limit_is_a_lower_bound(tmp_path):
     found = until_over(tmp_path, MODEL + TRAIN.format(steps=2))
     assert (found.partial, found.header.steps) == (True, 2)
-    assert "was stopped 1h00m after it started (the `--timeout`); it was at train.py, line 13" in found.warnings[0]
+    assert "was stopped 1h00m after it started (`--timeout`); it was at train.py, line 13" in found.warnings[0]
 
 
 def test_enough_was_seen_before_the_limit(tmp_path):
     loader = "loader = torch.utils.data.DataLoader(torch.ones(64, 64), 8)\nx = next(iter(loader))\n"
     found = until_over(tmp_path, MODEL + loader + TRAIN.format(steps=3))
     assert not found.partial
-    assert "not all that comes after training was seen in 1h00m (the `--timeout`)" in found.warnings[0]
+    assert "the work after training was not traced to its end within 1h00m (`--timeout`)" in found.warnings[0]
 
 
 def test_parameters_keep_what_a_script_attached_to_them(tmp_path):
@@ -351,7 +351,7 @@ for _ in range(5):
     ("lines", "hint"),
     [
         pytest.param("def f(:", "is it for another Python than ", id="no Python"),
-        pytest.param("input('go? ')", "it runs without input", id="asks somebody"),
+        pytest.param("input('go? ')", "a traced script has no input", id="reads a line"),
     ],
 )
 def test_what_cannot_run_here_is_told_without_our_own_frames(tmp_path, lines, hint):

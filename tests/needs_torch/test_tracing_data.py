@@ -68,7 +68,7 @@ def test_absent_data_are_made_up_on_request(tmp_path, data, values, monkeypatch)
     source = TRAIN.format(data=data, more="")
     trace = traced(tmp_path, source, synthetic_data=["3x24x32:float32:7"])
     assert 4 * 4 * values in allocations(trace, category="input")
-    assert "is not on this machine; made up: 3x24x32:float32:7" in trace.warnings[0]
+    assert "is not on this machine; replaced by synthetic data: 3x24x32:float32:7" in trace.warnings[0]
 
 
 def test_absent_data_are_an_error_that_names_the_option(tmp_path):
@@ -104,21 +104,21 @@ def test_a_sample_is_of_the_type_that_was_asked_for(dtype):
 def test_batches_of_a_chosen_length(tmp_path, which, length):
     data = "data = [torch.ones(10 + index) for index in range(100)]\n"
     source = TRAIN.format(data=data, more=", collate_fn=torch.stack")
-    trace = traced(tmp_path, source, lengths=which)
+    trace = traced(tmp_path, source, sequence_lengths=which)
     assert 4 * 4 * length in allocations(trace, category="input")
-    (told,) = trace.warnings
-    assert told.startswith(f"batches are made of samples of length {length}; of 100 samples looked at")
-    assert told.endswith("the shortest has 10, half have up to 60, 95 % up to 105, the longest has 109")
+    (warning,) = trace.warnings
+    assert warning.startswith(f"batches are made of samples of length {length}; of 100 samples inspected")
+    assert warning.endswith("shortest 10, median 60, P95 105, longest 109")
 
 
 def test_lengths_that_grow(tmp_path):
     data = "data = [torch.ones(10 + index) for index in range(100)]\n"
     source = TRAIN.format(data=data, more=", collate_fn=torch.stack").replace("LazyLinear(3)", "Linear(1, 3)")
-    trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), lengths="growing")
+    trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), sequence_lengths="growing")
     sizes = [each for each in allocations(trace, category="input") if each in {16 * n for n in (89, 99, 109)}]
     assert sizes[:3] == [16 * 89, 16 * 99, 16 * 109]
-    (told,) = trace.warnings
-    assert told.startswith("batches are made of samples of length 89, then 99, then 109; of 100 samples looked at")
+    (warning,) = trace.warnings
+    assert warning.startswith("batches are made of samples of length 89, then 99, then 109; of 100 samples inspected")
 
 
 PADDED = """
@@ -131,10 +131,10 @@ data = [torch.ones(10 + index % 2) for index in range(100)]
 
 def test_varying_lengths_are_told(tmp_path):
     more = ", collate_fn=pad"
-    told = traced(tmp_path, TRAIN.format(data=PADDED, more=more).replace("shuffle=True", "shuffle=False")).warnings
-    assert len(told) == 1
-    assert "samples vary in length" in told[0]
-    assert "`--sequence-lengths longest`" in told[0]
+    warnings = traced(tmp_path, TRAIN.format(data=PADDED, more=more).replace("shuffle=True", "shuffle=False")).warnings
+    assert len(warnings) == 1
+    assert "samples vary in length" in warnings[0]
+    assert "`--sequence-lengths longest`" in warnings[0]
     same = PADDED.replace("index % 2", "index * 0")
     assert traced(tmp_path, TRAIN.format(data=same, more=more)).warnings == ()
 
@@ -160,8 +160,8 @@ def test_texts_of_varying_length_are_told_where_batches_show_it(tmp_path, longes
     source = source.replace("LazyLinear(3)", "Linear(1, 3)").replace("x.flatten(1)", "x.unsqueeze(-1)")
     assert len(traced(tmp_path, source).warnings) == count
     if count:
-        (told,) = traced(tmp_path, source, lengths="longest").warnings
-        assert told.startswith("batches are made of samples of length 11; of 60 samples")
+        (warning,) = traced(tmp_path, source, sequence_lengths="longest").warnings
+        assert warning.startswith("batches are made of samples of length 11; of 60 samples")
 
 
 def test_a_short_part_that_varies_beside_a_long_one_is_told(tmp_path):
@@ -173,14 +173,14 @@ def both(rows):
 """
     source = TRAIN.format(data=data, more=", collate_fn=both").replace("LazyLinear(3)", "Linear(1, 3)")
     source = source.replace("x.flatten(1)", "x.unsqueeze(-1)")
-    (told,) = traced(tmp_path, source).warnings
-    assert told.startswith("samples vary in length")
-    assert 4 * 4 * (30 + 7) in allocations(traced(tmp_path, source, lengths="longest"), category="input")
+    (warning,) = traced(tmp_path, source).warnings
+    assert warning.startswith("samples vary in length")
+    assert 4 * 4 * (30 + 7) in allocations(traced(tmp_path, source, sequence_lengths="longest"), category="input")
 
 
 def test_a_wrong_option_is_told(tmp_path):
-    with failing("usage", "`--sequence-lengths`: `short` names no length"):
-        traced(tmp_path, "", lengths="short")
+    with failing("usage", "`--sequence-lengths`: `short` is no length"):
+        traced(tmp_path, "", sequence_lengths="short")
 
 
 def test_lengths_of_samples():
@@ -203,17 +203,17 @@ def collate(rows):
     return pad_sequence([row["ids"].float() for row in rows])
 """
     source = TRAIN.format(data=data, more=", collate_fn=collate").replace("LazyLinear(3)", "Linear(1, 3)")
-    trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), lengths=which)
+    trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), sequence_lengths=which)
     sizes = [each for each in allocations(trace, category="input") if each in {16 * n for n in (40, 200)}]
     assert sizes[:3] == [16 * 40, 16 * 200, 16 * 200]
-    (told,) = trace.warnings
-    assert told.endswith("the shortest has 20, half have up to 20, 95 % up to 200, the longest has 200")
+    (warning,) = trace.warnings
+    assert warning.endswith("shortest 20, median 20, P95 200, longest 200")
 
 
 def test_a_histogram_of_samples_without_a_length_is_told(tmp_path):
     source = TRAIN.format(data="data = [torch.ones(3, 4, 4)] * 8\n", more="")
-    (told,) = traced(tmp_path, source, lengths="histogram:5x1").warnings
-    assert "no part that varies in length" in told
+    (warning,) = traced(tmp_path, source, sequence_lengths="histogram:5x1").warnings
+    assert "no part of a sample varies in length" in warning
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,9 @@ def test_a_translator(tmp_path, cell):
 
 
 def test_speech_of_the_longest_kind(tmp_path):
-    trace = example(tmp_path, "speech.py", "--width", "32", "--layers", "1", "--batch-size", "4", lengths="longest")
+    trace = example(
+        tmp_path, "speech.py", "--width", "32", "--layers", "1", "--batch-size", "4", sequence_lengths="longest"
+    )
     assert not trace.partial
     assert 4 * 4 * 16_000 * 12 in allocations(trace, category="input")  # four of twelve seconds
     assert any("recurrent" in each for each in trace.warnings)

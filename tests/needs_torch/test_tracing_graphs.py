@@ -93,7 +93,7 @@ squared.save("squared.pt")
     assert not trace.partial
     assert by_category(trace)["optimizer state"] == 4 * (16 * 16 + 2 * (16 * 16 + 16))
     assert trace.warnings == (
-        "TorchScript was left out: the estimate is for the model as written, scripted code can need more or less",
+        "TorchScript was ignored: the estimate is for the eager model; scripted code can need more or less",
     )
 
 
@@ -140,7 +140,7 @@ def test_the_first_stage_needs_no_shapes_and_later_ones_do(tmp_path, monkeypatch
     trace = stage(tmp_path, monkeypatch, "Schedule1F1B", 0)
     assert (trace.partial, trace.header.steps) == (False, 3)
     assert any("stage 0 of 4 of a pipeline is traced" in each for each in trace.warnings)
-    with failing("unsupported", "stage 2 of a pipeline learns the shapes of its inputs from stage 1"):
+    with failing("unsupported", "stage 2 of a pipeline gets the shapes of its inputs from stage 1"):
         stage(tmp_path, monkeypatch, "Schedule1F1B", 2)
 
 
@@ -162,7 +162,7 @@ def train(model):
 train(nn.Linear(8, 8).cuda())
 {more}
 """
-UNSEEN = "the training at train.py, line 10, comes after the part that was traced, and was not seen"
+UNSEEN = "the training at train.py, line 10, runs only after the traced part; its memory is not included"
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ else:
     raise AssertionError
 """
     trace = traced(tmp_path, PACKED + use + TRAIN)
-    assert trace.warnings == ("the metric `accuracy` is not on this machine: it gives 0",)
+    assert trace.warnings == ("the metric `accuracy` is not on this machine: its result is 0",)
 
 
 def test_zero_3_places_what_scripts_make_and_not_what_the_tracer_does(tmp_path):

@@ -29,7 +29,7 @@ modules = {name: each for name, each in list(sys.modules.items()) if isinstance(
 held = {name: dict(vars(each)) for name, each in modules.items()}
 
 from cotenant.tracing.process.session import TracingSession
-request = {"card": json.loads(sys.argv[1]), "steps": 3, "cudnn_version": 91900, "no_sandbox": True, "online": True,
+request = {"gpu": json.loads(sys.argv[1]), "options": {"sandbox": False, "allow_network": True},
            "program": {"kind": "script", "target": "train.py", "args": []}}
 TracingSession(request, Path("answer"))
 replaced = {

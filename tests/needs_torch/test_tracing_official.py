@@ -88,7 +88,7 @@ assert data[0][1].shape == (1, 8, 9)
 def test_made_up_data_sets_hold_what_scripts_read(tmp_path, data, shape, values):
     trace = traced(tmp_path, TRAIN.format(data=data, batch=4), synthetic_data=[shape])
     assert 4 * 4 * values in allocations(trace, category="input")
-    assert f"is not on this machine; made up: {shape}" in trace.warnings[0]
+    assert f"is not on this machine; replaced by synthetic data: {shape}" in trace.warnings[0]
 
 
 @VISION
@@ -124,7 +124,7 @@ def test_no_batch_at_all_is_told(tmp_path):
     batch = "64, drop_last=True"
     with failing("no-step") as caught:
         traced(tmp_path, TRAIN.format(data=FEW.format(count=12), batch=batch))
-    assert caught.value.hint == f"{ONLY_12} is left out (`drop_last`)"
+    assert caught.value.hint == f"{ONLY_12} is dropped (`drop_last`)"
 
 
 AVERAGES = """
@@ -197,7 +197,7 @@ def test_annotations_of_coco_are_made_up(tmp_path):
     (package / "coco.py").write_text(LIBRARY)
     trace = traced(tmp_path, TRAIN.format(data=COCO, batch=4), synthetic_data=["3x8x10:uint8:5"])
     assert 4 * 4 * 3 * 8 * 10 in allocations(trace, category="input")
-    assert trace.warnings[0] == "`gone.json` is not on this machine; made up: 3x8x10:uint8:5"
+    assert trace.warnings[0] == "`gone.json` is not on this machine; replaced by synthetic data: 3x8x10:uint8:5"
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_tables_of_the_hub_are_made_up_with_names_of_classes(tmp_path):
     (tmp_path / "datasets.py").write_text(LIBRARY_OF_TABLES)
     trace = traced(tmp_path, LABELS, synthetic_data=["64:int64:30000"])
     assert trace.warnings == (
-        "the data set `nyu-mll/glue` is not on this machine; made up: 64:int64:30000",
-        "the data set `glue` is not on this machine; made up: 64:int64:30000",
+        "the data set `nyu-mll/glue` is not on this machine; replaced by synthetic data: 64:int64:30000",
+        "the data set `glue` is not on this machine; replaced by synthetic data: 64:int64:30000",
     )
 
 
@@ -298,7 +298,7 @@ for epoch in range(100):
 def test_weights_that_a_script_changes_itself(tmp_path, batches, validated):
     trace = traced(tmp_path, BY_HAND.format(batches=batches))
     assert not trace.partial
-    assert trace.warnings[0] == "the script has no optimizer: 20 backward passes were seen instead of steps"
+    assert trace.warnings[0] == "the script has no optimizer: 20 backward passes were traced instead"
     assert (4 * 100 * 8 in allocations(trace)) == validated
 
 
@@ -377,6 +377,4 @@ for _ in range(3):
 def test_weights_that_cannot_be_fetched_are_the_models_own(tmp_path):
     trace = traced(tmp_path, WEIGHTS)
     assert [each.split("`")[1] for each in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
-    assert all(
-        each.endswith("are not on this machine: the model keeps those it was made with") for each in trace.warnings
-    )
+    assert all(each.endswith("are not on this machine: the model keeps its initial ones") for each in trace.warnings)

@@ -92,7 +92,7 @@ def test_folders_of_timm_are_made_up(tmp_path):
     _with_readers(tmp_path)
     trace = traced(tmp_path, FOLDER, synthetic_data=["3x8x9:uint8:5"])
     assert 4 * 4 * 3 * 8 * 9 in allocations(trace, category="input")
-    assert trace.warnings[0] == "`gone` is not on this machine; made up: 3x8x9:uint8:5"
+    assert trace.warnings[0] == "`gone` is not on this machine; replaced by synthetic data: 3x8x9:uint8:5"
 
 
 def test_an_assertion_without_words_is_told_as_it_is_written(tmp_path):
@@ -129,9 +129,7 @@ def test_weights_of_timm_that_are_not_here_are_the_models_own(tmp_path):
     (package / "_builder.py").write_text(BUILDER)
     trace = traced(tmp_path, PRETRAINED)
     assert 4 * 8 * 2 in allocations(trace, category="parameter")
-    assert trace.warnings == (
-        "the weights `timm/small` are not on this machine: the model keeps those it was made with",
-    )
+    assert trace.warnings == ("the weights `timm/small` are not on this machine: the model keeps its initial ones",)
 
 
 MEASURED = """
@@ -156,7 +154,7 @@ def test_a_metric_that_is_not_here_has_any_result(tmp_path):
     (package / "__init__.py").write_text("from evaluate.loading import load\n")
     (package / "loading.py").write_text("def load(path, *args):\n    raise FileNotFoundError(path)\n")
     trace = traced(tmp_path, MEASURED)
-    assert trace.warnings == ("the metric `glue` is not on this machine: it gives 0",)
+    assert trace.warnings == ("the metric `glue` is not on this machine: its result is 0",)
 
 
 SPLIT = """

@@ -16,6 +16,7 @@ import pytest
 import cotenant
 from apart import apart
 from cotenant.core.errors import TraceError
+from cotenant.core.ports import TraceOptions
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.trace_script import trace_script
 from traced_scripts import A100, check_well_formed, failing
@@ -29,7 +30,9 @@ def run(folder: Path, source: str, *args: str, python=sys.executable, timeout_s=
     (folder / "train.py").write_text(source)
     program = Program(python=python, kind="script", target="train.py", args=args)
     env = os.environ if env is None else env
-    return trace_script(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, options=options)
+    return trace_script(
+        program, gpu=A100, workdir=str(folder), env=env, timeout_s=timeout_s, options=TraceOptions(**options)
+    )
 
 
 def alive(pid: int) -> bool:
@@ -79,8 +82,7 @@ def test_a_module_with_relative_imports(tmp_path):
     (package / "train.py").write_text("import sys, torch\nfrom .sizes import WIDTH\n" + body)
     program = Program(python=sys.executable, kind="module", target="package.train", args=())
     assert (
-        trace_script(program, card=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header.steps
-        == 3
+        trace_script(program, gpu=A100, workdir=str(tmp_path), env=os.environ, timeout_s=PATIENCE_S).header.steps == 3
     )
 
 
@@ -92,7 +94,7 @@ open("pids", "w").write(f"{os.getpid()} {child.pid}")
 time.sleep(600)
 """
     with failing("timeout", "8.0s"):
-        run(tmp_path, source, timeout_s=8, no_sandbox=True)
+        run(tmp_path, source, timeout_s=8, sandbox=False)
     pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
@@ -104,10 +106,12 @@ def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
     )
     code = (
         "import os, sys\n"
+        "from cotenant.core.ports import TraceOptions\n"
         "from cotenant.tracing.process.program import Program\n"
         "from cotenant.tracing.process.trace_script import trace_script\n"
         "trace_script(Program(python=sys.executable, kind='script', target='train.py', args=()),"
-        f" card={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600, options={{'no_sandbox': True}})\n"
+        f" gpu={A100!r}, workdir={str(tmp_path)!r}, env=os.environ, timeout_s=600,"
+        " options=TraceOptions(sandbox=False))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -195,7 +199,7 @@ def test_files_can_be_written_for_real(tmp_path):
     body = "open('by_hand', 'w').write('x')\ntorch.save(torch.ones(1, device='cuda'), 'by_torch')\n"
     body = "import torch\n" + body + "assert torch.load('by_torch').is_cuda\nraise SystemExit('done')\n"
     with failing("raised", "done"):
-        run(tmp_path, body, no_sandbox=True)
+        run(tmp_path, body, sandbox=False)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["by_hand", "train.py"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotenant.core.errors import TraceError
+from cotenant.core.ports import TraceOptions
 from cotenant.tracing.process.program import Program
 from cotenant.tracing.process.trace_script import trace_script
 from traced_scripts import A100, allocations, by_category, peak, traced
@@ -84,7 +85,7 @@ BUILDS = [
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_cuda_code_that_a_script_compiles_is_told(tmp_path, build):
-    with pytest.raises(TraceError, match=r"CUDA code that the script compiles \(`up`\).*train.py, line 8"):
+    with pytest.raises(TraceError, match=r"the CUDA extension `up` cannot be traced.*train.py, line 8"):
         traced(tmp_path, COMPILES.replace("BUILD", build) + "build()\n")
 
 
@@ -99,7 +100,7 @@ def forward():
 """
     trace = traced(tmp_path, COMPILES.replace("BUILD", build) + source + TRAINS)
     assert 2 * 64 * 64 * 4 in allocations(trace)
-    assert [("`up`) was left out" in each) for each in trace.warnings] == [True]
+    assert [("extension `up`" in warning) for warning in trace.warnings] == [True]
     assert peak(trace) > 0
 
 
@@ -228,14 +229,20 @@ def a_library(folder, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(("online", "said"), [(False, "offline: 1"), (True, "offline: none")])
-def test_a_script_that_may_use_the_network_may_ask_the_hub(tmp_path, online, said):
+@pytest.mark.parametrize(("allow_network", "said"), [(False, "offline: 1"), (True, "offline: none")])
+def test_a_script_that_may_use_the_network_may_ask_the_hub(tmp_path, allow_network, said):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "offline: ${HF_HUB_OFFLINE-none}"\n')
     python.chmod(0o755)
     program = Program(kind="script", target="train.py", args=(), python=str(python))
     with pytest.raises(TraceError) as caught:
-        trace_script(program, card=A100, workdir=str(tmp_path), env={"PATH": "/bin"}, options={"online": online})
+        trace_script(
+            program,
+            gpu=A100,
+            workdir=str(tmp_path),
+            env={"PATH": "/bin"},
+            options=TraceOptions(allow_network=allow_network),
+        )
     assert caught.value.log_tail.strip() == said
 
 

@@ -251,7 +251,7 @@ if __name__ == "__main__":
 def test_processes_started_by_hand_are_one(tmp_path, head, device, worker):
     trace = traced(tmp_path, BY_HAND.format(head=head, device=device, worker=worker))
     assert (trace.header.steps, trace.partial) == (1, False)
-    assert trace.warnings == ("of the processes that the script starts for the GPU, the first was traced",)
+    assert trace.warnings == ("of the processes that the script starts for the GPU, only the first was traced",)
 
 
 def test_spawned_processes_are_one(tmp_path):

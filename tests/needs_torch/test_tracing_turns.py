@@ -189,7 +189,7 @@ def test_work_that_comes_late_is_told(tmp_path):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
     assert (trace.header.steps, BIG in allocations(trace, "forward")) == (3, False)
     assert trace.warnings == (
-        "the work at train.py, line 19, comes after more steps than were traced, and was not seen",
+        "the work at train.py, line 19, runs only after the traced steps; its memory is not included",
     )
 
 

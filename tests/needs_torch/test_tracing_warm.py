@@ -42,7 +42,7 @@ def run(folder, source, *args, warm=None, timeout_s=PATIENCE_S, env=None):
     (folder / "train.py").write_text(source)
     program = Program(python=sys.executable, kind="script", target="train.py", args=args)
     env = os.environ if env is None else env
-    return trace_script(program, card=A100, workdir=str(folder), env=env, timeout_s=timeout_s, warm=warm)
+    return trace_script(program, gpu=A100, workdir=str(folder), env=env, timeout_s=timeout_s, forkserver=warm)
 
 
 def gone(pid):
@@ -157,4 +157,4 @@ def test_without_torch_another_process_says_so(tmp_path, warm):
 def test_an_interpreter_that_does_not_start_is_told(tmp_path, warm):
     program = Program(python=str(tmp_path / "none"), kind="script", target="train.py", args=())
     with pytest.raises(TraceError, match="cannot start"):
-        trace_script(program, card=A100, workdir=str(tmp_path), env=os.environ, warm=warm)
+        trace_script(program, gpu=A100, workdir=str(tmp_path), env=os.environ, forkserver=warm)

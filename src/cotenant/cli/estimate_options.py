@@ -68,7 +68,7 @@ class ScriptOptions:
         Raises:
             UsageError: no script was given.
         """
-        from cotenant.core.ports import EstimateRequest
+        from cotenant.core.ports import EstimateRequest, TraceOptions
 
         if self.script is None:
             raise UsageError("no script to estimate", hint="give one: `cotenant estimate train.py -- ARGS`")
@@ -80,10 +80,12 @@ class ScriptOptions:
             timeout_s=self.timeout_s,
             declared_bytes=declared_bytes,
             gpus=self.gpus,
-            synthetic_data=tuple(self.synthetic_data),
-            sequence_lengths=self.sequence_lengths,
-            allow_network=self.allow_network,
-            no_sandbox=self.no_sandbox,
+            trace=TraceOptions(
+                synthetic_data=tuple(self.synthetic_data),
+                sequence_lengths=self.sequence_lengths,
+                sandbox=not self.no_sandbox,
+                allow_network=self.allow_network,
+            ),
         )
 
 

@@ -97,6 +97,28 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How a script is traced.
+
+    Attributes:
+        steps: optimizer steps to trace.
+        cudnn_version: of the job, e.g. 91900 for 9.19.0; it decides between attention kernels.
+        synthetic_data: samples in place of missing data, as `tracing.data.data_options` reads them.
+        sequence_lengths: which samples batches are made of where lengths vary, as `tracing.data.data_options` reads it,
+            or a file of lengths; empty: the first ones.
+        sandbox: whether changes of files go to a scratch folder; false: the script changes files for real.
+        allow_network: whether the script may use the network.
+    """
+
+    steps: int = 3
+    cudnn_version: int = 91900
+    synthetic_data: tuple[str, ...] = ()
+    sequence_lengths: str = ""
+    sandbox: bool = True
+    allow_network: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateRequest:
     """A workload to estimate.
 
@@ -106,11 +128,7 @@ class EstimateRequest:
         timeout_s: wall-clock limit.
         declared_bytes: memory that the user declared, for the estimator `declared`.
         gpus: how many GPUs the command sees, all of type `gpu`.
-        synthetic_data: data sets to generate where they are absent, in the syntax of `tracing.data.data_options`.
-        sequence_lengths: which samples batches are made of where lengths vary, in the same syntax, or a file of
-            lengths; empty for the first samples.
-        allow_network: whether the script may use the network.
-        no_sandbox: whether what the script writes stays on the disk.
+        trace: how the script is traced; an estimator may set its own `steps`.
     """
 
     command: tuple[str, ...]
@@ -120,10 +138,7 @@ class EstimateRequest:
     timeout_s: float = 120.0
     declared_bytes: int | None = None
     gpus: int = 1
-    synthetic_data: tuple[str, ...] = ()
-    sequence_lengths: str = ""
-    allow_network: bool = False
-    no_sandbox: bool = False
+    trace: TraceOptions = field(default_factory=TraceOptions)
 
 
 class Estimator(Protocol):

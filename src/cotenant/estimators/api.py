@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cotenant.core.errors import UsageError
 from cotenant.core.estimate import Estimate
-from cotenant.core.ports import EstimateRequest
+from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.estimators.trace_cache import TraceCache, default_folder
 from cotenant.estimators.traced import TracedEstimator, TracedResult, fake_gpu_of
 from cotenant.gpu_specs import gpu_spec
@@ -98,7 +98,7 @@ def explain(
             if value:
                 raise UsageError(f"`{name}` is for scripts: a function runs in a fork of this process")
         known = gpu_spec(gpu)
-        recorded = trace_function(target, card=fake_gpu_of(known, gpus), steps=steps, timeout_s=timeout_s)
+        recorded = trace_function(target, gpu=fake_gpu_of(known, gpus), steps=steps, timeout_s=timeout_s)
         return TracedEstimator(steps=steps).on(recorded, known)
     folder = default_folder() if cache else None
     estimator = TracedEstimator(steps=steps, python=python, cache=TraceCache(folder) if folder else None)
@@ -109,8 +109,8 @@ def explain(
         gpu=gpu,
         timeout_s=timeout_s,
         gpus=gpus,
-        synthetic_data=tuple(synthetic_data),
-        sequence_lengths=sequence_lengths,
-        allow_network=allow_network,
+        trace=TraceOptions(
+            synthetic_data=tuple(synthetic_data), sequence_lengths=sequence_lengths, allow_network=allow_network
+        ),
     )
     return estimator.explain(request)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from cotenant.allocator import ReplayResult
 from cotenant.core.estimate import Estimate, GpuEstimate
-from cotenant.core.ports import EstimateRequest
+from cotenant.core.ports import EstimateRequest, TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_bytes
 from cotenant.estimators.cudnn.query import CudnnWorkspaces, installed_cudnn, query_cudnn
@@ -145,7 +145,7 @@ class TracedEstimator:
             python = find_interpreter(self._python, workdir=request.workdir, env=env)
         program = find_program(request.command, workdir=request.workdir, env=env, python=python)
         key = ""
-        options = options_of(request)
+        options = replace(options_of(request), steps=self._steps)
         if self._cache is not None:
             key = trace_key(
                 program,
@@ -153,22 +153,21 @@ class TracedEstimator:
                 env=env,
                 capability=gpu.compute_capability,
                 devices=request.gpus,
-                steps=self._steps,
-                options=options,
+                steps=options.steps,
+                options=asdict(options),
             )
             kept = None if self._show_output else self._cache.get(key, env)
             if kept is not None:
                 return kept, True
         recorded = trace_program(
             program,
-            card=fake_gpu_of(gpu, request.gpus),
+            gpu=fake_gpu_of(gpu, request.gpus),
             options=options,
             workdir=request.workdir,
             env=env,
-            steps=self._steps,
             timeout_s=request.timeout_s,
             show_output=self._show_output,
-            warm=self._forkserver,
+            forkserver=self._forkserver,
         )
         before = {name: env[name] for name in SETTINGS if name in env}
         recorded = replace(recorded, header=replace(recorded.header, settings_before=before))
@@ -252,20 +251,16 @@ def _gpu_estimate(result: TracedResult) -> GpuEstimate:
     )
 
 
-def options_of(request: EstimateRequest) -> dict[str, object]:
-    """Tracing options of a request.
+def options_of(request: EstimateRequest) -> TraceOptions:
+    """The request's options for the tracer, with the content of a file of lengths.
 
     Raises:
-        UsageError: the synthetic data or the sequence lengths are not understood.
+        UsageError: `synthetic_data` or `sequence_lengths` cannot be parsed.
     """
-    sequence_lengths = length_histogram.inline_histogram(request.sequence_lengths, request.workdir)
-    data_options.validate_options(request.synthetic_data, sequence_lengths)
-    return {
-        "synthetic_data": list(request.synthetic_data),
-        "lengths": sequence_lengths,
-        "online": request.allow_network,
-        "no_sandbox": request.no_sandbox,
-    }
+    options = request.trace
+    lengths = length_histogram.inline_histogram(options.sequence_lengths, request.workdir)
+    data_options.validate_options(options.synthetic_data, lengths)
+    return replace(options, sequence_lengths=lengths)
 
 
 def _fit_warnings(fit: Fit) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -97,7 +96,6 @@ class TraceMode(TorchDispatchMode):
     def __init__(self, recorder: TraceRecorder) -> None:
         """Raises `TraceError`, kind `unsupported`, if the operators of a plug-in cannot be registered."""
         super().__init__()
-        _keep_cuda_uninitialized()
         try:
             self._operators = all_operators()
         except PluginError as error:
@@ -305,16 +303,6 @@ class TraceMode(TorchDispatchMode):
 
     # -- threads ----------------------------------------------------------------------------------------------
 
-    def enter_in_new_threads(self) -> None:
-        """Enter the mode in every thread that the script starts: the stack of dispatch modes is thread-local."""
-        begin: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-        def begin_here(thread: threading.Thread) -> None:
-            with self:
-                begin(thread)
-
-        threading.Thread._bootstrap_inner = begin_here  # type: ignore[attr-defined]
-
     # -- recording --------------------------------------------------------------------------------------------
 
     def record(self, out: Any) -> None:
@@ -351,19 +339,6 @@ class TraceMode(TorchDispatchMode):
             self.generated_tokens.warned = True
             place = script_location.call_location()
             self.recorder.warn(f"{why}, and so are rewards of them{f' ({place})' if place else ''}")
-
-
-def _keep_cuda_uninitialized() -> None:
-    """Keep fake tensors from initializing CUDA, which a CPU build refuses.
-
-    Source: torch/_subclasses/fake_tensor.py, `FakeTensor.__new__`, `init_gpu_context` (in older versions
-    `init_cuda_context`) and `FakeTensorMode.__enter__`; torch/csrc/utils/tensor_new.cpp, `only_lift_cpu_tensors`.
-    """
-    FakeTensorMode.avoid_device_init = property(lambda self: True)
-    for name in ("init_gpu_context", "init_cuda_context"):
-        if hasattr(torch._subclasses.fake_tensor, name):
-            setattr(torch._subclasses.fake_tensor, name, lambda *_: None)
-    torch._C._set_only_lift_cpu_tensors(True)
 
 
 def _is_composite_explicit(func: OpOverload) -> bool:

@@ -22,9 +22,9 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("estimate --synthetic-data WRONG train.py", "error: `--synthetic-data`: `WRONG` is no stand-in for data"),
-        ("compare --synthetic-data 3x0 train.py", "error: `--synthetic-data`: `3x0` is no stand-in for data"),
-        ("estimate --sequence-lengths p101 train.py", "error: `--sequence-lengths`: `p101` names no length"),
+        ("estimate --synthetic-data WRONG train.py", "error: `--synthetic-data`: `WRONG` describes no sample"),
+        ("compare --synthetic-data 3x0 train.py", "error: `--synthetic-data`: `3x0` describes no sample"),
+        ("estimate --sequence-lengths p101 train.py", "error: `--sequence-lengths`: `p101` is no length"),
         ("estimate --python nope train.py", "error: no interpreter `nope`\nhint: is the environment activated? `--pyt"),
         ("estimate --python ./folder train.py", "error: no interpreter `./folder`"),
         ("estimate --python ./empty train.py", "error: no interpreter `./empty`"),

@@ -54,7 +54,7 @@ def label(config: Config, *, gpu: str, steps: int, limit_s: float) -> LabelRecor
     message = ""
     layers = layers_to_text(layers_of(config))
     try:
-        recorded = trace_function(Training(config, "cuda"), card=fake_gpu_of(device), steps=steps, timeout_s=limit_s)
+        recorded = trace_function(Training(config, "cuda"), gpu=fake_gpu_of(device), steps=steps, timeout_s=limit_s)
         found = TracedEstimator(steps=steps).on(recorded, device)
     except TraceError as error:
         status, message = "timeout" if error.kind == "timeout" else "crash", error.message

@@ -59,12 +59,14 @@ def _install() -> None:
     gpus = ProcessGpus(server, uuids, make, context_bytes=model.context.typical_bytes, label=label)
     session = TracingSession(
         {
-            "card": _card(model, len(uuids)),
-            "steps": UNLIMITED_STEPS,
-            "cudnn_version": CUDNN_VERSION,
+            "gpu": _card(model, len(uuids)),
             # The job writes its own files and has network access; only checkpoints of fake tensors go to `scratch`.
-            "no_sandbox": True,
-            "online": True,
+            "options": {
+                "steps": UNLIMITED_STEPS,
+                "cudnn_version": CUDNN_VERSION,
+                "sandbox": False,
+                "allow_network": True,
+            },
             "scratch": str(Path(tempfile.gettempdir(), f"cotenant-live-{os.getpid()}")),
         },
         Path(os.devnull),

@@ -18,8 +18,9 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.assumptions.known_values import EVEN_ROUTING, RANDOM_CHOICE, KnownValues, assumption_of
+from cotenant.tracing.assumptions.known_values import EVEN_ROUTING, RANDOM_CHOICE, assumption_of
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable, overload_names
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 operators = OperatorTable()
 
@@ -28,9 +29,9 @@ _RANDOM_ATTRIBUTE = "_cotenant_drawn"
 _RANDOM = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "exponential_")
 
 
-def install(values: KnownValues) -> None:
-    """Propagate assumptions through `one_hot`, whose own operators scatter into tensors too large to be tracked."""
-    original: Any = torch.nn.functional.one_hot
+def patches(context: PatchContext) -> list[Patch]:
+    """`one_hot`, whose own operators scatter into tensors too large to be tracked."""
+    original, values = torch.nn.functional.one_hot, context.mode.known_values
 
     def one_hot(tensor: Any, num_classes: int = -1) -> Any:
         made = original(tensor, num_classes)
@@ -43,7 +44,14 @@ def install(values: KnownValues) -> None:
             values.assume(made, original(known, num_classes), EVEN_ROUTING)
         return made
 
-    torch.nn.functional.one_hot = torch._C._nn.one_hot = one_hot
+    return [
+        Patch(
+            target=target, phase=Phase.OPERATORS, replacement=one_hot,
+            reason="A router's choices are assumed even; `one_hot` of them is known from that.",
+            source="aten/src/ATen/native/Onehot.cpp, `one_hot`",
+        )
+        for target in ("torch.nn.functional:one_hot", "torch._C._nn:one_hot")
+    ]  # fmt: skip
 
 
 @operators.assumption_for("aten::topk")

@@ -1,4 +1,4 @@
-"""What `--synthetic-data` and `--sequence-lengths` say, read without torch: a wrong one is told before anything is run."""
+"""The values of `--synthetic-data` and `--sequence-lengths`, parsed without torch: a wrong one is refused early."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DTYPES = frozenset(
         *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     )
 )
-"""Names of types in torch."""
+"""Names of dtypes in torch."""
 _SAMPLE_SYNTAX = re.compile(r"(\d+(?:x\d+)*)(?::([a-z]+\d+))?(?::(\d+))?")
 _GROWING_QUANTILES = (0.8, 0.9, 1.0)
-"""Shares of the first batches and all later ones where lengths grow."""
+"""Quantiles of lengths of the first batches; the last one holds for all later batches."""
 _QUANTILE_SYNTAX = re.compile(r"longest|p(\d{1,2}(?:\.\d+)?|100)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSample:
-    """One sample: its shape, the name of its type in torch, and how many classes or values there are."""
+    """One sample: its shape, the name of its dtype, and the number of classes (of whole numbers: of values)."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -33,41 +33,41 @@ class SyntheticSample:
 
 
 def validate_options(synthetic_data: Sequence[str], lengths: str) -> None:
-    """Refuse what cannot be understood; `lengths` is a word, or what `histogram.spelled` gave of a file.
+    """Refuse values that cannot be parsed; `lengths` is a word, or a file's content from `inline_histogram`.
 
     Raises:
-        UsageError: names the option, what was given for it, and what is wanted.
+        UsageError: one of them cannot be parsed.
     """
-    for each in synthetic_data:
-        parse_sample(each)
+    for text in synthetic_data:
+        parse_sample(text)
     if length_histogram.parse_histogram(lengths) is None:
         length_quantiles(lengths)
 
 
 def parse_sample(text: str) -> SyntheticSample:
-    """The stand-in that `SHAPE[:DTYPE[:CLASSES]]` describes.
+    """The sample that `SHAPE[:DTYPE[:CLASSES]]` describes.
 
     Raises:
-        UsageError: it describes none.
+        UsageError: it has another form.
     """
     match = _SAMPLE_SYNTAX.fullmatch(text.strip())
     shape, dtype, classes = match.groups() if match else ("0", None, None)
-    made = SyntheticSample(
+    sample = SyntheticSample(
         shape=tuple(map(int, shape.split("x"))), dtype=dtype or "float32", classes=int(classes or CLASSES)
     )
-    if made.dtype not in DTYPES or not all(made.shape) or not made.classes:
+    if sample.dtype not in DTYPES or not all(sample.shape) or not sample.classes:
         raise UsageError(
-            f"`--synthetic-data`: `{text}` is no stand-in for data",
+            f"`--synthetic-data`: `{text}` describes no sample",
             hint="write SHAPE[:DTYPE[:CLASSES]], e.g. `3x224x224:uint8:1000`",
         )
-    return made
+    return sample
 
 
 def length_quantiles(which: str) -> tuple[float, ...]:
-    """Shares of the first batches, of which the last holds for all later ones: `longest` is 1, `p95` 0.95.
+    """Quantiles of lengths of the first batches, of which the last holds for all later ones: `p95` is (0.95,).
 
-    `growing` begins with shorter ones: blocks of each batch are then too small for the next, and the allocator keeps
-    them. Empty for the empty text: samples as they come.
+    `longest` is (1.0,). `growing` begins with shorter batches: the blocks of each are too small for the next, and the
+    allocator caches them. Empty for the empty text: samples in their own order.
 
     Raises:
         UsageError: it is none of these.
@@ -79,7 +79,7 @@ def length_quantiles(which: str) -> tuple[float, ...]:
     match = _QUANTILE_SYNTAX.fullmatch(which)
     if match is None:
         raise UsageError(
-            f"`--sequence-lengths`: `{which}` names no length",
+            f"`--sequence-lengths`: `{which}` is no length",
             hint="write `longest`, `growing`, a percentile such as `p95`, or a file of lengths, e.g. `lengths.csv`",
         )
     return (float(match.group(1)) / 100 if match.group(1) else 1.0,)

@@ -1,7 +1,7 @@
-"""Data loaders without workers and without a data set's worth of reading: a few real samples stand for all.
+"""Data loaders without workers, which read a few real samples: these represent the whole data set.
 
-They go through the script's own transforms and collation, so shapes and types are the true ones; and where lengths
-differ a batch has padding, and a mask that says so.
+Samples go through the script's own transforms and collate function, so shapes and dtypes are real; where lengths
+differ, a batch has padding and its mask.
 """
 
 from __future__ import annotations
@@ -12,49 +12,65 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from cotenant.tracing.data import data_options, length_histogram, sample_lengths
-from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase, patch_each
 from cotenant.tracing.training.training_observer import TrainingObserver
 
-_DRAIN_BATCHES = 2  # batches that a loader still gives once enough training was seen: a validation pass needs no more
+_DRAIN_BATCHES = 2  # that a loader still gives after the traced steps: enough for a validation pass
 _MAX_STREAM_BATCHES = 100_000
-_REAL_SAMPLES = 4  # different ones in a batch; the rest are these again
+_REAL_SAMPLES = 4  # in a batch; the rest repeat them
 
 
-def install(loop: TrainingObserver, which_length: str = "") -> None:
-    """Replace how data loaders make batches, for all of the process.
+def patches(context: PatchContext) -> list[Entry]:
+    """How data loaders make batches, and what pins or moves them beside operators."""
+    observer, which = context.observer, context.options.sequence_lengths
+    histogram = length_histogram.parse_histogram(which)
+    quantiles = data_options.length_quantiles(which) if histogram is None else (1.0,)
 
-    `which_length`: as of `wishes.shares_of` or `histogram.parse`.
-    """
-    spread = length_histogram.parse_histogram(which_length)
-    shares = data_options.length_quantiles(which_length) if spread is None else (1.0,)
+    def few_samples(self: DataLoader[Any]) -> Iterator[Any]:
+        observer.loaders += 1
+        return _FewSampleIterator(self, observer, quantiles, histogram)
 
-    def get_iterator(self: DataLoader[Any]) -> Iterator[Any]:
-        loop.loaders += 1
-        return _FewSampleIterator(self, loop, shares, spread)
+    workers = "Worker processes would read the whole data set."
+    return [
+        *patch_each(
+            "torch.utils.data:DataLoader", {"_get_iterator": few_samples, "__iter__": few_samples}, phase=Phase.DATA,
+            reason=workers, source="torch/utils/data/dataloader.py, `DataLoader._get_iterator`",
+        ),
+        HookPatch(
+            target="torch.utils.data:DataLoader.__init_subclass__", phase=Phase.DATA,
+            register=functools.partial(_end_endless_epochs, observer),
+            reason="A subclass with one endless iterator for all epochs does not expect it to end.",
+            source="timm/data/loader.py, `MultiEpochsDataLoader`",
+        ),
+        Patch(
+            target="fastai.data.load:_loaders", phase=Phase.DATA, replacement=(_fastai_batches(observer),) * 2,
+            reason=workers, source="fastai/data/load.py, `DataLoader.__iter__`",
+        ),
+        *patch_each(
+            "torch:Tensor",
+            {
+                "pin_memory": lambda self, device=None: self,
+                "is_pinned": lambda self, device=None: False,
+                "record_stream": lambda self, stream: None,
+            },
+            phase=Phase.DATA, reason="They call the driver.", source="aten/src/ATen/native/Memory.cpp, `pin_memory`",
+        ),
+    ]  # fmt: skip
 
-    DataLoader._get_iterator = get_iterator
-    DataLoader.__iter__ = get_iterator  # the original keeps workers of the last epoch
-    _end_endless_epochs(loop)
-    when_imported("fastai.data.load", functools.partial(_patch_fastai, loop))
-    torch.Tensor.pin_memory = lambda self, device=None: self
-    torch.Tensor.is_pinned = lambda self, device=None: False
-    torch.Tensor.record_stream = lambda self, stream: None
 
+def _end_endless_epochs(observer: TrainingObserver) -> Callable[[], None]:
+    """Let subclasses of DataLoader whose `__iter__` is a generator end their epoch where their iterator ends."""
 
-def _end_endless_epochs(loop: TrainingObserver) -> None:
-    """Loaders that keep one endless iterator for all epochs count batches, and do not expect it to run dry."""
-
-    def ends(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    def ending(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         @functools.wraps(iterate)
         def iterate_(self: Any) -> Iterator[Any]:
             try:
                 yield from iterate(self)
-            except RuntimeError as error:  # what Python makes of the end of an iterator within a generator
-                if not (loop.ending_epoch and isinstance(error.__cause__, StopIteration)):
+            except RuntimeError as error:  # PEP 479: the end of an iterator inside a generator
+                if not (observer.ending_epoch and isinstance(error.__cause__, StopIteration)):
                     raise
 
         return iterate_
@@ -63,25 +79,26 @@ def _end_endless_epochs(loop: TrainingObserver) -> None:
         super(DataLoader, cls).__init_subclass__(**kwargs)
         own = vars(cls).get("__iter__")
         if inspect.isgeneratorfunction(own):
-            cls.__iter__ = ends(own)
+            cls.__iter__ = ending(own)
 
-    vars_of: Any = DataLoader
-    vars_of.__init_subclass__ = classmethod(init_subclass)
-    for kind in DataLoader.__subclasses__():
-        init_subclass(kind)
+    loader_class: Any = DataLoader
+    loader_class.__init_subclass__ = classmethod(init_subclass)
+    for subclass in DataLoader.__subclasses__():
+        init_subclass(subclass)
+    return lambda: delattr(loader_class, "__init_subclass__")
 
 
-def _patch_fastai(loop: TrainingObserver, module: Any) -> None:
-    """Loaders of fastai, which are not PyTorch's, but have its workers: batches as they come, until enough was seen."""
+def _fastai_batches(observer: TrainingObserver) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """In place of fastai's two classes of loaders, which are not PyTorch's but start its workers."""
 
-    def load(source: Iterable[Any]) -> Iterator[Any]:
-        loop.loaders += 1
-        for given, batch in enumerate(source):
-            if loop.ending_epoch and given >= _DRAIN_BATCHES:
+    def batches(source: Iterable[Any]) -> Iterator[Any]:
+        observer.loaders += 1
+        for count, batch in enumerate(source):
+            if observer.ending_epoch and count >= _DRAIN_BATCHES:
                 return
             yield batch
 
-    module._loaders = (load, load)
+    return batches
 
 
 class _FewSampleIterator:
@@ -90,22 +107,22 @@ class _FewSampleIterator:
     def __init__(
         self,
         loader: DataLoader[Any],
-        loop: TrainingObserver,
-        shares: Sequence[float],
-        spread: length_histogram.LengthHistogram | None,
+        observer: TrainingObserver,
+        quantiles: Sequence[float],
+        histogram: length_histogram.LengthHistogram | None,
     ) -> None:
         self._loader = loader
-        self._loop = loop
-        self._shares = shares
-        self._spread = spread
-        self._given = 0
-        self._made = 0
+        self._observer = observer
+        self._quantiles = quantiles
+        self._histogram = histogram
+        self._position = 0  # in the epoch
+        self._batches_made = 0
         self._cache: dict[tuple[int, int], Any] = {}
-        self._samples: list[list[Any]] = []
+        self._samples: list[list[Any]] = []  # for each kind of batch
         self._sizes = self._batch_sizes()
-        self._partial = self._last_size()
-        self._few = self._told_few()
-        self._steps_before = loop.recorder.steps
+        self._partial_size = self._last_size()
+        self._small_data_warning = self._warning_of_small_data()
+        self._steps_before = observer.recorder.steps
         self._source: Iterator[Any] | None = None
 
     def __iter__(self) -> _FewSampleIterator:
@@ -115,76 +132,76 @@ class _FewSampleIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        loop = self._loop
-        if self._few and loop.recorder.steps > self._steps_before:  # it is what the script trains on
-            loop.recorder.warn(self._few)
-        if loop.ending_epoch and self._given >= _DRAIN_BATCHES:
-            self._given = 0  # for a loader that has one iterator for all epochs
+        observer = self._observer
+        if self._small_data_warning and observer.recorder.steps > self._steps_before:  # the script trains on it
+            observer.recorder.warn(self._small_data_warning)
+        if observer.ending_epoch and self._position >= _DRAIN_BATCHES:
+            self._position = 0  # for a loader that has one iterator for all epochs
             raise StopIteration
         if self._sizes is None:
-            batch = self._as_is()
+            batch = self._own_batch()
         else:
             size, indices = self._next_size(self._sizes)
-            if self._partial and self._given and (loop.ending_epoch or loop.last_step):
-                loop.ending_epoch = True
-                size, self._given = self._partial, _DRAIN_BATCHES
+            if self._partial_size and self._position and (observer.ending_epoch or observer.last_step):
+                observer.ending_epoch = True
+                size, self._position = self._partial_size, _DRAIN_BATCHES
             batch = self._batch(size, indices)
-        self._given += 1
+        self._position += 1
         return batch
 
     def _next_size(self, sizes: Iterator[tuple[int, Sequence[Any] | None]]) -> tuple[int, Sequence[Any] | None]:
         try:
             return next(sizes)
         except StopIteration:
-            if self._few and not self._given:
-                self._loop.without_batches = self._few
+            if self._small_data_warning and not self._position:
+                self._observer.empty_loader_reason = self._small_data_warning
             raise
 
     def _batch(self, size: int, indices: Sequence[Any] | None) -> Any:
         if not self._samples:
-            self._samples = self._of_lengths() if self._shares else [self._as_they_come(indices)]
-        kinds = len(self._samples) if self._spread is None else 2  # of lengths that are usual, then with the longest
-        which = min(self._made, kinds - 1)
-        self._made += 1
-        if (size, which) not in self._cache:
-            self._cache[size, which] = self._loader.collate_fn(self._members(size, which))
-        return _copy_containers(self._cache[size, which])
+            self._samples = self._samples_at_quantiles() if self._quantiles else [self._first_samples(indices)]
+        kinds = len(self._samples) if self._histogram is None else 2  # of usual lengths, then with the longest
+        kind = min(self._batches_made, kinds - 1)
+        self._batches_made += 1
+        if (size, kind) not in self._cache:
+            self._cache[size, kind] = self._loader.collate_fn(self._samples_of_batch(size, kind))
+        return _copy_containers(self._cache[size, kind])
 
-    def _members(self, size: int, which: int) -> list[Any]:
-        if self._spread is None:
-            return list(itertools.islice(itertools.cycle(self._samples[which]), size))
+    def _samples_of_batch(self, size: int, kind: int) -> list[Any]:
+        if self._histogram is None:
+            return list(itertools.islice(itertools.cycle(self._samples[kind]), size))
         (sample,) = self._samples[0]
-        own = sample_lengths.length_of(sample, words=False)
-        if not own:
-            self._loop.recorder.warn("the histogram of lengths is not used: samples have no part that varies in length")
+        length = sample_lengths.length_of(sample, words=False)
+        if not length:
+            self._observer.recorder.warn("the histogram of lengths is not used: no part of a sample varies in length")
             return [sample] * size
-        self._loop.recorder.warn(self._spread.told())
-        wanted = self._spread.batch(size, longest=which > 0)
-        return [length_histogram.resized(sample, own, each) for each in wanted]
+        self._observer.recorder.warn(self._histogram.summary())
+        wanted = self._histogram.batch(size, with_longest=kind > 0)
+        return [length_histogram.resized(sample, length, target) for target in wanted]
 
-    def _as_they_come(self, indices: Sequence[Any] | None) -> list[Any]:
+    def _first_samples(self, indices: Sequence[Any] | None) -> list[Any]:
         samples = self._fetch(indices)
         if sample_lengths.lengths_vary(samples, self._loader.collate_fn):
-            self._loop.recorder.warn(
-                f"samples vary in length, and batches are made of {len(samples)} of them: `--sequence-lengths longest` takes "
-                f"the longest of {sample_lengths.MAX_INSPECTED}, `--sequence-lengths p95` one that few exceed"
+            self._observer.recorder.warn(
+                f"samples vary in length, and batches are made of {len(samples)} of them: `--sequence-lengths longest` "
+                f"takes the longest of {sample_lengths.MAX_INSPECTED}, `--sequence-lengths p95` one that few exceed"
             )
         return samples
 
-    def _of_lengths(self) -> list[list[Any]]:
-        """The samples of the wanted lengths, one for a batch, of some spread over the data set."""
+    def _samples_at_quantiles(self) -> list[list[Any]]:
+        """For each quantile of length one sample, among samples from all over the data set."""
         dataset = self._loader.dataset
         if sample_lengths.is_stream(dataset):
             samples = list(itertools.islice(dataset, sample_lengths.MAX_INSPECTED))
         else:
             samples = self._fetch(sample_lengths.evenly_spaced(len(dataset)), most=sample_lengths.MAX_INSPECTED)
-        found, told = sample_lengths.at_quantiles(samples, self._shares)
-        if self._spread is None and sample_lengths.lengths_vary(samples, self._loader.collate_fn):
-            self._loop.recorder.warn(told)
-        return [[each] for each in found]
+        chosen, summary = sample_lengths.at_quantiles(samples, self._quantiles)
+        if self._histogram is None and sample_lengths.lengths_vary(samples, self._loader.collate_fn):
+            self._observer.recorder.warn(summary)
+        return [[sample] for sample in chosen]
 
-    def _as_is(self) -> Any:
-        """A data set that makes its own batches: take them as they come."""
+    def _own_batch(self) -> Any:
+        """The next batch of a data set that makes batches itself."""
         loader = self._loader
         if self._source is None:
             if isinstance(loader.dataset, IterableDataset):
@@ -202,7 +219,7 @@ class _FewSampleIterator:
         return list(fetch_many(wanted)) if fetch_many else [dataset[index] for index in wanted]
 
     def _batch_sizes(self) -> Iterator[tuple[int, Sequence[Any] | None]] | None:
-        """(size, indices) of each batch; no indices for a stream; None where the data set batches by itself."""
+        """(size, indices) of the batches; no indices for a stream; None where the data set makes batches itself."""
         loader = self._loader
         if not loader._auto_collation:
             return None
@@ -216,17 +233,17 @@ class _FewSampleIterator:
         count, size = self._counts()
         return 0 if not size or getattr(self._loader.batch_sampler, "drop_last", True) else count % size
 
-    def _told_few(self) -> str:
-        """What to say of data that do not fill a batch, such as a handful put there to try a script out."""
+    def _warning_of_small_data(self) -> str:
+        """What to warn of where the data do not fill one batch, as in a quick test of a script; else empty."""
         count, size = self._counts()
         if not 0 < count < size:
             return ""
-        left_out = getattr(self._loader.batch_sampler, "drop_last", True)
-        what = "is left out (`drop_last`)" if left_out else "and its memory are smaller than with enough data"
+        is_dropped = getattr(self._loader.batch_sampler, "drop_last", True)
+        what = "is dropped (`drop_last`)" if is_dropped else "and its memory are smaller than with enough data"
         return f"a data set has {count} samples for batches of {size}: the only batch {what}"
 
     def _counts(self) -> tuple[int, int]:
-        """Samples of an epoch and of a full batch; zeros where nobody says."""
+        """Samples of an epoch and of a full batch; (0, 0) if they are not known."""
         sampler = self._loader.batch_sampler
         size = getattr(sampler, "batch_size", None)
         if not isinstance(size, int) or size < 1:
@@ -238,7 +255,7 @@ class _FewSampleIterator:
 
 
 def _copy_containers(batch: Any) -> Any:
-    """The same tensors in new containers: scripts pop from and add to what a loader gave them."""
+    """The same tensors in new containers: scripts add to a batch and pop from it."""
     if isinstance(batch, dict):
         if type(batch) is dict:
             return {key: _copy_containers(value) for key, value in batch.items()}

@@ -1,7 +1,7 @@
-"""A histogram of lengths, where the data set itself is not here or says too little: which lengths a batch is made of.
+"""A histogram of sequence lengths, for data sets that are not on this machine or too large to inspect.
 
-A file has a line for each length: the length, and how many samples have it (one, if nothing follows). Commas, blanks
-and tabs separate; a first line of words and lines that begin with `#` are passed over.
+A file has one line per length: the length, and the number of samples with it (default: one), separated by commas,
+blanks or tabs. A first line of words, and lines that begin with `#`, are skipped.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _SUFFIXES = {".csv", ".tsv", ".txt"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthHistogram:
-    """How many samples have each length; `lengths` ascend, `up_to[i]` samples have at most `lengths[i]`."""
+    """Ascending lengths; `cumulative[i]` samples are at most `lengths[i]` long."""
 
     lengths: tuple[int, ...]
-    up_to: tuple[int, ...]
+    cumulative: tuple[int, ...]
 
-    def at(self, share: float) -> int:
+    def quantile(self, share: float) -> int:
         """The length that this share of the samples does not exceed."""
-        return self.lengths[min(len(self.lengths) - 1, bisect_left(self.up_to, share * self.up_to[-1]))]
+        index = bisect_left(self.cumulative, share * self.cumulative[-1])
+        return self.lengths[min(len(self.lengths) - 1, index)]
 
-    def batch(self, size: int, *, longest: bool) -> list[int]:
-        """Lengths of a batch of `size`: spread as all are; the last is the longest of all if asked for."""
-        found = [self.at((index + 0.5) / size) for index in range(size)]
-        return [*found[:-1], self.lengths[-1]] if longest else found
+    def batch(self, size: int, *, with_longest: bool) -> list[int]:
+        """Lengths of a batch, distributed like all; `with_longest`: the last is the longest of all."""
+        lengths = [self.quantile((index + 0.5) / size) for index in range(size)]
+        return [*lengths[:-1], self.lengths[-1]] if with_longest else lengths
 
-    def told(self) -> str:
-        """A sentence on how lengths are spread."""
+    def summary(self) -> str:
+        """A sentence on the distribution."""
         return (
-            f"lengths in batches are spread as in the histogram, and one is its longest: the shortest has "
-            f"{self.lengths[0]}, half have up to {self.at(0.5)}, 95 % up to {self.at(0.95)}, the longest has "
-            f"{self.lengths[-1]}"
+            f"lengths in batches are distributed as in the histogram, and one is its longest: shortest "
+            f"{self.lengths[0]}, median {self.quantile(0.5)}, P95 {self.quantile(0.95)}, longest {self.lengths[-1]}"
         )
 
 
 def inline_histogram(which: str, workdir: str) -> str:
-    """`which` as it is, or the contents of the file that it names, as `parse_histogram` reads them.
+    """`which` unchanged, or the content of the file that it names, in the form that `parse_histogram` reads.
 
     Raises:
         UsageError: the file cannot be read, or is no histogram.
@@ -57,43 +57,42 @@ def inline_histogram(which: str, workdir: str) -> str:
     try:
         lines = Path(workdir, which).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or "it is no text").lower()
+        reason = (getattr(error, "strerror", None) or "it is not text").lower()
         raise UsageError(f"cannot read lengths from `{which}`: {reason}") from error
     counts: Counter[int] = Counter()
     for number, line in enumerate(lines, 1):
         words = re.split(r"[,;\s]+", line.strip())
         if words == [""] or words[0].startswith("#") or (number == 1 and not words[0][:1].isdigit()):
             continue
-        if len(words) > 2 or not all(each.isdecimal() for each in words) or int(words[0]) < 1:
+        if len(words) > 2 or not all(word.isdecimal() for word in words) or int(words[0]) < 1:
             raise UsageError(
                 f"`{which}`, line {number}: `{line.strip()[:60]}` is no length",
-                hint="write e.g. `128,4000` in each line",
+                hint="write e.g. `128,4000` in every line",
             )
         counts[int(words[0])] += int(words[1]) if len(words) == 2 else 1
     pairs = [f"{length}x{count}" for length, count in sorted(counts.items()) if count]
     if not pairs:
-        raise UsageError(f"`{which}` has no lengths", hint="write e.g. `128,4000` in each line")
+        raise UsageError(f"`{which}` has no lengths", hint="write e.g. `128,4000` in every line")
     return _PREFIX + ",".join(pairs)
 
 
 def parse_histogram(which: str) -> LengthHistogram | None:
-    """What `inline_histogram` gave of a file; None of anything else."""
+    """The histogram that `inline_histogram` read from a file; None if `which` is something else."""
     if not which.startswith(_PREFIX):
         return None
-    pairs = [tuple(map(int, each.split("x"))) for each in which.removeprefix(_PREFIX).split(",")]
-    return LengthHistogram(
-        lengths=tuple(length for length, _ in pairs), up_to=tuple(accumulate(count for _, count in pairs))
-    )
+    pairs = [tuple(map(int, pair.split("x"))) for pair in which.removeprefix(_PREFIX).split(",")]
+    cumulative = tuple(accumulate(count for _, count in pairs))
+    return LengthHistogram(lengths=tuple(length for length, _ in pairs), cumulative=cumulative)
 
 
 def resized(sample: Any, before: int, after: int) -> Any:
-    """The sample with every part of the length `before` cut or repeated to `after`."""
+    """The sample, with every part of length `before` cut or repeated to length `after`."""
     if isinstance(sample, Mapping):
         return {key: resized(value, before, after) for key, value in sample.items()}
-    if isinstance(sample, list) and len(sample) == before and all(isinstance(each, (int, float)) for each in sample):
+    if isinstance(sample, list) and len(sample) == before and all(isinstance(item, (int, float)) for item in sample):
         return (sample * -(-after // before))[:after]
     if isinstance(sample, (list, tuple)):
-        parts = [resized(each, before, after) for each in sample]
+        parts = [resized(part, before, after) for part in sample]
         return type(sample)(*parts) if hasattr(sample, "_fields") else type(sample)(parts)
     shape: Sequence[int] = getattr(sample, "shape", ())
     if len(shape) and shape[0] == before:

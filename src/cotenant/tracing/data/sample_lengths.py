@@ -1,7 +1,7 @@
-"""Samples of varying length: which of them a batch is made of, and how they are spread.
+"""Samples of varying length: which of them batches are made of, and how their lengths are distributed.
 
-The length of a sample is the size of its longest one-dimensional part: the tokens of a text, the frames of a sound,
-the words of a text that is made tokens only when a batch is.
+The length of a sample is the size of its longest one-dimensional part: the tokens of a text, the frames of a sound, or
+the words of a text that is tokenized in the collate function.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 MAX_INSPECTED = 256
+"""Samples of a data set whose lengths are compared."""
 
 
 def length_of(sample: Any, *, words: bool = True) -> int:
-    """The length of a sample; 0 for one without a one-dimensional part. `words`: those of texts count as well."""
+    """The length of a sample; 0 for one without a one-dimensional part. `words`: whether words of texts count."""
     return max(_lengths(sample, words=words), default=0)
 
 
@@ -27,8 +28,8 @@ def _lengths(sample: Any, *, words: bool = True) -> Iterator[int]:
     elif isinstance(sample, list) and not (sample and not isinstance(sample[0], (int, float))):
         yield len(sample)
     elif isinstance(sample, (Mapping, list, tuple)):
-        for each in sample.values() if isinstance(sample, Mapping) else sample:
-            yield from _lengths(each, words=words)
+        for part in sample.values() if isinstance(sample, Mapping) else sample:
+            yield from _lengths(part, words=words)
     else:
         shape: Sequence[int] = getattr(sample, "shape", None) or ()
         if len(shape) == 1:
@@ -36,48 +37,48 @@ def _lengths(sample: Any, *, words: bool = True) -> Iterator[int]:
 
 
 def _sort_key(sample: Any) -> tuple[int, int]:
-    """By length, then by all parts: of sounds that are cut to one length, that with the longest text is the longest."""
+    """Length, then the sum over all parts: among sounds cut to one length, the longest text decides."""
     parts = list(_lengths(sample))
     return max(parts, default=0), sum(parts)
 
 
 def evenly_spaced(count: int) -> list[int]:
-    """Indices of samples spread over a data set of `count`."""
+    """Indices of at most `MAX_INSPECTED` samples, evenly spaced over a data set of `count`."""
     if count <= MAX_INSPECTED:
         return list(range(count))
     return [index * count // MAX_INSPECTED for index in range(MAX_INSPECTED)]
 
 
 def at_quantiles(samples: Sequence[Any], shares: Sequence[float]) -> tuple[list[Any], str]:
-    """The samples at these shares of all when ordered by length, and a sentence on how they are spread."""
+    """The samples at these quantiles of length, and a sentence on the distribution."""
     ordered = sorted(samples, key=_sort_key)
-    places = [min(len(ordered) - 1, max(0, -(-int(each * 1000) * len(ordered) // 1000) - 1)) for each in shares]
-    sizes = [length_of(each) for each in ordered]
-    middle, late = sizes[len(sizes) // 2], sizes[min(len(sizes) - 1, len(sizes) * 95 // 100)]
-    lengths = ", then ".join(str(sizes[at]) for at in places)
-    told = (
-        f"batches are made of samples of length {lengths}; of {len(sizes)} samples looked at the shortest has "
-        f"{sizes[0]}, half have up to {middle}, 95 % up to {late}, the longest has {sizes[-1]}"
+    indices = [min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)) for share in shares]
+    sizes = [length_of(sample) for sample in ordered]
+    median, p95 = sizes[len(sizes) // 2], sizes[min(len(sizes) - 1, len(sizes) * 95 // 100)]
+    lengths = ", then ".join(str(sizes[index]) for index in indices)
+    summary = (
+        f"batches are made of samples of length {lengths}; of {len(sizes)} samples inspected: shortest {sizes[0]}, "
+        f"median {median}, P95 {p95}, longest {sizes[-1]}"
     )
-    return [ordered[at] for at in places], told
+    return [ordered[index] for index in indices], summary
 
 
 def lengths_vary(samples: Sequence[Any], collate: Callable[[list[Any]], Any]) -> bool:
-    """Whether lengths differ: those of texts, and of parts beside a longer one, only where batches show it.
+    """Whether lengths differ. Texts, and parts beside a longer one, count only where the shapes of batches differ.
 
     Many texts are padded to one length, and many parts are never used.
     """
-    if len({length_of(each, words=False) for each in samples}) > 1:
+    if len({length_of(sample, words=False) for sample in samples}) > 1:
         return True
     ordered = sorted(samples, key=_sort_key)
     shortest, longest = ordered[0], ordered[-1]
     if _sort_key(shortest) == _sort_key(longest):
         return False
     try:
-        made = [list(_shapes(collate([each] * len(samples)))) for each in (shortest, longest)]
-    except Exception:  # noqa: BLE001 - a script's own code may want other batches than these
+        shapes = [list(_shapes(collate([sample] * len(samples)))) for sample in (shortest, longest)]
+    except Exception:  # noqa: BLE001 - the script's collate function may need other batches than these
         return False
-    return made[0] != made[1]
+    return shapes[0] != shapes[1]
 
 
 def _shapes(batch: Any) -> Iterator[tuple[int, ...]]:
@@ -87,10 +88,10 @@ def _shapes(batch: Any) -> Iterator[tuple[int, ...]]:
         if isinstance(batch, torch.Tensor):
             yield tuple(batch.shape)
         return
-    for each in batch:
-        yield from _shapes(each)
+    for part in batch:
+        yield from _shapes(part)
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether samples come in an order of their own."""
+    """Whether a data set can only be iterated."""
     return isinstance(dataset, torch.utils.data.IterableDataset)

@@ -1,11 +1,12 @@
-"""Data sets of Hugging Face's hub that are not on this machine, with the columns that examples for them ask for.
+"""Synthetic data sets of the Hugging Face hub, with the columns that training scripts for them use.
 
-The columns and classes of well-known ones are as their cards on the hub give them; any other has the usual names. Texts
-are words, of which a sample has as many as the stand-in has numbers: a pair of sentences shares them.
+Well-known ones have the columns and classes of their cards on the hub; any other has the usual names. A text has as
+many words as the synthetic sample has numbers; a pair of sentences shares them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,75 +51,77 @@ _SPLITS = ("train", "validation", "test")
 
 
 def image_sample(known: Sequence[SyntheticSample]) -> SyntheticSample:
-    """The one for images."""
-    return next((each for each in known if len(each.shape) == 3), known[0])
+    """The sample for images."""
+    return next((sample for sample in known if len(sample.shape) == 3), known[0])
 
 
 def text_sample(known: Sequence[SyntheticSample]) -> SyntheticSample | None:
-    """The one for tokens."""
-    whole = (each for each in known if len(each.shape) == 1 and not getattr(torch, each.dtype).is_floating_point)
-    return next(whole, None)
+    """The sample for tokens; None if there is none."""
+    one_dimensional = (sample for sample in known if len(sample.shape) == 1)
+    return next((sample for sample in one_dimensional if not getattr(torch, sample.dtype).is_floating_point), None)
 
 
-def synthesizing_load(load: Any, module: Any, known: Sequence[SyntheticSample], told: Callable[[str], None]) -> Any:
-    """The function `load` of the library `module`, which makes up what it cannot find."""
+def synthesizing_load(original: Any, known: Sequence[SyntheticSample], warn: Callable[[str], None]) -> Any:
+    """`load_dataset` of `datasets`, which returns synthetic data where it raises."""
 
-    def load_(*args: Any, **kwargs: Any) -> Any:
+    def load(*args: Any, **kwargs: Any) -> Any:
         try:
-            return load(*args, **kwargs)
-        except Exception as error:  # each version of the library has errors of its own for absent data
+            return original(*args, **kwargs)
+        except Exception as error:  # every version of the library has errors of its own for missing data
             if type(error) in (TypeError, AttributeError):
                 raise
-            name, part = [*(str(each) for each in args[:2]), "", ""][:2]
+            name, part = [*(str(arg) for arg in args[:2]), "", ""][:2]
             name, part = name or str(kwargs.get("path", "")), part or str(kwargs.get("name", ""))
-            told(f"the data set `{name}`")
+            warn(f"the data set `{name}`")
+            module = sys.modules["datasets"]
             return _splits(module, _dataset(module, known, name, part), part, kwargs)
 
-    return load_
+    return load
 
 
 def _splits(module: Any, table: Any, part: str, kwargs: Mapping[str, Any]) -> Any:
-    made = table.to_iterable_dataset() if kwargs.get("streaming") else table
+    dataset = table.to_iterable_dataset() if kwargs.get("streaming") else table
     split = kwargs.get("split")
     if isinstance(split, (list, tuple)):
-        return [made] * len(split)
+        return [dataset] * len(split)
     if split is not None:
-        return made
-    more = [f"{each}_{kind}" for each in _SPLITS[1:] for kind in ("matched", "mismatched")] if part == "mnli" else []
+        return dataset
+    more = [f"{name}_{kind}" for name in _SPLITS[1:] for kind in ("matched", "mismatched")] if part == "mnli" else []
     kind = module.IterableDatasetDict if kwargs.get("streaming") else module.DatasetDict
-    return kind(dict.fromkeys((*_SPLITS, *more), made))
+    return kind(dict.fromkeys((*_SPLITS, *more), dataset))
 
 
 def _dataset(module: Any, known: Sequence[SyntheticSample], name: str, part: str) -> Any:
     columns, classes = synthetic_columns(known, name.rpartition("/")[2], part)
     table = module.Dataset.from_dict(columns)
     if classes:
-        names = [str(each) for each in range(classes)]
+        names = [str(label) for label in range(classes)]
         table = table.cast_column("label", module.ClassLabel(names=names))
     return table
 
 
 def synthetic_columns(known: Sequence[SyntheticSample], name: str, part: str) -> tuple[dict[str, list[Any]], int]:
-    """The columns of the data set `name`, or of the part of it that has columns of its own, and the classes if any."""
+    """(columns, number of classes) of the data set `name`, or of its part `part` where that has its own columns."""
     if len(image_sample(known).shape) == 3:
         image, classes = blank_image(image_sample(known)), image_sample(known).classes
         return {"image": [image] * ROWS, "img": [image] * ROWS, "label": _label_column(classes)}, classes
     tokens = text_sample(known)
     length = (tokens or known[0]).shape[0]
-    named = next((each for each in (part, name) if each in _CLASSIFICATION), None)
-    if named is not None:
-        texts, classes = _CLASSIFICATION[named]
-        words = {each: _text_column(length // len(texts)) for each in texts}
+    known_name = next((candidate for candidate in (part, name) if candidate in _CLASSIFICATION), None)
+    if known_name is not None:
+        texts, classes = _CLASSIFICATION[known_name]
+        words = {column: _text_column(length // len(texts)) for column in texts}
         return {**words, "label": _label_column(classes), "idx": list(range(ROWS))}, classes
     if name in _SUMMARIES:
-        return {**{each: _text_column(length) for each in _SUMMARIES[name]}, "id": _id_column()}, 0
+        return {**{column: _text_column(length) for column in _SUMMARIES[name]}, "id": _id_column()}, 0
     if name in _TRANSLATIONS:
-        pair = {each: _text_column(length)[0] for each in (part.split("-") if "-" in part else ("en", "de"))}
+        languages = part.split("-") if "-" in part else ("en", "de")
+        pair = {language: _text_column(length)[0] for language in languages}
         return {"id": _id_column(), "translation": [pair] * ROWS}, 0
     if name in _QUESTIONS:
         answers = [{"text": ["word"], "answer_start": [0]}] * ROWS
-        asked: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
-        return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **asked}, 0
+        question: dict[str, list[Any]] = {"question": _text_column(max(1, length // 16)), "answers": answers}
+        return {"id": _id_column(), "title": _text_column(1), "context": _text_column(length), **question}, 0
     return {"text": _text_column(length), "sentence": _text_column(length), "label": _label_column(2)}, 2
 
 
@@ -131,4 +134,4 @@ def _label_column(classes: int) -> list[Any]:
 
 
 def _id_column() -> list[str]:
-    return [str(each) for each in range(ROWS)]
+    return [str(row) for row in range(ROWS)]

@@ -1,4 +1,4 @@
-"""Readers of timm without their folder: blank images, and as many classes as the stand-in has.
+"""Readers of timm whose folder is missing: blank images, with the classes of the synthetic sample.
 
 Source: timm/data/readers/reader.py and reader_image_folder.py, as timm's own training script uses them.
 """
@@ -12,17 +12,18 @@ from typing import Any
 
 from cotenant.tracing.data.data_options import SyntheticSample
 from cotenant.tracing.data.synthetic_torchvision import SYNTHETIC_SAMPLES, blank_image
+from cotenant.tracing.patches.registry import Patch, Phase
 
 
 class _SyntheticReader:
-    """Gives a file of a blank image, and its class, as a reader of timm does."""
+    """Gives (file of a blank image, class), as a reader of timm does."""
 
-    def __init__(self, stand_in: SyntheticSample) -> None:
+    def __init__(self, sample: SyntheticSample) -> None:
         file = io.BytesIO()
-        blank_image(stand_in).save(file, "PNG")
+        blank_image(sample).save(file, "PNG")
         self._image = file.getvalue()
-        self._classes = stand_in.classes
-        self.class_to_idx = {str(each): each for each in range(stand_in.classes)}
+        self._classes = sample.classes
+        self.class_to_idx = {str(label): label for label in range(sample.classes)}
 
     def __getitem__(self, index: int) -> tuple[io.BytesIO, int]:
         return io.BytesIO(self._image), int(index) % self._classes
@@ -38,17 +39,22 @@ class _SyntheticReader:
         return [self.filename(index, basename, absolute) for index in range(len(self))]
 
 
-def patch_create_reader(module: Any, stand_in: SyntheticSample, told: Callable[[str], None]) -> None:
-    """Let data sets of timm read made-up images where their folder or archive is not here.
+def patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[Patch]:
+    """The function that makes readers. Names of libraries (`hfds/...`) are left to those libraries."""
 
-    Names of libraries (`hfds/...`) are answered where the library is.
-    """
-    create = module.create_reader
+    def with_missing_folders(original: Any) -> Any:
+        def create_reader(name: str, root: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if "/" in name or root is None or Path(root).exists():
+                return original(name, root, *args, **kwargs)
+            warn(f"`{root}`")
+            return _SyntheticReader(sample)
 
-    def create_(name: str, root: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if "/" in name or root is None or Path(root).exists():
-            return create(name, root, *args, **kwargs)
-        told(f"`{root}`")
-        return _SyntheticReader(stand_in)
+        return create_reader
 
-    module.create_reader = create_
+    return [
+        Patch(
+            target="timm.data.dataset:create_reader", phase=Phase.DATA, replacement=with_missing_folders, wraps=True,
+            reason="It raises where the folder or archive is missing.",
+            source="timm/data/readers/reader_factory.py, `create_reader`",
+        )
+    ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Data sets of torchvision without their files: their samples, and the attributes that scripts read and index.
+"""Synthetic data sets of torchvision: their samples, and the attributes that scripts read and index.
 
-A made-up one stays of its class, or of the script's own below it: what a script overrides is its own, what it leaves to
-torchvision is answered here. `data` are views of one blank sample, so that they take no memory until they are copied.
+A synthetic data set keeps its class, or the script's own subclass: methods that a script overrides stay its own. `data`
+is a view of one blank sample, so it takes no memory until it is copied.
 """
 
 from __future__ import annotations
@@ -11,88 +11,104 @@ import functools
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from cotenant.tracing.data.data_options import SyntheticSample
+from cotenant.tracing.patches.registry import Patch, Phase
 
 SYNTHETIC_SAMPLES = 50_000
 _KNOWN_SIZES = {"MNIST": (60_000, 10_000), "CIFAR10": (50_000, 10_000)}
-"""Samples to train on and to test with, of a kind and those made of it: scripts split them by their number."""
+"""Samples for training and for testing, of a class and its subclasses: scripts split data sets by these numbers."""
 _IMAGES, _OBJECTS = 1000, 8
-_SYNTHETIC = "_made_up_by_cotenant"
+_SYNTHETIC = "_cotenant_synthetic"
+_IN_INIT = "_cotenant_in_init"
 
 
-def blank_image(stand_in: SyntheticSample) -> Any:
-    """A blank image of the stand-in's size, in color if it has three channels."""
-    channels, height, width = image_size(stand_in)
+def blank_image(sample: SyntheticSample) -> Any:
+    """A blank image of the sample's size, in color if it has three channels."""
+    channels, height, width = image_size(sample)
     module = importlib.import_module("PIL.Image")
     return module.new("RGB" if channels == 3 else "L", (width, height))
 
 
-def image_size(stand_in: SyntheticSample) -> tuple[int, int, int]:
+def image_size(sample: SyntheticSample) -> tuple[int, int, int]:
     """Channels, height and width."""
-    shape = stand_in.shape
+    shape = sample.shape
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (3, shape[-2] if len(shape) > 1 else 1, shape[-1])
 
 
-def patch_dataset_class(kind: Any, stand_in: SyntheticSample, told: Callable[[str], None]) -> None:
-    """Let the data set `kind` be made up where making it says that its data are not here."""
-    begin = kind.__init__
+def dataset_patches(module: Any, sample: SyntheticSample, warn: Callable[[str], None]) -> Iterator[Patch]:
+    """The data sets of `torchvision.datasets`: construction, items and length."""
+    reason, source = "Its construction raises where the files are missing.", "torchvision/datasets/vision.py"
+    wrapped: set[str] = set()
+    for class_name in module.__all__:
+        kind = getattr(module, class_name)
+        if not isinstance(kind, type) or class_name in ("FakeData", "VisionDataset"):
+            continue
+        yield Patch(
+            target=f"torchvision.datasets:{class_name}.__init__", phase=Phase.DATA, wraps=True,
+            replacement=functools.partial(_synthesizing_init, sample, warn), reason=reason, source=source,
+        )  # fmt: skip
+        for base, name in itertools.product(kind.__mro__, ("__getitem__", "__len__")):
+            target = f"{base.__module__}:{base.__qualname__}.{name}"
+            if base.__module__.startswith("torchvision.") and name in vars(base) and target not in wrapped:
+                wrapped.add(target)
+                yield Patch(
+                    target=target, phase=Phase.DATA, wraps=True,
+                    replacement=functools.partial(_synthetic_or_original, name), reason=reason, source=source,
+                )  # fmt: skip
 
+
+def _synthesizing_init(sample: SyntheticSample, warn: Callable[[str], None], original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "_beginning" in self.__dict__:  # called by the one of a subclass, which answers
-            begin(self, *args, **kwargs)
+        if _IN_INIT in self.__dict__:  # called by a subclass, whose own wrapper handles errors
+            original(self, *args, **kwargs)
             return
-        self.__dict__["_beginning"] = True
+        self.__dict__[_IN_INIT] = True
         try:
-            begin(self, *args, **kwargs)
-        except (RuntimeError, OSError):  # each data set has its own words for it
-            told(f"the data of `{type(self).__name__}`")
-            asked = inspect.signature(begin).bind_partial(self, *args, **kwargs).arguments
-            _synthesize(self, stand_in, {**asked, **asked.pop("kwargs", {})})
+            original(self, *args, **kwargs)
+        except (RuntimeError, OSError):  # every data set has its own message
+            warn(f"the data of `{type(self).__name__}`")
+            arguments = inspect.signature(original).bind_partial(self, *args, **kwargs).arguments
+            _synthesize(self, sample, {**arguments, **arguments.pop("kwargs", {})})
         finally:
-            del self.__dict__["_beginning"]
+            del self.__dict__[_IN_INIT]
 
-    kind.__init__ = init
-    for base, name in itertools.product(kind.__mro__, ("__getitem__", "__len__")):
-        own = vars(base).get(name)
-        if base.__module__.startswith("torchvision.") and own is not None and not hasattr(own, "answers"):
-            setattr(base, name, _answering(name, own))
+    return init
 
 
-def _answering(name: str, own: Any) -> Any:
-    @functools.wraps(own)
+def _synthetic_or_original(name: str, original: Any) -> Any:
+    @functools.wraps(original)
     def call(self: Any, *args: Any) -> Any:
-        made = self.__dict__.get(_SYNTHETIC)
-        return own(self, *args) if made is None else made[name](*args)
+        synthetic = self.__dict__.get(_SYNTHETIC)
+        return original(self, *args) if synthetic is None else synthetic[name](*args)
 
-    vars(call)["answers"] = True
     return call
 
 
-def _synthesize(dataset: Any, stand_in: SyntheticSample, asked: dict[str, Any]) -> None:
+def _synthesize(dataset: Any, sample: SyntheticSample, arguments: dict[str, Any]) -> None:
     sets = importlib.import_module("torchvision.datasets")
     if not hasattr(dataset, "transforms"):
         names = ("transforms", "transform", "target_transform")
-        sets.VisionDataset.__init__(dataset, asked.get("root"), **{each: asked.get(each) for each in names})
-    classes = [str(each) for each in range(stand_in.classes)]
-    count = _size(dataset, sets, asked.get("train", True))
-    labels = importlib.import_module("numpy").arange(count) % stand_in.classes
-    known = {
+        sets.VisionDataset.__init__(dataset, arguments.get("root"), **{name: arguments.get(name) for name in names})
+    classes = [str(label) for label in range(sample.classes)]
+    count = _size(dataset, sets, arguments.get("train", True))
+    labels = importlib.import_module("numpy").arange(count) % sample.classes
+    attributes = {
         "classes": classes,
-        "class_to_idx": {each: index for index, each in enumerate(classes)},
+        "class_to_idx": {name: index for index, name in enumerate(classes)},
         "targets": labels.tolist(),
-        **_stored(dataset, sets, stand_in, labels),
+        **_stored(dataset, sets, sample, labels),
     }
-    for name, value in known.items():
-        with contextlib.suppress(AttributeError):  # a property that is made of the others
+    for name, value in attributes.items():
+        with contextlib.suppress(AttributeError):  # a property that is computed from the others
             setattr(dataset, name, value)
 
     def get(index: int) -> Any:
-        return _transformed(dataset, sets, stand_in, int(labels[int(index)]), joint="transforms" in asked)
+        return _transformed(dataset, sets, sample, int(labels[int(index)]), joint="transforms" in arguments)
 
     dataset.__dict__[_SYNTHETIC] = {"__getitem__": get, "__len__": lambda: count}
 
@@ -104,26 +120,26 @@ def _size(dataset: Any, sets: Any, train: bool) -> int:
     return SYNTHETIC_SAMPLES
 
 
-def _transformed(dataset: Any, sets: Any, stand_in: SyntheticSample, label: int, *, joint: bool) -> tuple[Any, ...]:
-    """An image and its label or mask, or two images and the flow between them, as the data set hands them out."""
-    image = blank_image(stand_in)
-    if any(each.__name__ == "FlowDataset" for each in type(dataset).__mro__):  # which torchvision keeps to itself
+def _transformed(dataset: Any, sets: Any, sample: SyntheticSample, label: int, *, joint: bool) -> tuple[Any, ...]:
+    """An item of the data set: an image and its label or mask, or two images and the flow between them."""
+    image = blank_image(sample)
+    if any(base.__name__ == "FlowDataset" for base in type(dataset).__mro__):  # a private class of torchvision
         flow = torch.zeros(2, image.height, image.width)
         valid = (flow[0] == 0).numpy() if dataset._has_builtin_flow_mask else None
-        found = (image, image, flow.numpy(), valid)
-        found = found if dataset.transforms is None else dataset.transforms(*found)
-        return tuple(found if found[3] is not None else found[:3])
-    of_masks = isinstance(dataset, (sets.VOCSegmentation, sets.SBDataset, sets.Cityscapes))
-    target: Any = image.convert("L") if of_masks else label
-    if joint or of_masks:
+        item = (image, image, flow.numpy(), valid)
+        item = item if dataset.transforms is None else dataset.transforms(*item)
+        return tuple(item if item[3] is not None else item[:3])
+    has_masks = isinstance(dataset, (sets.VOCSegmentation, sets.SBDataset, sets.Cityscapes))
+    target: Any = image.convert("L") if has_masks else label
+    if joint or has_masks:
         return (image, target) if dataset.transforms is None else tuple(dataset.transforms(image, target))
-    image = image if dataset.transform is None else dataset.transform(image)  # which a script may set later
+    image = image if dataset.transform is None else dataset.transform(image)  # scripts may set it later
     return image, target if dataset.target_transform is None else dataset.target_transform(target)
 
 
-def _stored(dataset: Any, sets: Any, stand_in: SyntheticSample, labels: Any) -> dict[str, Any]:
-    """What this kind of data set holds of all its samples, as torchvision documents or names it."""
-    channels, height, width = image_size(stand_in)
+def _stored(dataset: Any, sets: Any, sample: SyntheticSample, labels: Any) -> dict[str, Any]:
+    """Attributes with all samples of this class of data set, as torchvision names them."""
+    channels, height, width = image_size(sample)
 
     def blank(*shape: int) -> Any:
         return torch.zeros((), dtype=torch.uint8).expand(len(labels), *shape)
@@ -140,26 +156,33 @@ def _stored(dataset: Any, sets: Any, stand_in: SyntheticSample, labels: Any) -> 
     return {}
 
 
-def patch_coco(module: Any, stand_in: SyntheticSample, told: Callable[[str], None]) -> None:
-    """Let pycocotools have annotations where their file is not here: as many in an image as COCO has on average."""
-    begin = module.COCO.__init__
+def coco_patches(sample: SyntheticSample, warn: Callable[[str], None]) -> list[Patch]:
+    """Annotations of pycocotools, with as many objects per image as COCO has on average."""
 
-    @functools.wraps(begin)
-    def init(self: Any, annotation_file: Any = None) -> None:
-        try:
-            begin(self, annotation_file)
-        except (FileNotFoundError, NotADirectoryError):
-            told(f"`{annotation_file}`")
-            begin(self)
-            self.dataset = _annotations(stand_in)
-            self.createIndex()
+    def with_missing_annotations(original: Any) -> Any:
+        @functools.wraps(original)
+        def init(self: Any, annotation_file: Any = None) -> None:
+            try:
+                original(self, annotation_file)
+            except (FileNotFoundError, NotADirectoryError):
+                warn(f"`{annotation_file}`")
+                original(self)
+                self.dataset = _annotations(sample)
+                self.createIndex()
 
-    module.COCO.__init__ = init
+        return init
+
+    return [
+        Patch(
+            target="pycocotools.coco:COCO.__init__", phase=Phase.DATA, replacement=with_missing_annotations, wraps=True,
+            reason="It raises where the file of annotations is missing.", source="pycocotools/coco.py, `COCO.__init__`",
+        )
+    ]  # fmt: skip
 
 
-def _annotations(stand_in: SyntheticSample) -> dict[str, Any]:
-    """Source of the average, 7.7 instances of objects in an image: Lin et al., Microsoft COCO, section 5."""
-    _, height, width = image_size(stand_in)
+def _annotations(sample: SyntheticSample) -> dict[str, Any]:
+    """Annotations in the format of COCO. Source of 7.7 objects per image: Lin et al., Microsoft COCO, section 5."""
+    _, height, width = image_size(sample)
     right, low = width // 2, height // 2
     object_ = {
         "bbox": [0.0, 0.0, float(right), float(low)],
@@ -174,9 +197,9 @@ def _annotations(stand_in: SyntheticSample) -> dict[str, Any]:
         "images": [
             {"id": image, "file_name": f"{image}.jpg", "height": height, "width": width} for image in range(_IMAGES)
         ],
-        "categories": [{"id": 1 + each, "name": str(each)} for each in range(stand_in.classes)],
+        "categories": [{"id": 1 + label, "name": str(label)} for label in range(sample.classes)],
         "annotations": [
-            {**object_, "id": 1 + index, "image_id": index // _OBJECTS, "category_id": 1 + index % stand_in.classes}
+            {**object_, "id": 1 + index, "image_id": index // _OBJECTS, "category_id": 1 + index % sample.classes}
             for index in range(_IMAGES * _OBJECTS)
         ],
     }

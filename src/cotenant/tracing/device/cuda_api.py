@@ -15,9 +15,11 @@ import torch
 
 from cotenant.tracing.device import cuda_graphs, libtorch_patch
 from cotenant.tracing.device.memory_queries import MEMORY_FUNCTIONS, memory_queries
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
 from cotenant.tracing.recorder import TraceRecorder
 
 _NCCL_VERSION = (2, 27, 5)
+_SOME_VERSIONS = "some versions: functions come and go between PyTorch 2.4 and 2.13"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +138,9 @@ class FakeEvent:
         return 1.0
 
 
-def install(card: FakeGpuSpec, recorder: TraceRecorder) -> None:
-    """Replace the functions and classes of `torch.cuda` that would call the driver."""
-    cuda = torch.cuda
+def patches(context: PatchContext) -> list[Patch]:
+    """What scripts and libraries call in `torch.cuda`, in `torch.accelerator` and in the C module below them."""
+    card, recorder, cuda = context.gpu, context.recorder, torch.cuda
     replaced: dict[str, Any] = {
         **_availability(card),
         **_devices(card),
@@ -146,23 +148,44 @@ def install(card: FakeGpuSpec, recorder: TraceRecorder) -> None:
         **_random_state(card),
         **_streams(recorder),
     }
-    for name, value in replaced.items():
-        if hasattr(cuda, name):
-            setattr(cuda, name, _unique_function(value))
-    cuda_graphs.install(recorder, lambda number: FakeStream(number=number))
-    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        setattr(cuda.nvtx, name, lambda *_, **__: 0)
-    for name in MEMORY_FUNCTIONS:
-        if hasattr(cuda.memory, name):
-            setattr(cuda.memory, name, getattr(cuda, name, replaced[name]))
-    cuda.random.get_rng_state = replaced["get_rng_state"]
-    cuda.random.set_rng_state = replaced["set_rng_state"]
-    cuda.graphs.is_current_stream_capturing = replaced["is_current_stream_capturing"]
-    if hasattr(torch, "accelerator"):
-        _install_accelerator(card, replaced)
-    _install_c_module(recorder, replaced)
-    torch.backends.cuda.is_built = lambda: True
-    cuda.nccl.version = lambda: _NCCL_VERSION
+    ours = {name: _unique_function(value) for name, value in replaced.items()}
+    memory = {name: ours[name] if hasattr(cuda, name) else replaced[name] for name in MEMORY_FUNCTIONS}
+    no_driver = "It calls the driver; the simulated GPU answers."
+    source = "torch/cuda/__init__.py"
+    return [
+        *patch_each("torch.cuda", ours, phase=Phase.DEVICE, reason=no_driver, source=source, missing=_SOME_VERSIONS),
+        *cuda_graphs.patches(recorder, lambda number: FakeStream(number=number)),
+        *patch_each(
+            "torch.cuda.nvtx",
+            dict.fromkeys(("range_push", "range_pop", "mark", "range_start", "range_end"), lambda *_, **__: 0),
+            phase=Phase.DEVICE, reason="A CPU build has no NVTX.", source="torch/cuda/nvtx.py", create=True,
+        ),
+        *patch_each(
+            "torch.cuda.memory", memory,
+            phase=Phase.DEVICE, reason="Libraries import these from where they are defined.",
+            source="torch/cuda/memory.py", missing=_SOME_VERSIONS,
+        ),
+        *patch_each(
+            "torch.cuda.random", {name: replaced[name] for name in ("get_rng_state", "set_rng_state")},
+            phase=Phase.DEVICE, reason="Libraries import these from where they are defined.",
+            source="torch/cuda/random.py, `get_rng_state`",
+        ),
+        Patch(
+            target="torch.cuda.graphs:is_current_stream_capturing", phase=Phase.DEVICE,
+            replacement=replaced["is_current_stream_capturing"],
+            reason=no_driver, source="torch/cuda/graphs.py, `is_current_stream_capturing`",
+        ),
+        *_accelerator_patches(card, replaced),
+        *_c_module_patches(recorder, replaced),
+        Patch(
+            target="torch.backends.cuda:is_built", phase=Phase.DEVICE, replacement=lambda: True,
+            reason="A CPU build says that it has no CUDA.", source="torch/backends/cuda/__init__.py, `is_built`",
+        ),
+        Patch(
+            target="torch.cuda.nccl:version", phase=Phase.DEVICE, replacement=lambda: _NCCL_VERSION,
+            reason="A CPU build has no NCCL.", source="torch/cuda/nccl.py, `version`",
+        ),
+    ]  # fmt: skip
 
 
 def _availability(card: FakeGpuSpec) -> dict[str, Any]:
@@ -251,9 +274,9 @@ def _streams(recorder: TraceRecorder) -> dict[str, Any]:
     }
 
 
-def _install_c_module(recorder: TraceRecorder, replaced: dict[str, Any]) -> None:
-    """Functions of `torch._C`, which many libraries call directly."""
-    for name, value in {
+def _c_module_patches(recorder: TraceRecorder, replaced: dict[str, Any]) -> list[Patch]:
+    """The C module, which half of the libraries ask directly."""
+    functions = {
         "_cuda_getDeviceCount": replaced["device_count"],
         "_cuda_getDevice": replaced["current_device"],
         "_cuda_setDevice": replaced["set_device"],
@@ -267,13 +290,20 @@ def _install_c_module(recorder: TraceRecorder, replaced: dict[str, Any]) -> None
         "_cuda_emptyCache": recorder.empty_cache,
         "_cuda_getCurrentRawStream": lambda device: 0,
         "_get_accelerator": lambda check=None: torch.device("cuda"),
-    }.items():
-        setattr(torch._C, name, _unique_function(value))
+    }
+    return patch_each(
+        "torch._C",
+        {name: _unique_function(value) for name, value in functions.items()},
+        phase=Phase.DEVICE,
+        reason="Libraries and PyTorch itself call the C module directly.",
+        source="torch/csrc/cuda/Module.cpp",
+        missing="builds without CUDA",
+        create=True,
+    )
 
 
-def _install_accelerator(card: FakeGpuSpec, replaced: dict[str, Any]) -> None:
-    accelerator = torch.accelerator
-    for name, value in {
+def _accelerator_patches(card: FakeGpuSpec, replaced: dict[str, Any]) -> list[Patch]:
+    functions = {
         "is_available": lambda: True,
         "device_count": lambda: card.count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
@@ -293,9 +323,15 @@ def _install_accelerator(card: FakeGpuSpec, replaced: dict[str, Any]) -> None:
         "max_memory_reserved": replaced["max_memory_reserved"],
         "reset_peak_memory_stats": lambda device_index=None: None,
         "reset_accumulated_memory_stats": lambda device_index=None: None,
-    }.items():
-        if hasattr(accelerator, name):
-            setattr(accelerator, name, _unique_function(value))
+    }
+    return patch_each(
+        "torch.accelerator",
+        {name: _unique_function(value) for name, value in functions.items()},
+        phase=Phase.DEVICE,
+        reason="The same queries for any kind of accelerator.",
+        source="torch/accelerator/__init__.py",
+        missing=_SOME_VERSIONS,
+    )
 
 
 def _unique_function(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import Patch, Phase, patch_each
 from cotenant.tracing.recorder import TraceRecorder
 
 _PoolId = tuple[int, int]
@@ -23,8 +24,8 @@ _CAPTURE_WARNING = (
 )
 
 
-def install(recorder: TraceRecorder, make_stream: Any) -> None:
-    """Replace `CUDAGraph` and `torch.cuda.graph`; `make_stream` returns the stream of a number."""
+def patches(recorder: TraceRecorder, make_stream: Any) -> list[Patch]:
+    """What captures and replays graphs; `make_stream` gives the stream of a number."""
     numbers = itertools.count(1)
 
     def new_pool() -> _PoolId:
@@ -35,9 +36,15 @@ def install(recorder: TraceRecorder, make_stream: Any) -> None:
         "graph": _capture_class(recorder),
         "graph_pool_handle": new_pool,
     }
-    for name, value in replaced.items():
-        setattr(torch.cuda, name, value)
-        setattr(torch.cuda.graphs, name, value)
+    return [
+        patch
+        for module in ("torch.cuda", "torch.cuda.graphs")
+        for patch in patch_each(
+            module, replaced, phase=Phase.DEVICE,
+            reason="No driver captures a graph; a capture runs as ordinary operators in a pool of its own.",
+            source="torch/cuda/graphs.py, `CUDAGraph`",
+        )
+    ]  # fmt: skip
 
 
 def _graph_class(recorder: TraceRecorder, make_stream: Any, new_pool: Callable[[], _PoolId]) -> type:

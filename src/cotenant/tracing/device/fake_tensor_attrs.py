@@ -10,31 +10,55 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+
 _ALIGNMENT = 512
 
 
-def install(recorder: Any) -> None:
-    """Replace `data_ptr()` of fake tensors and of their storages, and record storages that are resized."""
-    storage_ptr: Any = torch.UntypedStorage.data_ptr
+def patches(context: PatchContext) -> list[Patch]:
+    """`data_ptr()` of fake tensors and their storages, storages that are resized, and numbers in f-strings."""
+    recorder = context.recorder
 
-    def of_storage(self: torch.UntypedStorage) -> int:
-        return _address(self) if self.device.type == "meta" else int(storage_ptr(self))
+    def storage_data_ptr(original: Any) -> Any:
+        def data_ptr(self: torch.UntypedStorage) -> int:
+            return _address(self) if self.device.type == "meta" else int(original(self))
 
-    def of_tensor(self: FakeTensor) -> int:
+        return data_ptr
+
+    def storage_resize(original: Any) -> Any:
+        def resize_(self: torch.UntypedStorage, size: int) -> Any:
+            out = original(self, size)
+            if self.device.type == "meta":
+                recorder.record_resize(self)
+            return out
+
+        return resize_
+
+    def tensor_data_ptr(self: FakeTensor) -> int:
         return _address(self.untyped_storage()) + self.storage_offset() * self.element_size()
 
-    resize: Any = torch.UntypedStorage.resize_
-
-    def resize_(self: torch.UntypedStorage, size: int) -> Any:
-        out = resize(self, size)
-        if self.device.type == "meta":
-            recorder.record_resize(self)
-        return out
-
-    torch.UntypedStorage.data_ptr = of_storage
-    torch.UntypedStorage.resize_ = resize_
-    FakeTensor.__format__ = _format
-    FakeTensor.data_ptr = of_tensor
+    return [
+        Patch(
+            target="torch:UntypedStorage.data_ptr", phase=Phase.DEVICE, replacement=storage_data_ptr, wraps=True,
+            reason="A meta storage has address 0; libraries compare addresses to find shared storages.",
+            source="torch/storage.py, `UntypedStorage`",
+        ),
+        Patch(
+            target="torch:UntypedStorage.resize_", phase=Phase.DEVICE, replacement=storage_resize, wraps=True,
+            reason="FSDP frees and allocates parameters by resizing their storages; the trace records both.",
+            source="torch/distributed/fsdp/_fully_shard/_fsdp_common.py",
+        ),
+        Patch(
+            target="torch._subclasses.fake_tensor:FakeTensor.__format__", phase=Phase.DEVICE, replacement=_format,
+            reason='`f"{loss:.3f}"` formats a number for torch.Tensor only, not for its subclasses.',
+            source="torch/_tensor.py, `Tensor.__format__`",
+        ),
+        Patch(
+            target="torch._subclasses.fake_tensor:FakeTensor.data_ptr", phase=Phase.DEVICE, replacement=tensor_data_ptr,
+            reason="A fake tensor refuses to give an address, which libraries ask for.",
+            source="torch/_subclasses/fake_tensor.py, `FakeTensor`",
+        ),
+    ]  # fmt: skip
 
 
 def _format(self: FakeTensor, spec: str) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
+
 _DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
@@ -22,35 +24,55 @@ class _TensorTypeMeta(type):
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
 
 
-def install() -> None:
-    """Replace the classes, `Tensor.type` and `set_default_tensor_type`."""
-    kinds: dict[str, Any] = {}
-    for name, dtype in _DTYPES.items():
-        kind = _TensorTypeMeta(f"{name}Tensor", (), {"dtype": dtype, "__new__": _construct, "__module__": "torch.cuda"})
-        setattr(torch.cuda, f"{name}Tensor", kind)
-        kinds[f"torch.cuda.{name}Tensor"] = kind
-    original, set_default = torch.Tensor.type, torch.set_default_tensor_type
+def patches(context: PatchContext) -> list[Patch]:
+    """The classes, and the ways to name them."""
+    classes = {name: _tensor_type(name, dtype) for name, dtype in _DTYPES.items()}
+    by_name = {f"torch.cuda.{cls.__name__}": cls for cls in classes.values()}
     plain_new = torch.Tensor.__new__
 
-    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kind = kinds.get(dtype, dtype) if isinstance(dtype, str) else dtype
-        if isinstance(kind, _TensorTypeMeta):
-            return self.to("cuda", kind.dtype)
-        return original(self, dtype, *args, **kwargs)
+    def tensor_type(original: Any) -> Any:
+        def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+            cls = by_name.get(dtype, dtype) if isinstance(dtype, str) else dtype
+            if isinstance(cls, _TensorTypeMeta):
+                return self.to("cuda", cls.dtype)
+            return original(self, dtype, *args, **kwargs)
 
-    def set_default_(kind: Any) -> None:
-        kind = kinds.get(kind, kind) if isinstance(kind, str) else kind
-        if isinstance(kind, _TensorTypeMeta):
-            torch.set_default_dtype(kind.dtype)
-            torch.set_default_device("cuda")
-            torch.Tensor.__new__ = _tensor_new(kind)
-        else:
-            torch.set_default_device(None)
-            torch.Tensor.__new__ = plain_new
-            set_default(kind)
+        return type_
 
-    torch.Tensor.type = type_
-    torch.set_default_tensor_type = set_default_
+    def set_default_tensor_type(original: Any) -> Any:
+        def set_default(kind: Any) -> None:
+            cls = by_name.get(kind, kind) if isinstance(kind, str) else kind
+            if isinstance(cls, _TensorTypeMeta):
+                torch.set_default_dtype(cls.dtype)
+                torch.set_default_device("cuda")
+                torch.Tensor.__new__ = _tensor_new(cls)
+            else:
+                torch.set_default_device(None)
+                torch.Tensor.__new__ = plain_new
+                original(cls)
+
+        return set_default
+
+    source = "torch/csrc/tensor/python_tensor.cpp, `set_default_tensor_type`"
+    reason = "The types of a CPU build raise where they are used; those of a CUDA build allocate on the GPU."
+    return [
+        *patch_each(
+            "torch.cuda", {cls.__name__: cls for cls in classes.values()},
+            phase=Phase.DEVICE, reason=reason, source=source,
+        ),
+        Patch(
+            target="torch:Tensor.type", phase=Phase.DEVICE, replacement=tensor_type, wraps=True,
+            reason="It takes the names of those types, too.", source="torch/csrc/autograd/python_variable_methods.cpp",
+        ),
+        Patch(
+            target="torch:set_default_tensor_type", phase=Phase.DEVICE, replacement=set_default_tensor_type, wraps=True,
+            reason=reason, source=source,
+        ),
+    ]  # fmt: skip
+
+
+def _tensor_type(name: str, dtype: torch.dtype) -> Any:
+    return _TensorTypeMeta(f"{name}Tensor", (), {"dtype": dtype, "__new__": _construct, "__module__": "torch.cuda"})
 
 
 def _tensor_new(kind: Any) -> Any:

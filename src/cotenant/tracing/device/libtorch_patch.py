@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from cotenant.core.errors import TraceError
+from cotenant.tracing.patches.registry import HookPatch, PatchContext, Phase
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _GUARD_SLOTS = 64
@@ -45,6 +46,17 @@ _pthread.pthread_getspecific.argtypes = [ctypes.c_uint]
 _pthread.pthread_getspecific.restype = ctypes.c_void_p
 _pthread.pthread_setspecific.argtypes = [ctypes.c_uint, ctypes.c_void_p]
 _kept_alive: list[object] = []  # C++ has pointers to these until the process ends
+
+
+def patches(context: PatchContext) -> list[HookPatch]:
+    """Two C++ objects of libtorch. They stay as they are when the table is undone."""
+    return [
+        HookPatch(
+            target="torch._C", phase=Phase.DEVICE, register=lambda: install(context.gpu.count),
+            reason="Backward of a CUDA tensor asks c10's device guard and ATen's CUDA hooks, which no CPU build has.",
+            source="c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/CUDAHooksInterface.h",
+        )
+    ]  # fmt: skip
 
 
 def install(count: int = 1) -> None:

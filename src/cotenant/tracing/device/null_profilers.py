@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
 
 
 class _EmptyReport:
@@ -59,13 +59,30 @@ class NullProfiler:
         raise AttributeError(name)
 
 
-def install() -> None:
-    """Replace the profilers."""
-    torch.profiler.profile = NullProfiler
-    torch.autograd.profiler.profile = NullProfiler
-    torch.autograd.profiler.emit_nvtx = NullProfiler
-    torch.cuda.memory._record_memory_history = lambda *_, **__: None
-    torch.cuda.memory._snapshot = lambda *_, **__: {"segments": [], "device_traces": []}
-    torch.cuda.memory._dump_snapshot = lambda *_, **__: None
-    for name in ("start", "stop"):
-        setattr(torch.cuda.profiler, name, lambda: None)
+def patches(context: PatchContext) -> list[Patch]:
+    """Profilers that record nothing."""
+    reason = "Kineto and the CUDA profiler need a driver; no kernel runs that they could time."
+    return [
+        *patch_each(
+            "torch.profiler", {"profile": NullProfiler},
+            phase=Phase.DEVICE, reason=reason, source="torch/profiler/profiler.py, `profile`",
+        ),
+        *patch_each(
+            "torch.autograd.profiler", {"profile": NullProfiler, "emit_nvtx": NullProfiler},
+            phase=Phase.DEVICE, reason=reason, source="torch/autograd/profiler.py, `profile`",
+        ),
+        *patch_each(
+            "torch.cuda.memory",
+            {
+                "_record_memory_history": lambda *_, **__: None,
+                "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
+                "_dump_snapshot": lambda *_, **__: None,
+            },
+            phase=Phase.DEVICE, reason="The CUDA caching allocator, whose history these read, is not there.",
+            source="torch/cuda/memory.py, `_record_memory_history`",
+        ),
+        *patch_each(
+            "torch.cuda.profiler", {"start": lambda: None, "stop": lambda: None},
+            phase=Phase.DEVICE, reason=reason, source="torch/cuda/profiler.py, `start`",
+        ),
+    ]  # fmt: skip

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+
 _Base: Any = torch._C.Generator
 _BaseMeta: Any = type(_Base)
 
@@ -39,7 +41,18 @@ class CpuBackedGenerator(_Base, metaclass=_GeneratorMeta):
         """Ignored."""
 
 
-def install(count: int) -> None:
-    """Replace the class, and create the default generator of each GPU."""
-    torch.Generator = CpuBackedGenerator
-    torch.cuda.default_generators = tuple(CpuBackedGenerator(f"cuda:{index}") for index in range(count))
+def patches(context: PatchContext) -> list[Patch]:
+    """The class, and a default generator for each GPU."""
+    return [
+        Patch(
+            target="torch:Generator", phase=Phase.DEVICE, replacement=CpuBackedGenerator,
+            reason="A CPU build refuses `torch.Generator(device='cuda')`.",
+            source="torch/csrc/Generator.cpp, `THPGenerator_pynew`",
+        ),
+        Patch(
+            target="torch.cuda:default_generators", phase=Phase.DEVICE,
+            replacement=tuple(CpuBackedGenerator(f"cuda:{index}") for index in range(context.gpu.count)),
+            reason="The tuple is empty until CUDA is initialized, and scripts index it by GPU.",
+            source="torch/cuda/__init__.py, `_lazy_init`",
+        ),
+    ]  # fmt: skip

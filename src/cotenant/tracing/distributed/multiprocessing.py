@@ -1,13 +1,12 @@
-"""Processes that a script starts by hand, of which those that use a GPU train: the first of them runs here.
+"""Processes that a script starts itself: the first that uses a GPU runs in this process, others with a GPU do not run.
 
-It runs when the script waits for it, so that what the script does until then, such as filling a queue, is done. Others
-for the GPU do nothing; processes that load data or play games are real. Which is which follows from their code.
+It runs when the script waits for it, after everything that the script does until then, such as filling a queue.
+Processes that use no GPU, such as those that load data, are started. Which is which follows from their code.
 """
 
 from __future__ import annotations
 
 import functools
-import multiprocessing.process
 import os
 import types
 from collections.abc import Iterator
@@ -16,33 +15,43 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _GPU_NAMES = frozenset({"cuda", "init_process_group"})
 _MAX_CALL_DEPTH = 3  # functions that call functions
 
 
-def install(recorder: Any) -> None:
-    """Replace the start of processes."""
-    base: Any = multiprocessing.process.BaseProcess
-    original = base.start
-    chosen: list[Any] = []
+def patches(context: PatchContext) -> list[Patch]:
+    """The start of processes."""
+    return [
+        Patch(
+            target="multiprocessing.process:BaseProcess.start", phase=Phase.DISTRIBUTED,
+            replacement=functools.partial(_starting_in_process, context.recorder), wraps=True,
+            reason="A trace follows one process; a second one would have no simulated GPU.",
+            source="Lib/multiprocessing/process.py, `BaseProcess.start`",
+        )
+    ]  # fmt: skip
+
+
+def _starting_in_process(recorder: Any, original: Any) -> Any:
+    first: list[Any] = []
 
     @functools.wraps(original)
     def start(process: Any) -> None:
         body = process._target if process._target is not None else process.run
-        if not _uses_a_gpu(body, _MAX_CALL_DEPTH):
+        if not _uses_gpu(body, _MAX_CALL_DEPTH):
             original(process)
             return
-        if not chosen:
-            chosen.append(process)
-            recorder.warn("of the processes that the script starts for the GPU, the first was traced")
-        process._popen = _InProcessPopen(process.run if chosen[0] is process else None)
+        if not first:
+            first.append(process)
+            recorder.warn("of the processes that the script starts for the GPU, only the first was traced")
+        process._popen = _InProcessPopen(process.run if first[0] is process else None)
 
-    base.start = start
+    return start
 
 
 class _InProcessPopen:
-    """Stands in for what `multiprocessing` knows of a process that runs; `body`: to be run in this one, once."""
+    """In place of `multiprocessing`'s handle of a process; `body` runs in this process, once, when it is waited for."""
 
     def __init__(self, body: Any) -> None:
         self._body = body
@@ -51,7 +60,7 @@ class _InProcessPopen:
         self.sentinel = -1
 
     def poll(self, flag: int = 0) -> int:
-        """Runs it, and gives its exit code."""
+        """Run it; its exit code."""
         body, self._body = self._body, None
         if body is not None:
             body()
@@ -59,35 +68,35 @@ class _InProcessPopen:
         return 0
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same."""
+        """Run it; its exit code."""
         return self.poll()
 
     def terminate(self) -> None:
-        """It is not run any more."""
+        """Do not run it."""
         self._body = None
 
     kill = close = terminate
 
 
-def _uses_a_gpu(body: Any, depth: int) -> bool:
+def _uses_gpu(body: Any, depth: int) -> bool:
     body = getattr(body, "func", body)  # of a partial
     body = getattr(body, "__func__", body)
     if not isinstance(body, types.FunctionType) or not script_location.is_user_file(body.__code__.co_filename):
         return False
     for code in _codes(body.__code__):
-        if any(isinstance(each, str) and each.startswith("cuda") for each in code.co_consts):
+        if any(isinstance(constant, str) and constant.startswith("cuda") for constant in code.co_consts):
             return True
         for name in code.co_names:
             found = body.__globals__.get(name)
             if name in _GPU_NAMES or (isinstance(found, torch.device) and found.type == "cuda"):
                 return True
-            if depth and found is not body and _uses_a_gpu(found, depth - 1):
+            if depth and found is not body and _uses_gpu(found, depth - 1):
                 return True
     return False
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _codes(each)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

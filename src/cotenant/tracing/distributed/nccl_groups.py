@@ -1,7 +1,7 @@
-"""The groups of GPUs between which NCCL is used: it makes buffers for a group when the group is first used.
+"""The groups of GPUs that use NCCL, which allocates buffers for a group at its first use.
 
-Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `getNCCLComm`; torch.distributed.device_mesh makes groups that
-nobody uses. A `device_id` given to `init_process_group` makes those of the first group at once, which is not modeled.
+Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `getNCCLComm`. torch.distributed.device_mesh also makes groups
+that are never used. Not modeled: with `device_id` of `init_process_group` the first group has its buffers at once.
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ _BUFFER_BYTES = ("NCCL_BUFFSIZE",)
 
 
 class NcclGroups:
-    """Notes in the header of a recorder, once for each group that is used, how many GPUs it has."""
+    """Writes the size of each group that is used into the header of a recorder, once."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self._noted: set[str] = set()
-        self._without: set[str] = set()  # of processes that talk over the network, by Gloo
+        self._recorded: set[str] = set()
+        self._gloo: set[str] = set()  # groups that use the network
 
-    def made(self, group: Any, backend: object) -> None:
-        """A group came to life; `backend` as a script names it."""
+    def created(self, group: Any, backend: object) -> None:
+        """A group was created; `backend` as a script names it."""
         if "gloo" in str(backend) and "nccl" not in str(backend):
-            self._without.add(group.group_name)
+            self._gloo.add(group.group_name)
 
-    def used(self, *given: Any) -> None:
-        """A group among the arguments of a collective call, or else the default one, is used."""
+    def used(self, *arguments: Any) -> None:
+        """A collective uses the group among its arguments, or else the default group."""
         import torch.distributed.distributed_c10d as c10d
 
-        found = next((each for each in given if isinstance(each, c10d.ProcessGroup)), None)
+        found = next((group for group in arguments if isinstance(group, c10d.ProcessGroup)), None)
         if found is None and c10d.is_initialized():
             found = c10d._get_default_group()
         if found is not None:
-            self._note(found.group_name)
+            self._record_once(found.group_name)
 
     def used_by_operator(self, namespace: str, args: Any) -> None:
-        """The same for an operator: a functional collective names its group, the others hold it in a box."""
+        """The same for an operator: a functional collective names its group, others pass it as a script object."""
         if namespace == "_c10d_functional":
             if args and isinstance(args[-1], str):
-                self._note(args[-1])
+                self._record_once(args[-1])
             return
-        for each in args:
-            if isinstance(each, torch.ScriptObject):
+        for arg in args:
+            if isinstance(arg, torch.ScriptObject):
                 try:
-                    found = torch.distributed.ProcessGroup.unbox(each)
-                except RuntimeError:  # another class, such as the kind of a sum
+                    found = torch.distributed.ProcessGroup.unbox(arg)
+                except RuntimeError:  # another class, such as `ReduceOp`
                     continue
-                self._note(found.group_name)
+                self._record_once(found.group_name)
 
     def used_by_data_parallel(self, gpus: int) -> None:
-        """`DataParallel` joins this many GPUs."""
-        self._tell(f"in one process: {gpus}", gpus)
+        """`DataParallel` broadcasts to this many GPUs."""
+        self._record(f"in one process: {gpus}", gpus)
 
-    def _note(self, name: str) -> None:
+    def _record_once(self, name: str) -> None:
         import torch.distributed.distributed_c10d as c10d
 
-        if name not in self._noted and name not in self._without:
-            self._tell(name, c10d._resolve_process_group(name).size())
+        if name not in self._recorded and name not in self._gloo:
+            self._record(name, c10d._resolve_process_group(name).size())
 
-    def _tell(self, name: str, size: int) -> None:
-        self._noted.add(name)
+    def _record(self, name: str, size: int) -> None:
+        self._recorded.add(name)
         if size < 2:
             return
         header = self._recorder.header

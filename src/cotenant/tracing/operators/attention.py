@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
+
 _aten = torch.ops.aten
-_libraries: list[Any] = []
 
 
-def install(capability: tuple[int, int], *, cudnn_version: int) -> dict[Any, Any]:
-    """Select kernels for a GPU of this compute capability and a cuDNN such as 91900 (9.19.0).
-
-    Returns the implementation by operator.
-    """
+def patches(context: PatchContext) -> list[KernelPatch]:
+    """The choice between attention kernels, for the GPU's compute capability and the cuDNN of the options."""
+    capability, cudnn_version = context.gpu.capability, context.options.cudnn_version
 
     def attention(
         query: Any,
@@ -39,10 +38,14 @@ def install(capability: tuple[int, int], *, cudnn_version: int) -> dict[Any, Any
         )
         return _run(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", attention, "AutogradCUDA")
-    _libraries.append(library)
-    return {_aten.scaled_dot_product_attention.default: attention}
+    return [
+        KernelPatch(
+            target="aten::scaled_dot_product_attention", phase=Phase.OPERATORS, key="AutogradCUDA", kernel=attention,
+            divides=True,
+            reason="A CPU build decomposes attention into products that hold all scores.",
+            source="aten/src/ATen/native/transformers/attention.cpp, `scaled_dot_product_attention`",
+        )
+    ]  # fmt: skip
 
 
 def choose(

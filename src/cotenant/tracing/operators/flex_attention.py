@@ -8,24 +8,31 @@ tensors that a `score_mod` captures.
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _COMPILED_WARNING = "`flex_attention` is assumed to be compiled; without `torch.compile` it needs far more memory"
 
 
-def install(recorder: Any) -> None:
-    """Replace the function once a script imports it."""
-    when_imported("torch.nn.attention.flex_attention", lambda module: _patch(module, recorder))
+def patches(context: PatchContext) -> list[Patch]:
+    """The function, once a script imports it."""
+    return [
+        Patch(
+            target="torch.nn.attention.flex_attention:flex_attention", phase=Phase.OPERATORS,
+            replacement=functools.partial(_patched, context.recorder), wraps=True,
+            reason="Without its compiled kernel it holds all scores, which are quadratic in the length.",
+            source="torch/nn/attention/flex_attention.py, `flex_attention`", missing="before 2.5",
+        )
+    ]  # fmt: skip
 
 
-def _patch(module: Any, recorder: Any) -> None:
-    original = module.flex_attention
-
+def _patched(recorder: Any, original: Any) -> Any:
     def flex_attention(
         query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
         enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None, **more: Any,
@@ -38,12 +45,13 @@ def _patch(module: Any, recorder: Any) -> None:
         out, lse = _CompiledKernel.apply(query, key, value)
         requested = more.get("return_aux")
         if requested is not None:
+            module = sys.modules["torch.nn.attention.flex_attention"]
             return out, module.AuxOutput(
                 lse=lse if requested.lse else None, max_scores=torch.empty_like(lse) if requested.max_scores else None
             )
         return (out, lse) if return_lse else out
 
-    module.flex_attention = flex_attention
+    return flex_attention
 
 
 class _CompiledKernel(torch.autograd.Function):

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
+
 _linear = torch.ops.aten.linear.default
 _COMPOSITE_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
-_libraries: list[Any] = []
 
 
-def install() -> dict[Any, Any]:
-    """Decompose `linear` as a GPU does; returns the implementation by operator."""
+def patches(context: PatchContext) -> list[KernelPatch]:
+    """`linear`, divided as on a GPU."""
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's own name
         if not isinstance(bias, FakeTensor) or input.dim() == 2 or input.is_contiguous():
@@ -26,7 +27,10 @@ def install() -> dict[Any, Any]:
             )  # `decompose` would find this function first
         return torch.matmul(input, weight.t()).add_(bias)
 
-    library: Any = torch.library.Library("aten", "IMPL")
-    library.impl("linear", linear, "AutogradCUDA")
-    _libraries.append(library)
-    return {_linear: linear}
+    return [
+        KernelPatch(
+            target="aten::linear", phase=Phase.OPERATORS, key="AutogradCUDA", kernel=linear, divides=True,
+            reason="For a tensor subclass PyTorch adds the bias out of place, which takes a second product.",
+            source="aten/src/ATen/native/Linear.cpp, `linear`",
+        )
+    ]  # fmt: skip

@@ -11,20 +11,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cotenant.tracing.operators.fast_paths import view_of
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
 
 operators = OperatorTable()
 
 _aten = torch.ops.aten
 _ROW_ALIGNMENT_BYTES = 16
-_libraries: list[Any] = []
 
 
-def install() -> dict[Any, Any]:
-    """Read the sequence lengths of CTC on the CPU, as CUDA does; returns the implementation by operator.
-
-    PyTorch does not read them where a tensor is a subclass, as fake tensors are, and calls another overload.
-    Source: ATen/native/LossCTC.cpp, `ctc_loss`.
-    """
+def patches(context: PatchContext) -> list[KernelPatch]:
+    """CTC's loss, with the lengths of its sequences read on the CPU, as CUDA does."""
 
     def ctc_loss(
         log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
@@ -33,10 +29,13 @@ def install() -> dict[Any, Any]:
         lengths = [tensor.to("cpu", torch.long).reshape(-1).tolist() for tensor in (input_lengths, target_lengths)]
         return _aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
-    library: Any = torch.library.Library("aten", "IMPL")
-    library.impl("ctc_loss.Tensor", ctc_loss, "AutogradCUDA")
-    _libraries.append(library)
-    return {_aten.ctc_loss.Tensor: ctc_loss}
+    return [
+        KernelPatch(
+            target="aten::ctc_loss.Tensor", phase=Phase.OPERATORS, key="AutogradCUDA", kernel=ctc_loss, divides=True,
+            reason="PyTorch leaves the lengths tensors where any tensor is a subclass.",
+            source="aten/src/ATen/native/LossCTC.cpp, `ctc_loss`",
+        )
+    ]  # fmt: skip
 
 
 @operators.shape_of(

@@ -7,46 +7,35 @@ Source: aten/src/ATen/native/native_functions.yaml, entries with both CUDA and C
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-_COMPOSITE_WITH_CUDA_KERNEL = (
-    "silu_backward",
-    "mish_backward",
-    "_fused_rms_norm",
-    "value_selecting_reduction_backward",
-)
-_libraries: list[Any] = []
+from cotenant.tracing.patches.registry import KernelPatch, PatchContext, Phase
+
+_COMPOSITE_WITH_CUDA_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Not `value_selecting_reduction_backward`: its CUDA entry is the decomposition itself."""
 
 
-def install() -> None:
-    """Register the kernels that this build lacks."""
-    library = torch.library.Library("aten", "IMPL")
-    for name in _COMPOSITE_WITH_CUDA_KERNEL:
-        full = f"aten::{name}"
-        packet = getattr(torch.ops.aten, name, None)
-        if packet is None or torch._C._dispatch_has_kernel_for_dispatch_key(full, "CUDA"):
-            continue
-        if name == "value_selecting_reduction_backward":
-            continue  # the CUDA key holds the decomposition itself
-        library.impl(name, _unreachable, "CUDA")
-    _libraries.append(library)
-
-
-def route_scalar_reads(mode: TorchDispatchMode) -> None:
-    """Send scalar reads to `mode` that bypass dispatch modes, such as those of `torch.tensor([loss, 3])`.
-
-    Source: torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`, which excludes the Python dispatch keys.
-    """
-    read = torch.ops.aten._local_scalar_dense.default
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a CUDA build warns that its own kernel, which would read memory, is replaced
-        library.impl("_local_scalar_dense", lambda tensor: mode.__torch_dispatch__(read, (), (tensor,)), "CUDA")
-    _libraries.append(library)
+def patches(context: PatchContext) -> list[KernelPatch]:
+    """Kernels that are missing in this build, and reads of values while modes are off."""
+    mode, read = context.mode, torch.ops.aten._local_scalar_dense.default
+    missing = [
+        KernelPatch(
+            target=f"aten::{name}", phase=Phase.OPERATORS, key="CUDA", kernel=_unreachable,
+            reason="Without a CUDA kernel autograd takes the decomposition, with other temporaries.",
+            source="aten/src/ATen/native/native_functions.yaml",
+        )
+        for name in _COMPOSITE_WITH_CUDA_KERNEL
+        if hasattr(torch.ops.aten, name) and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA")
+    ]  # fmt: skip
+    scalar_reads = KernelPatch(
+        target="aten::_local_scalar_dense", phase=Phase.OPERATORS, key="CUDA",
+        kernel=lambda tensor: mode.__torch_dispatch__(read, (), (tensor,)),
+        reason="`torch.tensor([loss, 3])` reads its elements while modes are off.",
+        source="torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`",
+    )  # fmt: skip
+    return [*missing, scalar_reads]
 
 
 def _unreachable(*args: Any, **kwargs: Any) -> Any:

@@ -17,22 +17,39 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators import attention
-from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
 
 
-def install(capability: tuple[int, int]) -> None:
-    """Replace where tensors find their symbol, and select attention kernels for this compute capability."""
-    memo = property(_nested_int, _set_nested_int)
-    torch.Tensor.nested_int_memo = memo
-    FakeTensor.nested_int_memo = memo
-    FakeTensor.get_nested_int = _get_or_make_nested_int
-
-    def replace_selection(sdpa: Any) -> None:
-        sdpa.can_use_flash_attention = _can_use("flash", capability)
-        sdpa.can_use_efficient_attention = _can_use("efficient", capability)
-        sdpa.can_use_cudnn_attention = lambda *_, **__: False
-
-    when_imported("torch.nested._internal.sdpa", replace_selection)
+def patches(context: PatchContext) -> list[Patch]:
+    """How tensors remember the symbol of their uneven length, and which kernels their attention may take."""
+    capability, memo = context.gpu.capability, property(_nested_int, _set_nested_int)
+    fake = "torch._subclasses.fake_tensor:FakeTensor"
+    reason = "PyTorch keeps the symbol of fake offsets in a shape environment, which a trace does not have."
+    return [
+        Patch(
+            target="torch:Tensor.nested_int_memo", phase=Phase.OPERATORS, replacement=memo, create=True, reason=reason,
+            source="torch/nested/_internal/nested_tensor.py, `get_tensor_symint`", missing="every version: a new name",
+        ),
+        Patch(
+            target=f"{fake}.nested_int_memo", phase=Phase.OPERATORS, replacement=memo, create=True, reason=reason,
+            source="torch/_subclasses/fake_tensor.py, `FakeTensor`", missing="before 2.5",
+        ),
+        Patch(
+            target=f"{fake}.get_nested_int", phase=Phase.OPERATORS, replacement=_get_or_make_nested_int, create=True,
+            reason=reason, source="torch/_subclasses/fake_tensor.py, `FakeTensor.get_nested_int`", missing="before 2.5",
+        ),
+        *patch_each(
+            "torch.nested._internal.sdpa",
+            {
+                "can_use_flash_attention": _can_use("flash", capability),
+                "can_use_efficient_attention": _can_use("efficient", capability),
+                "can_use_cudnn_attention": lambda *_, **__: False,
+            },
+            phase=Phase.OPERATORS, reason="The kernels that they ask about are of the real GPU.",
+            source="torch/nested/_internal/sdpa.py, `_select_sdp_backend`", create=True,
+            missing="before 2.5: `can_use_cudnn_attention`",
+        ),
+    ]  # fmt: skip
 
 
 def _can_use(kernel: str, capability: tuple[int, int]) -> Callable[..., bool]:

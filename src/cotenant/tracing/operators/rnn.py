@@ -18,11 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.registry import Args, Kwargs, OpContext, OperatorTable
 from cotenant.tracing.operators.strides import contiguous_strides
+from cotenant.tracing.patches.registry import Entry, KernelPatch, Patch, PatchContext, Phase
 
 operators = OperatorTable()
 
 _aten = torch.ops.aten
-_libraries: list[Any] = []
 
 _RELU, _TANH, _LSTM, _GRU = 0, 1, 2, 3
 _GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
@@ -31,18 +31,24 @@ _RESERVE_VALUES = {_RELU: 1, _TANH: 1, _LSTM: 6, _GRU: 5}
 _ASSUMED_WARNING = "cuDNN's memory for recurrent layers is assumed: it is not published"
 
 
-def install(recorder: Any) -> dict[Any, Any]:
-    """Route recurrent layers of CUDA tensors to cuDNN's operator; returns the implementations by operator."""
-    library = torch.library.Library("aten", "IMPL")
-    routes: dict[Any, Any] = {}
-    for name, number in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
-        for kind, route in (("input", _padded), ("data", _packed)):
-            call = route(name, number, recorder)
-            library.impl(f"{name}.{kind}", call, "AutogradCUDA")
-            routes[getattr(getattr(_aten, name), kind)] = call
-    _libraries.append(library)
-    torch.nn.RNNBase.flatten_parameters = _flatten_parameters
-    return routes
+def patches(context: PatchContext) -> list[Entry]:
+    """Recurrent layers of CUDA tensors go to cuDNN's operator."""
+    kernels = [
+        KernelPatch(
+            target=f"aten::{name}.{kind}", phase=Phase.OPERATORS, key="AutogradCUDA",
+            kernel=route(name, number, context.recorder), divides=True,
+            reason="A CPU build divides recurrent layers into single steps, where CUDA calls cuDNN once.",
+            source="aten/src/ATen/native/RNN.cpp, `lstm`",
+        )
+        for name, number in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU))
+        for kind, route in (("input", _padded), ("data", _packed))
+    ]  # fmt: skip
+    flatten = Patch(
+        target="torch.nn:RNNBase.flatten_parameters", phase=Phase.OPERATORS, replacement=_flatten_parameters,
+        reason="It asks whether cuDNN accepts the weights, and compares their addresses.",
+        source="torch/nn/modules/rnn.py, `RNNBase.flatten_parameters`",
+    )  # fmt: skip
+    return [*kernels, flatten]
 
 
 def _padded(name: str, number: int, recorder: Any) -> Any:

@@ -1,7 +1,7 @@
-"""CUDA code that a script compiles when it runs: left out, as where its build fails, and told.
+"""CUDA extensions that a script compiles at run time: skipped with a warning, as where their build fails.
 
-No kernel of it could run here, and what one allocates is not known; a build takes minutes, and a toolkit. Many scripts
-have the same in operators of PyTorch for that case. Code for the CPU is compiled as ever.
+Their kernels could not run here, and what they allocate is not known; a build takes minutes and the CUDA toolkit. Many
+scripts fall back to operators of PyTorch. Extensions for the CPU are compiled.
 Source: torch/utils/cpp_extension.py, `load`, `load_inline`.
 """
 
@@ -12,33 +12,36 @@ from collections.abc import Callable
 from typing import Any
 
 from cotenant.tracing.errors import Untraceable
-from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 
-class NotCompiled(Untraceable, RuntimeError):
-    """As `RuntimeError`, which a failed build raises, so that a script that has another way takes it."""
+class ExtensionSkipped(Untraceable, RuntimeError):
+    """A `RuntimeError`, which a failed build raises, too, so that a script takes its fallback."""
 
 
-def install(recorder: Any) -> None:
-    """Replace what compiles, once it is imported."""
-    when_imported("torch.utils.cpp_extension", functools.partial(_replace, recorder))
+def patches(context: PatchContext) -> list[Patch]:
+    """Functions that compile."""
+    return [
+        Patch(
+            target=f"torch.utils.cpp_extension:{name}", phase=Phase.LIBRARIES,
+            replacement=functools.partial(_skipping_cuda, context.recorder), wraps=True,
+            reason="CUDA code cannot run here, and what it allocates is not known.",
+            source=f"torch/utils/cpp_extension.py, `{name}`",
+        )
+        for name in ("load", "load_inline")
+    ]  # fmt: skip
 
 
-def _replace(recorder: Any, module: Any) -> None:
-    for name in ("load", "load_inline"):
-        setattr(module, name, _left_out(recorder, getattr(module, name)))
-
-
-def _left_out(recorder: Any, build: Callable[..., Any]) -> Callable[..., Any]:
+def _skipping_cuda(recorder: Any, build: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build)
     def call(name: str, *args: Any, **kwargs: Any) -> Any:
         if not _has_cuda(build.__name__, args, kwargs):
             return build(name, *args, **kwargs)
         recorder.warn(
-            f"CUDA code that the script compiles (`{name}`) was left out, and what the script does without it was "
-            "traced: with it less or more may be needed"
+            f"the CUDA extension `{name}`, which the script compiles, was skipped and the script's fallback traced: "
+            "the extension may need more or less"
         )
-        raise NotCompiled(f"CUDA code that the script compiles (`{name}`) cannot be traced: its memory is not known")
+        raise ExtensionSkipped(f"the CUDA extension `{name}` cannot be traced: its memory is not known")
 
     return call
 
@@ -50,4 +53,4 @@ def _has_cuda(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if kind == "load_inline":
         return bool(kwargs.get("cuda_sources") or (args[1:2] and args[1]))
     sources = kwargs.get("sources", args[0] if args else ())
-    return any(str(each).endswith((".cu", ".cuh")) for each in ([sources] if isinstance(sources, str) else sources))
+    return any(str(file).endswith((".cu", ".cuh")) for file in ([sources] if isinstance(sources, str) else sources))

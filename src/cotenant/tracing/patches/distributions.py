@@ -1,7 +1,7 @@
-"""Distributions that check values, which nobody computes on the GPU: matrices and whole numbers are as they should be.
+"""Distributions, which check values that a trace does not compute: matrices and whole numbers are assumed valid.
 
-Checks of ranges pass by themselves where many values are asked for (see `operators.truth`); what is asked of one value,
-such as the sum of the only row, is computed as on a GPU and believed. Source: torch/distributions/constraints.py.
+Checks of ranges over many values pass by themselves (see `assumptions.booleans`); a check of a single value, such as
+the sum of an only row, runs as on a GPU, and its outcome is assumed. Source: torch/distributions/constraints.py.
 """
 
 from __future__ import annotations
@@ -14,28 +14,64 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.assumptions import booleans
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 _SCALAR_CONSTRAINTS = ("_Boolean", "_IntegerInterval", "_IntegerLessThan", "_IntegerGreaterThan")
 _MATRIX_CONSTRAINTS = ("_Symmetric", "_PositiveSemidefinite", "_PositiveDefinite", "_LowerCholesky", "_CorrCholesky")
 
 
-def install(_: Any) -> None:
-    """Let them pass, and samples that are drawn until they are accepted be so at once."""
+def patches(context: PatchContext) -> list[Patch]:
+    """Checks of constraints and of samples, and rejection sampling."""
     constraints: Any = torch.distributions.constraints
-    kinds: dict[str, Any] = {name: kind for name, kind in vars(constraints).items() if isinstance(kind, type)}
-    for name, kind in kinds.items():
-        if not issubclass(kind, constraints.Constraint) or "check" not in vars(kind):
-            continue
-        if name in (*_SCALAR_CONSTRAINTS, *_MATRIX_CONSTRAINTS):
-            kind.check = _always_true(kind.check, 2 if name in _MATRIX_CONSTRAINTS else 0)
-        else:
-            kind.check = _assumed_true(kind.check)
-    circular: Any = torch.distributions.von_mises
-    circular._rejection_sample = _single_round_rejection_sample(circular._rejection_sample)
+    checked = [
+        name
+        for name, kind in vars(constraints).items()
+        if isinstance(kind, type) and issubclass(kind, constraints.Constraint) and "check" in vars(kind)
+    ]
+    return [
+        *(
+            Patch(
+                target=f"torch.distributions.constraints:{name}.check", phase=Phase.LIBRARIES,
+                replacement=_check_of(name), wraps=True,
+                reason="It reads values of a parameter or sample from the GPU.",
+                source=f"torch/distributions/constraints.py, `{name}`",
+            )
+            for name in checked
+        ),
+        Patch(
+            target="torch.distributions.von_mises:_rejection_sample", phase=Phase.LIBRARIES,
+            replacement=_single_round_rejection_sample, wraps=True,
+            reason="It draws until every sample is accepted, which a trace never sees.",
+            source="torch/distributions/von_mises.py, `_rejection_sample`",
+        ),
+        Patch(
+            target="torch.distributions:Distribution._validate_sample", phase=Phase.LIBRARIES,
+            replacement=_ignoring_support, wraps=True,
+            reason="A fake sample cannot show that it is within the support.",
+            source="torch/distributions/distribution.py, `Distribution._validate_sample`",
+        ),
+    ]  # fmt: skip
+
+
+def _check_of(constraint: str) -> Callable[[Any], Any]:
+    if constraint in _SCALAR_CONSTRAINTS:
+        return functools.partial(_always_true, dims=0)
+    return functools.partial(_always_true, dims=2) if constraint in _MATRIX_CONSTRAINTS else _assumed_true
+
+
+def _ignoring_support(original: Callable[..., Any]) -> Callable[..., Any]:
+    def validate(self: Any, value: Any) -> None:
+        try:
+            original(self, value)
+        except ValueError as error:
+            if not isinstance(value, FakeTensor) or "within the support" not in str(error):
+                raise
+
+    return validate
 
 
 def _always_true(original: Callable[..., Any], dims: int) -> Callable[..., Any]:
-    """`dims`: of what is checked as one."""
+    """`dims`: dimensions of one checked value: 2 for a matrix."""
 
     @functools.wraps(original)
     def check(constraint: Any, value: torch.Tensor) -> torch.Tensor:
@@ -48,7 +84,7 @@ def _always_true(original: Callable[..., Any], dims: int) -> Callable[..., Any]:
 
 
 def _assumed_true(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Checks as they are, with all that they allocate, and an outcome that is believed."""
+    """The check itself, with all that it allocates; its outcome is assumed true."""
 
     @functools.wraps(original)
     def check(constraint: Any, value: torch.Tensor) -> torch.Tensor:
@@ -61,7 +97,7 @@ def _assumed_true(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _single_round_rejection_sample(original: Callable[..., Any]) -> Callable[..., Any]:
-    """One round of three numbers for each sample; the loop would never see the last one accepted."""
+    """One round, which draws three numbers per sample; the loop would never see the last sample accepted."""
 
     def sample(loc: torch.Tensor, concentration: Any, proposal: Any, x: torch.Tensor) -> torch.Tensor:
         if not loc.is_cuda:

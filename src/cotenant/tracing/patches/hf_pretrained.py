@@ -1,8 +1,8 @@
-"""Models of Hugging Face whose weights are not on this machine: made from their configuration, which decides all sizes.
+"""Hugging Face models whose weights are not on this machine: built from their configuration, which decides all sizes.
 
-Only where `from_pretrained` finds a configuration and no weights. Layers that are quantized while weights are read are
-quantized by the library itself, from weights that nobody looks at; of a checkpoint that is stored in 4 or 8 bits, too.
-Not modeled: `device_map="auto"` over several GPUs, which puts all of the model on the first.
+Only where `from_pretrained` finds a configuration and no weights. The library itself quantizes layers that it quantizes
+while it loads, from weights that nobody looks at; so also for checkpoints stored in 4 or 8 bits. Not modeled:
+`device_map="auto"` over several GPUs; all of the model goes to the first.
 Source: transformers/modeling_utils.py, `PreTrainedModel.from_pretrained` (4.56 to 5).
 """
 
@@ -16,36 +16,44 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+
 _CONFIG_SOURCE_OPTIONS = ("cache_dir", "revision", "token", "subfolder", "trust_remote_code")
 _QUANTIZATION_OPTIONS = ("quantization_config", "load_in_4bit", "load_in_8bit")
 
 
-def install(recorder: Any) -> Callable[[Any], None]:
-    """Gives what is to be done to `transformers.modeling_utils` once it is imported."""
+def patches(context: PatchContext) -> list[Patch]:
+    """The method that loads a model by name."""
+    return [
+        Patch(
+            target="transformers.modeling_utils:PreTrainedModel.from_pretrained", phase=Phase.LIBRARIES,
+            replacement=functools.partial(_with_missing_weights, context.recorder), wraps=True,
+            reason="It downloads weights, and a trace has no network.",
+            source="transformers/modeling_utils.py, `PreTrainedModel.from_pretrained`",
+        )
+    ]  # fmt: skip
 
-    def patch(module: Any) -> None:
-        kind = module.PreTrainedModel
-        original = kind.from_pretrained.__func__
 
-        def from_pretrained(cls: Any, /, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
-            try:
-                return original(cls, name, *args, config=config, **kwargs)
-            except OSError:
-                if name is None:
-                    raise
-                made = _from_config(functools.partial(original, cls), cls, name, args, config, kwargs)
-                if made is None:
-                    raise
-            recorder.warn(f"the weights of `{name}` are not here: the model was made from its configuration")
-            return (made, {}) if kwargs.get("output_loading_info") else made
+def _with_missing_weights(recorder: Any, bound: Any) -> Any:
+    original = bound.__func__
 
-        kind.from_pretrained = classmethod(from_pretrained)
+    def from_pretrained(cls: Any, /, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+        try:
+            return original(cls, name, *args, config=config, **kwargs)
+        except OSError:
+            if name is None:
+                raise
+            model = _from_config(functools.partial(original, cls), cls, name, args, config, kwargs)
+            if model is None:
+                raise
+        recorder.warn(f"the weights of `{name}` are not here: the model was made from its configuration")
+        return (model, {}) if kwargs.get("output_loading_info") else model
 
-    return patch
+    return classmethod(from_pretrained)
 
 
 def _from_config(load: Callable[..., Any], cls: Any, name: Any, args: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-    """The model in evaluation mode, as a loaded one would be; None if there is no configuration either."""
+    """The model in evaluation mode, as a loaded one is; None if there is no configuration either."""
     own = dict(kwargs)
     if config is None or isinstance(config, str):
         where = {key: kwargs[key] for key in _CONFIG_SOURCE_OPTIONS if key in kwargs}
@@ -58,7 +66,7 @@ def _from_config(load: Callable[..., Any], cls: Any, name: Any, args: Any, confi
     quantized = any(kwargs.get(key) for key in _QUANTIZATION_OPTIONS)
     stored = getattr(config, "quantization_config", None)
     if stored is not None:
-        if not _can_be_made(stored):
+        if not _can_quantize(stored):
             return None
         config = copy.deepcopy(config)
         del config.quantization_config
@@ -68,23 +76,23 @@ def _from_config(load: Callable[..., Any], cls: Any, name: Any, args: Any, confi
     known = inspect.signature(cls.__init__).parameters
     own = {key: value for key, value in own.items() if key in known and key != "config"}
     config.name_or_path = str(name)
-    made = cls._from_config(config, *args, **options, **own).eval()
+    model = cls._from_config(config, *args, **options, **own).eval()
     if stored is not None and not quantized:
         kwargs = {**kwargs, "quantization_config": stored}
     if stored is not None or quantized:
-        return _loaded(load, made, name, args, config, kwargs)
+        return _load_from(load, model, name, args, config, kwargs)
     device = _device(kwargs.get("device_map"))
-    return made if device is None else made.to(device)
+    return model if device is None else model.to(device)
 
 
-def _can_be_made(stored: Any) -> bool:
-    """Whether the library makes such weights of plain ones while it loads them."""
+def _can_quantize(stored: Any) -> bool:
+    """Whether the library quantizes plain weights to this format while it loads them."""
     get = stored.get if isinstance(stored, dict) else functools.partial(getattr, stored)
     return "bitsandbytes" in str(get("quant_method", ""))
 
 
-def _loaded(load: Callable[..., Any], made: Any, name: Any, args: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-    """A model read from the weights of another, as from a checkpoint."""
+def _load_from(load: Callable[..., Any], source: Any, name: Any, args: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+    """A model loaded from the weights of another, as from a checkpoint."""
     skipped = {*_CONFIG_SOURCE_OPTIONS, "output_loading_info"}
     if isinstance(kwargs.get("quantization_config"), dict):
         from transformers.quantizers.auto import AutoQuantizationConfig
@@ -92,7 +100,7 @@ def _loaded(load: Callable[..., Any], made: Any, name: Any, args: Any, config: A
         parsed = AutoQuantizationConfig.from_dict(dict(kwargs["quantization_config"]))
         kwargs = {**kwargs, "quantization_config": parsed}
     options = {key: value for key, value in kwargs.items() if key not in skipped}
-    model = load(None, *args, config=config, state_dict=made.state_dict(), **options)
+    model = load(None, *args, config=config, state_dict=source.state_dict(), **options)
     model.name_or_path = model.config.name_or_path = str(name)
     return model
 
@@ -102,7 +110,7 @@ def _no_dtype(kwargs: dict[str, Any]) -> bool:
 
 
 def _dtype(config: Any, kwargs: dict[str, Any]) -> torch.dtype:
-    """Weights are of the type asked for, else of the default: the checkpoint's own from transformers 5 on."""
+    """The requested dtype, else the default: PyTorch's until transformers 4, the checkpoint's own from 5 on."""
     import transformers
 
     of_checkpoint = "auto" if int(transformers.__version__.split(".")[0]) >= 5 else torch.get_default_dtype()

@@ -1,8 +1,8 @@
-"""First file of the tracing process: makes `cotenant` importable for the job's own Python, then hands over.
+"""First file of the tracing process: makes `cotenant` importable for the job's own Python, then starts the session.
 
-The job's environment need not have cotenant installed. Only this package is added, nothing beside it: the folder
-that holds it may be full of other packages of another Python. Run as `python bootstrap.py REQUEST ANSWER`, or, to wait
-for scripts with torch loaded, as `python bootstrap.py --serve FD`.
+The job's environment need not have cotenant installed. A finder makes only this package importable: the folder that
+contains it may be the site-packages of another Python. Run as `python bootstrap.py REQUEST ANSWER`, or as
+`python bootstrap.py --serve FD` to become a fork server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to end this process when the one that wants the answer ends, however that happens."""
+    """Have the kernel kill this process when its parent ends. Source: prctl(2), PR_SET_PDEATHSIG."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

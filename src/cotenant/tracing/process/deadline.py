@@ -1,4 +1,4 @@
-"""Ends a trace a little before its starter would kill it, so that the answer can say where the script was."""
+"""Ends a trace shortly before the parent would kill it, so that the answer can say where the script was."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cotenant.tracing import script_location
 
 _MARGIN_S = 2.0
 _MARGIN_SHARE = 0.2
-_EVENT_S = 4e-6  # to answer with one: measured 0.9e-6 alone, twice that beside a script that goes on; cores are shared
+_EVENT_S = 4e-6  # to write one event: measured 0.9e-6 alone, twice that beside a running script, and cores are shared
 _POLL_S = 0.05
 
 
 class DeadlineThread(threading.Thread):
-    """Calls `call` when it is time to answer, once."""
+    """Calls `call` once, when it is time to answer."""
 
     def __init__(
         self, at_s: float, timeout_s: float, call: Callable[[float, str | None], object], events: Callable[[], int]
@@ -26,28 +26,28 @@ class DeadlineThread(threading.Thread):
         self._watched = threading.get_ident()
 
     def run(self) -> None:
-        """Wait; events come meanwhile, and with them less time."""
+        """Wait until it is time; every event that is recorded meanwhile makes that earlier."""
         while (left_s := self._at_s - time.monotonic() - reserve_s(self._timeout_s, self._events())) > 0:
             time.sleep(max(_POLL_S, left_s / 2))
         self.over()
 
     def over(self) -> None:
-        """It is time."""
+        """Call `call` with the limit and the present line of the watched thread."""
         self._call(self._timeout_s, script_location.thread_location(self._watched))
 
 
 def reserve_s(timeout_s: float, events: int) -> float:
-    """Seconds before the end of `timeout_s` at which to begin to answer with so many events."""
+    """Seconds before the end of `timeout_s` at which to start an answer of so many events."""
     return min(_MARGIN_S, _MARGIN_SHARE * timeout_s) + min(events * _EVENT_S, timeout_s / 2)
 
 
 def start_deadline(
     deadline: Mapping[str, Any] | None, call: Callable[[float, str | None], object], events: Callable[[], int]
 ) -> None:
-    """Call `call`, from another thread, with the limit in seconds and what the calling thread is at by then.
+    """Call `call` from another thread, with the limit in seconds and the line that the calling thread is at by then.
 
-    `deadline`: `at_s` by the system's monotonic clock, and `timeout_s`, of which it is the end; None: never.
-    `events`: how many were recorded so far.
+    `deadline`: `at_s` by the system's monotonic clock, and `timeout_s`, which ends then; None: no limit.
+    `events`: the number of events recorded so far.
     """
     if deadline is None:
         return

@@ -1,9 +1,9 @@
-"""A tracing process that has torch loaded already and forks one copy of itself for every script.
+"""A fork server: a process with torch loaded, which forks for every script that is to be traced.
 
-Over the socket comes the path of an errand, a JSON file: `request`, `answer`, `log`, `workdir`, `env`. Back go, one
-message each, `{"ready": [[path, mtime_ns], ...]}` once, which must stay as they are, or `{"unfit": reason}`; then
-`{"pid": N}` and `{"code": N}` for every errand, the code negative for a signal. When the other end closes, this process
-ends.
+A request on the socket is the path of a JSON file with `request`, `answer`, `log`, `workdir` and `env`. The server
+sends `{"ready": [[path, mtime_ns], ...]}` once, the files that must not change while it serves, or
+`{"unfit": reason}`; then for every request `{"pid": N}` and `{"code": N}`, the exit code, negative for a signal. It
+ends when the socket closes.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _PRELOADED = (
     "operators.attention",
     "operators.missing_cuda_kernels",
 )
-"""Our modules that import most of what the others need."""
+"""Our modules that import most of the others."""
 
 _PRELOADED_WHEN_IDLE = ("torch._dynamo", "torch.distributed.tensor", "numpy", "scipy.stats", "scipy.optimize")
-"""What most scripts import by way of their libraries, torchvision and transformers above all, and what keeps nothing
-that a trace replaces: no function of `os` or `torch.cuda` under a name of its own. A test looks."""
+"""Modules that most scripts import through torchvision, transformers and other libraries. None of them may hold the
+original of something that a trace replaces, such as a function of `os` or `torch.cuda`; a test checks that."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 """Source: prctl(2)."""
 
 
 def serve(number: int) -> NoReturn:
-    """Run errands until the other end of the socket `number` closes."""
+    """Serve requests until the other end of the socket `number` closes."""
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that nothing a script started outlives its errand
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # descendants of a script become our children, and end with it
     with socket.socket(fileno=number) as link:
-        found = _preload()
-        _send(link, found)
-        if "unfit" in found:
+        status = _preload()
+        _send(link, status)
+        if "unfit" in status:
             os._exit(0)
         _freeze()
         later = list(_PRELOADED_WHEN_IDLE)
-        while errand := link.recv(MAX_MESSAGE_BYTES):
+        while request := link.recv(MAX_MESSAGE_BYTES):
             pid = os.fork()
             if pid == 0:
                 link.close()
-                _run(Path(os.fsdecode(errand)), libc)
+                _run(Path(os.fsdecode(request)), libc)
             _send(link, {"pid": pid})
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             _kill_descendants(pid)
@@ -73,18 +73,18 @@ def serve(number: int) -> NoReturn:
 
 
 def _freeze() -> None:
-    """Keep the collector of a copy from copying pages that it shares with us."""
+    """Hide all objects from the collector: a collection in a fork would write to shared pages, and so copy them."""
     gc.collect()
     gc.freeze()
 
 
 def _preload_one(later: list[str]) -> None:
-    """Import the first of `later`, if it is installed. This process ends if that starts a thread: a fork keeps one."""
+    """Import the first of `later`, if it is installed. End if that starts a thread: a fork has one only."""
     with contextlib.suppress(Exception):
         importlib.import_module(later.pop(0))
     if not later:
         with contextlib.suppress(Exception):
-            inspect.getmodule(compile("", "a file that no module has", "exec"))  # lists those of all modules, once
+            inspect.getmodule(compile("", "no such file", "exec"))  # fills inspect's cache of files
         _freeze()
     if _threads() != 1:
         os._exit(0)
@@ -95,45 +95,45 @@ def _threads() -> int:
 
 
 def _preload() -> dict[str, Any]:
-    """Import what every trace imports; which torch that is, or why this process is of no use."""
+    """Import what every trace imports; the message with which the server answers."""
     try:
         import torch
 
-        for each in _PRELOADED:
-            importlib.import_module(f"cotenant.tracing.{each}")
+        for name in _PRELOADED:
+            importlib.import_module(f"cotenant.tracing.{name}")
         from cotenant.tracing.operators.builtin import all_operators
 
-        all_operators()  # their modules, and those of plug-ins, are imported here once
-    except Exception as error:  # noqa: BLE001 - a trace in a process of its own tells it better
+        all_operators()  # imports their modules, and those of plug-ins, once
+    except Exception as error:  # noqa: BLE001 - a trace in a new process has the better message
         return {"unfit": f"{type(error).__name__}: {error}"}
     threads = _threads()
     if threads != 1:
-        return {"unfit": f"{threads} threads run after the import of torch, and a fork keeps one"}
+        return {"unfit": f"{threads} threads run after the import of torch, and a fork has one"}
     path = Path(torch.__file__).with_name("version.py")
-    folders = [Path(each) for each in site_folders(sys.path)]  # which change when a package comes, goes or is renewed
-    return {"ready": [[str(each), each.stat().st_mtime_ns] for each in (path, *folders)]}
+    folders = [Path(name) for name in site_folders(sys.path)]  # they change when a package is installed or removed
+    return {"ready": [[str(watched), watched.stat().st_mtime_ns] for watched in (path, *folders)]}
 
 
-def _run(errand: Path, libc: ctypes.CDLL) -> NoReturn:
+def _run(request_path: Path, libc: ctypes.CDLL) -> NoReturn:
     try:
-        told = json.loads(errand.read_text())
+        request = json.loads(request_path.read_text())
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        log = os.open(told["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         for target in (1, 2):
             os.dup2(log, target)
         os.close(log)
-        os.chdir(told["workdir"])
+        os.chdir(request["workdir"])
         os.environ.clear()
-        os.environ.update(told["env"])
+        os.environ.update(request["env"])
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
 
         from cotenant.tracing.process.session import main
 
-        main(told["request"], told["answer"])
-    except BaseException:  # noqa: BLE001 - whatever it was, this must not go on as a nursery
+        main(request["request"], request["answer"])
+    except BaseException:  # noqa: BLE001 - a fork must never return to the server's loop
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -142,7 +142,7 @@ def _run(errand: Path, libc: ctypes.CDLL) -> NoReturn:
 
 
 def _kill_descendants(pid: int) -> None:
-    """Kill what an errand left: its group, and then children until there are none."""
+    """Kill what a script left behind: its process group, then children until there are none."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     listing = Path(f"/proc/self/task/{os.getpid()}/children")
@@ -155,5 +155,5 @@ def _kill_descendants(pid: int) -> None:
 
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the other end may have gone, which the next read says
+    with contextlib.suppress(OSError):  # the other end may be closed; the next read tells
         link.send(json.dumps(message).encode())

@@ -1,4 +1,4 @@
-"""Keeps a tracing process that has torch loaded, so that the next script is traced without the start of another."""
+"""Client of the fork server: traces scripts without the start of an interpreter and the import of torch for each."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _STARTUP_VARIABLES = (
     *("PYTHON", "LD_", "TORCH", "PYTORCH", "CUDA", "CUBLAS", "CUDNN", "NCCL", "NVIDIA", "KMP_", "KINETO", "MKL_"),
     *("OPENBLAS_", "GOMP_", "ATEN_", "CONDA", "VIRTUAL_ENV", "LANG", "LC_", "MALLOC", "HOME"),
 )
-"""How names of variables start that an interpreter, or torch, reads while it is loaded."""
+"""Prefixes of variables that an interpreter or torch reads while it is loaded."""
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class ScriptTimeout(Exception):
-    """The script went on for longer than it may."""
+    """The script did not end within its timeout."""
 
 
 class ForkServerClient:
-    """One tracing process, for one interpreter and one set of variables at a time; another takes its place.
+    """Owns one fork server, for one interpreter and one environment at a time; a request for another replaces it.
 
-    Nothing here fails: where no such process can be had, or it is of no use, the caller starts one as usual.
+    No method fails because of the server: where there is none, `run` returns None and the caller starts a process.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ForkServerClient:
         self._link: socket.socket | None = None
         self._key = ""
         self._unfit: set[str] = set()
-        self._installed: list[tuple[str, int]] = []
+        self._watched_files: list[tuple[str, int]] = []
 
     def __enter__(self) -> ForkServerClient:
         return self
@@ -53,40 +53,40 @@ class ForkServerClient:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that waits; None while there is none."""
+        """Process ID of the server; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def run(
-        self, command: list[str], errand: Path, *, workdir: str, env: Mapping[str, str], timeout_s: float
+        self, command: list[str], fork_request: Path, *, workdir: str, env: Mapping[str, str], timeout_s: float
     ) -> int | None:
-        """Have the errand of `tracing.process.nursery` done; its exit code, negative for a signal.
+        """Run a script in a fork; its exit code, negative for a signal. None: the script was not started.
 
-        `command`: the interpreter and `bootstrap.py`. None: it was not begun.
+        `command`: the interpreter and `bootstrap.py`. `fork_request`: a file as of `tracing.process.forkserver`.
 
         Raises:
-            ScriptTimeout: it was ended after `timeout_s`.
+            ScriptTimeout: the script was killed after `timeout_s`.
         """
         key = _startup_key(command, workdir, env)
         if key in self._unfit or not self._is_ready(key, command, env):
             return None
         assert self._link is not None
         deadline_s = time.monotonic() + timeout_s
-        begun = False
+        has_started = False
         try:
-            self._link.send(os.fsencode(errand))
+            self._link.send(os.fsencode(fork_request))
             self._link.settimeout(_START_S)
-            begun = "pid" in self._hear()
+            has_started = "pid" in self._receive()
             self._link.settimeout(max(1e-3, deadline_s - time.monotonic()))
-            return int(self._hear()["code"])
+            return int(self._receive()["code"])
         except TimeoutError:
             self.close()
             raise ScriptTimeout from None
-        except (OSError, ValueError, LookupError):  # a script that has run is not run again: it may have been the cause
+        except (OSError, ValueError, LookupError):  # the script may be the cause: it is not run twice
             self.close()
-            return -signal.SIGKILL if begun else None
+            return -signal.SIGKILL if has_started else None
 
     def close(self) -> None:
-        """End the process, with the script that it may be running."""
+        """Kill the server, with the script that it may be running."""
         if self._link is not None:
             self._link.close()
         if self._process is not None:
@@ -97,8 +97,8 @@ class ForkServerClient:
         self._key = ""
 
     def _is_ready(self, key: str, command: list[str], env: Mapping[str, str]) -> bool:
-        as_before = all(_mtime_ns(path) == stamp for path, stamp in self._installed)
-        if self._link is not None and self._key == key and as_before:
+        unchanged = all(_mtime_ns(path) == mtime_ns for path, mtime_ns in self._watched_files)
+        if self._link is not None and self._key == key and unchanged:
             return True
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -120,31 +120,31 @@ class ForkServerClient:
         self._link, self._key = ours, key
         ours.settimeout(_START_S)
         try:
-            self._installed = [(path, stamp) for path, stamp in self._hear()["ready"]]
+            self._watched_files = [(path, mtime_ns) for path, mtime_ns in self._receive()["ready"]]
         except (OSError, ValueError, LookupError):
             self._unfit.add(key)
             self.close()
             return False
         return True
 
-    def _hear(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self._link is not None
         return dict(json.loads(self._link.recv(_MAX_MESSAGE_BYTES)))
 
 
 def _startup_key(command: list[str], workdir: str, env: Mapping[str, str]) -> str:
-    """Of all that a process is loaded with, and could not change afterwards."""
+    """Digest of everything that is fixed once an interpreter has loaded torch."""
     decides = {
         name: value for name, value in env.items() if name.startswith(_STARTUP_VARIABLES) and name not in _ONE_THREAD
     }
-    folder = workdir if "PYTHONPATH" in env else ""  # it may name folders relative to that
+    folder = workdir if "PYTHONPATH" in env else ""  # which may have relative paths
     interpreter = [_mtime_ns(command[0]), _mtime_ns(str(Path(command[0]).parent.parent / "pyvenv.cfg"))]
-    told = json.dumps([command, interpreter, folder, sorted(decides.items())])
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = json.dumps([command, interpreter, folder, sorted(decides.items())])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mtime_ns(path: str) -> int:
     try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a text is all there is
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - called often, with a string
     except OSError:
         return 0

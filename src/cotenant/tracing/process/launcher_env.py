@@ -1,4 +1,4 @@
-"""What a launcher does before the script: variables, and for `accelerate` its own file of defaults."""
+"""Environment variables that a launcher sets for rank 0; `accelerate` also reads its own file of defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cotenant.tracing.process.launchers import LaunchPlan, plan_launch
 
 
 def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: int) -> LaunchPlan:
-    """Give this process the variables that rank 0 would get; a process without a launcher is left as it is."""
+    """Set the variables that rank 0 gets; without a launcher, nothing changes."""
     if not launcher:
         return LaunchPlan(local=gpus)
     name, *options = launcher
@@ -25,12 +25,12 @@ def apply_launcher(launcher: Sequence[str], program: Mapping[str, Any], gpus: in
 
 
 def _by_accelerate(made: LaunchPlan, options: Sequence[str], program: Mapping[str, Any], gpus: int) -> LaunchPlan:
-    """The same with what accelerate itself adds, if it is installed and as expected."""
+    """The plan with the variables that accelerate itself sets, if it is installed and has the functions used here."""
     try:
         module: Any = importlib.import_module("accelerate.commands.launch")
         args = module.launch_command_parser().parse_args([*options, program["target"]])
         if made.total > 1 and not _has_defaults(module, args) and not _names_a_backend(args):
-            args.multi_gpu = True  # as it does itself where it counts several GPUs: here they follow the processes
+            args.multi_gpu = True  # as accelerate does where it finds several GPUs
         args, _, _ = module._validate_launch_command(args)
         several = args.multi_gpu or args.use_fsdp or args.use_deepspeed or args.use_megatron_lm
         if args.use_deepspeed:
@@ -54,9 +54,9 @@ def _has_defaults(module: Any, args: Any) -> bool:
 
 def _names_a_backend(args: Any) -> bool:
     ways = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
-    return any(getattr(args, each) for each in ways)
+    return any(getattr(args, way) for way in ways)
 
 
 def _accelerate_settings(changed: Mapping[str, str]) -> dict[str, str]:
-    """What accelerate says of itself stands above our reading of its options."""
+    """Variables of accelerate itself, which override those that we derive from its options."""
     return {name: value for name, value in changed.items() if name.startswith(("ACCELERATE_", "FSDP_"))}

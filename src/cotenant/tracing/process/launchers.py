@@ -1,4 +1,4 @@
-"""Commands that start a script as several processes, of which one is traced: rank 0, with the variables it would get.
+"""Commands that start a script as several processes, of which rank 0 is traced, with its environment variables.
 
 Known: `torchrun`, `python -m torch.distributed.run` and `.launch`, `accelerate launch`, `deepspeed`.
 Sources: torch/distributed/run.py, accelerate/commands/launch.py (1.15), deepspeed/launcher/{runner,launch}.py.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cotenant.core.errors import UsageError
 
 MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
-"""Modules that are the same as a launcher."""
+"""Launchers that are started as modules."""
 
 _FLAGS = {
     "torchrun": {"--standalone", "--use-env", "--virtual-local-rank"},
@@ -31,11 +31,11 @@ _NOT_PYTHON = {"--no-python", "--no_python"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What a launcher makes of a script.
+    """How a launcher starts a script.
 
     Attributes:
         local: processes on this machine, each with a GPU; `total`: on all machines.
-        env: variables that rank 0 gets; `more_args`: what is added to its arguments.
+        env: variables of rank 0; `more_args`: arguments that the launcher adds.
     """
 
     local: int = 1
@@ -54,12 +54,12 @@ def split(name: str, words: Sequence[str]) -> tuple[tuple[str, ...], bool, tuple
     while at < len(words):
         word = words[at]
         if word in _NOT_PYTHON:
-            raise UsageError(f"`{name} {word}` starts a program that is no Python script, which cannot be traced")
+            raise UsageError(f"`{name} {word}` starts another program than Python, which cannot be traced")
         if word in _MODULE:
             is_module = True
         elif not word.startswith("-"):
             return tuple(words[:at]), is_module, tuple(words[at:])
-        elif word.replace("_", "-") not in {each.replace("_", "-") for each in _FLAGS[name]} and "=" not in word:
+        elif word.replace("_", "-") not in {flag.replace("_", "-") for flag in _FLAGS[name]} and "=" not in word:
             at += 1
         at += 1
     raise UsageError(f"`{name}` names no script to start", hint=f"write e.g. `{name} train.py`")
@@ -69,14 +69,14 @@ def plan_launch(name: str, options: Sequence[str], gpus: int) -> LaunchPlan:
     """How `name` with `options` starts a script on a machine with `gpus` GPUs.
 
     Raises:
-        UsageError: a number that is none.
+        UsageError: a number of processes is not a number.
     """
     return _PLANNERS[name](_values(name, options), gpus)
 
 
 def _values(name: str, options: Sequence[str]) -> dict[str, str]:
-    """Options by name, in one spelling; a flag is `yes`."""
-    flags = {each.replace("_", "-") for each in _FLAGS[name]} | _MODULE
+    """Options by name, with dashes; a flag has the value `yes`."""
+    flags = {flag.replace("_", "-") for flag in _FLAGS[name]} | _MODULE
     found: dict[str, str] = {}
     words = list(options)
     while words:
@@ -90,7 +90,7 @@ def _values(name: str, options: Sequence[str]) -> dict[str, str]:
 
 def _number(text: str, what: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 2**16:
-        raise UsageError(f"{what} is `{text}`, wanted a number above zero")
+        raise UsageError(f"{what} is `{text}`, expected a whole number from 1 to 65536")
     return int(text)
 
 
@@ -117,8 +117,8 @@ def _torchrun(values: Mapping[str, str], gpus: int) -> LaunchPlan:
 
 
 def _accelerate(values: Mapping[str, str], gpus: int) -> LaunchPlan:
-    """Without accelerate's own file of defaults, which `accelerate` itself reads: see `launched`."""
-    several = any(f"--{each}" in values for each in ("multi-gpu", "use-deepspeed", "use-fsdp", "use-megatron-lm"))
+    """Without accelerate's file of defaults, which accelerate itself reads: see `launcher_env`."""
+    several = any(f"--{way}" in values for way in ("multi-gpu", "use-deepspeed", "use-fsdp", "use-megatron-lm"))
     if "--num-processes" in values:
         total = _number(values["--num-processes"], "`--num_processes`")
     else:

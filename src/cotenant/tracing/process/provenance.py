@@ -1,4 +1,4 @@
-"""What a trace came from, told at its end: the source files that were imported, and the settings then in force."""
+"""The provenance of a trace: the source files that the script imported, and the settings in force at its end."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def with_provenance(header: TraceHeader) -> TraceHeader:
 
 def site_folders(path: Iterable[str]) -> list[str]:
     """The folders of installed packages among the entries of `sys.path`."""
-    return sorted({each for each in path if Path(each).name in _SITE_NAMES and Path(each).is_dir()})
+    return sorted({entry for entry in path if Path(entry).name in _SITE_NAMES and Path(entry).is_dir()})
 
 
 def file_digest(path: Path) -> str | None:
-    """What tells one content of a file from another; None if it cannot be read.
+    """Identifies the content of a file; None if it cannot be read.
 
-    Python files are read; others (extension modules may be large) go by size and time.
+    SHA-256 of a Python file; size and modification time of any other, since extension modules may be large.
     """
     try:
         if path.suffix == ".py":
@@ -54,7 +54,7 @@ def file_digest(path: Path) -> str | None:
 def _imported(sites: list[str]) -> list[str]:
     installed = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *sites]
     installed.append(str(Path(__file__).resolve().parents[2]))
-    roots = tuple(each.rstrip(os.sep) + os.sep for each in installed)
+    roots = tuple(folder.rstrip(os.sep) + os.sep for folder in installed)
     found = set()
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)

@@ -1,4 +1,4 @@
-"""Requests to and answers from the tracing process: files of JSON, columns for the events."""
+"""Answers of the tracing process as JSON files, with events in columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cotenant.core.trace import LayerCall, LibraryCall, MemoryEvent, MemoryTrace
 
 SCHEMA = 2
 USAGE = "usage"
-"""Kind of an error that is a `UsageError` to who asked."""
+"""Kind of an error that `trace_script` raises as a `UsageError`."""
 _INTERNED = ("action", "category", "phase", "module")
 
 
@@ -140,12 +140,12 @@ def _tuples(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def output_paths(path: Path) -> tuple[str, str]:
-    """The file that `save` writes, and the one it writes first."""
+    """The file that `save` writes, and the temporary file that becomes it."""
     return str(path), str(path.with_name(f"{path.name}.{os.getpid()}.part"))
 
 
 def save(path: Path, value: dict[str, Any]) -> None:
-    """Write all of it or nothing."""
+    """Write the whole file or nothing."""
     scratch = Path(output_paths(path)[1])
     scratch.write_text(json.dumps(value, separators=(",", ":")))
     scratch.replace(path)

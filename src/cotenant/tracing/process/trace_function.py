@@ -1,4 +1,4 @@
-"""Traces a function of this process in a forked copy of it, so that nothing of the patching stays behind."""
+"""Traces a function of this process in a fork, so that no patch stays behind."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
 from cotenant.tracing.process import serialization
@@ -20,25 +22,26 @@ _HINTS = {
     "no-cuda": "move the model and what it is given to `cuda` inside the function",
     "no-step": "only training is estimated: does the function call `optimizer.step()`?",
 }
-"""In place of those for scripts, which name options."""
+"""In place of the hints for scripts, which name options."""
 
 
 def trace_function(
     step: Callable[[], object],
     *,
-    card: Mapping[str, Any],
+    gpu: Mapping[str, Any],
     steps: int = 3,
     timeout_s: float = 120.0,
     cudnn_version: int = 91900,
 ) -> MemoryTrace:
-    """Call `step` until `steps` optimizer steps were seen, on a GPU that is not there.
+    """Call `step` until it took `steps` optimizer steps, on a simulated GPU.
 
     Raises:
         TraceError: see its kinds.
     """
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         answer = Path(folder, "answer")
-        request = {"card": dict(card), "steps": steps, "cudnn_version": cudnn_version}
+        options = TraceOptions(steps=steps, cudnn_version=cudnn_version)
+        request = {"gpu": dict(gpu), "options": asdict(options)}
         process = multiprocessing.get_context("fork").Process(target=_child, args=(step, request, answer))
         process.start()
         try:
@@ -54,12 +57,12 @@ def trace_function(
             process.join()
         if not answer.exists():
             raise TraceError("crashed", f"the tracing process ended with code {process.exitcode} without an answer")
-        told = json.loads(answer.read_text())
-    if "error" in told:
-        error = told["error"]
+        result = json.loads(answer.read_text())
+    if "error" in result:
+        error = result["error"]
         kind, message = error["kind"], error["message"].replace("the script", "the function", 1)
         raise TraceError(kind, message, hint=_HINTS.get(kind, error["hint"]))
-    return serialization.trace_from_dict(told["trace"])
+    return serialization.trace_from_dict(result["trace"])
 
 
 def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) -> NoReturn:
@@ -69,7 +72,7 @@ def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) ->
     try:
         import torch
 
-        torch.set_num_threads(1)  # a thread pool does not survive a fork
+        torch.set_num_threads(1)  # the threads of OpenMP's pool do not survive a fork; a parallel kernel would hang
         session = tracing_session.TracingSession(request, answer)
     except TraceError as error:
         tracing_session.answer_error(answer, error)
@@ -77,7 +80,7 @@ def _child(step: Callable[[], object], request: dict[str, Any], answer: Path) ->
         tracing_session.answer_error(answer, tracing_session.as_trace_error(error))
 
     def body() -> None:
-        for _ in range(request["steps"] * _CALLS_PER_STEP):
+        for _ in range(session.options.steps * _CALLS_PER_STEP):
             step()
 
     session.run(body)

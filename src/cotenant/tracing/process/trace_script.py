@@ -1,4 +1,4 @@
-"""Starts the tracing process and waits for its answer. Needs no torch: the process has its own Python."""
+"""Starts the tracing process for a script and reads its answer. Needs no torch: the process has the job's Python."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cotenant.core.errors import TraceError, UsageError
+from cotenant.core.ports import TraceOptions
 from cotenant.core.trace import MemoryTrace
 from cotenant.core.units import format_duration
 from cotenant.tracing.process import serialization
@@ -23,7 +25,7 @@ from cotenant.tracing.process.program import Program
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _LOG_TAIL_BYTES = 4000
 
-# Tracing must not reach out: no hub, no experiment tracker, no GPU. What the caller sets himself, stays.
+# A trace uses no hub, no experiment tracker and no GPU. Variables that the user sets stay as they are.
 _OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 _QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -40,44 +42,40 @@ _QUIET = {
 def trace_script(
     program: Program,
     *,
-    card: Mapping[str, Any],
+    gpu: Mapping[str, Any],
     workdir: str,
     env: Mapping[str, str],
-    steps: int = 3,
     timeout_s: float = 120.0,
-    cudnn_version: int = 91900,
     show_output: bool = False,
-    options: Mapping[str, Any] | None = None,
-    warm: ForkServerClient | None = None,
+    options: TraceOptions | None = None,
+    forkserver: ForkServerClient | None = None,
 ) -> MemoryTrace:
-    """Run `program` on a GPU that is not there.
+    """Run `program` on a simulated GPU.
 
-    `card`: name, total_bytes, capability (major, minor), sm_count, count. `steps`: optimizer steps to see. `options`:
-    `synthetic_data`, `lengths` and `online`, as of `core.ports.EstimateRequest`. `warm`: runs the script if it can, unless
-    its output is to be shown.
+    `gpu`: name, total_bytes, capability (major, minor), sm_count, count. `forkserver`: runs the script if it can,
+    unless the output is to be shown.
 
     Raises:
-        TraceError: see its kinds; the script's own last words are in `log_tail`.
-        UsageError: one of `options` cannot be understood.
+        TraceError: see its kinds; `log_tail` has the end of the script's output.
+        UsageError: one of `options` cannot be parsed.
     """
+    options = options or TraceOptions()
     request = {
         "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
         "launcher": list(program.launcher),
-        "card": dict(card),
-        "steps": steps,
-        "cudnn_version": cudnn_version,
+        "gpu": dict(gpu),
+        "options": asdict(options),
         "deadline": {"at_s": time.monotonic() + timeout_s, "timeout_s": timeout_s},
-        **(options or {}),
     }
     with tempfile.TemporaryDirectory(prefix="cotenant-trace-") as folder:
         paths = {name: Path(folder, name) for name in ("request", "answer", "log")}
         paths["request"].write_text(json.dumps(request))
-        offline = {} if request.get("online") else _OFFLINE
+        offline = {} if options.allow_network else _OFFLINE
         child_env = {**_QUIET, **offline, **env, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
         command = [program.python, str(_BOOTSTRAP), str(paths["request"]), str(paths["answer"])]
         code = None
-        if warm is not None and not show_output:
-            code = _run_in_forkserver(warm, command, paths, workdir, child_env, timeout_s)
+        if forkserver is not None and not show_output:
+            code = _run_in_forkserver(forkserver, command, paths, workdir, child_env, timeout_s)
         if code is None:
             paths["answer"].unlink(missing_ok=True)
             code = _run_in_new_process(command, workdir, child_env, paths["log"], timeout_s, show_output=show_output)
@@ -121,19 +119,19 @@ def _run_in_new_process(
 
 
 def _run_in_forkserver(
-    warm: ForkServerClient,
+    forkserver: ForkServerClient,
     command: list[str],
     paths: Mapping[str, Path],
     workdir: str,
     env: dict[str, str],
     timeout_s: float,
 ) -> int | None:
-    """The exit code of the script in a process that was loaded before; None if it must be run in a new one."""
-    told = {name: str(path) for name, path in paths.items()}
-    errand = paths["request"].with_name("errand")
-    errand.write_text(json.dumps({**told, "workdir": workdir, "env": env}))
+    """The exit code of the script in a fork of the fork server; None if the script needs a new process."""
+    fork_request = paths["request"].with_name("fork-request")
+    files = {name: str(path) for name, path in paths.items()}
+    fork_request.write_text(json.dumps({**files, "workdir": workdir, "env": env}))
     try:
-        return warm.run(command[:2], errand, workdir=workdir, env=env, timeout_s=timeout_s)
+        return forkserver.run(command[:2], fork_request, workdir=workdir, env=env, timeout_s=timeout_s)
     except ScriptTimeout:
         raise _timeout_error(timeout_s, paths["log"]) from None
 
@@ -148,7 +146,7 @@ def _timeout_error(timeout_s: float, log: Path) -> TraceError:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all it started, whether it ended by itself or not."""
+    """Kill the process group: the process, if it still runs, and everything that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -165,7 +163,7 @@ def _crash_error(code: int, log: str) -> TraceError:
 
 def _last_line(log: str) -> str | None:
     lines = [line for line in log.splitlines() if line.strip()]
-    return f"its last words were: {lines[-1].strip()[:300]}" if lines else None
+    return f"the last line of its output: {lines[-1].strip()[:300]}" if lines else None
 
 
 def _tail(path: Path) -> str:

@@ -1,42 +1,48 @@
-"""Libraries that open files by compiled code, led to the scratch folder where a script's files are in it.
+"""Libraries whose compiled code opens files itself: their paths are redirected to the overlay.
 
-Tokenizers of Hugging Face, which every checkpoint of a `Trainer` saves, and tables of Arrow, which `datasets` maps.
+Hugging Face tokenizers, which every checkpoint of a `Trainer` saves, and Arrow tables, which `datasets` maps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.sandbox.overlay import Overlay
 
 
-def install(overlay: Overlay) -> None:
-    """Redirect them once a script imports them."""
-    when_imported("tokenizers", lambda module: _patch_tokenizers(overlay, module))
-    when_imported("pyarrow", lambda module: _patch_arrow(overlay, module))
+def patches(overlay: Overlay) -> list[Patch]:
+    """Functions that take a path."""
 
+    def save(original: Any) -> Any:
+        def call(self: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, str(overlay.for_writing(path, fresh=True)), *args, **kwargs)
 
-def _patch_tokenizers(overlay: Overlay, module: Any) -> None:
-    kind = module.Tokenizer
-    save, from_file = kind.save, kind.from_file
+        return call
 
-    def save_(self: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-        save(self, str(overlay.for_writing(path, fresh=True)), *args, **kwargs)
+    def from_file(original: Any) -> Any:
+        return staticmethod(lambda path: original(str(overlay.visible(path))))
 
-    kind.save = save_
-    kind.from_file = staticmethod(lambda path: from_file(str(overlay.seen(path))))
+    def memory_map(original: Any) -> Any:
+        def call(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            reads = mode in ("r", "rb")
+            redirected = overlay.visible(path) if reads else overlay.for_writing(path, fresh="w" in mode)
+            return original(redirected, mode, *args, **kwargs)
 
+        return call
 
-def _patch_arrow(overlay: Overlay, module: Any) -> None:
-    module.memory_map = _opened(overlay, module.memory_map)
-
-
-def _opened(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        is_read = mode in ("r", "rb")
-        place = overlay.seen(path) if is_read else overlay.for_writing(path, fresh="w" in mode)
-        return original(place, mode, *args, **kwargs)
-
-    return call
+    rust = "Tokenizers are Rust, which opens files without Python's functions."
+    return [
+        Patch(
+            target="tokenizers:Tokenizer.save", phase=Phase.DATA, replacement=save, wraps=True,
+            reason=rust, source="tokenizers/__init__.pyi, `Tokenizer.save`",
+        ),
+        Patch(
+            target="tokenizers:Tokenizer.from_file", phase=Phase.DATA, replacement=from_file, wraps=True,
+            reason=rust, source="tokenizers/__init__.pyi, `Tokenizer.from_file`",
+        ),
+        Patch(
+            target="pyarrow:memory_map", phase=Phase.DATA, replacement=memory_map, wraps=True,
+            reason="Arrow maps files in C++.", source="pyarrow/io.pxi, `memory_map`",
+        ),
+    ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""What a traced script writes, moves and removes: in a scratch folder that lies over the file system, seen by it alone.
+"""An overlay of the file system: what a traced script writes, moves and removes happens in a scratch folder.
 
-Files are copied there before they are changed, new ones are made there, removed ones are remembered. Below are the
-functions of Python that scripts and libraries call for it; compiled code that opens files by itself is not redirected
-but refused, by `fence`. Caches and devices are used as ever. Not modeled: links, owners, rights and times.
+Files are copied there before they are changed, new files are made there, and removed ones are remembered. Python's
+functions for files use it through `overlay_hooks`; `restrictions` refuses compiled code that writes elsewhere. Caches
+and devices are not redirected. Not modeled: links, owners, permissions and times.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ real_getcwd, real_chdir, real_makedirs, real_unlink = os.getcwd, os.chdir, os.ma
 
 
 def cache_folders(env: Any) -> list[str]:
-    """Where caches are kept: their content is nobody's work."""
+    """Folders of caches, which a script may change: they hold nobody's work."""
     found = [env[name] for name in _CACHES if env.get(name)]
     home = env.get("HOME")
     if home:
         found += [f"{home}/.cache", f"{home}/.triton", f"{home}/.config/matplotlib", f"{home}/.nv"]
-    return [os.path.abspath(each) for each in found]
+    return [os.path.abspath(folder) for folder in found]
 
 
 class Overlay:
-    """The scratch folder and what it hides.
+    """The scratch folder, and what it hides.
 
-    `captures_all`: false leaves every file alone that `write` did not make. `free`: paths left alone in any case.
+    Attributes:
+        upper: the folder whose tree lies over the file system.
+        captures_all: whether all changes go there; else only files that `write` made.
+        cwd: the working folder, as the script sees it.
     """
 
     def __init__(self, folder: str, *, captures_all: bool = True, free: tuple[str, ...] = ()) -> None:
@@ -48,12 +51,12 @@ class Overlay:
         self.removed: set[str] = set()
         self.cwd = real_getcwd()
         self._free = frozenset((*_NEVER_REDIRECTED, *free, self.root, *cache_folders(os.environ)))
-        self._below_free = tuple(each + "/" for each in self._free)
+        self._below_free = tuple(path + "/" for path in self._free)
 
     # -- where things are -------------------------------------------------------------------------------------
 
     def path_of(self, path: Any) -> str | None:
-        """The absolute path that a script means; None for what is not redirected: numbers, devices, caches."""
+        """The absolute path that a script means; None for what is not redirected: descriptors, devices, caches."""
         if isinstance(path, int):
             return None
         text = os.fsdecode(path)
@@ -61,15 +64,15 @@ class Overlay:
         return None if self.is_free(full) else full
 
     def is_free(self, full: str) -> bool:
-        """Whether a path is left alone."""
+        """Whether a path is not redirected."""
         return full in self._free or full.startswith(self._below_free)
 
     def above(self, full: str) -> str:
         """Where `full` would lie in the scratch folder."""
         return self.upper + full
 
-    def seen(self, path: Any) -> Any:
-        """The file to look at: the one in the scratch folder, or the real one, or one that does not exist."""
+    def visible(self, path: Any) -> Any:
+        """The file to read: the one in the scratch folder, the real one, or one that does not exist."""
         full = self.path_of(path)
         if full is None:
             return path
@@ -79,30 +82,30 @@ class Overlay:
         return full
 
     def _is_removed(self, full: str) -> bool:
-        return bool(self.removed) and any(each == full or full.startswith(each + "/") for each in self.removed)
+        return bool(self.removed) and any(path == full or full.startswith(path + "/") for path in self.removed)
 
-    def holds(self, full: str) -> bool:
+    def exists(self, full: str) -> bool:
         """Whether the script sees something at `full`."""
         return _exists(self.above(full)) or (not self._is_removed(full) and _exists(full))
 
-    def takes(self, full: str) -> bool:
+    def captures(self, full: str) -> bool:
         """Whether a change of `full` happens in the scratch folder."""
         return self.captures_all or _exists(self.above(full))
 
     # -- changing ---------------------------------------------------------------------------------------------
 
     def upper_path(self, full: str) -> str:
-        """Where to make `full`; its folder must be there for the script."""
+        """The place in the scratch folder at which to make `full`; the script must see its folder."""
         folder = os.path.dirname(full)
-        if not os.path.isdir(self.seen(folder)):
+        if not os.path.isdir(self.visible(folder)):
             raise _error(errno.ENOENT, full)
         real_makedirs(self.above(folder), exist_ok=True)
         return self.above(full)
 
     def for_writing(self, path: Any, *, fresh: bool) -> Any:
-        """The file to write to; with its present content unless it is to be `fresh`."""
+        """The file to write to, with its present content unless `fresh`."""
         full = self.path_of(path)
-        if full is None or not self.takes(full):
+        if full is None or not self.captures(full):
             return path
         above = self.upper_path(full)
         hidden = self._is_removed(full)
@@ -110,7 +113,7 @@ class Overlay:
             self._copy(os.path.realpath(above), above)
         elif not fresh and not _exists(above) and not hidden and os.path.isfile(full):
             self._copy(full, above)
-        elif os.path.isdir(self.seen(full)):
+        elif os.path.isdir(self.visible(full)):
             raise _error(errno.EISDIR, full)
         return above
 
@@ -122,17 +125,17 @@ class Overlay:
         _copy_bytes(source, target)
 
     def write(self, path: Any, content: bytes) -> None:
-        """A whole new file, in the scratch folder even if that does not take all."""
+        """Write a whole new file, in the scratch folder even where that does not capture all changes."""
         full = self.path_of(path)
         target = os.fspath(path) if full is None else self.upper_path(full)
         with os.fdopen(real_open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)
 
     def remove(self, full: str) -> None:
-        """Of files and links."""
-        if not self.holds(full):
+        """Remove a file or link."""
+        if not self.exists(full):
             raise _error(errno.ENOENT, full)
-        if os.path.isdir(self.seen(full)):
+        if os.path.isdir(self.visible(full)):
             raise _error(errno.EISDIR, full)
         if _exists(self.above(full)):
             real_unlink(self.above(full))
@@ -140,8 +143,8 @@ class Overlay:
             self.removed.add(full)
 
     def remove_folder(self, full: str) -> None:
-        """Of empty folders."""
-        if not self.holds(full):
+        """Remove an empty folder."""
+        if not self.exists(full):
             raise _error(errno.ENOENT, full)
         if self.names(full):
             raise _error(errno.ENOTEMPTY, full)
@@ -151,20 +154,20 @@ class Overlay:
             self.removed.add(full)
 
     def make_folder(self, full: str) -> None:
-        """Below a folder that is there."""
-        if self.holds(full):
+        """Make a folder in an existing one."""
+        if self.exists(full):
             raise _error(errno.EEXIST, full)
         above = self.upper_path(full)
         real_makedirs(above, exist_ok=True)
 
     def move(self, source: str, target: str) -> None:
-        """A file or a folder; what is at `target` is replaced, if it is a file."""
-        if not self.holds(source):
+        """Move a file or a folder; a file at `target` is replaced."""
+        if not self.exists(source):
             raise _error(errno.ENOENT, source)
-        if os.path.isdir(self.seen(source)):
+        if os.path.isdir(self.visible(source)):
             self._move_folder(source, target)
             return
-        content = self.seen(source)
+        content = self.visible(source)
         above = self.upper_path(target)
         if os.path.islink(above):
             real_unlink(above)
@@ -175,7 +178,7 @@ class Overlay:
             self.remove(source)
 
     def _move_folder(self, source: str, target: str) -> None:
-        if self.holds(target):
+        if self.exists(target):
             self.remove_folder(target)
         self.make_folder(target)
         for name in self.names(source):
@@ -185,7 +188,7 @@ class Overlay:
     # -- looking ----------------------------------------------------------------------------------------------
 
     def names(self, full: str) -> list[str]:
-        """What is in a folder."""
+        """Names in a folder, sorted."""
         above = self.above(full)
         found = set(real_listdir(above)) if os.path.isdir(above) else set()
         if not self._is_removed(full):
@@ -199,8 +202,8 @@ class Overlay:
         return sorted(found)
 
     def change_folder(self, full: str) -> None:
-        """The working folder, as the script believes; for compiled code and programs the real one, where it exists."""
-        if not self.holds(full):
+        """Change the working folder; for compiled code and programs, too, if the real folder exists."""
+        if not self.exists(full):
             raise _error(errno.ENOENT, full)
         is_real = not self._is_removed(full) and _exists(full)
         real_chdir(full if is_real else self.above(full))
@@ -208,7 +211,7 @@ class Overlay:
 
 
 class OverlayEntry:
-    """What `os.scandir` tells of a name."""
+    """An entry of `os.scandir`."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.name = name
@@ -230,15 +233,15 @@ class OverlayEntry:
         return self._is(stat.S_ISLNK, follow_symlinks=False)
 
     def is_junction(self) -> bool:
-        """Not here."""
+        """False: junctions are of Windows."""
         return False
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Of what the script sees."""
+        """Status of the file that the script sees."""
         return os.stat(self.path, follow_symlinks=follow_symlinks)
 
     def inode(self) -> int:
-        """Its number."""
+        """Its inode number."""
         return self.stat(follow_symlinks=False).st_ino
 
     def _is(self, test: Any, *, follow_symlinks: bool) -> bool:
@@ -291,6 +294,6 @@ def _error(number: int, path: str, words: str | None = None) -> OSError:
 
 
 def make_scratch(folder: Path) -> None:
-    """Make the place for an overlay that takes all; any other makes it when it needs it."""
+    """Make the folders of an overlay that captures all changes; any other makes them when it needs them."""
     real_makedirs(folder / "files", exist_ok=True)
     real_makedirs(folder / "tmp", exist_ok=True)

@@ -1,40 +1,75 @@
-"""Puts an `Overlay` behind Python's functions for files: those that look, and those that change something."""
+"""Python's functions for files go through an `Overlay`: those that read, and those that change something."""
 
 from __future__ import annotations
 
-import builtins
 import errno
 import importlib
 import io
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, Phase, patch_each
 from cotenant.tracing.sandbox.overlay import Overlay, OverlayEntries, OverlayEntry, real_chdir, real_open
 
-_OWN_OPEN = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
-"""Modules that keep the function by which Python opens files, under names of their own."""
+_OPEN_ALIASES = {"bz2": "_builtin_open", "tarfile": "bltn_open", "tokenize": "_builtin_open"}
+"""Modules that hold `open` under a name of their own."""
+_RELATIVE = "refused during a trace: the path is relative to an open folder"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def install(overlay: Overlay) -> None:
-    """Redirect this process, for good."""
-    table = {**_reading_functions(overlay), **_changing_functions(overlay), **_moving_functions(overlay)}
-    for name, function in table.items():
-        if hasattr(os, name):
-            setattr(os, name, function)
-    _install_open(overlay)
-    old_accessor: Any = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 keeps its own references
-    table["open"] = io.open
-    for name, function in table.items():
-        if old_accessor is not None and hasattr(old_accessor, name):
-            setattr(old_accessor, name, staticmethod(function))
+def patches(overlay: Overlay) -> list[Entry]:
+    """Functions of `os`, `open`, and the folder for temporary files."""
+    functions = {**_reading_functions(overlay), **_changing_functions(overlay), **_moving_functions(overlay)}
+    source, reason = "Lib/os.py", "The script sees the overlay, and changes nothing else."
+    opened = _open_functions(overlay)
+    entries: list[Entry] = [
+        *patch_each("os", functions, phase=Phase.SANDBOX, reason=reason, source=source, missing="other systems"),
+        Patch(target="os:open", phase=Phase.SANDBOX, replacement=opened["os.open"], reason=reason, source=source),
+        Patch(target="builtins:open", phase=Phase.SANDBOX, replacement=opened["open"], reason=reason, source=source),
+        Patch(target="io:open", phase=Phase.SANDBOX, replacement=opened["open"], reason=reason, source=source),
+    ]
+    for module, name in _OPEN_ALIASES.items():
+        if getattr(importlib.import_module(module), name, None) is io.open:
+            entries += patch_each(
+                module, {name: opened["open"]}, phase=Phase.SANDBOX, reason=f"It holds `open` as `{name}`.",
+                source=f"Lib/{module}.py",
+            )  # fmt: skip
+    entries += _accessor_patches({**functions, "open": opened["open"]})
     if overlay.captures_all:
-        vars(shutil)["_use_fd_functions"] = False  # file descriptors of folders are not redirected
-        tempfile.tempdir = os.environ["TMPDIR"] = os.path.join(overlay.root, "tmp")
+        folder = os.path.join(overlay.root, "tmp")
+        entries += [
+            Patch(
+                target="shutil:_use_fd_functions", phase=Phase.SANDBOX, replacement=False,
+                reason="Functions that take the descriptor of a folder are not redirected.",
+                source="Lib/shutil.py, `rmtree`",
+            ),
+            Patch(
+                target="tempfile:tempdir", phase=Phase.SANDBOX, replacement=folder,
+                reason="Temporary files go to the scratch folder, where compiled code may write as well.",
+                source="Lib/tempfile.py, `gettempdir`",
+            ),
+            HookPatch(
+                target="os:environ", phase=Phase.SANDBOX,
+                register=lambda: os.environ.__setitem__("TMPDIR", folder),
+                reason="Programs that the script starts read it.", source="Lib/tempfile.py, `_candidate_tempdir_list`",
+            ),
+        ]  # fmt: skip
+    return entries
+
+
+def _accessor_patches(functions: dict[str, Callable[..., Any]]) -> list[Patch]:
+    """Python 3.10 holds the functions of `os` in a class of `pathlib`; later versions do not."""
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    return patch_each(
+        "pathlib:_NormalAccessor",
+        {name: staticmethod(function) for name, function in functions.items() if hasattr(accessor, name)},
+        phase=Phase.SANDBOX,
+        reason="It holds functions of `os`.",
+        source="Lib/pathlib.py, `_NormalAccessor`",
+        missing="from Python 3.11 on",
+    )
 
 
 def _reading_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
@@ -60,15 +95,15 @@ def _reading_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
             real_chdir(path)
 
     originals = {name: getattr(os, name) for name in ("listdir", "scandir", "getcwd")}
-    plain = {name: _seen(overlay, getattr(os, name)) for name in ("stat", "lstat", "access", "readlink")}
+    plain = {name: _redirect_reads(overlay, getattr(os, name)) for name in ("stat", "lstat", "access", "readlink")}
     return {**plain, "listdir": listdir, "scandir": scandir, "chdir": chdir, "getcwd": lambda: overlay.cwd}
 
 
-def _seen(overlay: Overlay, function: Callable[..., Any]) -> Callable[..., Any]:
+def _redirect_reads(overlay: Overlay, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("dir_fd") is not None:
             return function(path, *args, **kwargs)
-        return function(overlay.seen(path), *args, **kwargs)
+        return function(overlay.visible(path), *args, **kwargs)
 
     return call
 
@@ -82,8 +117,8 @@ def _changing_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             full = None if kwargs.get("dir_fd") is not None else overlay.path_of(path)
             if full is None and overlay.captures_all and kwargs.get("dir_fd") is not None:
-                raise PermissionError(errno.EACCES, "refused while traced: the place is an open folder", path)
-            if full is None or not overlay.takes(full):
+                raise PermissionError(errno.EACCES, _RELATIVE, path)
+            if full is None or not overlay.captures(full):
                 return original(path, *args, **kwargs)
             return change(full, *args, **kwargs)
 
@@ -92,8 +127,8 @@ def _changing_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
     def truncate(full: str, length: int) -> None:
         os.truncate(os.open(full, os.O_RDWR), length)
 
-    def leave(full: str, *_: Any, **__: Any) -> None:
-        if not overlay.holds(full):
+    def ignore(full: str, *_: Any, **__: Any) -> None:
+        if not overlay.exists(full):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
 
     changes: dict[str, Callable[..., Any]] = {
@@ -102,7 +137,7 @@ def _changing_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         "unlink": lambda full, **__: overlay.remove(full),
         "remove": lambda full, **__: overlay.remove(full),
         "truncate": truncate,
-        **dict.fromkeys(("chmod", "lchmod", "chown", "lchown", "utime", "chflags", "setxattr", "removexattr"), leave),
+        **dict.fromkeys(("chmod", "lchmod", "chown", "lchown", "utime", "chflags", "setxattr", "removexattr"), ignore),
     }
     return {name: through(name, change) for name, change in changes.items() if hasattr(os, name)}
 
@@ -115,20 +150,20 @@ def _moving_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
 
         def call(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
             if any(value is not None for key, value in kwargs.items() if key.endswith("dir_fd")):
-                raise PermissionError(errno.EACCES, "refused while traced: the place is an open folder", source)
+                raise PermissionError(errno.EACCES, _RELATIVE, source)
             paths = overlay.path_of(source), overlay.path_of(target)
             if paths[0] is None or paths[1] is None:
-                return original(overlay.seen(source), _place(overlay, target), *args, **kwargs)
-            if not overlay.takes(paths[0]):
+                return original(overlay.visible(source), _redirect_other(overlay, target), *args, **kwargs)
+            if not overlay.captures(paths[0]):
                 return original(source, target, *args, **kwargs)
             return change(paths[0], paths[1])
 
         return call
 
     def link(source: str, target: str) -> None:
-        if overlay.holds(target):
+        if overlay.exists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        content = pathlib.Path(overlay.seen(source)).read_bytes()
+        content = pathlib.Path(overlay.visible(source)).read_bytes()
         overlay.write(target, content)
 
     def symlink(source: Any, target: Any, target_is_directory: bool = False, *, dir_fd: Any = None) -> None:
@@ -136,53 +171,48 @@ def _moving_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         if full is None or not overlay.captures_all:
             make_link(source, target, target_is_directory, dir_fd=dir_fd)
         else:
-            make_link(overlay.seen(os.path.join(os.path.dirname(full), source)), overlay.upper_path(full))
+            make_link(overlay.visible(os.path.join(os.path.dirname(full), source)), overlay.upper_path(full))
 
     make_link = os.symlink
     both = {"rename": overlay.move, "replace": overlay.move, "link": link}
     return {**{name: through(name, change) for name, change in both.items()}, "symlink": symlink}
 
 
-def _place(overlay: Overlay, path: Any) -> Any:
-    """Where to put something that comes from, or goes to, a place that is not redirected."""
+def _redirect_other(overlay: Overlay, path: Any) -> Any:
+    """The path to use where the other one of two is not redirected."""
     full = overlay.path_of(path)
-    return path if full is None or not overlay.takes(full) else overlay.upper_path(full)
+    return path if full is None or not overlay.captures(full) else overlay.upper_path(full)
 
 
-def _install_open(overlay: Overlay) -> None:
+def _open_functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
     plain = io.open
 
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, int) or (len(args) > 4 and args[4]) or kwargs.get("opener"):
             return plain(file, mode, *args, **kwargs)
-        return plain(_opened(overlay, file, mode), mode, *args, **kwargs)
+        return plain(_path_to_open(overlay, file, mode), mode, *args, **kwargs)
 
     def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if dir_fd is not None or isinstance(path, int):
             return real_open(path, flags, mode, dir_fd=dir_fd)
         if not flags & _WRITING:
-            return real_open(overlay.seen(path), flags, mode)
+            return real_open(overlay.visible(path), flags, mode)
         wanted = "x" if flags & os.O_EXCL else "w" if flags & os.O_TRUNC else "a" if flags & os.O_CREAT else "r+"
-        return real_open(_opened(overlay, path, wanted), flags, mode)
+        return real_open(_path_to_open(overlay, path, wanted), flags, mode)
 
-    builtins.open = io.open = open_
-    os.open = os_open
-    for module, name in _OWN_OPEN.items():
-        own: Any = importlib.import_module(module)
-        if getattr(own, name, None) is plain:
-            setattr(own, name, open_)
+    return {"open": open_, "os.open": os_open}
 
 
-def _opened(overlay: Overlay, path: Any, mode: str) -> Any:
-    """The file to open for a mode."""
+def _path_to_open(overlay: Overlay, path: Any, mode: str) -> Any:
+    """The path to open for a mode."""
     full = overlay.path_of(path)
     if full is None:
         return path
     if not set(mode) & set("wax+"):
-        return overlay.seen(path)
-    if overlay.takes(full):
-        if "x" in mode and overlay.holds(full):
+        return overlay.visible(path)
+    if overlay.captures(full):
+        if "x" in mode and overlay.exists(full):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        if "r" in mode and not overlay.holds(full):
+        if "r" in mode and not overlay.exists(full):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return overlay.for_writing(path, fresh="w" in mode or "x" in mode)

@@ -1,8 +1,8 @@
-"""What a traced script must not do, whatever it does it with: write outside its scratch folder, reach a network.
+"""Enforces the sandbox against any code: no write outside the scratch folder, and no network.
 
-Files are guarded by Landlock, a part of Linux since 5.13 that any process may put on itself, for ever and for all that
-it starts; compiled code and other programs included. Where there is none, programs are not started. The network is
-guarded by an audit hook of Python, and for compiled code by the environment (`run`).
+Landlock (Linux 5.13) guards files: a process restricts itself and its children for the rest of their lives, compiled
+code included. Where the kernel has no Landlock, programs are not started. An audit hook of Python guards the network;
+for compiled code the environment does (`trace_script`).
 Source: Linux, Documentation/userspace-api/landlock.rst; include/uapi/linux/landlock.h.
 """
 
@@ -31,7 +31,7 @@ class _Below(ctypes.Structure):
 
 
 def restrict_writes(writable: Iterable[str]) -> bool:
-    """Refuse this process all writes but below the folders `writable`; whether the kernel can do so."""
+    """Refuse this process all writes outside the folders `writable`; whether the kernel supports that."""
     kernel: Any = ctypes.CDLL(None, use_errno=True)
     version = kernel.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
@@ -60,7 +60,7 @@ def _allow(kernel: Any, rules: int, path: str, rights: int) -> None:
 
 
 def restrict_calls(*, programs: bool, network: bool) -> None:
-    """Refuse what is named here, with a message that says how to allow it; for the rest of the process."""
+    """Refuse to start programs, or to connect; the message says how to allow it. There is no way back."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if programs and event in _PROGRAMS:
@@ -78,8 +78,8 @@ def restrict_calls(*, programs: bool, network: bool) -> None:
 
 def _no_network(where: str) -> str:
     return (
-        f"`{where}` is out of reach: a script has no network during a trace; allow it with `--allow-network`, or make up "
-        "the data with `--synthetic-data SHAPE`"
+        f"`{where}` is out of reach: a script has no network during a trace; allow it with `--allow-network`, or use "
+        "`--synthetic-data SHAPE`"
     )
 
 

@@ -1,10 +1,11 @@
-"""`torch.save` and `torch.load` of fake tensors: their shapes are written, not their data, to the scratch folder.
+"""`torch.save` and `torch.load` of fake tensors: shapes are written to the overlay, without data.
 
-Files that were there before are loaded as ever.
+Files that existed before are loaded as usual.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from typing import Any
@@ -12,50 +13,75 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase
 from cotenant.tracing.sandbox import native_io
 from cotenant.tracing.sandbox.overlay import Overlay
 
-_targets: list[Any] = []
+_map_locations: list[Any] = []  # of the calls of `torch.load` that are under way
 
 
-def install(overlay: Overlay) -> None:
-    """Replace saving and loading, of other libraries too, and how fake tensors are pickled."""
-    save, load = torch.save, torch.load
+def patches(context: PatchContext) -> list[Entry]:
+    """Saving and loading, also by other libraries, and how fake tensors are pickled."""
+    overlay = context.overlay
+    return [
+        Patch(
+            target="torch:save", phase=Phase.DATA, replacement=functools.partial(_saving_to, overlay), wraps=True,
+            reason="It opens files in C++.", source="torch/serialization.py, `_open_zipfile_writer`",
+        ),
+        Patch(
+            target="torch:load", phase=Phase.DATA, replacement=functools.partial(_loading_from, overlay), wraps=True,
+            reason="It copies storages to the GPU without operators.",
+            source="torch/serialization.py, `default_restore_location`",
+        ),
+        Patch(
+            target="torch._subclasses.fake_tensor:FakeTensor.__reduce_ex__", phase=Phase.DATA, replacement=_reduce,
+            reason="Pickling reads the data of a tensor.", source="torch/_tensor.py, `Tensor.__reduce_ex__`",
+        ),
+        HookPatch(
+            target="torch.serialization:add_safe_globals", phase=Phase.DATA,
+            register=lambda: torch.serialization.add_safe_globals([_rebuild]),
+            reason="`weights_only=True` loads listed functions only.",
+            source="torch/_weights_only_unpickler.py, `Unpickler`",
+        ),
+        *native_io.patches(overlay),
+    ]  # fmt: skip
 
-    def save_(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+
+def _saving_to(overlay: Overlay, original: Any) -> Any:
+    def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(f, (str, os.PathLike)):
-            save(obj, f, *args, **kwargs)
+            original(obj, f, *args, **kwargs)
             return
         buffer = io.BytesIO()
-        save(obj, buffer, *args, **kwargs)
+        original(obj, buffer, *args, **kwargs)
         overlay.write(f, buffer.getvalue())
 
-    def load_(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    return save
+
+
+def _loading_from(overlay: Overlay, original: Any) -> Any:
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(f, (str, os.PathLike)):
-            f = overlay.seen(f)
+            f = overlay.visible(f)
         moves: dict[int, torch.device] = {}
 
-        def locate(storage: Any, location: str) -> Any:
+        def stay_on_cpu(storage: Any, location: str) -> Any:
             target = _target(map_location, location)
             if target.type == "cuda":
                 moves[storage.data_ptr()] = target
             return storage
 
-        _targets.append(map_location)
+        _map_locations.append(map_location)
         try:
-            return _to_device(load(f, locate, *args, **kwargs), moves)
+            return _to_device(original(f, stay_on_cpu, *args, **kwargs), moves)
         finally:
-            _targets.pop()
+            _map_locations.pop()
 
-    torch.save, torch.load = save_, load_
-    native_io.install(overlay)
-    FakeTensor.__reduce_ex__ = _reduce
-    if hasattr(torch.serialization, "add_safe_globals"):
-        torch.serialization.add_safe_globals([_rebuild])
+    return load
 
 
 def _target(map_location: Any, location: str) -> torch.device:
-    """Where a tensor that was at `location` when it was saved shall go. A function as the map means the CPU."""
+    """The device for a tensor that was saved at `location`. A function as `map_location` means the CPU."""
     if isinstance(map_location, dict):
         map_location = map_location.get(location)
     if callable(map_location):
@@ -64,20 +90,20 @@ def _target(map_location: Any, location: str) -> torch.device:
 
 
 def _to_device(value: Any, moves: dict[int, torch.device]) -> Any:
-    """`value` with the tensors whose memory is named in `moves` put onto the fake GPU."""
+    """`value`, with the tensors whose storages are in `moves` on the fake GPU."""
     if not moves:
         return value
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
         target = moves.get(value.untyped_storage().data_ptr())
         return value if target is None else value.to(target)
     if isinstance(value, dict):
-        for key, each in value.items():
-            value[key] = _to_device(each, moves)
+        for key, item in value.items():
+            value[key] = _to_device(item, moves)
         return value
     if isinstance(value, torch.nn.Module):
         return value.to(next(iter(moves.values())))
     if type(value) in (list, tuple):
-        return type(value)(_to_device(each, moves) for each in value)
+        return type(value)(_to_device(item, moves) for item in value)
     return value
 
 
@@ -90,7 +116,7 @@ def _reduce(self: FakeTensor, protocol: Any) -> Any:
 def _rebuild(
     shape: Any, stride: Any, dtype: torch.dtype, device: str, requires_grad: bool, is_parameter: bool
 ) -> torch.Tensor:
-    target = _target(_targets[-1] if _targets else None, device)
+    target = _target(_map_locations[-1] if _map_locations else None, device)
     with torch.no_grad():
         made = torch.empty_strided(shape, stride, dtype=dtype, device=target)
     if is_parameter:

@@ -1,8 +1,8 @@
-"""Work that a training loop does only now and then, such as a regularization every 16 steps or a validation pass.
+"""Work that a training loop does only sometimes, such as a regularization every 16 steps or a validation pass.
 
-Found in the text: an `if` in a loop around the optimizer step, on the loop's counter and known numbers, which runs a
-model or a backward pass, and was not entered so far. What comes soon is waited for; what comes later is told.
-Not found: conditions on anything else, loops of libraries, and work behind calls that are not by name.
+Found in the source: an `if` in a loop around the optimizer step, on the loop's counter and known numbers, that runs a
+model or a backward pass and was not entered so far. The trace waits for work that comes soon, and warns of work that
+comes later. Not found: other conditions, loops of libraries, and calls through anything but names and attributes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from cotenant.tracing.training import later_training
 from cotenant.tracing.training.loop_counters import Counters, when_true
 from cotenant.tracing.training.model_calls import runs_model
 
-_MAX_ROUNDS_AHEAD = 16  # rounds of the loop: lazy regularization is usual every 4 to 16
-_MAX_EXTRA_STEPS = 24  # steps to wait, in all
-_MAX_EXTRA_EVENTS = 400_000  # that waiting may take, by those of a step so far
+_MAX_ROUNDS_AHEAD = 16  # of the loop: lazy regularization usually comes every 4 to 16
+_MAX_EXTRA_STEPS = 24  # to wait, in all
+_MAX_EXTRA_EVENTS = 400_000  # that waiting may take, at the number of events per step so far
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
-_own = functools.cache(script_location.is_user_file)
+_is_user_file = functools.cache(script_location.is_user_file)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingBranch:
-    """An `if` that was not entered yet, and will be.
+    """An `if` that was not entered yet and will be.
 
     Attributes:
-        rounds: of its loop until then, 0 for the present one.
-        comes_after: whether its place is after the optimizer step.
+        rounds: of its loop until then; 0 for the present one.
+        comes_after: whether it is placed after the optimizer step.
         innermost: whether its loop is the one that takes the steps.
     """
 
@@ -50,76 +50,78 @@ class PendingBranch:
 
 
 class ConditionalWork:
-    """Which lines of the script ran models so far, and which will."""
+    """Which lines of the script have run models so far, and which will."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self._ran: set[tuple[str, int]] = set()
-        self._waited = 0
+        self._lines_run: set[tuple[str, int]] = set()
+        self._waits = 0
         self._missing: list[PendingBranch] = []
 
-    def note(self) -> None:
+    def record_call(self) -> None:
         """A model is called, or a backward pass begins."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if _own(frame.f_code.co_filename):
-                self._ran.add((frame.f_code.co_filename, frame.f_lineno))
+            if _is_user_file(frame.f_code.co_filename):
+                self._lines_run.add((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
 
     def extra_steps(self) -> int:
-        """How many more optimizer steps show a branch that comes soon; call it where one was taken."""
-        soon = [each for each in self._pending() if each.innermost and each.rounds <= _MAX_ROUNDS_AHEAD]
-        more = max((each.rounds + each.comes_after for each in soon), default=0)
-        for_each = self._recorder.event_count / max(1, self._recorder.steps)
-        if self._waited + 1 > _MAX_EXTRA_STEPS or more * for_each > _MAX_EXTRA_EVENTS:
+        """How many more optimizer steps reach all branches that come soon; call it right after a step."""
+        soon = [branch for branch in self._pending() if branch.innermost and branch.rounds <= _MAX_ROUNDS_AHEAD]
+        extra = max((branch.rounds + branch.comes_after for branch in soon), default=0)
+        events_per_step = self._recorder.event_count / max(1, self._recorder.steps)
+        if self._waits + 1 > _MAX_EXTRA_STEPS or extra * events_per_step > _MAX_EXTRA_EVENTS:
             return 0
-        self._waited += bool(more)
-        return more
+        self._waits += bool(extra)
+        return extra
 
-    def remember(self) -> None:
-        """Keep what is still to come, after the last step that is traced."""
+    def save_pending(self) -> None:
+        """Remember what is still to come after the last step that is traced."""
         self._missing = list(self._pending())
 
     def warn(self) -> None:
-        """Tell what was to come, and did not."""
-        for each in self._missing:
-            if not self._was_entered(each):
-                place = f"{Path(each.path).name}, line {each.first_line}"
-                self._recorder.warn(f"the work at {place}, comes after more steps than were traced, and was not seen")
+        """Warn of each branch that was pending then and was not entered since."""
+        for branch in self._missing:
+            if not self._was_entered(branch):
+                place = f"{Path(branch.path).name}, line {branch.first_line}"
+                self._recorder.warn(
+                    f"the work at {place}, runs only after the traced steps; its memory is not included"
+                )
 
     def _was_entered(self, branch: PendingBranch) -> bool:
         lines = range(branch.first_line, branch.last_line + 1)
-        return any((branch.path, line) in self._ran for line in lines)
+        return any((branch.path, line) in self._lines_run for line in lines)
 
     def _pending(self) -> Iterator[PendingBranch]:
         innermost = True
         for frame in list(later_training.script_frames()):
             loops = list(_loops_around(later_training.function_body(frame), frame.f_lineno))
             names = script_location.visible_names(frame) if loops else {}
-            for number, loop in enumerate(reversed(loops)):
-                for each in _branches(frame, loop, names, innermost=innermost and not number):
-                    if not self._was_entered(each):
-                        yield each
+            for depth, loop in enumerate(reversed(loops)):
+                for branch in _branches(frame, loop, names, innermost=innermost and not depth):
+                    if not self._was_entered(branch):
+                        yield branch
             innermost = innermost and not loops
 
 
 def _branches(
     frame: FrameType, loop: ast.stmt, names: Mapping[str, Any], *, innermost: bool
 ) -> Iterator[PendingBranch]:
-    """Those of one loop that run a model, and whose condition will be true."""
+    """The branches of one loop that run a model and whose condition will be true."""
     line, counters = frame.f_lineno, Counters.of(loop, names)
-    for each in _ifs(loop):
-        if each.lineno <= line <= (each.end_lineno or each.lineno):
+    for branch in _ifs(loop):
+        if branch.lineno <= line <= (branch.end_lineno or branch.lineno):
             continue
-        after = each.lineno > line
-        rounds = when_true(each.test, counters, names, first=0 if after else 1)
-        if rounds is not None and runs_model(each.body, names):
-            last = each.body[-1].end_lineno or each.body[-1].lineno
-            yield PendingBranch(frame.f_code.co_filename, each.body[0].lineno, last, rounds, after, innermost)
+        after = branch.lineno > line
+        rounds = when_true(branch.test, counters, names, first=0 if after else 1)
+        if rounds is not None and runs_model(branch.body, names):
+            last = branch.body[-1].end_lineno or branch.body[-1].lineno
+            yield PendingBranch(frame.f_code.co_filename, branch.body[0].lineno, last, rounds, after, innermost)
 
 
 def _loops_around(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
-    """From the outermost inwards."""
+    """Loops that contain the line, from the outermost inwards."""
     for statement in body:
         if statement.lineno <= line <= (statement.end_lineno or 0):
             if isinstance(statement, _LOOPS):
@@ -129,7 +131,7 @@ def _loops_around(body: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
 
 
 def _ifs(node: ast.AST) -> Iterator[ast.If]:
-    """In the statements of a loop, but not those of a loop or function within."""
+    """Conditions in the statements of a loop, but not those of a loop or function inside it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If):
             yield child

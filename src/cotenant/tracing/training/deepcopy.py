@@ -1,4 +1,4 @@
-"""`copy.deepcopy` of fake tensors: new memory on the same GPU, parameters again parameters, shared storages shared.
+"""`copy.deepcopy` of fake tensors: new memory on the same GPU; parameters stay parameters, shared storages stay shared.
 
 Source: torch/nn/parameter.py, `Parameter.__deepcopy__`; torch/_tensor.py, `Tensor.__deepcopy__`.
 """
@@ -8,12 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
 
 
-def install() -> None:
-    """Replace how fake tensors are copied; by itself, a copy has a fake mode of its own and is no parameter."""
-    FakeTensor.__deepcopy__ = _deepcopy
+def patches(context: PatchContext) -> list[Patch]:
+    """How fake tensors are copied."""
+    return [
+        Patch(
+            target="torch._subclasses.fake_tensor:FakeTensor.__deepcopy__",
+            phase=Phase.TRAINING,
+            replacement=_deepcopy,
+            reason="By itself the copy of a fake parameter is no parameter, and has a fake mode of its own.",
+            source="torch/_subclasses/fake_tensor.py, `FakeTensor`",
+        )
+    ]
 
 
 def _deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
@@ -24,24 +33,24 @@ def _deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
     if not self.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol at the moment")
     with torch.no_grad():
-        made = self.detach().clone() if is_parameter or _owns_storage(self) else _copy_view(self, memo)
-    made.requires_grad_(self.requires_grad)
+        copied = self.detach().clone() if is_parameter or _owns_storage(self) else _copy_view(self, memo)
+    copied.requires_grad_(self.requires_grad)
     if is_parameter:
-        made._is_param = True
+        copied._is_param = True
     elif self.grad is not None:
-        made.grad = _deepcopy(self.grad, memo)
-    memo[id(self)] = made
-    memo.setdefault(id(memo), []).append(self)  # as copy does, so that the id stays taken
-    return made
+        copied.grad = _deepcopy(self.grad, memo)
+    memo[id(self)] = copied
+    memo.setdefault(id(memo), []).append(self)  # as `copy` does, so that no other object gets the id
+    return copied
 
 
 def _owns_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its storage."""
+    """Whether a tensor covers all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def _copy_view(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
-    """A tensor in a copy of its storage, which is copied once."""
+    """The same view of a copy of the storage, which is copied once."""
     storage = tensor.untyped_storage()
     key = ("storage", storage._cdata)
     if key not in memo:

@@ -1,4 +1,4 @@
-"""Gradients that meet: where autograd's engine adds one to the other in place, which a dispatch mode prevents."""
+"""Accumulation of two gradients of one tensor, which autograd does in place unless a dispatch mode is active."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cotenant.tracing.operators.strides import is_non_overlapping_and_dense
 
-_OUR_FRAMES = 3  # frames: the two functions below, and the mode
+_OUR_FRAMES = 3  # the two functions below, and the mode
 
 
 class InplaceGradAccumulation:
-    """Tells sums of the engine from others by who else holds the first gradient."""
+    """Recognizes additions by autograd's engine, by the number of owners of the first gradient."""
 
     def __init__(self) -> None:
         self._learning: list[tuple[int, int, int]] | None = None
         self._sole_owner = (4, 2, 0)
 
     def learn(self) -> None:
-        """See how a sum of gradients that autograd would take in place looks from here. Call inside the mode."""
+        """Learn the owner counts of a gradient that autograd would reuse, from one that it does. Call inside the mode.
+
+        Counts of references depend on the versions of Python and PyTorch.
+        """
         self._learning = []
         x = torch.empty(4, 4, device="cuda", requires_grad=True)
         hidden = x.mm(x)
@@ -33,8 +36,8 @@ class InplaceGradAccumulation:
     def is_in_place(self, args: Any) -> bool:
         """Whether autograd's engine, adding two gradients of one tensor, would write into the first.
 
-        The engine reuses a gradient that nobody else holds; under a dispatch mode it never does, since a mode
-        makes every tensor look like a subclass. Source: torch/csrc/autograd/input_buffer.cpp, `accumulate`.
+        The engine reuses a gradient that has no other owner. Under a dispatch mode it never does, since every tensor
+        then counts as a subclass (PyTorch 2.4 to 2.13). Source: torch/csrc/autograd/input_buffer.cpp, `accumulate`.
         """
         first = args[0]
         if not isinstance(first, FakeTensor) or torch.is_grad_enabled() or not isinstance(args[1], FakeTensor):

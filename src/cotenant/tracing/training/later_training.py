@@ -1,4 +1,4 @@
-"""Training that a script does after the loop at which its trace ends: found in its text, and told."""
+"""Warns of training that a script does after the loop at which its trace ends; found in the script's source."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 
 from cotenant.tracing import script_location
 
-_OF_MODULES = {"train", "eval"}  # methods of modules, whatever the script's own functions are called
+_MODULE_METHODS = {"train", "eval"}  # not the script's functions of these names, where called on an object
 _TRACER = str(Path(script_location.PACKAGE_DIR, "tracing", "process", "session.py"))
 
 
 def warn_later_training(recorder: Any) -> None:
-    """Warn where statements after the present ones, in the script's functions that run now, train again."""
+    """Warn if statements after the present ones, in the script's functions on the call stack, train again."""
     names: set[str] = set()
     for frame in list(script_frames()):
         for statement in _after(frame):
             if _trains(statement, names):
                 place = f"{Path(frame.f_code.co_filename).name}, line {statement.lineno}"
-                recorder.warn(f"the training at {place}, comes after the part that was traced, and was not seen")
+                recorder.warn(f"the training at {place}, runs only after the traced part; its memory is not included")
                 return
         names.add(frame.f_code.co_name)
 
 
 def script_frames() -> Iterator[FrameType]:
-    """Of the script, from the innermost outwards; what called the tracer is not its own."""
+    """Frames of the script, from the innermost outwards, up to the tracing session."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _TRACER:
         if script_location.is_user_file(frame.f_code.co_filename):
@@ -39,28 +39,29 @@ def script_frames() -> Iterator[FrameType]:
 
 
 def _after(frame: FrameType) -> Iterator[ast.stmt]:
-    """Statements of the frame's function that come after the present one, at its depth or further out."""
+    """Statements of the frame's function after the present one, at its depth or further out."""
     body = function_body(frame)
     while body:
-        at = next((i for i, each in enumerate(body) if each.lineno <= frame.f_lineno <= (each.end_lineno or 0)), None)
+        line = frame.f_lineno
+        at = next((index for index, part in enumerate(body) if part.lineno <= line <= (part.end_lineno or 0)), None)
         if at is None:
             return
-        yield from (each for each in body[at + 1 :] if each.lineno > frame.f_lineno)
-        body = _inner(body[at], frame.f_lineno)
+        yield from (statement for statement in body[at + 1 :] if statement.lineno > line)
+        body = _inner_block(body[at], line)
 
 
 def function_body(frame: FrameType) -> list[ast.stmt]:
-    """The statements of the function that a frame runs; none where its text is not what runs."""
+    """The statements of the function that a frame runs; none where its source is not available."""
     return code_body(frame.f_code)
 
 
 def code_body(code: CodeType) -> list[ast.stmt]:
-    """The same of its code."""
+    """The same for a code object."""
     tree = _tree(code.co_filename)
     if code.co_name == "<module>" or tree is None:
         return tree.body if tree is not None else []
-    functions = (each for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    return next((each.body for each in functions if _first_line(each) == code.co_firstlineno), [])
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return next((function.body for function in functions if _first_line(function) == code.co_firstlineno), [])
 
 
 @functools.cache
@@ -72,11 +73,11 @@ def _tree(path: str) -> ast.Module | None:
 
 
 def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return min([function.lineno, *(each.lineno for each in function.decorator_list)])
+    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
-def _inner(statement: ast.stmt, line: int) -> list[ast.stmt]:
-    """The block of a condition or context that holds the line; of a loop none, whose statements come again."""
+def _inner_block(statement: ast.stmt, line: int) -> list[ast.stmt]:
+    """The block of a condition or `with` that contains the line; none of a loop, whose statements run again anyway."""
     if isinstance(statement, (ast.If, ast.With, ast.Try)):
         for block in (statement.body, getattr(statement, "orelse", [])):
             if block and block[0].lineno <= line <= (block[-1].end_lineno or 0):
@@ -85,13 +86,13 @@ def _inner(statement: ast.stmt, line: int) -> list[ast.stmt]:
 
 
 def _trains(statement: ast.stmt, names: set[str]) -> bool:
-    """Whether it holds a backward pass, or calls one of the functions `names`, in which a step was taken."""
+    """Whether it contains a backward pass, or calls one of the functions `names`, in which a step was taken."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
-    for each in ast.walk(statement):
-        if isinstance(each, ast.Call):
-            called = each.func
-            if isinstance(called, ast.Attribute) and called.attr in {"backward", *names} - _OF_MODULES:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute) and called.attr in {"backward", *names} - _MODULE_METHODS:
                 return True
             if isinstance(called, ast.Name) and called.id in names:
                 return True

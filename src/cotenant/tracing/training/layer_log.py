@@ -1,7 +1,7 @@
-"""The layers of a network, as the training loop calls them: class, parameters, shape of what comes out.
+"""The layers of a network in the order in which the training loop calls them: class, parameters, output shape.
 
-For estimators that know a network by its layers and not by its memory. One forward pass is kept: that of the second
-step, since a trial run may come before the first, or all calls before the first step where there is no second.
+Estimators that describe a network by its layers use them. One forward pass is recorded: that of the second step, since
+a dry run may come before the first; where there is no second step, all calls before the first.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import torch
 from cotenant.core.trace import LayerCall
 from cotenant.tracing.recorder import TraceRecorder
 
-_WHOLE = (torch.nn.MultiheadAttention,)
+_SINGLE_LAYERS = (torch.nn.MultiheadAttention,)
 """Modules that use the weights of their submodules without calling them."""
 
 
 class LayerLog:
-    """Writes each call of a layer into the recorder, while the first two steps last."""
+    """Writes the calls of layers into the recorder, during the first two steps."""
 
     def __init__(self, recorder: TraceRecorder) -> None:
         self._recorder = recorder
         self._counted: set[tuple[int, int]] = set()
-        self._closed = -1
+        self._closed_step = -1
 
-    def close(self) -> None:
-        """A backward pass begins: what is called between it and the next step is another batch."""
-        self._closed = self._recorder.steps
+    def close_batch(self) -> None:
+        """A backward pass begins: calls between it and the next step belong to another batch."""
+        self._closed_step = self._recorder.steps
 
-    def note(self, module: torch.nn.Module, output: Any) -> None:
-        """A module's forward ended with `output`. Modules with submodules are no layers, but for weights of their own.
+    def record(self, module: torch.nn.Module, output: Any) -> None:
+        """A module's forward ended with `output`. A module with submodules is a layer if it has weights of its own.
 
-        A parameter counts where it is used first.
+        A parameter counts for the layer that uses it first.
         """
         recorder = self._recorder
         step = recorder.steps
-        if step > 1 or step == self._closed or recorder.phase != "forward":
+        if step > 1 or step == self._closed_step or recorder.phase != "forward":
             return
-        is_whole = isinstance(module, _WHOLE)
-        is_block = not is_whole and next(module.children(), None) is not None
+        is_single = isinstance(module, _SINGLE_LAYERS)
+        is_block = not is_single and next(module.children(), None) is not None
         parameters = 0
-        for each in module.parameters(recurse=is_whole):
-            if (step, id(each)) not in self._counted:
-                self._counted.add((step, id(each)))
-                parameters += each.numel()
+        for parameter in module.parameters(recurse=is_single):
+            if (step, id(parameter)) not in self._counted:
+                self._counted.add((step, id(parameter)))
+                parameters += parameter.numel()
         if is_block and not parameters:
             return
         shape = () if is_block else _shape_of(output)
@@ -52,7 +52,7 @@ class LayerLog:
 
 
 def _shape_of(output: Any) -> tuple[int, ...]:
-    """Of the first tensor of an output; empty if there is none."""
+    """Shape of the first tensor in an output; empty if there is none."""
     first = output
     while isinstance(first, (tuple, list, dict)) and first:
         first = next(iter(first.values())) if isinstance(first, dict) else first[0]

@@ -1,8 +1,8 @@
-"""`torch.optim.LBFGS`, whose memory is the pairs of vectors it keeps, as it behaves while it has not converged.
+"""LBFGS, which reads the values of gradients and keeps as many pairs of vectors as its history allows.
 
-It ends a step where a loss is that of the iteration before, as all losses are that nobody computed, and keeps a pair
-where the curvature is positive, which is not known. Here it goes on, and every pair is kept: an upper bound.
-Source: torch/optim/lbfgs.py, `LBFGS.step`.
+Its step ends early when the loss no longer changes, as it seems to where losses are not computed, and it keeps a pair
+only where the curvature is positive, which is not known. In a trace no step ends early and every pair is kept: an
+upper bound. Source: torch/optim/lbfgs.py, `LBFGS.step`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,43 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase
+
 CURVATURE = 1e-10
-"""What the product of a pair must exceed, as LBFGS writes it: see `truth`."""
+"""The bound that LBFGS compares the product of a pair with; `assumptions.booleans` looks for it."""
 
 
-def install() -> None:
-    """Let no step on the GPU end for having converged."""
-    original = torch.optim.LBFGS.step
+def patches(context: PatchContext) -> list[Patch]:
+    """The step, without its tests of convergence."""
+    return [
+        Patch(
+            target="torch.optim:LBFGS.step",
+            phase=Phase.TRAINING,
+            replacement=_never_converging,
+            wraps=True,
+            reason="Its tests of convergence compare losses and gradients, which a trace does not compute.",
+            source="torch/optim/lbfgs.py, `LBFGS.step`",
+        )
+    ]
 
+
+def _never_converging(original: Any) -> Any:
     @functools.wraps(original)
     def step(optimizer: torch.optim.LBFGS, *args: Any, **kwargs: Any) -> Any:
         group = optimizer.param_groups[0]
-        if not any(each.is_cuda for each in group["params"]):
+        if not any(parameter.is_cuda for parameter in group["params"]):
             return original(optimizer, *args, **kwargs)
-        kept = {each: group[each] for each in ("tolerance_grad", "tolerance_change")}
-        group.update(dict.fromkeys(kept, -1.0))
+        tolerances = {name: group[name] for name in ("tolerance_grad", "tolerance_change")}
+        group.update(dict.fromkeys(tolerances, -1.0))
         try:
             return original(optimizer, *args, **kwargs)
         finally:
-            group.update(kept)
+            group.update(tolerances)
 
-    torch.optim.LBFGS.step = step
+    return step
 
 
 def steps_to_fill(optimizer: torch.optim.LBFGS) -> int:
-    """Steps after which it keeps as many pairs as it ever will, and one more."""
+    """Steps after which the history is full, and one more."""
     group = optimizer.param_groups[0]
     return int(group["history_size"]) // max(1, int(group["max_iter"]) - 1) + 2

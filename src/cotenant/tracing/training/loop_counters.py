@@ -1,4 +1,4 @@
-"""When a condition on a loop's counter will be true, such as `step % 16 == 0`: from its text and the values now."""
+"""When a condition on a loop counter, such as `step % 16 == 0`, will be true: from its source and the values now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_MAX_ROUNDS = 10_000  # rounds of the loop that are looked at
+_MAX_ROUNDS = 10_000  # of the loop, to look ahead
 _MAX_NUMBER = 10**9
 _ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -26,64 +26,66 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_Later = Callable[[int], Any]  # an expression's value after so many rounds
+_FutureValue = Callable[[int], Any]  # an expression's value after so many rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Integers that a loop moves by the same amount in each round.
+    """Integers that a loop changes by the same amount in each round.
 
     Attributes:
-        strides: by how it is written, what is added in a round.
-        left: rounds after the present one, and whose counters end with them; None: not known.
+        strides: what a round adds, by the counter's source text.
+        rounds_left: rounds after the present one; None: not known.
+        of_loop: counters that end with those rounds.
     """
 
     strides: Mapping[str, int]
-    left: int | None
+    rounds_left: int | None
     of_loop: frozenset[str]
 
     @classmethod
     def of(cls, loop: ast.AST, names: Mapping[str, Any]) -> Counters:
-        """Those of a loop, as its frame's `names` have them now."""
+        """The counters of a loop, with the values that `names` of its frame have now."""
         strides: dict[str, int] = {}
-        for each in ast.walk(loop):
-            if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add):
-                stride = number_of(each.value, names)
+        for node in ast.walk(loop):
+            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+                stride = number_of(node.value, names)
                 if isinstance(stride, int):
-                    strides[ast.unparse(each.target)] = stride
+                    strides[ast.unparse(node.target)] = stride
         if not isinstance(loop, ast.For):
             return cls(strides, None, frozenset())
-        name, stride, left = _of_for(loop, names)
+        name, stride, left = _counter_of_for(loop, names)
         if name:
             strides[name] = stride
         return cls(strides, left, frozenset({name}))
 
 
-def _of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, int | None]:
-    """Name of the counter of `for ... in range(...)` or `enumerate(...)`, its stride and rounds left."""
+def _counter_of_for(loop: ast.For, names: Mapping[str, Any]) -> tuple[str, int, int | None]:
+    """(counter of `for ... in range(...)` or `enumerate(...)`, stride, rounds left)."""
     over, target = _unwrapped(loop.iter), loop.target
     if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name):
         return "", 0, None
-    given = [number_of(each, names) for each in over.args]
+    arguments = [number_of(node, names) for node in over.args]
     if over.func.id == "range" and isinstance(target, ast.Name):
         now = number_of(target, names)
-        if not given or not all(isinstance(each, int) for each in given) or 0 in given[2:]:
+        if not arguments or not all(isinstance(value, int) for value in arguments) or 0 in arguments[2:]:
             return target.id, 1, None
-        counted = range(*(int(each) for each in given if each is not None))
+        counted = range(*(int(value) for value in arguments if value is not None))
         left = len(counted) - 1 - counted.index(now) if isinstance(now, int) and now in counted else None
         return target.id, counted.step, left
-    if over.func.id == "enumerate" and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name) and given:
-        first = next((each.value for each in over.keywords), over.args[1] if len(over.args) > 1 else ast.Constant(0))
-        start, now = number_of(first, names), number_of(target.elts[0], names)
-        size = _length(value_of(_unwrapped(over.args[0]), names))
+    counter = target.elts[0] if isinstance(target, ast.Tuple) else None
+    if over.func.id == "enumerate" and isinstance(counter, ast.Name) and arguments:
+        default = over.args[1] if len(over.args) > 1 else ast.Constant(0)
+        start = number_of(next((keyword.value for keyword in over.keywords), default), names)
+        now, size = number_of(counter, names), _length(value_of(_unwrapped(over.args[0]), names))
         if size is None or not isinstance(start, int) or not isinstance(now, int):
-            return target.elts[0].id, 1, None
-        return target.elts[0].id, 1, size - 1 - now + start
+            return counter.id, 1, None
+        return counter.id, 1, size - 1 - now + start
     return "", 0, None
 
 
 def _unwrapped(over: ast.expr) -> ast.expr:
-    """What a progress bar is made of."""
+    """The iterable inside `tqdm(...)`."""
     if isinstance(over, ast.Call) and ast.unparse(over.func).endswith("tqdm") and over.args:
         return over.args[0]
     return over
@@ -97,35 +99,35 @@ def _length(value: Any) -> int | None:
 
 
 def when_true(test: ast.expr, counters: Counters, names: Mapping[str, Any], *, first: int) -> int | None:
-    """After how many rounds, `first` or more, `test` is true; None: never, or it is not by counters alone.
+    """After how many rounds, `first` or more, `test` is true; None: never, or it does not depend on counters alone.
 
-    Parts of an `and` or `or` that are not known are left out.
+    Unknown operands of `and` and `or` are ignored.
     """
     used: set[str] = set()
-    value = _later(test, counters, names, used)
+    value = _future_value(test, counters, names, used)
     if value is None or not used:
         return None
-    most = _MAX_ROUNDS
-    if counters.left is not None and used <= counters.of_loop:
-        most = min(most, counters.left)
+    last = _MAX_ROUNDS
+    if counters.rounds_left is not None and used <= counters.of_loop:
+        last = min(last, counters.rounds_left)
     try:
-        return next((rounds for rounds in range(first, most + 1) if value(rounds)), None)
+        return next((rounds for rounds in range(first, last + 1) if value(rounds)), None)
     except (ArithmeticError, TypeError):
         return None
 
 
-def _later(node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]) -> _Later | None:
+def _future_value(node: ast.expr, counters: Counters, names: Mapping[str, Any], used: set[str]) -> _FutureValue | None:
     if isinstance(node, ast.BoolOp):
-        parts = [each for value in node.values if (each := _later(value, counters, names, used)) is not None]
+        operands = [value for part in node.values if (value := _future_value(part, counters, names, used)) is not None]
         join = all if isinstance(node.op, ast.And) else any
-        return (lambda rounds: join(each(rounds) for each in parts)) if parts else None
+        return (lambda rounds: join(value(rounds) for value in operands)) if operands else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = _later(node.operand, counters, names, used)
+        inner = _future_value(node.operand, counters, names, used)
         return None if inner is None else lambda rounds: not inner(rounds)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _joined(_ARITHMETIC[type(node.op)], node.left, node.right, counters, names, used)
+        return _combined(_ARITHMETIC[type(node.op)], node.left, node.right, counters, names, used)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
-        return _joined(_COMPARISONS[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
+        return _combined(_COMPARISONS[type(node.ops[0])], node.left, node.comparators[0], counters, names, used)
     known = number_of(node, names)
     if known is None:
         return None
@@ -135,28 +137,28 @@ def _later(node: ast.expr, counters: Counters, names: Mapping[str, Any], used: s
     return lambda rounds: known + stride * rounds
 
 
-def _joined(
-    join: Callable[[Any, Any], Any],
+def _combined(
+    operation: Callable[[Any, Any], Any],
     left: ast.expr,
     right: ast.expr,
     counters: Counters,
     names: Mapping[str, Any],
     used: set[str],
-) -> _Later | None:
-    first, second = (_later(each, counters, names, used) for each in (left, right))
+) -> _FutureValue | None:
+    first, second = (_future_value(node, counters, names, used) for node in (left, right))
     if first is None or second is None:
         return None
-    return lambda rounds: join(first(rounds), second(rounds))
+    return lambda rounds: operation(first(rounds), second(rounds))
 
 
 def number_of(node: ast.expr, names: Mapping[str, Any]) -> int | float | None:
-    """The number that a constant, name or attribute is; None for all else."""
+    """The value of a constant, name or attribute if it is a number below 1e9; None for anything else."""
     value = node.value if isinstance(node, ast.Constant) else value_of(node, names)
     return value if isinstance(value, (int, float)) and abs(value) < _MAX_NUMBER else None
 
 
 def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What a name or an attribute stands for, without running anything of the script's; None where not known."""
+    """The value of a name or an attribute, without running code of the script; None where it is not known."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Whether statements run a model: by the names of what they call, and what the names stand for."""
+"""Decides from the source whether statements run a model: by the names that they call, and the objects behind them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cotenant.tracing import script_location
 from cotenant.tracing.training import later_training
 from cotenant.tracing.training.loop_counters import value_of
 
-_DEEP = 3  # functions of the script that call each other
-_ITSELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module that give it back
+_MAX_CALL_DEPTH = 3  # of functions of the script
+_RETURN_SELF = frozenset({"eval", "train", "to", "cuda", "requires_grad_"})  # methods of a module
 
 
 def runs_model(statements: Sequence[ast.stmt], names: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether they call a module, copy one, or run a backward pass, themselves or by the script's own functions."""
-    return any(_runs(each, names, depth) for statement in statements for each in _calls(statement))
+    """Whether they call or copy a module, or run a backward pass, directly or through the script's own functions."""
+    return any(_runs(call, names, depth) for statement in statements for call in _calls(statement))
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
@@ -37,32 +37,32 @@ def _runs(call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
     if word == "backward" and isinstance(call.func, ast.Attribute):
         return True
     if word == "deepcopy":
-        return any(isinstance(value_of(each, names), torch.nn.Module) for each in call.args)
-    called = value_of(_without_itself(call.func), names)
+        return any(isinstance(value_of(node, names), torch.nn.Module) for node in call.args)
+    called = value_of(_receiver(call.func), names)
     if isinstance(called, torch.nn.Module):
         return True
     if called is None and isinstance(call.func, ast.Attribute):
         called = _method(value_of(call.func.value, names), word)
-    return depth < _DEEP and called is not None and _function_runs(called, call, names, depth)
+    return depth < _MAX_CALL_DEPTH and called is not None and _function_runs(called, call, names, depth)
 
 
-def _without_itself(called: ast.expr) -> ast.expr:
+def _receiver(called: ast.expr) -> ast.expr:
     """`model` of `model.eval()`."""
-    while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in _ITSELF:
+    while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in _RETURN_SELF:
         called = called.func.value
     return called
 
 
 def _method(owner: Any, name: str) -> Any:
-    """A method by the class, which runs nothing; modules' own methods are no passes."""
+    """A method, looked up in the class without running code of the script."""
     found = inspect.getattr_static(type(owner), name, None) if owner is not None else None
     return MethodType(found, owner) if isinstance(found, FunctionType) else None
 
 
 def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth: int) -> bool:
-    given = [value_of(each, names) for each in call.args]
+    arguments = [value_of(node, names) for node in call.args]
     if isinstance(called, MethodType):
-        given.insert(0, called.__self__)
+        arguments.insert(0, called.__self__)
         called = called.__func__
     if not isinstance(called, FunctionType):
         return False
@@ -76,6 +76,6 @@ def _function_runs(called: Any, call: ast.Call, names: Mapping[str, Any], depth:
             known[name] = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    known.update(zip(code.co_varnames[: code.co_argcount], given, strict=False))
-    known.update({each.arg: value_of(each.value, names) for each in call.keywords if each.arg})
+    known.update(zip(code.co_varnames[: code.co_argcount], arguments, strict=False))
+    known.update({keyword.arg: value_of(keyword.value, names) for keyword in call.keywords if keyword.arg})
     return runs_model(later_training.code_body(code), known, depth + 1)

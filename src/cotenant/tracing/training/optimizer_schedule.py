@@ -1,7 +1,7 @@
-"""How many optimizer steps are enough where a script has several optimizers, which need not step equally often.
+"""How many optimizer steps to trace where a script has several optimizers, which need not step equally often.
 
-A critic may step five times before its generator does once, and a script that steps within backward has an optimizer
-for each parameter. The states of all and the gradients of all are there together only after each has had a turn.
+A critic may step five times before its generator does once, and a script that steps within backward has one optimizer
+per parameter. All states and gradients exist at once only after every optimizer has stepped.
 """
 
 from __future__ import annotations
@@ -12,49 +12,60 @@ from typing import Any
 
 import torch
 
+from cotenant.tracing.patches.registry import Patch, Phase
 from cotenant.tracing.training import lbfgs
 
-_MIN_GROWTH = 1.1  # times the most elements that were trained before
-_EXTRA_STEPS_PER_OPTIMIZER = 5  # further steps, for each optimizer, that one which has not stepped yet is waited for
+_MIN_GROWTH = 1.1  # factor on the largest number of elements trained so far
+_EXTRA_STEPS_PER_OPTIMIZER = 5  # steps to wait for an optimizer that has not stepped yet
 
 
 class OptimizerSchedule:
-    """The optimizers of one script, and the number of steps to see."""
+    """The optimizers of one script, and the number of steps to trace."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._sizes: set[int] = set()  # of what those that stepped train
-        self.made = False  # an optimizer, ever
+        self._sizes: set[int] = set()  # elements that each optimizer which stepped trains
+        self.has_optimizer = False
         self._until = 0
-        self._last_first = 0  # steps, of all optimizers, when the last one took its first
+        self._last_first_step = 0  # number of the step that was the first of the latest optimizer
 
-    def install(self) -> None:
-        """Learn of each optimizer that is made."""
-        original = torch.optim.Optimizer.__init__
+    def patches(self) -> list[Patch]:
+        """The constructor of optimizers, which registers each here."""
+        return [
+            Patch(
+                target="torch.optim:Optimizer.__init__",
+                phase=Phase.TRAINING,
+                replacement=self._registering,
+                wraps=True,
+                reason="PyTorch has hooks for the step of an optimizer, but none for its construction.",
+                source="torch/optim/optimizer.py, `register_optimizer_step_pre_hook`",
+            )
+        ]
 
+    def _registering(self, original: Any) -> Any:
         @functools.wraps(original)
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            self.made = True
+            self.has_optimizer = True
             self._known.add(optimizer)
             if isinstance(optimizer, torch.optim.LBFGS):
                 self._steps = max(self._steps, lbfgs.steps_to_fill(optimizer))
 
-        torch.optim.Optimizer.__init__ = init
+        return init
 
     def stepped(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
-        """Note that `optimizer` took the last of `steps` steps."""
+        """Record that `optimizer` took the last of `steps` steps."""
         self._sizes.add(_trained_elements(optimizer))
         if optimizer not in self._stepped:
             self._stepped.add(optimizer)
-            self._last_first = steps
+            self._last_first_step = steps
 
     def is_new_training(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether `optimizer` trains another number of parameters than those that stepped; if it did, far more.
+        """Whether `optimizer` trains another number of elements than those before; if it has stepped, far more.
 
-        So layers that thaw after a first epoch are seen, and it does not matter which experts a batch reached.
+        So layers that are unfrozen after the first epoch count as new; other experts of a mixture do not.
         """
         size = _trained_elements(optimizer)
         if optimizer in self._stepped:
@@ -62,30 +73,31 @@ class OptimizerSchedule:
         return size not in self._sizes
 
     def extend(self, steps: int) -> None:
-        """See as many steps as before once more: after `steps`, another training begins."""
+        """Trace as many steps again after `steps`, where another training begins."""
         self._steps += steps
 
     def continue_until(self, steps: int) -> None:
-        """See `steps` in all, or more."""
+        """Trace `steps` in all, or more."""
         self._until = max(self._until, steps)
 
     @property
     def enough(self) -> int:
-        """Steps after which enough was seen, as it looks now."""
+        """Steps after which the trace is complete, as far as is known now."""
         return max(self._until, self._usual)
 
     @property
     def _usual(self) -> int:
+        """One step of every optimizer after the last of them began; `_steps` where there is only one."""
         others = len(self._known) - 1
         if others < 1:
             return self._steps
         if len(self._stepped) <= others:
             return self._steps + _EXTRA_STEPS_PER_OPTIMIZER * len(self._known)
-        return max(self._steps, self._last_first + others)
+        return max(self._steps, self._last_first_step + others)
 
 
 def _trained_elements(optimizer: torch.optim.Optimizer) -> int:
-    """Elements of the parameters that have a gradient; of all of them before any has, as where a closure makes them."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    with_gradient = [each for each in parameters if each.grad is not None]
-    return sum(each.numel() for each in with_gradient or parameters)
+    """Elements of the parameters with a gradient; of all parameters where a closure is yet to compute gradients."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+    return sum(parameter.numel() for parameter in with_gradient or parameters)

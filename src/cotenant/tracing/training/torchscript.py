@@ -1,11 +1,12 @@
-"""TorchScript left out: a script's functions and modules run as written, as with `PYTORCH_JIT=0`; it is told.
+"""TorchScript is ignored: scripted functions and modules run as written, as with `PYTORCH_JIT=0`; a warning says so.
 
-Its interpreter passes operators to a mode in pieces of its own, and autograd nodes that it makes have no stream.
+Its interpreter hands operators to a dispatch mode in fused pieces, and the autograd nodes that it makes have no stream.
 Source: torch/jit/_state.py, `EnabledProxy`; torch/jit/_script.py; torch/jit/_trace.py.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable
@@ -14,35 +15,40 @@ from typing import Any
 import torch
 
 from cotenant.tracing import script_location
+from cotenant.tracing.patches.registry import Patch, PatchContext, Phase, patch_each
 
-_WARNING = "TorchScript was left out: the estimate is for the model as written, scripted code can need more or less"
-
-
-def install(recorder: Any) -> None:
-    """Replace what makes, saves and freezes scripted code."""
-    jit: Any = torch.jit
-    for name in ("script", "trace", "trace_module"):
-        setattr(jit, name, _left_out(getattr(jit, name), recorder))
-    jit.script_method = lambda function: function
-    for name in ("freeze", "optimize_for_inference"):
-        setattr(jit, name, lambda module, *_, **__: module)
-    jit.save = _save
-    jit.ScriptModule = _ScriptModule
+_WARNING = "TorchScript was ignored: the estimate is for the eager model; scripted code can need more or less"
 
 
-class _ScriptModule(torch.nn.Module):
-    """Stands in for `torch.jit.ScriptModule` where a script derives from it."""
+def patches(context: PatchContext) -> list[Patch]:
+    """Functions that make, save and freeze scripted code."""
+    common: dict[str, Any] = {
+        "phase": Phase.TRAINING,
+        "reason": "TorchScript's interpreter hides operators from a dispatch mode.",
+        "source": "torch/jit/_script.py, `script`",
+    }
+    eager = functools.partial(_run_eagerly, context.recorder)
+    return [
+        *patch_each("torch.jit", dict.fromkeys(("script", "trace", "trace_module"), eager), wraps=True, **common),
+        *patch_each("torch.jit", dict.fromkeys(("freeze", "optimize_for_inference"), _unchanged), **common),
+        *patch_each("torch.jit", {"script_method": _unchanged, "save": _save, "ScriptModule": _EagerModule}, **common),
+    ]
+
+
+class _EagerModule(torch.nn.Module):
+    """In place of `torch.jit.ScriptModule` where a script derives from it."""
 
     def save(self, *_: object, **__: object) -> None:
-        """A trace keeps no files."""
+        """Nothing: a trace writes no files."""
 
 
-def _left_out(original: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
+def _run_eagerly(recorder: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(obj: Any, *args: Any, **kwargs: Any) -> Any:
         if not script_location.is_user_file(sys._getframe(1).f_code.co_filename):
+            # A library's own, such as PyTorch's differentiation rules. Names are looked up in the caller's frame.
             if original.__name__ == "script":
-                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1  # names are looked up where it is called
-            return original(obj, *args, **kwargs)  # of a library, such as PyTorch's own rules of differentiation
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
+            return original(obj, *args, **kwargs)
         recorder.warn(_WARNING)
         if isinstance(obj, (types.FunctionType, torch.nn.Module)) and not hasattr(obj, "save"):
             obj.__dict__["save"] = _save
@@ -51,5 +57,9 @@ def _left_out(original: Callable[..., Any], recorder: Any) -> Callable[..., Any]
     return call
 
 
+def _unchanged(module: Any, *_: object, **__: object) -> Any:
+    return module
+
+
 def _save(*_: object, **__: object) -> None:
-    """A trace keeps no files."""
+    """Nothing: a trace writes no files."""

@@ -1,10 +1,10 @@
-"""The training loop, seen from outside: phases, modules, optimizers, and when enough was seen.
+"""Watches the training loop: phases, modules, optimizers, and when enough steps were traced.
 
-The last of `steps` optimizer steps (more if there are several optimizers: see `turns`) gets the last batch of the
-epoch, which may be smaller; then the data loaders run dry, so that the epoch ends and a validation pass is seen, too.
-Work that comes every few steps is waited for: see `rare`. The trace is complete when the script begins to train again,
-or ends; or at once, if it has no data loader. Where a new optimizer of another size begins, such as a student's after
-its teacher's, as many of its steps are seen, too.
+The last of `steps` optimizer steps (more with several optimizers: see `optimizer_schedule`) gets the last batch of the
+epoch, which may be smaller. Then the data loaders run dry, so that the epoch ends and a validation pass is traced, too.
+Work that comes every few steps is waited for: see `conditional_work`. The trace is complete when the script trains
+again or ends; at once, if the script has no data loader. Where an optimizer of another size begins, such as that of a
+student after its teacher, as many of its steps are traced.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cotenant.tracing.patches.import_hooks import when_imported
+from cotenant.tracing.patches.registry import Entry, HookPatch, Patch, PatchContext, Phase
 from cotenant.tracing.recorder import TraceRecorder
-from cotenant.tracing.training import later_training, lbfgs, module_to_device
+from cotenant.tracing.training import later_training
 from cotenant.tracing.training.conditional_work import ConditionalWork
 from cotenant.tracing.training.layer_log import LayerLog
 from cotenant.tracing.training.optimizer_schedule import OptimizerSchedule
 
-_BACKWARD_PASSES = (
-    20  # backward passes of a script that changes its weights itself; one that accumulates has several a step
-)
-_CAPTURE_WARMUP_STEPS = 11  # steps before a capture, as PyTorch's notes on CUDA graphs ask of DDP; 3 of others
+_BACKWARD_PASSES = 20  # to trace of a script without an optimizer; one that accumulates has several per update
+_CAPTURE_WARMUP_STEPS = 11  # PyTorch's notes on CUDA graphs ask for 11 before a capture with DDP, for 3 otherwise
 
 
 class TrainingObserver:
@@ -36,76 +34,105 @@ class TrainingObserver:
     def __init__(self, recorder: TraceRecorder, *, steps: int, finish: Callable[[], None]) -> None:
         self.recorder = recorder
         self.layer_log = LayerLog(recorder)
-        self.turns = OptimizerSchedule(steps)
-        self.rare = ConditionalWork(recorder)
+        self.schedule = OptimizerSchedule(steps)
+        self.conditional_work = ConditionalWork(recorder)
         self.finish = finish
-        self.draining = False
+        self.draining = False  # all wanted steps were traced
         self.ending_epoch = False  # data loaders end their epoch as soon as they can
         self.loaders = 0
-        self.without_batches = ""  # why a data loader gave nothing
-        self._passes = 0
-        self._around_step = "forward"
+        self.empty_loader_reason = ""
+        self._backward_passes = 0
+        self._phase_around_step = "forward"
 
     @property
     def last_step(self) -> bool:
-        """Whether the next optimizer step is the last one wanted: the place for the last batch of an epoch."""
-        return self.recorder.steps >= self.turns.enough - 1
+        """Whether the next optimizer step is the last one wanted, which gets the last batch of an epoch."""
+        return self.recorder.steps >= self.schedule.enough - 1
 
-    def install(self) -> None:
-        """Hook into modules, autograd and optimizers, for all of the process."""
+    def patches(self) -> list[Entry]:
+        """Hooks into modules, autograd and optimizers."""
         modules = torch.nn.modules.module
-        modules.register_module_forward_pre_hook(self._enter)
-        modules.register_module_forward_hook(self._leave, always_call=True)
-        optimizers = importlib.import_module("torch.optim.optimizer")  # the package hides the name
-        optimizers.register_optimizer_step_pre_hook(self._before_step)
-        optimizers.register_optimizer_step_post_hook(self._after_step)
-        for name in ("backward", "grad"):
-            setattr(torch.autograd, name, self._as_backward(getattr(torch.autograd, name)))
-        types = optimizers._foreach_supported_types
-        if FakeTensor not in types:
-            types.append(FakeTensor)
-        self.turns.install()
-        when_imported("fastai.optimizer", self._watch_steps)
-        lbfgs.install()
-        module_to_device.install(self.recorder)
+        optimizers = importlib.import_module("torch.optim.optimizer")  # the package hides the module's name
+        leave = functools.partial(modules.register_module_forward_hook, self._leave_module, always_call=True)
+        module_hooks = "torch/nn/modules/module.py, `register_module_forward_hook`"
+        step_hooks = "torch/optim/optimizer.py, `register_optimizer_step_post_hook`"
+        return [
+            HookPatch(
+                target="torch.nn.modules.module:register_module_forward_pre_hook", phase=Phase.TRAINING,
+                register=lambda: modules.register_module_forward_pre_hook(self._enter_module),
+                reason="Events are labeled with the module that runs.", source=module_hooks,
+            ),
+            HookPatch(
+                target="torch.nn.modules.module:register_module_forward_hook", phase=Phase.TRAINING, register=leave,
+                reason="Events are labeled with the module that runs.", source=module_hooks,
+            ),
+            HookPatch(
+                target="torch.optim.optimizer:register_optimizer_step_pre_hook", phase=Phase.TRAINING,
+                register=lambda: optimizers.register_optimizer_step_pre_hook(self._before_step),
+                reason="Parameters and gradients are classified, and the phase changes.", source=step_hooks,
+            ),
+            HookPatch(
+                target="torch.optim.optimizer:register_optimizer_step_post_hook", phase=Phase.TRAINING,
+                register=lambda: optimizers.register_optimizer_step_post_hook(self._after_step),
+                reason="Optimizer states are classified, and steps are counted.", source=step_hooks,
+            ),
+            HookPatch(
+                target="torch.optim.optimizer:_foreach_supported_types", phase=Phase.TRAINING,
+                register=functools.partial(_allow_foreach, optimizers._foreach_supported_types),
+                reason="Optimizers take the foreach implementation, as on a GPU, for listed tensor classes only.",
+                source="torch/optim/optimizer.py, `_default_to_fused_or_foreach`",
+            ),
+            *(
+                Patch(
+                    target=f"torch.autograd:{name}", phase=Phase.TRAINING, replacement=self._as_backward, wraps=True,
+                    reason="Autograd has no hook for the start and the end of a backward pass.",
+                    source="torch/autograd/__init__.py, `backward`",
+                )
+                for name in ("backward", "grad")
+            ),
+            *self.schedule.patches(),
+            Patch(
+                target="fastai.optimizer:Optimizer.step", phase=Phase.LIBRARIES, replacement=self._fastai_step,
+                wraps=True, reason="fastai's optimizers are no subclass of PyTorch's, so step hooks miss them.",
+                source="fastai/optimizer.py, `Optimizer.step`",
+            ),
+        ]  # fmt: skip
 
-    def _watch_steps(self, module: Any) -> None:
-        """Optimizers of fastai are none of PyTorch's."""
-        take = module.Optimizer.step
-
-        @functools.wraps(take)
+    def _fastai_step(self, original: Any) -> Any:
+        @functools.wraps(original)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._before_step(optimizer, args, kwargs)
-            result = take(optimizer, *args, **kwargs)
+            result = original(optimizer, *args, **kwargs)
             self._after_step(optimizer, args, kwargs)
             return result
 
-        module.Optimizer.step = step
+        return step
 
     # -- modules ----------------------------------------------------------------------------------------------
 
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         if self.recorder.phase == "load" and self.recorder.cuda_used:
             self.recorder.enter_phase("forward")
         if not self.recorder.in_module:
-            self.rare.note()
+            self.conditional_work.record_call()
         self.recorder.enter_module(module)
 
-    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         self.recorder.leave_module()
-        self.layer_log.note(module, output)
+        self.layer_log.record(module, output)
 
-    def _enough(self) -> int:
-        """Steps to see; those on a stream of their own warm up for a CUDA graph, which is yet to come."""
-        return self.turns.enough + (_CAPTURE_WARMUP_STEPS if max(self.recorder.streams.values(), default=0) > 0 else 0)
+    def _steps_wanted(self) -> int:
+        """Steps to trace; on a stream of their own steps warm up for a CUDA graph, and the capture follows."""
+        warmup = _CAPTURE_WARMUP_STEPS if max(self.recorder.streams.values(), default=0) > 0 else 0
+        return self.schedule.enough + warmup
 
     # -- backward ---------------------------------------------------------------------------------------------
 
     def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.layer_log.close()
-            self.rare.note()
-            self._without_optimizer()
+            self.layer_log.close_batch()
+            self.conditional_work.record_call()
+            self._count_without_optimizer()
             before = self.recorder.enter_phase("backward")
             try:
                 return function(*args, **kwargs)
@@ -114,33 +141,29 @@ class TrainingObserver:
 
         return call
 
-    def _without_optimizer(self) -> None:
-        """Count backward passes where a script has no optimizer, but changes its weights itself."""
-        if self.turns.made or (self.recorder.steps and self._passes <= _BACKWARD_PASSES):
+    def _count_without_optimizer(self) -> None:
+        """Count backward passes where a script has no optimizer and updates its weights itself."""
+        if self.schedule.has_optimizer or (self.recorder.steps and self._backward_passes <= _BACKWARD_PASSES):
             return
-        self._passes += 1
-        if self._passes <= _BACKWARD_PASSES:
+        self._backward_passes += 1
+        if self._backward_passes <= _BACKWARD_PASSES:
             return
         self.recorder.steps = _BACKWARD_PASSES
-        self.recorder.warn(
-            f"the script has no optimizer: {_BACKWARD_PASSES} backward passes were seen instead of steps"
-        )
+        self.recorder.warn(f"the script has no optimizer: {_BACKWARD_PASSES} backward passes were traced instead")
         if not self.loaders or self.draining:
-            later_training.warn_later_training(self.recorder)
-            self.finish()
+            self._finish()
         self.draining = self.ending_epoch = True
 
     # -- optimizers -------------------------------------------------------------------------------------------
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.draining:
-            if not self.turns.is_new_training(optimizer):
-                later_training.warn_later_training(self.recorder)
-                self.finish()
+            if not self.schedule.is_new_training(optimizer):
+                self._finish()
             self.draining = self.ending_epoch = False
-            self.turns.extend(self.recorder.steps)
+            self.schedule.extend(self.recorder.steps)
         before = self.recorder.enter_phase("step")
-        self._around_step = "backward" if before == "backward" else "forward"
+        self._phase_around_step = "backward" if before == "backward" else "forward"
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.recorder.classify(parameter, "parameter")
@@ -150,19 +173,34 @@ class TrainingObserver:
         for state in optimizer.state.values():
             values = state.values() if isinstance(state, dict) else ()
             for value in values:
-                for each in value if isinstance(value, list) else (value,):
-                    self.recorder.classify(each, "optimizer state", again=False)
+                for tensor in value if isinstance(value, list) else (value,):
+                    self.recorder.classify(tensor, "optimizer state", again=False)
         self.recorder.steps += 1
-        self.turns.stepped(optimizer, self.recorder.steps)
-        self.recorder.enter_phase(self._around_step)
-        if self.recorder.steps < self._enough() - 1 or self.draining:
+        self.schedule.stepped(optimizer, self.recorder.steps)
+        self.recorder.enter_phase(self._phase_around_step)
+        if self.recorder.steps < self._steps_wanted() - 1 or self.draining:
             return
-        more = self.rare.extra_steps()
-        if more:
-            self.turns.continue_until(self.recorder.steps + more)
-        if self.recorder.steps >= self._enough():
-            self.rare.remember()
+        extra = self.conditional_work.extra_steps()
+        if extra:
+            self.schedule.continue_until(self.recorder.steps + extra)
+        if self.recorder.steps >= self._steps_wanted():
+            self.conditional_work.save_pending()
             if not self.loaders:
-                later_training.warn_later_training(self.recorder)
-                self.finish()
+                self._finish()
             self.draining = self.ending_epoch = True
+
+    def _finish(self) -> None:
+        later_training.warn_later_training(self.recorder)
+        self.finish()
+
+
+def patches(context: PatchContext) -> list[Entry]:
+    """The hooks of the session's observer."""
+    return context.observer.patches()
+
+
+def _allow_foreach(supported: list[Any]) -> Callable[[], None] | None:
+    if FakeTensor in supported:
+        return None
+    supported.append(FakeTensor)
+    return lambda: supported.remove(FakeTensor)

@@ -66,7 +66,7 @@ def test_a_module_behind_a_launcher_is_found(folder):
     ("command", "words"),
     [
         pytest.param("torchrun --nproc-per-node 2", "names no script", id="no script"),
-        pytest.param("torchrun --no-python prog", "no Python script", id="another program"),
+        pytest.param("torchrun --no-python prog", "another program than Python", id="another program"),
         pytest.param("accelerate config", "starts no script", id="no launch"),
         pytest.param("torchrun gone.py", "no script `gone.py`", id="no such file"),
     ],
@@ -104,7 +104,7 @@ def test_what_is_passed_on():
 
 
 def test_a_number_that_is_none():
-    with pytest.raises(UsageError, match="wanted a number above zero"):
+    with pytest.raises(UsageError, match="expected a whole number from 1 to 65536"):
         plan_launch("torchrun", ["--nproc-per-node", "many"], 1)
 
 

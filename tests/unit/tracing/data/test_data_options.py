@@ -1,4 +1,4 @@
-"""What `--synthetic-data` and `--sequence-lengths` say, and that what says nothing is refused with the option's name."""
+"""`--synthetic-data` and `--sequence-lengths` are parsed, and a wrong value is refused with the name of its option."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_stand_ins(text, shape, dtype, classes):
 def test_what_is_no_stand_in_is_refused(text):
     with pytest.raises(UsageError) as caught:
         data_options.validate_options(["3x4", text], "")
-    assert caught.value.message == f"`--synthetic-data`: `{text}` is no stand-in for data"
+    assert caught.value.message == f"`--synthetic-data`: `{text}` describes no sample"
     assert "SHAPE[:DTYPE[:CLASSES]]" in caught.value.hint
 
 
@@ -52,7 +52,7 @@ def test_lengths(which, shares):
 def test_what_names_no_length_is_refused(which):
     with pytest.raises(UsageError) as caught:
         data_options.validate_options([], which)
-    assert caught.value.message == f"`--sequence-lengths`: `{which}` names no length"
+    assert caught.value.message == f"`--sequence-lengths`: `{which}` is no length"
     assert "p95" in caught.value.hint
 
 

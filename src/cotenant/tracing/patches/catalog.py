@@ -1,0 +1,114 @@
+"""All patches of a trace: the modules that provide them, and a list for people."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from dataclasses import dataclass
+
+from cotenant.core.ports import TraceOptions
+from cotenant.tracing.patches.registry import Entry, PatchContext, PatchTable
+
+_PROVIDERS = (
+    "device.libtorch_patch",
+    "device.cuda_api",
+    "device.fake_tensor_attrs",
+    "device.rng",
+    "device.legacy_tensor_types",
+    "device.null_profilers",
+    "patches.fake_mode",
+    "operators.missing_cuda_kernels",
+    "operators.attention",
+    "operators.rnn",
+    "operators.losses",
+    "operators.linear_bias",
+    "operators.flex_attention",
+    "operators.nested_tensors",
+    "assumptions.moe_routing",
+    "training.torch_compile",
+    "training.torchscript",
+    "training.deepcopy",
+    "training.training_observer",
+    "training.lbfgs",
+    "training.module_to_device",
+    "distributed.process_groups",
+    "patches.torch_functions",
+    "patches.distributions",
+    "patches.libraries",
+    "patches.deepspeed",
+    "patches.missing_weights",
+    "patches.hf_pretrained",
+    "patches.bitsandbytes",
+    "patches.cpp_extensions",
+    "sandbox.torch_save",
+    "data.dataloader",
+    "data.synthetic_data",
+)
+"""Modules below `cotenant.tracing` with a function `patches(context)`. The session applies those of
+`sandbox.overlay_hooks` by itself, before it imports torch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchRow:
+    """One patch, for people.
+
+    Attributes:
+        is_present: whether the installed version has the target; None: the module is not loaded.
+    """
+
+    phase: str
+    target: str
+    reason: str
+    source: str
+    missing: str
+    is_present: bool | None
+
+
+def all_patches(context: PatchContext) -> list[Entry]:
+    """The entries for one session; imports all of the tracer."""
+    modules = (importlib.import_module(f"cotenant.tracing.{name}") for name in _PROVIDERS)
+    return [entry for module in modules for entry in module.patches(context)]
+
+
+def list_patches() -> list[PatchRow]:
+    """Every patch that a trace may apply in this interpreter, in order. Imports torch; applies nothing.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    from cotenant.tracing.sandbox import overlay_hooks
+
+    context = _unattached_context()
+    table = PatchTable([*overlay_hooks.patches(context.overlay), *all_patches(context)])
+    return [
+        PatchRow(
+            phase=entry.phase.name.lower(),
+            target=entry.target,
+            reason=entry.reason,
+            source=entry.source,
+            missing=entry.missing,
+            is_present=entry.is_present(),
+        )
+        for entry in table
+    ]
+
+
+def _unattached_context() -> PatchContext:
+    """A context as of a session with every option, which records nothing."""
+    from cotenant.tracing.device.cuda_api import FakeGpuSpec
+    from cotenant.tracing.distributed.nccl_groups import NcclGroups
+    from cotenant.tracing.mode import TraceMode
+    from cotenant.tracing.recorder import TraceRecorder
+    from cotenant.tracing.sandbox.overlay import Overlay
+    from cotenant.tracing.training.training_observer import TrainingObserver
+
+    recorder = TraceRecorder()
+    return PatchContext(
+        options=TraceOptions(synthetic_data=("3x224x224",)),
+        gpu=FakeGpuSpec(name="A100", total_bytes=40 << 30, capability=(8, 0), sm_count=108),
+        recorder=recorder,
+        mode=TraceMode(recorder),
+        observer=TrainingObserver(recorder, steps=1, finish=lambda: None),
+        overlay=Overlay(tempfile.gettempdir()),
+        groups=NcclGroups(recorder),
+    )

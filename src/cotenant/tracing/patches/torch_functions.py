@@ -1,0 +1,61 @@
+"""Functions of PyTorch itself that look at values, or at the driver, where no dispatch mode sees it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+from cotenant.tracing.patches.registry import HookPatch, Patch, PatchContext, Phase
+
+
+def patches(context: PatchContext) -> list[Patch | HookPatch]:
+    """Pinned memory, gradient scaling, and imports of the compiler."""
+    return [
+        Patch(
+            target="torch:tensor", phase=Phase.LIBRARIES, replacement=_without_pin_memory, wraps=True,
+            reason="`torch.tensor(..., pin_memory=True)` calls the driver where no mode sees it.",
+            source="torch/csrc/utils/tensor_new.cpp, `internal_new_from_data`",
+        ),
+        Patch(
+            target="torch.amp.grad_scaler:GradScaler._maybe_opt_step", phase=Phase.LIBRARIES, replacement=_always_step,
+            reason="A GradScaler reads from the GPU whether a gradient overflowed, and skips the step if so.",
+            source="torch/amp/grad_scaler.py, `GradScaler._maybe_opt_step`",
+        ),
+        HookPatch(
+            target="torch.optim.optimizer:Optimizer", phase=Phase.LIBRARIES, register=_unwrap_dynamo_disable,
+            reason="Optimizers and checkpoints import the compiler only to switch it off, which takes 0.8 s.",
+            source="torch/_compile.py, `_disable_dynamo`",
+        ),
+    ]  # fmt: skip
+
+
+def _without_pin_memory(original: Any) -> Any:
+    _device_constructors()  # PyTorch caches the functions that a default device applies to: by what they are now
+
+    @functools.wraps(original)
+    def tensor(*args: Any, **kwargs: Any) -> torch.Tensor:
+        kwargs.pop("pin_memory", None)
+        made: torch.Tensor = original(*args, **kwargs)
+        return made
+
+    builtins = sys.modules.get("torch.jit._builtins")
+    if builtins is not None and builtins._builtin_table is not None:
+        builtins._register_builtin(tensor, "aten::tensor")
+    return tensor
+
+
+def _always_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+    return optimizer.step(*args, **kwargs)
+
+
+def _unwrap_dynamo_disable() -> None:
+    holders = [sys.modules["torch.optim.optimizer"].Optimizer, sys.modules.get("torch.utils.checkpoint")]
+    for holder in holders:
+        for value in list(vars(holder).values()) if holder is not None else ():
+            plain = getattr(value, "__wrapped__", None)
+            if plain is not None and getattr(value, "__code__", None) and "_compile.py" in value.__code__.co_filename:
+                plain.__dynamo_disable = plain
