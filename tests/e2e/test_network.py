@@ -88,13 +88,13 @@ def test_a_token_is_no_admin_unless_it_says_so_and_makes_no_tokens(remote):
     remote.env["COTENANT_TOKEN"] = token(remote)["text"]
     assert remote.cli("submit", "--gpu-mem", "1G", "--priority", "5", "--", "true").returncode == 5
     assert remote.cli("daemon", "stop").returncode == 5
-    with pytest.raises(NotPermitted, match="only who is on the machine itself"):
+    with pytest.raises(NotPermitted, match="only users on the machine itself"):
         from_afar(remote).create_token()
     remote.env["COTENANT_TOKEN"] = token(remote, "--admin")["text"]
     done = remote.cli("submit", "--gpu-mem", "1G", "--priority", "5", "--parsable", "--", "true")
     assert done.returncode == 0
     assert remote.cli("wait", done.stdout.strip()).returncode == 0
-    with pytest.raises(NotPermitted, match="only who is on the machine itself"):
+    with pytest.raises(NotPermitted, match="only users on the machine itself"):
         from_afar(remote).create_token()
     assert remote.cli("daemon", "stop").stdout == f"daemon {remote.daemon.pid} is stopping\n"
     assert remote.daemon.wait(60) == 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 MAX_AHEAD_S = 86400.0
-"""A journal that is further ahead of the wall clock than this was written by a clock that was wrong."""
+"""A journal further ahead of the wall clock than this was written under a wrong clock, and is ignored."""
 
 
 class Clock:
-    """Seconds since 1970 that never run backwards, whatever is done to the wall clock.
+    """Seconds since 1970 that never run backwards, even when the wall clock is set back.
 
-    Not while the daemon lives, and not over a restart either: time goes on from `not_before_s`, that of the newest
-    event in the journal, if the wall clock is behind it by no more than a day.
+    After a restart, time goes on from `not_before_s`, the time of the newest journaled event, unless the wall clock is
+    more than `MAX_AHEAD_S` behind it.
     """
 
     def __init__(self, *, not_before_s: float = 0.0) -> None:

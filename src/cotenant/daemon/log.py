@@ -1,4 +1,4 @@
-"""One line a record: time, level, message, then `key=value` for what was given as `extra={"fields": {...}}`."""
+"""Logging: one line per record with time, level, message and the `key=value` pairs of `extra={"fields": {...}}`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LineFormatter(logging.Formatter):
     """`2026-11-21T01:17:26.120Z info job submitted job=17 name=bert`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a traceback follows where there is one."""
+        """Format a record; a traceback follows on lines of its own."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = getattr(record, "fields", {})
         pairs = "".join(f" {key}={_value(value)}" for key, value in fields.items())
@@ -33,19 +33,19 @@ class LineFormatter(logging.Formatter):
 
 
 def set_up(level: str, stream: IO[str] | None = None) -> None:
-    """Send the records of the whole process to `stream`, by default stderr."""
+    """Send all records of this process to `stream`, by default stderr."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # What uvicorn says at `info` is about itself.
+    # uvicorn logs its own start and stop at `info`.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def log_event(event: Journaled) -> None:
-    """One line about an event; never the environment of a job."""
+    """Log one line about an event. The environment of a job is never logged: it holds secrets."""
     if not logger.isEnabledFor(logging.INFO):
         return
     fields: dict[str, object] = {"job": event.job_id}

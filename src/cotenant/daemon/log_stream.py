@@ -1,4 +1,4 @@
-"""A job's output, read from its files while they grow."""
+"""Streams the output of a job from its files while they grow."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cotenant.daemon.auth.impersonation import open_as
 
 CHUNK_BYTES = 64 * 1024
 POLL_S = 0.1
-"""Between two looks at a file that is followed. inotify would do without, but has no place in the standard library."""
+"""Polling interval of a followed file. The standard library has no inotify."""
 POLL_AS_OWNER_S = 1.0
-"""The same, until a file of another user is found: every such look takes a process."""
+"""The same while a file of another user does not exist yet: each poll starts a process as that user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLocation:
-    """Where a job writes now.
+    """The file that a job writes a stream to at the moment.
 
     Attributes:
-        path: of the stream asked for; None before the first attempt.
-        attempt: its number, 0 before the first.
-        is_final: nothing will be written any more, here or anywhere.
-        owner_uid: whose rights it takes to read a file that the submitter named; None where the daemon's own do.
+        path: None before the first attempt.
+        attempt: number of the attempt; 0 before the first.
+        is_final: nothing will be written any more, by any attempt.
+        owner_uid: the user as whom to open a file that the submitter named; None: the daemon can read it.
     """
 
     path: Path | None
@@ -34,16 +34,16 @@ class OutputLocation:
     owner_uid: int | None = None
 
 
-async def follow(look: Callable[[], Awaitable[OutputLocation]], *, until_end: bool) -> AsyncIterator[bytes]:
-    """What is in the output and, with `until_end`, what is added until it is final, over all attempts to come.
+async def follow(locate: Callable[[], Awaitable[OutputLocation]], *, until_end: bool) -> AsyncIterator[bytes]:
+    """Yield the output so far and, with `until_end`, what is appended until it is final, over all later attempts.
 
-    `look` says where the output is now. A file that holds several attempts is not told twice.
+    `locate` returns where the output is now. A file shared by several attempts is read once.
     """
     file = _GrowingFile(None, None)
     try:
         while True:
-            # Asked before reading: what was written before the end is then read before we leave.
-            output = await look()
+            # Locate before reading: if the output is final now, the reads below see all of it.
+            output = await locate()
             if output.path != file.path:
                 while piece := await file.read():
                     yield piece
@@ -59,7 +59,7 @@ async def follow(look: Callable[[], Awaitable[OutputLocation]], *, until_end: bo
 
 
 class _GrowingFile:
-    """A file that may not be there yet, read from where the last reading ended."""
+    """A file that may not exist yet, read from where the last read ended."""
 
     def __init__(self, path: Path | None, owner_uid: int | None) -> None:
         self.path = path
@@ -69,11 +69,11 @@ class _GrowingFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has been found."""
+        """Whether the file was found."""
         return self._descriptor is not None
 
     async def read(self) -> bytes:
-        """The next piece; empty at the end so far, and where there is no file or it may not be read."""
+        """Return the next piece; empty at the end of the file, and if it does not exist or may not be read."""
         if self.path is None:
             return b""
         try:
@@ -91,7 +91,7 @@ class _GrowingFile:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""A daemon on another machine: where it is, and the token that is shown to it. Standard library only.
+"""The address of a daemon on another machine, and the token for it. Standard library only.
 
 `$COTENANT_HOST` names it: `gpu1:7411`, `https://gpu1:7411`, `http://127.0.0.1:7411`. Without a scheme it is TLS, except
 for addresses of this very machine, where an ssh tunnel ends. `$COTENANT_CA` is a file of certificates to trust, besides
@@ -26,7 +26,7 @@ MAX_TOKEN_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteAddress:
-    """An address, and what opens it. `ca_file`: a certificate to trust besides the system's, or None."""
+    """Address and token of a daemon. `ca_file`: certificates to trust besides the system's, or None."""
 
     host: str
     port: int
@@ -36,17 +36,17 @@ class RemoteAddress:
 
     @property
     def url(self) -> str:
-        """As people write it."""
+        """The address as a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with every request."""
+        """Headers of every request."""
         return {"authorization": f"Bearer {self.token}"}
 
     def connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
-        """Not yet connected."""
+        """A new connection, not yet open."""
         if not self.tls:
             return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         import ssl
@@ -61,10 +61,10 @@ class RemoteAddress:
 
 
 def remote_from_env(env: Mapping[str, str] = os.environ) -> RemoteAddress | None:
-    """The daemon that `$COTENANT_HOST` names; None without it.
+    """The daemon that `$COTENANT_HOST` names; None if it is unset.
 
     Raises:
-        UsageError: it cannot be an address; or there is no token for it, or one that others can read.
+        UsageError: it is not an address, or there is no token, or other users can read the token file.
     """
     named = env.get("COTENANT_HOST")
     if not named:
@@ -74,13 +74,15 @@ def remote_from_env(env: Mapping[str, str] = os.environ) -> RemoteAddress | None
 
 
 def parse_address(text: str) -> tuple[str, int, bool]:
-    """Host, port, and whether TLS is spoken there.
+    """Parse `text` into host, port, and whether to use TLS.
 
     Raises:
-        UsageError: it cannot be an address.
+        UsageError: it is not an address.
     """
-    wrong = UsageError(f"`{text}` is no address of a daemon", hint=f"write HOST, HOST:{PORT} or https://HOST:{PORT}")
-    if not text.isprintable() or " " in text:  # some of which `urlsplit` leaves out
+    wrong = UsageError(
+        f"`{text}` is not the address of a daemon", hint=f"write HOST, HOST:{PORT} or https://HOST:{PORT}"
+    )
+    if not text.isprintable() or " " in text:  # `urlsplit` strips some of these silently
         raise wrong
     try:
         parts = urllib.parse.urlsplit(text if "://" in text else f"//{text}")
@@ -108,7 +110,7 @@ def _token(env: Mapping[str, str]) -> str:
     if not token:
         token = _token_in(env)
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError("the token has characters that none has", hint="copy it once more; it begins with `cot_`")
+        raise UsageError("the token contains characters that no token has", hint="copy it again; it begins with `cot_`")
     return token
 
 

@@ -1,4 +1,4 @@
-"""Under systemd: units that fit how the daemon works, and the word that it is ready."""
+"""systemd: unit files for the daemon, and readiness notification."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WantedBy={target}
 def unit_text(scope: Scope, *, python: str = sys.executable) -> str:
     """A unit that starts the daemon of this installation.
 
-    The system's runs as root, with its socket in /run/cotenant and its state in /var/lib/cotenant.
+    The system unit runs as root, with its socket in /run/cotenant and its state in /var/lib/cotenant.
     """
     command = [python, "-m", "cotenant", "daemon"]
     if scope == "user":
@@ -58,7 +58,7 @@ def unit_text(scope: Scope, *, python: str = sys.executable) -> str:
 
 
 def notify_systemd(state: str, env: Mapping[str, str] = os.environ) -> bool:
-    """Tell systemd, where it has started us: `READY=1`, `STOPPING=1`. Whether anybody was told.
+    """Send `READY=1` or `STOPPING=1` to systemd; returns False if systemd did not start this process.
 
     Source: sd_notify(3); a datagram to the socket of $NOTIFY_SOCKET, where `@` stands for an abstract name.
     """

@@ -36,7 +36,7 @@ def test_address(text, host, port, tls):
     ],
 )
 def test_no_address(text):
-    with pytest.raises(UsageError, match="no address of a daemon"):
+    with pytest.raises(UsageError, match="not the address of a daemon"):
         parse_address(text)
 
 

@@ -1,1 +1,1 @@
-"""Who is at the other end of a connection, and what they may do."""
+"""Authentication and authorization: the peer of a connection, and what it may do."""

@@ -1,4 +1,4 @@
-"""HTTP as the daemon speaks it: who is at the other end is known, and signals are left alone."""
+"""uvicorn, set up for the daemon: it leaves signals alone, and on unix sockets it knows the peer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cotenant.daemon.auth.unix_socket import PeerCredentialsMixin
 
 SHUTDOWN_GRACE_S = 3
-"""Open requests get this long when the daemon ends."""
+"""Time that open requests get to finish when the daemon ends."""
 
 
 class PeerH11(PeerCredentialsMixin, H11Protocol):
-    """Read in Python."""
+    """HTTP parsed in Python by h11."""
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn, with the signals left to us."""
+    """uvicorn without its signal handlers: uvicorn 0.30 installs them in `capture_signals`, and has no option."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -29,12 +29,12 @@ class UvicornServer(uvicorn.Server):
 
 
 def new_server(application: Any) -> UvicornServer:
-    """A server of `application` on unix sockets that are given to it later."""
+    """A server of `application` for unix sockets, which `serve` gets."""
     return UvicornServer(server_config(application, peer_protocol()))
 
 
 def peer_protocol() -> type[Any]:
-    """What reads HTTP on unix sockets: `httptools`, or Python where somebody left that out."""
+    """The HTTP protocol class for unix sockets: on `httptools`, or on h11 if that is not installed."""
     if importlib.util.find_spec("httptools") is None:
         return PeerH11
     from cotenant.daemon.auth.http_httptools import PeerHttpTools
@@ -43,7 +43,7 @@ def peer_protocol() -> type[Any]:
 
 
 def server_config(application: Any, protocol: type[Any]) -> uvicorn.Config:
-    """How `application` is served, by whatever `protocol` adds to HTTP."""
+    """The uvicorn configuration for `application`, with the HTTP protocol class `protocol`."""
     return uvicorn.Config(
         application,
         http=protocol,
@@ -53,6 +53,6 @@ def server_config(application: Any, protocol: type[Any]) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # whoever asks may write them
+        proxy_headers=False,  # a client could forge them
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )

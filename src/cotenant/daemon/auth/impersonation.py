@@ -1,4 +1,4 @@
-"""Acting as another user: what root's daemon must do so that a user's own files and programs have only their rights.
+"""Acting as another user, so that files and programs of a user are opened and run with that user's rights.
 
 Run as a script, on the standard library alone, it opens one file and sends the descriptor back:
 
@@ -21,10 +21,10 @@ NOBODY = 65534
 
 
 def identity(uid: int) -> dict[str, Any]:
-    """Arguments of `Popen` that make a child the user `uid`, with their groups; {} for ourselves.
+    """Arguments of `Popen` that run a child as the user `uid`, with their groups; {} for the daemon's own user.
 
     Raises:
-        KeyError: the machine does not know them.
+        KeyError: this machine has no such user.
     """
     if uid == os.geteuid():
         return {}
@@ -36,7 +36,7 @@ def identity(uid: int) -> dict[str, Any]:
 
 
 def home_of(uid: int) -> dict[str, str]:
-    """The variables that name a user and their home."""
+    """Environment variables with the name, home and shell of a user."""
     import pwd
 
     account = pwd.getpwuid(uid)
@@ -44,9 +44,9 @@ def home_of(uid: int) -> dict[str, str]:
 
 
 def why_root_only() -> str | None:
-    """Why others cannot run the Python that we run on, in which we act as them; None if they can, or we are not root.
+    """Why other users cannot run this Python; None if they can, or if the daemon is not root's.
 
-    So it is where Python or a virtual environment is in root's home.
+    They cannot if Python or the virtual environment is in root's home.
     """
     if os.geteuid() != 0:
         return None
@@ -71,12 +71,12 @@ def why_root_only() -> str | None:
 
 
 def open_as(uid: int, path: str) -> int:
-    """A descriptor of the regular file `path`, opened for reading with the rights of `uid`.
+    """Open the regular file `path` for reading, with the rights of `uid`; returns a descriptor.
 
-    The name is the user's: it may be a link to what only root may read, and may become one at any moment.
+    The path is the user's choice: it may be, or become at any moment, a link to a file that only root may read.
 
     Raises:
-        OSError: they may not read it, it is no regular file, or there is none.
+        OSError: the user may not read it, it does not exist, or it is no regular file.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -107,9 +107,9 @@ def open_as(uid: int, path: str) -> int:
 
 
 def main(channel: int, path: str) -> int:
-    """Open `path` and send it; the exit code, with the number of the error on stderr."""
+    """Open `path` and send the descriptor; returns the exit code, and prints errno to stderr."""
     try:
-        # Without O_NONBLOCK, a named pipe would hold us until somebody writes to it.
+        # open(2) of a FIFO without O_NONBLOCK blocks until there is a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise PermissionError(1, "no regular file")

@@ -1,4 +1,8 @@
-"""The daemon on the network: off unless configured, opened by tokens only, and in nobody's way on the unix socket."""
+"""The API on the network: off unless configured, for holders of tokens only.
+
+uvicorn has no timeout for a request head, no limit on connections before their first request, and no option for the
+TLS handshake, so connections are accepted here and one method of its h11 protocol is extended.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +38,18 @@ logger = logging.getLogger(__name__)
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 HEAD_TIMEOUT_S = 10.0
-"""A connection without a request, or with half of one's head, is closed after this long."""
+"""Time for the head of a request, from the start of the connection or the end of the previous response."""
 HANDSHAKE_TIMEOUT_S = 10.0
 ACCEPT_PAUSE_S = 1.0
 MAX_HEAD_BYTES = 32 * 1024
 
 
 class TcpListener:
-    """A TCP socket as `[tcp]` asks for it.
+    """The TCP socket of the section `[tcp]`.
 
     Raises:
-        UsageError: no address, or one that others reach and nothing keeps what is said there secret.
-        BackendError: it, or the certificate, cannot be had.
+        UsageError: the address is invalid, or other machines reach it without TLS.
+        BackendError: the address is taken, or the certificate is invalid.
     """
 
     def __init__(self, settings: TcpSection) -> None:
@@ -68,12 +72,12 @@ class TcpListener:
 
     @property
     def url(self) -> str:
-        """What clients say to reach it from this machine."""
+        """Its URL for clients on this machine."""
         host, port = self.socket.getsockname()[:2]
         return f"{'http' if self.tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def serve(self, application: ASGIApp, closing: asyncio.Event) -> None:
-        """Serve `application` until `closing`; then requests that are open get a short time, and the socket closes."""
+        """Serve `application` until `closing`; open requests then get `SHUTDOWN_GRACE_S` to finish."""
         config = server_config(application, H11Protocol)
         config.h11_max_incomplete_event_size = MAX_HEAD_BYTES
         config.load()
@@ -91,12 +95,12 @@ class TcpListener:
             task.cancel()
 
     async def _accept(self, protocol: Callable[[], _Protocol]) -> None:
-        """Take connections in; each is counted from here on, before it has said anything."""
+        """Accept connections. They count towards the limit before they send anything."""
         here = asyncio.get_running_loop()
         while True:
             try:
                 connection, _ = await here.sock_accept(self.socket)
-            except OSError as error:  # too many open files, say
+            except OSError as error:  # e.g. too many open files
                 logger.warning("cannot accept a connection", extra={"fields": {"why": str(error)}})
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
@@ -113,17 +117,17 @@ class TcpListener:
             _, served = await asyncio.get_running_loop().connect_accepted_socket(
                 protocol, connection, ssl=self.tls, ssl_handshake_timeout=handshake_s
             )
-        except OSError:  # no TLS, an old one, or none in time
+        except OSError:  # no TLS, too old a version, or a timeout
             connection.close()
             return
         await served.lost.wait()
 
 
 def check_tcp(settings: TcpSection) -> tuple[Address, int]:
-    """Address and port to listen on, if that may be.
+    """The address and port to listen on.
 
     Raises:
-        UsageError: it is none, or one that others reach and nothing keeps what is said there secret.
+        UsageError: the address is invalid, or other machines reach it without TLS.
     """
     host, port = address_of(settings.listen or "")
     if (settings.tls_cert is None) != (settings.tls_key is None):
@@ -141,7 +145,7 @@ def address_of(text: str) -> tuple[Address, int]:
     """Address and port of `127.0.0.1:7411`, `[::1]:7411`, `localhost:7411`; port 0 is any that is free.
 
     Raises:
-        UsageError: it is none; a name of a host is none either, for what it stands for may change.
+        UsageError: it is no address. Host names are refused: what they resolve to may change.
     """
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -172,7 +176,7 @@ def _context(settings: TcpSection) -> ssl.SSLContext | None:
 
 
 class TokenAuthMiddleware:
-    """The application for those who show a good token; whom the token is of is then the peer."""
+    """ASGI middleware: authenticates by bearer token, and sets the token's user as the peer of the request."""
 
     def __init__(
         self, application: ASGIApp, tokens: TokenStore, access: AccessPolicy, bad: TokenThrottle | None = None
@@ -197,8 +201,8 @@ class TokenAuthMiddleware:
         text = text.strip()
         token_id = token_id_of(text)
         if self._bad.refuses(address, token_id):
-            told = NotPermitted("too many bad tokens from your address", hint=f"wait {FAILURE_WINDOW_S:g} s")
-            return _refusal(told, 429, {"retry-after": f"{FAILURE_WINDOW_S:g}"})
+            error = NotPermitted("too many bad tokens from your address", hint=f"wait {FAILURE_WINDOW_S:g} s")
+            return _refusal(error, 429, {"retry-after": f"{FAILURE_WINDOW_S:g}"})
         token = self._tokens.find(text) if kind.lower() == "bearer" else None
         peer = None if token is None else self._holder(token)
         if peer is not None:
@@ -206,11 +210,11 @@ class TokenAuthMiddleware:
         if shown:
             self._bad.add(address, token_id)
             logger.warning("bad token", extra={"fields": {"from": address, "token": token_id}})
-        told = NotPermitted(
+        error = NotPermitted(
             "this token is not good" if shown else "no token was shown",
             hint="make one on the machine itself, with `cotenant token create`; show it in $COTENANT_TOKEN",
         )
-        return _refusal(told, 401, {"www-authenticate": "Bearer"})
+        return _refusal(error, 401, {"www-authenticate": "Bearer"})
 
     def _holder(self, token: Token) -> Peer | None:
         """Whom the token is of; None if the machine, or this daemon, knows them no more."""
@@ -226,7 +230,7 @@ class TokenAuthMiddleware:
 
 
 def _refusal(error: NotPermitted, status: int, headers: dict[str, str]) -> Response:
-    """`error`; what else the client sends is not read."""
+    """A response with `error` that closes the connection, without reading the body."""
     answer = error_response(error)
     answer.status_code = status
     answer.headers.update({**headers, "connection": "close"})
@@ -234,7 +238,7 @@ def _refusal(error: NotPermitted, status: int, headers: dict[str, str]) -> Respo
 
 
 def _network_of(address: str) -> str:
-    """Of IPv6 the first 64 bits: whoever has one address there has them all."""
+    """The address, or the /64 network for IPv6: one host can use any address in its /64."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -247,7 +251,7 @@ def _network_of(address: str) -> str:
 
 
 class _Protocol(H11Protocol):
-    """HTTP that closes a connection whose next request does not come whole in time."""
+    """h11 protocol that closes a connection whose next request head is not complete in `HEAD_TIMEOUT_S`."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, state, app_state)
@@ -256,28 +260,28 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._mind()
+        self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._cancel_deadline()
         super().connection_lost(exc)
         self.lost.set()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._mind()
+        self._set_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._mind()
+        self._set_deadline()
 
-    def _mind(self) -> None:
+    def _set_deadline(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self._forget()
+            self._cancel_deadline()
         elif self._deadline is None and not self.transport.is_closing():
             self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
 
-    def _forget(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -1,4 +1,4 @@
-"""Who may do what: decided by the uid that the kernel (or a token) vouches for, never by what a client says."""
+"""Who may do what. Decided by the uid from the kernel or from a token, never by a claim of the client."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPolicy:
-    """The rules of one daemon.
+    """The access rules of a daemon.
 
     Attributes:
         own_uid: the daemon's user.
-        many: serves every user of the machine, each with jobs of their own; else its own user and root only.
+        many: it serves every user of the machine, each with their own jobs; otherwise its own user and root only.
         admins: uids that may see and change all jobs, besides root and, where it serves one user, that one.
     """
 
@@ -29,7 +29,7 @@ class AccessPolicy:
     admins: frozenset[int] = frozenset()
 
     def admit(self, peer: Peer) -> None:
-        """Let `peer` in.
+        """Check that the daemon serves `peer`.
 
         Raises:
             NotPermitted: the daemon does not serve this user.
@@ -38,15 +38,15 @@ class AccessPolicy:
             raise NotPermitted(f"uid {peer.uid} may not use the daemon of uid {self.own_uid}")
 
     def is_admin(self, peer: Peer) -> bool:
-        """Whether all jobs are open to `peer`."""
+        """Whether `peer` may see and change all jobs."""
         return peer.admin and (not self.many or peer.uid == 0 or peer.uid in self.admins)
 
     def may_see(self, peer: Peer, job: Job) -> bool:
-        """Whether `job` is open to `peer`."""
+        """Whether `peer` may see and change `job`."""
         return self.is_admin(peer) or job.spec.uid == peer.uid
 
     def check_job(self, peer: Peer, job: Job) -> None:
-        """Let `peer` look at `job`, or change it.
+        """Check that `peer` may see and change `job`.
 
         Raises:
             NotPermitted: it is another user's.
@@ -55,16 +55,16 @@ class AccessPolicy:
             raise NotPermitted(f"job {job.id} is another user's")
 
     def check_local(self, peer: Peer, what: str) -> None:
-        """Let `peer` do `what` if the kernel vouches for it.
+        """Check that `peer` connected on the unix socket.
 
         Raises:
             NotPermitted: it came with a token.
         """
         if peer.token is not None:
-            raise NotPermitted(f"only who is on the machine itself may {what}", hint="use ssh, and no --host")
+            raise NotPermitted(f"only users on the machine itself may {what}", hint="use ssh, without --host")
 
     def check_admin(self, peer: Peer, what: str) -> None:
-        """Let `peer` do `what` to the daemon itself.
+        """Check that `peer` is an admin.
 
         Raises:
             NotPermitted: only an admin may.
@@ -73,7 +73,7 @@ class AccessPolicy:
             raise NotPermitted(f"only an admin may {what}")
 
     def note(self, peer: Peer, what: str, job: Job | None = None) -> None:
-        """Log what an admin does to somebody else's job, or to the daemon."""
+        """Log an action of an admin on another user's job, or on the daemon."""
         if job is None or job.spec.uid != peer.uid:
             fields: dict[str, object] = {"uid": peer.uid, "pid": peer.pid, "action": what}
             if peer.token is not None:
@@ -92,5 +92,5 @@ def admin_uids(names: Iterable[str]) -> frozenset[int]:
         try:
             found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
         except KeyError as error:
-            raise UsageError(f"`access.admins` names `{name}`, which is no user of this machine") from error
+            raise UsageError(f"`access.admins` names `{name}`, and this machine has no such user") from error
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""Limits on resources of who asks, which their jobs get as well."""
+"""Resource limits of the submitting process, which its jobs inherit."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ _LINE = re.compile(r"Max ([a-z ]+?) {2,}(\d+|unlimited) +(\d+|unlimited)\b")
 
 
 def limits_of(peer: Peer) -> Mapping[str, tuple[int, int]] | None:
-    """Soft and hard limits of the process at the other end, -1 for none, as the kernel tells them.
+    """Soft and hard limits of the peer process by name, -1 for unlimited; None if jobs get the daemon's own limits.
 
-    None where jobs have our own: those of our own user, which are all unless we are root, and of another machine.
+    That is so for jobs of the daemon's own user (all jobs, unless the daemon is root's), and for jobs from the network.
 
     Raises:
-        NotPermitted: the process has ended. Nobody waits for its answer, and who could leave so would leave its limits.
+        NotPermitted: the process has ended: its limits are unknown, and a job must not escape them.
     """
     if os.geteuid() != 0 or peer.uid == 0 or not peer.pid or peer.token is not None:
         return None
     text = _proc_limits(peer)
     if text is None:
         raise NotPermitted(
-            f"process {peer.pid}, which opened the connection, has ended or is another user's by now",
-            hint="whoever connects must wait for the answer: a job gets the limits of that process",
+            f"process {peer.pid}, which opened the connection, has ended",
+            hint="keep the client running until the answer arrives: its jobs get its resource limits",
         )
     found = {_NAMES.get(line[1]): (_value(line[2]), _value(line[3])) for line in _LINE.finditer(text)}
     return {name: pair for name, pair in found.items() if name is not None}
 
 
 def _proc_limits(peer: Peer) -> str | None:
-    """What /proc says of the limits of the process; None if there is none, or its number is somebody else's by now."""
+    """The text of /proc/PID/limits; None if the process ended, or its pid belongs to another user by now."""
     try:
         folder = os.open(f"/proc/{peer.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Both are of the process that had the number when the folder was opened. The owner of these files is no
-            # answer: they are root's where a process may not be traced, as those of sshd.
+            # Opening the folder pins the process: both files are of the process that had the pid then. The owner of
+            # these files is no answer: proc(5) gives them to root if the process is not dumpable, as sshd is.
             effective = re.search(r"^Uid:\s+\d+\s+(\d+)", _read(folder, "status"), re.MULTILINE)
             text = _read(folder, "limits")
         finally:

@@ -1,7 +1,7 @@
-"""Tokens: who may use the daemon over the network, each as one user. Only their digests are kept.
+"""Tokens that authenticate users over the network. Only digests of their secrets are stored.
 
-A token is `cot_ID_SECRET`: the id is no secret and stands in lists and logs, the secret is 256 random bits, which a
-plain SHA-256 guards as well as a slow hash would.
+A token is `cot_ID_SECRET`. The id is public and appears in lists and logs. The secret has 256 random bits, so a plain
+SHA-256 is as safe as a slow password hash.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MAX_TRACKED = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What is kept of a token.
+    """The stored part of a token.
 
     Attributes:
-        uid: who its holder is.
-        admin: it carries the admin's rights of its user, if they have any; otherwise it has none.
+        uid: the user that its holder acts as.
+        admin: whether its holder has the admin rights of the user, if the user has any.
         sha256: of the secret, in hex.
         expires_at_s: seconds since 1970, or None.
     """
@@ -56,7 +56,7 @@ class Token:
 
 
 class TokenStore:
-    """The tokens of one daemon, in a file that only its user may read. Methods may be called from any thread.
+    """The tokens of a daemon, in a file that only its user may read. Thread-safe.
 
     `now` is the wall clock, in seconds since 1970: a token expires at a date.
 
@@ -71,11 +71,11 @@ class TokenStore:
         self._tokens = {each.id: each for each in _read(path)}
 
     def create(self, uid: int, name: str, *, admin: bool = False, lifetime_s: float | None = None) -> tuple[Token, str]:
-        """A new token of `uid`, and its text, which is told this once.
+        """Create a token of `uid`; returns it with its text, which cannot be recovered later.
 
         Raises:
-            UsageError: no such name or time can be, or there are too many.
-            BackendError: it cannot be kept.
+            UsageError: the name or the lifetime is invalid, or there are `MAX_TOKENS` already.
+            BackendError: the file cannot be written.
         """
         if len(name) > MAX_NAME_CHARS or not name.isprintable():
             raise UsageError(f"the name of a token may have {MAX_NAME_CHARS} printable characters")
@@ -97,11 +97,11 @@ class TokenStore:
                 created_at_s=now_s,
                 expires_at_s=None if lifetime_s is None else now_s + lifetime_s,
             )
-            self._keep({**self._tokens, found.id: found})
+            self._save({**self._tokens, found.id: found})
         return found, f"cot_{found.id}_{secret}"
 
     def all(self) -> list[Token]:
-        """Every token, oldest first, those that have expired included."""
+        """Every token, oldest first, including expired ones."""
         return sorted(self._tokens.values(), key=lambda each: (each.created_at_s, each.id))
 
     def get(self, token_id: str) -> Token:
@@ -116,59 +116,58 @@ class TokenStore:
         return found
 
     def revoke(self, token_id: str) -> Token:
-        """Forget a token: it opens nothing from now on.
+        """Delete a token.
 
         Raises:
             UsageError: there is none of this id.
-            BackendError: that cannot be kept; the token is still good.
+            BackendError: the file cannot be written; the token stays valid.
         """
         with self._lock:
             found = self.get(token_id)
-            self._keep({key: each for key, each in self._tokens.items() if key != token_id})
+            self._save({key: each for key, each in self._tokens.items() if key != token_id})
         return found
 
     def find(self, text: str) -> Token | None:
-        """The token that `text` is, unless it has expired; takes as long for a wrong secret as for the right one."""
+        """The valid token with this text, or None. Takes as long for a wrong secret as for the right one."""
         form = _FORM.fullmatch(text)
         token_id, secret = (form[1], form[2]) if form else ("", "")
-        kept = self._tokens.get(token_id)
-        same = hmac.compare_digest(_digest(secret), _NO_DIGEST if kept is None else kept.sha256)
-        return kept if same and kept is not None and self._is_good(kept) else None
+        token = self._tokens.get(token_id)
+        same = hmac.compare_digest(_digest(secret), _NO_DIGEST if token is None else token.sha256)
+        return token if same and token is not None and self._is_valid(token) else None
 
     def check(self, token_id: str) -> None:
-        """See that a token which opened a request is still good.
+        """Check that the token of a running request is still valid.
 
         Raises:
-            NotPermitted: it has been revoked, or has expired.
+            NotPermitted: it was revoked, or it expired.
         """
-        kept = self._tokens.get(token_id)
-        if kept is None or not self._is_good(kept):
-            raise NotPermitted(f"token {token_id} is no longer good")
+        token = self._tokens.get(token_id)
+        if token is None or not self._is_valid(token):
+            raise NotPermitted(f"token {token_id} is no longer valid")
 
-    def _is_good(self, token: Token) -> bool:
+    def _is_valid(self, token: Token) -> bool:
         return token.expires_at_s is None or self._now() < token.expires_at_s
 
-    def _keep(self, tokens: dict[str, Token]) -> None:
-        """Put the file there, whole or not at all, before anybody is told."""
-        told = {"schema": SCHEMA, "tokens": [asdict(token) for token in tokens.values()]}
+    def _save(self, tokens: dict[str, Token]) -> None:
+        """Replace the file before the change takes effect."""
+        content = {"schema": SCHEMA, "tokens": [asdict(token) for token in tokens.values()]}
         try:
-            atomic.write_text(self._path, json.dumps(told, indent=1), durable=True)
+            atomic.write_text(self._path, json.dumps(content, indent=1), durable=True)
         except OSError as error:
             raise BackendError(f"cannot write `{self._path}`: {error.strerror}") from error
         self._tokens = tokens
 
 
 def token_id_of(text: str) -> str | None:
-    """The id in a token's text, whether there is such a token or not; None if it is no token's text."""
+    """The id in the text of a token, whether or not it exists; None if the text is malformed."""
     form = _FORM.fullmatch(text)
     return form[1] if form else None
 
 
 class TokenThrottle:
-    """Who has shown bad tokens of late, by address and token id, so that nobody can go on guessing.
+    """Counts failed attempts by address and token id, to stop guessing.
 
-    Good tokens from the same address go on working, as long as nobody guesses at theirs from there. `now`: monotonic
-    seconds.
+    Other tokens from the same address keep working. `now`: monotonic seconds.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -176,14 +175,14 @@ class TokenThrottle:
         self._seen: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
 
     def refuses(self, address: str, token_id: str | None) -> bool:
-        """Whether so many were bad within a minute that this one is not even looked at."""
+        """Whether `MAX_FAILURES` attempts failed within `FAILURE_WINDOW_S`."""
         times = self._seen.get((address, token_id))
         while times and times[0] <= self._now() - FAILURE_WINDOW_S:
             times.popleft()
         return times is not None and len(times) >= MAX_FAILURES
 
     def add(self, address: str, token_id: str | None) -> None:
-        """One was bad."""
+        """Count a failed attempt."""
         key = (address, token_id)
         self._seen.setdefault(key, deque(maxlen=MAX_FAILURES)).append(self._now())
         self._seen.move_to_end(key)
@@ -202,16 +201,16 @@ def _digest(secret: str) -> str:
 
 
 def _read(path: Path) -> list[Token]:
-    hint = "mend or remove it; without it, there are no tokens"
+    hint = "repair or remove it; without it, there are no tokens"
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise BackendError(f"`{path}` is open to others", hint=f"chown and chmod 600 it, or {hint}")
-            told = json.load(file)
-        if told["schema"] != SCHEMA:
-            raise BackendError(f"`{path}` is of schema {told['schema']}, wanted {SCHEMA}", hint=hint)
-        return [_token(each) for each in told["tokens"]]
+            content = json.load(file)
+        if content["schema"] != SCHEMA:
+            raise BackendError(f"`{path}` is of schema {content['schema']}, wanted {SCHEMA}", hint=hint)
+        return [_token(entry) for entry in content["tokens"]]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -220,7 +219,7 @@ def _read(path: Path) -> list[Token]:
         raise BackendError(f"`{path}` is damaged: {error}", hint=hint) from error
 
 
-def _token(told: dict[str, object]) -> Token:
+def _token(entry: dict[str, object]) -> Token:
     kinds = {
         "id": str,
         "uid": int,
@@ -231,6 +230,6 @@ def _token(told: dict[str, object]) -> Token:
         "expires_at_s": (int, float, type(None)),
     }
     for key, kind in kinds.items():
-        if not isinstance(told[key], kind):  # type: ignore[arg-type]  # a type or a tuple of types
-            raise TypeError(f"`{key}` of a token is {told[key]!r}")
-    return Token(**{key: told[key] for key in kinds})  # type: ignore[arg-type]  # as checked
+        if not isinstance(entry[key], kind):  # type: ignore[arg-type]  # a type or a tuple of types
+            raise TypeError(f"`{key}` of a token is {entry[key]!r}")
+    return Token(**{key: entry[key] for key in kinds})  # type: ignore[arg-type]  # as checked

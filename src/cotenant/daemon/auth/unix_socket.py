@@ -1,4 +1,4 @@
-"""The daemon's unix socket: bound by ourselves, one daemon each, and who is at the other end."""
+"""The daemon's unix socket, and the credentials of its peers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MAX_PATH_BYTES = 107
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is at the other end: a process as the kernel names it, or the holder of a token.
+    """Who sent a request: a process, by the kernel's word, or the holder of a token.
 
     Attributes:
-        pid: 0 where it is on another machine.
-        token: id of the token that opened the way, or None on the unix socket.
-        admin: whether the rights of an admin, if its user has them, count.
+        pid: 0 for a peer on the network.
+        token: id of its token, or None on the unix socket.
+        admin: whether the user's admin rights apply, if there are any.
     """
 
     pid: int
@@ -35,7 +35,7 @@ class Peer:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Who connected. Source: SO_PEERCRED in unix(7)."""
+    """The process that connected. Source: SO_PEERCRED in unix(7)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", raw)
     return Peer(pid=pid, uid=uid, gid=gid)
@@ -85,7 +85,7 @@ def _lock(path: Path) -> int:
 
 
 def _bind(path: Path, mode: int) -> socket.socket:
-    """A listening socket; whoever had the path before is gone, for we hold the lock."""
+    """A listening socket. Its path may be left over from a daemon that died: the lock is ours, so nobody uses it."""
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -100,7 +100,7 @@ def _bind(path: Path, mode: int) -> socket.socket:
 
 
 class PeerCredentialsMixin:
-    """HTTP that remembers who connected, for `request.state.peer`."""
+    """HTTP protocol mixin that puts the peer into `request.state.peer`."""
 
     app_state: dict[str, Any]
 

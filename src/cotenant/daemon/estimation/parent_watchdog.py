@@ -22,7 +22,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main(lifeline: int, command: list[str]) -> int:
     """Run `command`; its exit code, or 128 + N when signal N ended it."""
-    # Orphans become our children, so that a process cannot escape by leaving its session and its parent.
+    # prctl(2): orphaned descendants become our children, so a process cannot escape by setsid and a double fork.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.set_inheritable(lifeline, False)  # noqa: FBT003 (the standard library's signature)
     read_end, write_end = os.pipe()
@@ -39,9 +39,9 @@ def main(lifeline: int, command: list[str]) -> int:
     code: int | None = None
     while code is None:
         ready = [descriptor for descriptor, _ in poller.poll()]
-        told = os.read(read_end, 64) if read_end in ready else b""
+        signals = os.read(read_end, 64) if read_end in ready else b""
         code = _reap(child)
-        if code is None and (lifeline in ready or signal.SIGTERM in told or signal.SIGINT in told):
+        if code is None and (lifeline in ready or signal.SIGTERM in signals or signal.SIGINT in signals):
             break
     _kill_all(child)
     return 128 + signal.SIGKILL if code is None else code
@@ -53,14 +53,14 @@ def _exec_child(command: list[str]) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
     try:
-        os.execvp(command[0], command)  # noqa: S606 (no shell is what we want)
+        os.execvp(command[0], command)  # noqa: S606 (no shell)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         os._exit(127)
 
 
 def _reap(child: int) -> int | None:
-    """Collect the processes that have ended; the exit code of `child` if it is among them."""
+    """Reap ended processes; returns the exit code of `child` if it is among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -74,13 +74,13 @@ def _reap(child: int) -> int | None:
 
 
 def _kill_all(child: int) -> None:
-    """Kill the child's group, then children until there are none: killing one hands us its own."""
+    """Kill the child's process group, then our children until none is left: each kill may reparent more to us."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     listing = Path(f"/proc/self/task/{os.getpid()}/children")
     with contextlib.suppress(ChildProcessError):
         while True:
-            # Some kernels are built without this list; the group is all that can be had there.
+            # Kernels without CONFIG_PROC_CHILDREN have no such file; there, only the group is killed.
             for pid in listing.read_text().split() if listing.exists() else ():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)

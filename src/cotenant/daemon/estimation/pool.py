@@ -1,4 +1,4 @@
-"""Estimates, made in processes of their own: on a leash, with a time limit, a few at a time."""
+"""Estimates jobs in worker processes: a few at a time, each with a time limit."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 WORKER_COMMAND = (sys.executable, "-m", "cotenant.estimators")
 DECLARED = DeclaredEstimator.name
 STARTUP_S = 30.0
-"""Allowed on top of the estimator's own limit, for its process to start and to answer that it timed out."""
+"""Added to the estimator's own time limit: time for its process to start, and to report a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """An estimate to make. `key`: the job's id, or a negative number where there is no job."""
+    """An estimate to make. `key`: id of the job; negative for a dry run."""
 
     key: int
     spec: JobSpec
@@ -44,10 +44,10 @@ class _Task:
 
 
 class EstimatePool:
-    """Answers `RequestEstimate` with `EstimateReady`, through `emit`, from threads of its own.
+    """Answers requests with `EstimateReady` through `emit`, from `settings.concurrency` threads.
 
-    The estimator's messages are kept in `<folder>/<job id>.log`. Each thread keeps the process of its last estimate for
-    the next, until none has come for `settings.idle_timeout_s`.
+    The stderr of the estimator is saved as `<folder>/<job id>.log`. Each thread reuses its worker process for the next
+    estimate, and ends it after `settings.idle_timeout_s` without one.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EstimatePool:
         self._lock = threading.Lock()
         self._wanted: set[int] = set()
         self._running: dict[int, EstimatorWorker] = {}
-        # Held open for life and inherited by nobody: when it closes, every estimator ends.
+        # Only this process holds the writing end, so it closes when the daemon dies, and the watchdogs end all workers.
         self._lifeline, self._life = os.pipe()
         self._threads = [
             threading.Thread(target=self._work, args=(i,), name=f"estimates-{i}", daemon=True)
@@ -84,21 +84,21 @@ class EstimatePool:
             thread.start()
 
     def request(self, job_id: int, spec: JobSpec) -> None:
-        """Have `spec` estimated; a declared need is its own estimate, at once."""
+        """Begin to estimate `spec`. Declared memory is the estimate, without a process."""
         if self.estimator_for(spec) == DECLARED:
             self._emit(self._ready(job_id, *self._declared(spec)))
             return
         self._put(_Task(job_id, spec, lambda *answer: self._emit(self._ready(job_id, *answer))))
 
     def estimate_spec(self, spec: JobSpec) -> EstimateOrError:
-        """The estimate of a job that is not submitted, or why there is none; waits for its turn."""
+        """Estimate a job that is not submitted; blocks until a worker is free."""
         if self.estimator_for(spec) == DECLARED:
             return self._declared(spec)
-        told: Future[EstimateOrError] = Future()
+        result: Future[EstimateOrError] = Future()
         key = -next(self._trials)
-        self._put(_Task(key, spec, lambda *answer: told.set_result(answer)))
+        self._put(_Task(key, spec, lambda *answer: result.set_result(answer)))
         try:
-            return told.result()
+            return result.result()
         finally:
             self.log_path(key).unlink(missing_ok=True)
 
@@ -114,7 +114,7 @@ class EstimatePool:
         return self._settings.estimator if spec.declared_bytes is None else DECLARED
 
     def cancel(self, job_id: int) -> None:
-        """Nobody waits for this one any more."""
+        """Stop the estimate of a job; nothing is delivered for it."""
         with self._lock:
             self._wanted.discard(job_id)
             process = self._running.get(job_id)
@@ -122,11 +122,11 @@ class EstimatePool:
                 process.stop()
 
     def log_path(self, job_id: int) -> Path:
-        """What the estimator wrote on its stderr."""
+        """The file with the stderr of the estimator."""
         return self._folder / f"{job_id}.log"
 
     def close(self) -> None:
-        """End all estimators."""
+        """End all workers."""
         with self._lock:
             self._wanted.clear()
             for process in self._running.values():
@@ -163,7 +163,7 @@ class EstimatePool:
             log.unlink(missing_ok=True)
 
     def _next_task(self, process: EstimatorWorker) -> _Task | None:
-        """Wait for it; after a while, without the process."""
+        """Wait for a task; ends the idle worker after the timeout."""
         try:
             return self._queue.get(timeout=self._settings.idle_timeout_s)
         except queue.Empty:
@@ -176,9 +176,9 @@ class EstimatePool:
 
     def _estimate(self, process: EstimatorWorker, job_id: int, spec: JobSpec) -> EstimateOrError:
         """The estimate, or why there is none."""
-        asked = json.dumps({**encode(self._request(spec)), "estimator": self.estimator_for(spec)}).encode()
+        request = json.dumps({**encode(self._request(spec)), "estimator": self.estimator_for(spec)}).encode()
         try:
-            told = process.ask(asked, uid=spec.uid, timeout_s=self._settings.timeout_s + STARTUP_S)
+            answer = process.ask(request, uid=spec.uid, timeout_s=self._settings.timeout_s + STARTUP_S)
         except TimeoutError:
             return None, f"the estimator did not answer within {self._settings.timeout_s:g} s"
         except WorkerExited as end:
@@ -189,9 +189,9 @@ class EstimatePool:
         except OSError as error:
             return None, f"the estimator could not be started: {error.strerror}"
         except KeyError:
-            return None, f"the estimator could not be started: no user has the id {spec.uid}"
+            return None, f"the estimator could not be started: this machine has no user with uid {spec.uid}"
         process.copy_log(self.log_path(job_id))
-        return parse_answer(told)
+        return parse_answer(answer)
 
     def _request(self, spec: JobSpec) -> EstimateRequest:
         return EstimateRequest(
@@ -205,7 +205,7 @@ class EstimatePool:
         )
 
     def _declared(self, spec: JobSpec) -> EstimateOrError:
-        """A declared need needs no process: it is repeated."""
+        """The estimate of declared memory."""
         try:
             return DeclaredEstimator().estimate(self._request(spec)), None
         except CotenantError as error:

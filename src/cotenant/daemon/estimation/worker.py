@@ -1,4 +1,4 @@
-"""An estimator's process: on a leash, of the user whose jobs it estimates, kept from one request to the next."""
+"""A worker process that estimates jobs of one user, reused from one request to the next."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class WorkerExited(Exception):
 class EstimatorWorker:
     """At most one process at a time, of one user at a time.
 
-    `lifeline`: descriptor whose closing ends the process, by the leash. `log`: what it writes to stderr, of the last
-    request alone.
+    `lifeline`: descriptor of a pipe; when its other end closes, the watchdog ends the process. `log`: file with the
+    stderr of the last request.
     """
 
     def __init__(self, command: Sequence[str], *, lifeline: int, log: Path) -> None:
@@ -52,7 +52,7 @@ class EstimatorWorker:
         self._stopped = False
 
     def ask(self, request: bytes, *, uid: int, timeout_s: float) -> bytes:
-        """The line that answers the line `request`.
+        """Send the line `request`; returns the line that answers it.
 
         Raises:
             WorkerExited: there was none.
@@ -70,7 +70,9 @@ class EstimatorWorker:
                 os.truncate(self._log, 0)
         assert process is not None
         answer = self._exchange(process, request, timeout_s)
-        if answer is None and used and not self._stopped:  # it may have ended before it was asked: once more, anew
+        if (
+            answer is None and used and not self._stopped
+        ):  # it ended before it read the request: retry with a new process
             self.close()
             return self.ask(request, uid=uid, timeout_s=timeout_s)
         if answer is None:
@@ -78,18 +80,18 @@ class EstimatorWorker:
         return answer
 
     def copy_log(self, path: Path) -> None:
-        """Copy what the process wrote during the last request; on a full disk there is none."""
+        """Copy the stderr of the last request; skipped on a full disk."""
         with contextlib.suppress(OSError):
             shutil.copyfile(self._log, path)
 
     def stop(self) -> None:
-        """End the process, from any thread, and with it the request it is at; the next `ask` is refused."""
+        """End the process and the request in progress, from any thread; the next `ask` is refused."""
         with self._lock:
             self._stopped = True
             self._end()
 
     def allow(self) -> None:
-        """Take requests again after `stop`."""
+        """Accept requests again after `stop`."""
         with self._lock:
             self._stopped = False
 
@@ -106,10 +108,10 @@ class EstimatorWorker:
     def _end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)  # which has the leash end what it holds
+                self._process.send_signal(signal.SIGTERM)  # the watchdog then kills its descendants
 
     def _start(self, uid: int) -> subprocess.Popen[bytes]:
-        """The process of an estimator. It runs the submitter's code, so it is the submitter's."""
+        """Start the process as the submitter, whose code it runs."""
         other = impersonation.identity(uid)
         home = impersonation.home_of(uid) if other else {}
         previous, self._process = self._process, None
@@ -122,15 +124,15 @@ class EstimatorWorker:
         with contextlib.ExitStack() as stack:
             try:
                 log = stack.enter_context(self._log.open("ab"))
-            except OSError:  # on a full disk an estimate is worth more than its log
+            except OSError:  # on a full disk, estimate without a log
                 log = stack.enter_context(Path(os.devnull).open("ab"))
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(WATCHDOG), str(self._lifeline), *self._command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd="/" if other else self._log.parent,  # which others may not enter
-                # No GPU is touched, and what lies in the working folder does not shadow our modules.
+                cwd="/" if other else self._log.parent,  # other users cannot enter the log folder
+                # No GPU is visible, and modules in the working folder do not shadow installed ones.
                 env={**os.environ, **home, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
                 pass_fds=(self._lifeline,),
                 start_new_session=True,
@@ -140,7 +142,7 @@ class EstimatorWorker:
         return self._process
 
     def _exchange(self, process: subprocess.Popen[bytes], request: bytes, timeout_s: float) -> bytes | None:
-        """Write a line and read one; None if the process ended first."""
+        """Write a line and read one; returns None if the process ended first."""
         assert process.stdin is not None
         assert process.stdout is not None
         deadline_s = time.monotonic() + timeout_s

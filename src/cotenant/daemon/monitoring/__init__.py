@@ -1,1 +1,1 @@
-"""What is seen of GPUs and attempts while they run."""
+"""Samples of the GPUs, and the checkpoint of telemetry."""

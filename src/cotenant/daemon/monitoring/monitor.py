@@ -1,4 +1,4 @@
-"""Reads the GPUs once a tick, and at once when something has ended, in a thread of its own."""
+"""Samples the GPUs once per tick, and right after an attempt ended, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cotenant.daemon.services.base import StepRate
 logger = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 0.05
-"""Between two readings, however often something ends."""
+"""Between two samples, however often attempts end."""
 INVENTORY_EVERY = 60
-"""Readings between two looks at which GPUs there are (MIG layouts change); one follows every failure as well."""
+"""Samples between two inventories (MIG layouts change); a failed sample is followed by one as well."""
 
 
 class Monitor:
-    """Gives a `ServerSampled` to `emit` for every reading. A GPU or a backend that fails is absent from it.
+    """Passes a `ServerSampled` to `emit` for every sample; GPUs that could not be read are absent from it.
 
-    Nothing that a backend does ends the thread: what cannot be read is reported as such, and admits nothing. `observe`
+    No exception of a backend ends the thread: a GPU that cannot be read admits no job. `observe`
     returns the step rate of an attempt if there is a new one.
     """
 
@@ -56,15 +56,15 @@ class Monitor:
         return self._gpus
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start sampling."""
         self._thread.start()
 
     def poke(self) -> None:
-        """Read soon: something has changed."""
+        """Take a sample soon."""
         self._poked.set()
 
     def close(self) -> None:
-        """Stop reading; waits for a reading that is under way, but not for a driver that hangs."""
+        """Stop; waits up to 5 s for a sample in progress, since a driver may hang."""
         self._closing.set()
         self._poked.set()
         if self._thread.is_alive():
@@ -78,7 +78,7 @@ class Monitor:
             self._poked.clear()
 
     def read(self) -> ServerSampled:
-        """One reading, with each attempt's share."""
+        """Take one sample, with the memory of each attempt."""
         at_s = self._now()
         samples: Mapping[str, GpuSample] = {}
         observed: tuple[AttemptSample, ...] = ()
@@ -87,19 +87,19 @@ class Monitor:
                 self._gpus = self._backend.inventory()
             samples = self._backend.sample(at_s)
             observed = self._attribute(samples)
-            self._told(failing=not all(gpu.uuid in samples for gpu in self._gpus), why="a GPU could not be read")
+            self._log_change(failing=not all(gpu.uuid in samples for gpu in self._gpus), why="a GPU could not be read")
         except CotenantError as error:
             samples = {}
-            self._told(failing=True, why=error.message)
-        except Exception:  # a backend's bug must not leave the last good reading standing for ever
+            self._log_change(failing=True, why=error.message)
+        except Exception:  # after a bug in a backend, the last good sample must not look fresh forever
             samples = {}
-            logger.exception("reading the GPUs failed")
+            logger.exception("sampling the GPUs failed")
             self._failing = True
         self._readings += 1
         return ServerSampled(at_s=at_s, cause="monitor", gpus=self._gpus, samples=samples, observed=observed)
 
     def _attribute(self, samples: Mapping[str, GpuSample]) -> tuple[AttemptSample, ...]:
-        """Bytes of each attempt on each GPU; processes of strangers are left out."""
+        """Memory of each attempt on each GPU; other processes are left out."""
         pids = {process.pid for sample in samples.values() for process in sample.processes}
         owners = self._engine.owners(pids) if pids else {}
         held: dict[tuple[AttemptRef, str], list[GpuProcess]] = {}
@@ -111,17 +111,17 @@ class Monitor:
         rates = {ref: self._observe(ref) for ref in {ref for ref, _ in held}}
         return tuple(_observed(ref, uuid, processes, rates[ref]) for (ref, uuid), processes in held.items())
 
-    def _told(self, *, failing: bool, why: str) -> None:
-        """Log the first failure and the recovery, not every second of it."""
+    def _log_change(self, *, failing: bool, why: str) -> None:
+        """Log the first failure and the recovery, not every failed sample."""
         if failing and not self._failing:
-            logger.warning("GPUs cannot be read, nothing is admitted there", extra={"fields": {"why": why}})
+            logger.warning("some GPUs cannot be read and admit no jobs", extra={"fields": {"why": why}})
         if self._failing and not failing:
             logger.info("GPUs can be read again")
         self._failing = failing
 
 
 def _observed(ref: AttemptRef, uuid: str, processes: Sequence[GpuProcess], rate: StepRate | None) -> AttemptSample:
-    """What the processes of one attempt hold and do on one GPU."""
+    """Memory, SM time and step rate of one attempt on one GPU."""
     times = [process.sm for process in processes if process.sm is not None]
     return AttemptSample(
         job_id=ref.job_id,

@@ -1,8 +1,7 @@
-"""What was seen of attempts that are not over, kept in a file now and then, so that a restart does not forget it.
+"""Checkpoints the telemetry of unfinished attempts to a file, so that a restart does not lose it.
 
-The journal keeps what was decided, and what an attempt took when it is over (decision 0041). In between there is this
-file: a cache of what telemetry has added up, rewritten whole. Without it, or with one that cannot be used, adding up
-begins anew.
+The journal holds decisions, and the usage of attempts that ended (decision 0041). Telemetry accumulated for running
+attempts is only in this file, which is rewritten whole. Without it, accumulation starts again from zero.
 """
 
 from __future__ import annotations
@@ -23,49 +22,49 @@ SAVE_INTERVAL_S = 30.0
 
 
 class TelemetryFile:
-    """The file `path`."""
+    """The checkpoint file `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._kept = ""
+        self._saved = ""
 
     def restore(self, manager: Manager) -> None:
-        """Let `manager`, which has taken in its events, go on from what was kept."""
+        """Load the checkpoint into `manager`, which must have replayed its events."""
         try:
             manager.restore_telemetry(json.loads(self._path.read_text()))
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("what was seen of running jobs is lost", extra={"fields": {"why": repr(error)}})
+            logger.warning("the telemetry of running jobs is lost", extra={"fields": {"why": repr(error)}})
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Put `state` in place of what is there; on a full disk that stays, which is no reason to worry anybody."""
+        """Replace the file. On a full disk the previous one stays."""
         text = json.dumps(state, separators=(",", ":"))
-        if text == self._kept:
+        if text == self._saved:
             return
         try:
             atomic.write_text(self._path, text)
-            self._kept = text
+            self._saved = text
         except OSError as error:
-            logger.info("what was seen of running jobs is not kept", extra={"fields": {"why": str(error)}})
+            logger.info("cannot save the telemetry of running jobs", extra={"fields": {"why": str(error)}})
 
 
 class PeriodicSaver:
-    """Keeps what `look` gives every `every_s`, from a thread of its own."""
+    """Saves `state()` every `every_s` seconds, from a thread of its own."""
 
-    def __init__(self, file: TelemetryFile, look: Callable[[], Mapping[str, Any]], *, every_s: float) -> None:
+    def __init__(self, file: TelemetryFile, state: Callable[[], Mapping[str, Any]], *, every_s: float) -> None:
         self._file = file
-        self._look = look
+        self._state = state
         self._every_s = every_s
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="telemetry-saver", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a look that is under way is waited for."""
+        """Stop, after a save in progress."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10.0)
@@ -73,6 +72,6 @@ class PeriodicSaver:
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):
             try:
-                self._file.save(self._look())
-            except Exception as error:  # noqa: BLE001 (the loop is busy or ends: the next time will do)
-                logger.info("what was seen of running jobs is not kept", extra={"fields": {"why": repr(error)}})
+                self._file.save(self._state())
+            except Exception as error:  # noqa: BLE001 (the control loop is busy or ends: retry at the next interval)
+                logger.info("cannot save the telemetry of running jobs", extra={"fields": {"why": repr(error)}})

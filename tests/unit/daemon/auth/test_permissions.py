@@ -58,7 +58,7 @@ def test_a_token_has_an_admin_s_rights_only_if_it_says_so():
         assert not access.is_admin(plain)
         assert access.may_see(plain, JOB) is (uid == 1000)
         assert access.is_admin(Peer(pid=0, uid=uid, gid=0, token="0123abcd"))
-        with pytest.raises(NotPermitted, match="only who is on the machine itself may make tokens"):
+        with pytest.raises(NotPermitted, match="only users on the machine itself may make tokens"):
             access.check_local(plain, "make tokens")
         access.check_local(peer(uid), "make tokens")
 

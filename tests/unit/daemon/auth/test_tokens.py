@@ -80,7 +80,7 @@ def test_expires(kept, clock):
     kept.check(token.id)
     clock.now_s += 0.1
     assert kept.find(text) is None
-    with pytest.raises(NotPermitted, match="no longer good"):
+    with pytest.raises(NotPermitted, match="no longer valid"):
         kept.check(token.id)
     assert kept.all() == [token]  # it can still be seen what it was
 

@@ -34,7 +34,7 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path, caplog, text):
     (tmp_path / "watched.json").write_text(text)
     manager = a_manager()
     TelemetryFile(tmp_path / "watched.json").restore(manager)
-    assert "what was seen of running jobs is lost" in caplog.text
+    assert "the telemetry of running jobs is lost" in caplog.text
     manager.handle(ServerSampled(at_s=1.0, cause="", gpus=(), samples={}, observed=()))
 
 
