@@ -80,7 +80,7 @@ def compare(libraries: NullGpuLibraries, job: str, gpu: str) -> Comparison:
     try:
         null = run_script(libraries, gpu_spec(gpu), [path, *arguments], record=True, workdir=ROOT)
         if null.ended == "raised":
-            return Comparison(job, gpu, problem=f"null GPU: {null.error}")
+            return Comparison(job, gpu, problem=f"null GPU: {' '.join(null.error.split())}")
         ours = explain(path, arguments, gpu=gpu, python=libraries.wheels.python, workdir=ROOT, timeout_s=600)
     except CotenantError as error:
         return Comparison(job, gpu, problem=" ".join(str(error).split())[-200:])
