@@ -1,4 +1,4 @@
-"""Which attention kernel is chosen, on which GPU; as PyTorch 2.13 with cuDNN 9.19 would."""
+"""Which attention kernel is selected on which GPU, by PyTorch 2.13 with cuDNN 9.19."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def chosen(
         pytest.param(A100, torch.float64, {}, "math", id="fp64"),
     ],
 )
-def test_choice(gpu, dtype, options, kernel):
+def test_the_selected_kernel(gpu, dtype, options, kernel):
     assert chosen(gpu, dtype, **options) == kernel
 
 
@@ -66,13 +66,13 @@ def test_choice(gpu, dtype, options, kernel):
         (["EFFICIENT_ATTENTION", "MATH"], "efficient"),
     ],
 )
-def test_kernels_that_the_script_turned_off(allowed, kernel):
+def test_disabled_kernels_are_not_selected(allowed, kernel):
     backends = [getattr(torch.nn.attention.SDPBackend, name) for name in allowed]
     with torch.nn.attention.sdpa_kernel(backends):
         assert chosen(H100, BRAIN) == kernel
 
 
-def test_other_than_four_dimensions_is_math():
+def test_other_than_four_dimensions_selects_math():
     three = torch.empty(2, 16, 64, dtype=BRAIN)
     assert choose(three, three, three, None, 0.0, False, False, capability=A100, cudnn=91900) == "math"
 

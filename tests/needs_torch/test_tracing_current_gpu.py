@@ -1,4 +1,4 @@
-"""Which GPU `cuda` means without a number: whatever chose it, tensors land there."""
+"""Which GPU `cuda` without an index means: tensors are allocated there."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ check(0)
         ),
     ],
 )
-def test_tensors_land_on_the_gpu_that_was_chosen(tmp_path, lines, gpus):
+def test_tensors_are_allocated_on_the_current_gpu(tmp_path, lines, gpus):
     traced(tmp_path, CHECK + lines + STEP, gpus=gpus)
 
 
-def test_replicas_in_threads_of_a_library_of_its_own(tmp_path):
+def test_threads_have_their_own_current_gpu(tmp_path):
     """As in copies of `parallel_apply`: each thread chooses the GPU of its input, and its module makes more there."""
     trace = traced(
         tmp_path,
@@ -179,7 +179,7 @@ def test_replicas_in_threads_of_a_library_of_its_own(tmp_path):
         assert allocations(on_device(trace, index), "forward").count(part) == 3 * 4 - 1
 
 
-def test_memory_is_for_the_stream_of_its_own_gpu(tmp_path):
+def test_storages_have_the_current_stream_of_their_gpu(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -196,7 +196,7 @@ def test_memory_is_for_the_stream_of_its_own_gpu(tmp_path):
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_machine_code_has_room(machine, monkeypatch):
+def test_machine_code_fits_its_slot(machine, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     codes = libtorch_patch._machine_code(127, 1023, 2**63, 2**63)
     assert {len(code) <= libtorch_patch._FUNCTION_BYTES for code in codes.values()} == {True}

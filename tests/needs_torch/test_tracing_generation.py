@@ -1,4 +1,4 @@
-"""Training on what the model itself generates: texts of the largest length, whatever was drawn."""
+"""Training on texts that the model generates: they have the maximum length."""
 
 import importlib.util
 
@@ -71,7 +71,7 @@ for _ in range(4):
         ),
     ],
 )
-def test_texts_have_their_largest_length_and_can_be_read(tmp_path, draw):
+def test_generated_texts_have_the_maximum_length(tmp_path, draw):
     script = LOOP.format(draw=draw)
     line = next(i for i, each in enumerate(script.splitlines(), 1) if "token == EOS" in each)
     trace = traced(tmp_path, script)
@@ -82,7 +82,7 @@ def test_texts_have_their_largest_length_and_can_be_read(tmp_path, draw):
     assert 4 * 6 * (12 - 4) * 300 in allocations(trace, "forward")  # scores of all that was generated
 
 
-def test_texts_of_transformers_have_their_largest_length(tmp_path):
+def test_generated_texts_of_transformers_have_the_maximum_length(tmp_path):
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("needs transformers")
     generate = """
@@ -105,7 +105,7 @@ for _ in range(3):
     assert len(trace.warnings) == 1
 
 
-def test_a_choice_that_is_of_no_token_stays_unknown(tmp_path):
+def test_a_choice_among_other_than_a_vocabulary_stays_unknown(tmp_path):
     classify = """
 import torch
 from torch import nn

@@ -20,7 +20,7 @@ def streams(trace, words="alloc"):
     return [event.stream for event in trace.events if event.action == words]
 
 
-def test_a_captured_step_keeps_its_memory_in_a_pool_of_its_own(tmp_path):
+def test_a_captured_step_allocates_from_a_private_pool(tmp_path):
     small = ("--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
     assert trace.header.steps == 4  # three to warm up, one in the capture
@@ -33,7 +33,7 @@ def test_a_captured_step_keeps_its_memory_in_a_pool_of_its_own(tmp_path):
     assert [event.action for event in trace.events].count("empty_cache") == 1
 
 
-def test_graphed_callables_share_a_pool_and_go_on_training(tmp_path):
+def test_graphed_callables_share_a_pool_and_continue_training(tmp_path):
     small = ("--what", "model", "--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
     assert trace.header.steps == 3
@@ -45,7 +45,7 @@ def test_graphed_callables_share_a_pool_and_go_on_training(tmp_path):
 
 
 @pytest.mark.parametrize(("leave", "steps"), [("break", 5), ("pass", 14)])
-def test_steps_on_a_stream_of_its_own_are_waited_for_but_not_for_ever(tmp_path, leave, steps):
+def test_steps_on_a_side_stream_are_waited_for_up_to_a_limit(tmp_path, leave, steps):
     source = (
         HEAD
         + f"""
@@ -204,7 +204,7 @@ print("all folds")
 # -- the private pool in the allocator ------------------------------------------------------------------------------
 
 
-def test_a_private_pool_is_kept_when_the_cache_is_given_back(tmp_path):
+def test_empty_cache_leaves_a_private_pool(tmp_path):
     source = (
         HEAD
         + """

@@ -1,4 +1,4 @@
-"""Loops that wait for values that nobody computes, and what a script reads of such values."""
+"""Loops whose condition depends on unknown values, and what a script reads of such values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRAINS = "model(torch.ones(4, 64, device='cuda')).sum().backward(); optimizer.st
         pytest.param("while rounds < 7:\n  x = step(x)\n  if error <= 1.0: x = x + 1", 7, True, id="a step accepted"),
     ],
 )
-def test_loops_that_wait_for_values(tmp_path, loop, rounds, told):
+def test_a_loop_on_unknown_values_runs_a_fixed_number_of_times(tmp_path, loop, rounds, told):
     setup = """
 rounds = 0
 def step(x):
@@ -50,14 +50,14 @@ error, other = x.sum(), x.mean()
     assert [("values that are not known" in each) for each in trace.warnings] == [True] * told
 
 
-def test_training_until_a_loss_is_small_goes_on(tmp_path):
+def test_training_until_a_loss_is_small_continues(tmp_path):
     loop = "rounds = 0\nwhile loss > limit:\n  loss = model(torch.ones(4, 64, device='cuda')).sum()\n"
     loop += "  loss.backward(); optimizer.step(); optimizer.zero_grad()"
     trace = traced(tmp_path, HEAD + WAITS.format(loop=loop))
     assert (trace.header.steps, trace.warnings, trace.partial) == (3, (), False)
 
 
-def test_numbers_compare_as_they_are_read(tmp_path):
+def test_unknown_numbers_compare_as_they_are_read(tmp_path):
     source = (
         HEAD
         + f"""

@@ -60,7 +60,7 @@ def test_capturable_counters_are_on_the_gpu(tmp_path):
     assert by_category(trace)["optimizer state"] == 2 * WEIGHTS + 4 * 4
 
 
-def test_categories(tmp_path):
+def test_bytes_by_category(tmp_path):
     totals = by_category(traced(tmp_path, mlp()))
     assert totals["parameter"] == WEIGHTS
     assert totals["optimizer state"] == 2 * WEIGHTS
@@ -135,7 +135,7 @@ for _ in range(3):
         pytest.param("b.grad_fn.register_hook(lambda into, out: kept.append(into))", 4, id="shared"),
     ],
 )
-def test_gradients_that_meet(tmp_path, hook, in_backward):
+def test_gradients_of_a_shared_tensor_are_accumulated(tmp_path, hook, in_backward):
     trace = traced(tmp_path, SUMS.format(hook=hook), steps=1)
     assert allocations(trace, "backward").count(4 * 64 * 64) == in_backward
 
@@ -240,19 +240,19 @@ def test_checkpoints_keep_only_what_enters_a_block(tmp_path):
     assert reentrant == (1 + 1 + 5 + 2, 1 + 1 + 6 + 2 + 2)
 
 
-def test_phases_come_in_turn(tmp_path):
+def test_the_order_of_phases(tmp_path):
     trace = traced(tmp_path, mlp())
     phases = [event.phase for event in trace.events if event.action == "phase"]
     assert phases == ["forward", "backward", "forward", "step"] * 3 + ["forward"]
 
 
-def test_modules_are_named_by_their_place(tmp_path):
+def test_modules_have_their_dotted_names(tmp_path):
     trace = traced(tmp_path, mlp())
     named = {event.module for event in trace.events if event.action == "alloc" and event.phase == "forward"}
     assert {"0", "1", "2"} <= named
 
 
-def test_channels_last_is_told_with_the_convolution(tmp_path):
+def test_channels_last_is_recorded_with_the_convolution(tmp_path):
     source = """
     import torch
     model = torch.nn.Conv2d(3, 8, 3, padding=1).cuda(){layout}
@@ -316,7 +316,7 @@ def test_an_epoch_ends_with_its_smaller_batch_and_validation_too(tmp_path):
     assert rows == [8, 8, 3, 10, 5, 8]  # the last one begins the next epoch, which ends the trace
 
 
-def test_streams_are_told_apart(tmp_path):
+def test_storages_have_the_stream_of_their_allocation(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -339,7 +339,7 @@ def test_streams_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("around", ["torch.enable_grad()", "torch.no_grad()", "torch.inference_mode()"])
 @pytest.mark.parametrize("lead", ["", ".transpose(0, 1)"], ids=["contiguous", "transposed"])
-def test_a_bias_takes_no_second_product(tmp_path, around, lead):
+def test_adding_a_bias_makes_no_second_product(tmp_path, around, lead):
     lines = (
         f"\nwith {around}:\n    sequence = torch.randn(7, 3, 32).cuda(){lead}\n    nn.Linear(32, 1000).cuda()(sequence)"
     )

@@ -1,4 +1,4 @@
-"""Every fast answer of the tracer against FakeTensor's: shape, strides, type, device, and whose storage it is."""
+"""Shape functions against FakeTensorMode: shape, strides, dtype, device, and whose storage a result has."""
 
 from __future__ import annotations
 
@@ -139,13 +139,13 @@ def compared(folder, body, *wanted, unlike=()):
     traced(folder, COMPARING.format(body=body, not_compared=names, wanted=wanted), steps=30)
 
 
-def test_calls_of_all_kinds(tmp_path):
+def test_shape_functions_agree_with_fake_tensor_mode(tmp_path):
     compared(
         tmp_path, CALLS, "aten.slice.Tensor", "aten.select.int", "aten.embedding.default", "aten.hardswish_.default"
     )
 
 
-def test_models(tmp_path):
+def test_shape_functions_agree_with_fake_tensor_mode_in_models(tmp_path):
     compared(
         tmp_path,
         MODELS,

@@ -1,4 +1,4 @@
-"""Reductions that the GPU divides among blocks are in the trace, with what decides their buffers."""
+"""Reductions that a GPU splits over blocks are recorded with the parameters of their buffers."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def one_reduction(tmp_path, lines):
         ("made(300, 8).norm(dim=0)", ((300, 8), (8, 1), (0,), 0, 4, 4)),
     ],
 )
-def test_what_decides_the_buffer_is_kept(tmp_path, line, wanted):
+def test_the_parameters_of_a_reduction_are_recorded(tmp_path, line, wanted):
     assert one_reduction(tmp_path, line) == wanted
 
 
 @pytest.mark.parametrize(
     "line", ["made(255, 8).sum(0)", "made(300, 8).sum(1)", "made(0, 8).sum(0)", "made(300).cumsum(0)"]
 )
-def test_what_is_never_divided_is_left_out(tmp_path, line):
+def test_reductions_that_are_never_split_are_left_out(tmp_path, line):
     assert reductions(tmp_path, line) == []
 
 
@@ -77,13 +77,13 @@ def test_what_is_never_divided_is_left_out(tmp_path, line):
         pytest.param("nn.Linear(16, 8, bias=False)", "(300, 16)", None, id="no bias"),
     ],
 )
-def test_gradients_of_biases_are_sums(tmp_path, layer, shape, wanted):
+def test_bias_gradients_are_recorded_as_sums(tmp_path, layer, shape, wanted):
     lines = f"layer = {layer}.cuda()\nx = made(*{shape})\ny = layer(x)\ny.backward(torch.ones_like(y))"
     found = [(tuple(each["shape"]), tuple(each["dims"])) for each in reductions(tmp_path, lines)]
     assert found == ([] if wanted is None else [wanted])
 
 
-def test_numbers_of_another_kind_are_converted_first(tmp_path):
+def test_inputs_of_another_dtype_are_converted_first(tmp_path):
     trace = traced(tmp_path, HEAD + "mask = made(300, 7) > 0\ncount = mask.sum(0)\n" + STEP)
     sizes = [each.bytes for each in trace.events if each.action == "alloc"]
     at = sizes.index(300 * 7 * 8)
@@ -92,7 +92,7 @@ def test_numbers_of_another_kind_are_converted_first(tmp_path):
     assert (call["item_bytes"], call["sum_bytes"]) == (8, 8)
 
 
-def test_halves_that_become_floats_are_not(tmp_path):
+def test_half_precision_is_not_converted_for_a_float32_result(tmp_path):
     lines = "x = made(300, 8, dtype=torch.float16)\ny = x.sum(0, dtype=torch.float32)\n"
     trace = traced(tmp_path, HEAD + lines + STEP)
     assert 300 * 8 * 4 not in [each.bytes for each in trace.events if each.action == "alloc"]

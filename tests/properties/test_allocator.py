@@ -76,7 +76,7 @@ def check(allocator: CachingAllocator) -> None:
 @pytest.mark.parametrize("text", SETTINGS)
 @settings(max_examples=100, deadline=None)
 @given(steps=steps)
-def test_invariants(text, steps):
+def test_blocks_tile_segments_and_sums_agree(text, steps):
     allocator = CachingAllocator(parse_options(text, VERSION), rules_for(VERSION), CAPACITY, total_bytes=CAPACITY)
     if "garbage" in text:
         allocator.set_memory_fraction(0.9)
@@ -172,7 +172,7 @@ class Obvious:
 
 @settings(max_examples=200, deadline=None)
 @given(steps=steps)
-def test_same_blocks_as_the_obvious_allocator(steps):
+def test_same_blocks_as_a_simple_reference_allocator(steps):
     allocator, obvious = CachingAllocator(parse_options("", VERSION), rules_for(VERSION)), Obvious()
     live: list[tuple[int, int]] = []
     for what, size, stream in steps:
@@ -193,7 +193,7 @@ def test_same_blocks_as_the_obvious_allocator(steps):
 
 @settings(max_examples=100, deadline=None)
 @given(steps=steps, text=st.sampled_from(SETTINGS[:6]))
-def test_a_replay_adds_up(steps, text):
+def test_the_breakdown_of_a_replay_adds_up(steps, text):
     events: list[MemoryEvent] = []
     live: list[int] = []
     for what, size, stream in steps:

@@ -33,7 +33,7 @@ def test_medium_requests_share_a_segment_of_20_mib():
         pytest.param(18.5, [[18.5, -1.5]], id="1.5 MiB remains: split"),
     ],
 )
-def test_remainders_of_a_cached_block(request_mib, blocks):
+def test_a_cached_block_is_split_or_used_whole(request_mib, blocks):
     allocator = an_allocator()
     allocator.free(allocator.malloc(20 * MiB))
     allocator.malloc(int(request_mib * MiB))
@@ -43,21 +43,21 @@ def test_remainders_of_a_cached_block(request_mib, blocks):
     assert allocator.stats.allocated_bytes == (20 * MiB if kept_whole else int(request_mib * MiB))
 
 
-def test_the_least_remainder_that_is_split():
+def test_a_block_is_split_from_a_minimum_remainder():
     allocator = an_allocator()
     allocator.free(allocator.malloc(20 * MiB))
     allocator.malloc(19 * MiB - 512)
     assert sizes(allocator) == [[19 - 1 / 2048, -(1 + 1 / 2048)]]
 
 
-def test_small_pool_splits_off_512_bytes():
+def test_the_small_pool_splits_at_512_bytes():
     allocator = an_allocator()
     allocator.malloc(1 * MiB)
     allocator.malloc(1 * MiB - 512)
     assert sizes(allocator) == [[1, 1 - 1 / 2048, -1 / 2048]]
 
 
-def test_best_fit_is_the_smallest_that_fits():
+def test_the_smallest_block_that_fits_is_used():
     allocator = an_allocator()
     big, middle, small = (allocator.malloc(mib * MiB) for mib in (40, 30, 20))
     for address in (big, small, middle):
@@ -65,7 +65,7 @@ def test_best_fit_is_the_smallest_that_fits():
     assert allocator.malloc(25 * MiB) == middle
 
 
-def test_of_equal_blocks_the_lowest_address():
+def test_of_equal_blocks_the_lowest_address_is_used():
     allocator = an_allocator()
     first, second = allocator.malloc(30 * MiB), allocator.malloc(30 * MiB)
     allocator.free(second)
@@ -73,14 +73,14 @@ def test_of_equal_blocks_the_lowest_address():
     assert allocator.malloc(30 * MiB) == min(first, second)
 
 
-def test_pools_do_not_share():
+def test_small_and_large_pools_share_no_blocks():
     allocator = an_allocator()
     allocator.free(allocator.malloc(20 * MiB))
     allocator.malloc(512)
     assert reserved_mib(allocator) == 22
 
 
-def test_streams_do_not_share():
+def test_streams_share_no_blocks():
     allocator = an_allocator()
     allocator.free(allocator.malloc(20 * MiB, stream=0))
     allocator.malloc(20 * MiB, stream=1)
@@ -112,7 +112,7 @@ def test_segments_do_not_merge():
     assert sizes(allocator) == [[-20], [-20]]
 
 
-def test_a_request_of_nothing_takes_nothing():
+def test_zero_bytes_allocate_nothing():
     allocator = an_allocator()
     address = allocator.malloc(0)
     allocator.free(address)
@@ -120,12 +120,12 @@ def test_a_request_of_nothing_takes_nothing():
     assert allocator.segments() == ()
 
 
-def test_a_negative_request():
+def test_a_negative_request_is_refused():
     with pytest.raises(ValueError, match="must be >= 0, got -1"):
         an_allocator().malloc(-1)
 
 
-def test_free_of_what_is_not_live():
+def test_a_free_without_a_live_block_is_refused():
     allocator = an_allocator()
     address = allocator.malloc(512)
     allocator.free(address)
@@ -134,7 +134,7 @@ def test_free_of_what_is_not_live():
             allocator.free(unknown)
 
 
-def test_empty_cache_gives_back_whole_segments_only():
+def test_empty_cache_releases_whole_segments_only():
     allocator = an_allocator()
     kept, gone = allocator.malloc(5 * MiB), allocator.malloc(30 * MiB)
     allocator.free(gone)
@@ -146,7 +146,7 @@ def test_empty_cache_gives_back_whole_segments_only():
     assert allocator.stats.reserved_bytes == allocator.stats.segments == 0
 
 
-def test_peaks_stay():
+def test_peaks_do_not_decrease():
     allocator = an_allocator()
     allocator.free(allocator.malloc(30 * MiB))
     allocator.empty_cache()
@@ -180,7 +180,7 @@ def test_a_pending_block_does_not_merge():
 # Out of memory: `malloc` tries, gives back everything cached, tries again.
 
 
-def test_cached_memory_goes_back_before_a_request_fails():
+def test_the_cache_is_released_before_a_request_fails():
     allocator = an_allocator(capacity_bytes=50)
     allocator.free(allocator.malloc(30 * MiB))
     allocator.malloc(40 * MiB)
@@ -189,14 +189,14 @@ def test_cached_memory_goes_back_before_a_request_fails():
     assert allocator.stats.peak_reserved_bytes == 40 * MiB
 
 
-def test_a_retry_waits_for_other_streams():
+def test_a_retry_synchronizes_with_other_streams():
     allocator = an_allocator(capacity_bytes=50)
     allocator.free(allocator.malloc(30 * MiB), in_use_elsewhere=True)
     allocator.malloc(40 * MiB)
     assert sizes(allocator) == [[40]]
 
 
-def test_out_of_memory_says_the_numbers_of_torch():
+def test_out_of_memory_reports_the_numbers_of_torch():
     allocator = an_allocator(capacity_bytes=50, total_bytes=64)
     allocator.malloc(19 * MiB)
     allocator.malloc(5 * MiB)
@@ -209,7 +209,7 @@ def test_out_of_memory_says_the_numbers_of_torch():
     assert (allocator.stats.retries, allocator.stats.ooms) == (1, 1)
 
 
-def test_capacity_is_met_exactly():
+def test_the_whole_capacity_can_be_reserved():
     allocator = an_allocator(capacity_bytes=40)
     allocator.malloc(40 * MiB)
     with pytest.raises(OutOfMemory):

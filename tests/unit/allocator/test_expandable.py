@@ -76,7 +76,7 @@ def test_a_hole_that_fits_is_preferred_to_growing():
     assert allocator.malloc(10 * MiB) == first
 
 
-def test_the_end_that_can_grow_is_spared():
+def test_small_requests_do_not_take_the_block_that_can_grow():
     allocator = an_allocator()
     hole = allocator.malloc(18 * MiB)
     allocator.malloc(18 * MiB)  # 4 MiB free at the end
@@ -123,7 +123,7 @@ def test_unmapped_pages_are_mapped_again_at_the_lowest_address():
     assert sizes(allocator) == [[40, 40]]
 
 
-def test_what_is_left_of_a_block_stays_cached_on_both_sides():
+def test_partial_pages_at_both_ends_stay_cached():
     allocator = an_allocator()
     allocator.malloc(30 * MiB)
     middle = allocator.malloc(60 * MiB)  # [30,90)
@@ -144,7 +144,7 @@ def test_of_several_holes_the_lowest_is_filled():
     assert allocator.malloc(40 * MiB) == blocks[0]
 
 
-def test_addresses_of_an_empty_segment_are_given_up():
+def test_addresses_of_an_empty_segment_are_not_reused():
     allocator = an_allocator()
     first = allocator.malloc(40 * MiB)
     allocator.free(first)

@@ -21,7 +21,7 @@ from cotenant.core.units import KiB, MiB
     ],
 )
 @pytest.mark.parametrize("cached_mib", [64, 80])
-def test_oversize_blocks_are_kept_for_oversize_requests(request_mib, cached_mib, reuses):
+def test_oversize_blocks_serve_oversize_requests_only(request_mib, cached_mib, reuses):
     allocator = an_allocator("max_split_size_mb:64")
     cached = allocator.malloc(cached_mib * MiB)
     allocator.free(cached)
@@ -65,7 +65,7 @@ def test_oversize_rounding_is_a_strict_limit():
         pytest.param(310, [[310]], 1, id="too few: the retry gives back the rest"),
     ],
 )
-def test_just_enough_oversize_blocks_go_back(request_mib, left, retries):
+def test_just_enough_oversize_blocks_are_released(request_mib, left, retries):
     allocator = an_allocator("max_split_size_mb:64", capacity_bytes=400)
     for address in [allocator.malloc(mib * MiB) for mib in (30, 70, 100, 130)]:
         allocator.free(address)
@@ -74,7 +74,7 @@ def test_just_enough_oversize_blocks_go_back(request_mib, left, retries):
     assert allocator.stats.retries == retries
 
 
-def test_one_oversize_block_that_is_large_enough_goes_back_alone():
+def test_one_oversize_block_that_is_large_enough_is_released_alone():
     allocator = an_allocator("max_split_size_mb:64", capacity_bytes=330)
     for address in [allocator.malloc(mib * MiB) for mib in (70, 100, 130)]:
         allocator.free(address)
@@ -83,7 +83,7 @@ def test_one_oversize_block_that_is_large_enough_goes_back_alone():
     assert allocator.stats.retries == 0
 
 
-def test_without_the_limit_everything_goes_back():
+def test_without_a_split_limit_the_whole_cache_is_released():
     allocator = an_allocator(capacity_bytes=330)
     live = allocator.malloc(70 * MiB)
     for address in [allocator.malloc(mib * MiB) for mib in (100, 130)]:
@@ -121,19 +121,19 @@ def test_memory_fraction_as_a_setting():
         allocator.malloc(26 * MiB)
 
 
-def test_memory_fraction_of_an_unknown_gpu():
+def test_a_memory_fraction_of_an_unknown_gpu_is_refused():
     with pytest.raises(UsageError, match="which is not known"):
         an_allocator("per_process_memory_fraction:0.25")
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1])
-def test_no_fraction(fraction):
+def test_a_fraction_out_of_range_is_refused(fraction):
     with pytest.raises(UsageError, match=r"must be in 0\.\.1"):
         an_allocator(total_bytes=100).set_memory_fraction(fraction)
 
 
 @pytest.mark.parametrize(("version", "limited"), [(OLD, True), (NEW, False)])
-def test_a_fraction_of_one(version, limited):
+def test_a_fraction_of_one_limits_by_version(version, limited):
     allocator = an_allocator(version=version, total_bytes=100)
     allocator.set_memory_fraction(1)
     if limited:
@@ -158,7 +158,7 @@ def test_garbage_is_collected_above_the_threshold():
     assert allocator.stats.retries == 0
 
 
-def test_old_garbage_goes_first():
+def test_the_oldest_garbage_is_collected_first():
     allocator = collecting(0.5)
     old, young = allocator.malloc(30 * MiB), allocator.malloc(24 * MiB)
     allocator.free(old)
@@ -193,7 +193,7 @@ def test_split_segments_are_not_collected():
     assert reserved_mib(allocator) == 50
 
 
-def test_throw_on_cudamalloc_oom_frees_nothing():
+def test_throw_on_cudamalloc_oom_releases_nothing():
     allocator = an_allocator("throw_on_cudamalloc_oom:True", total_bytes=100)
     allocator.free(allocator.malloc(60 * MiB))
     with pytest.raises(OutOfMemory):

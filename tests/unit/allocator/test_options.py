@@ -45,7 +45,7 @@ OLD, NEW = "2.9.1", "2.13.0"
         ),
     ],
 )
-def test_accepted_by_all(version, text, options):
+def test_settings_that_every_version_accepts(version, text, options):
     assert parse_options(text, version) == options
 
 
@@ -53,7 +53,7 @@ def test_accepted_by_all(version, text, options):
     ("version", "last_listed"),
     [("2.4.1", 1), ("2.5.1", 1), ("2.6.0", 1), ("2.8.0", 1), ("2.9.1", 1), ("2.10.0", 4), ("2.13.0", 4)],
 )
-def test_rest_of_a_list(version, last_listed):
+def test_where_the_rest_of_a_list_begins_by_version(version, last_listed):
     text = "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]"
     divisions = parse_options(text, version).roundup_power2_divisions
     assert divisions == (8, 8, 8, 8, 8, 8, 8, 2, 4, 2, last_listed, 1, 1, 1, 1, 1)
@@ -86,7 +86,7 @@ def test_boundaries_beyond_the_last_interval(boundary):
         pytest.param("expandable_segments:\tTrue", ["2.9.1"], ["2.10.0"], id="tab"),
     ],
 )
-def test_versions_differ(text, refusing, accepting):
+def test_settings_that_only_some_versions_accept(text, refusing, accepting):
     for version in refusing:
         with pytest.raises(UsageError):
             parse_options(text, version)
@@ -120,13 +120,13 @@ def test_versions_differ(text, refusing, accepting):
         ("backend:cudaMallocAsync", "is not modeled"),
     ],
 )
-def test_refused(version, text, message):
+def test_invalid_settings_are_refused(version, text, message):
     with pytest.raises(UsageError, match=message):
         parse_options(text, version)
 
 
 @pytest.mark.parametrize("text", ["large_segment_size_mb:10", "large_segment_size_mb:0"])
-def test_large_segment_must_exceed_ten(text):
+def test_a_large_segment_must_exceed_10_mib(text):
     with pytest.raises(UsageError, match="requires 11 or more"):
         parse_options(text, NEW)
 
@@ -149,7 +149,7 @@ def test_negative_sizes_wrap_as_in_cpp(version):
 
 
 @pytest.mark.parametrize("text", ["per_process_memory_fraction:1.1", "per_process_memory_fraction:-0.1"])
-def test_fraction_out_of_range(text):
+def test_a_fraction_out_of_range_is_refused(text):
     with pytest.raises(UsageError, match="requires a ratio from 0 to 1"):
         parse_options(text, NEW)
 
@@ -164,5 +164,5 @@ def test_fraction_out_of_range(text):
         ("2.13.0", {}, ""),
     ],
 )
-def test_which_variable_counts(version, environment, text):
+def test_which_environment_variable_counts_by_version(version, environment, text):
     assert settings_text(environment, version) == text

@@ -29,7 +29,7 @@ def run(*events, text="", **more):
     return replay(events, options=parse_options(text, VERSION), rules=rules_for(VERSION), **more)
 
 
-def test_nothing():
+def test_a_trace_without_events():
     result = run()
     assert (result.peak_allocated_bytes, result.peak_reserved_bytes, result.peak_event_index) == (0, 0, None)
     assert result.oom is None
@@ -37,7 +37,7 @@ def test_nothing():
     assert result.phase_peaks == {}
 
 
-def test_peaks_and_ends():
+def test_peaks_and_final_bytes():
     result = run(alloc(1, 30), alloc(2, 12), free(1), alloc(3, 9), free(2))
     assert result.peak_allocated_bytes == 42 * MiB
     assert result.peak_requested_bytes == 42 * MiB
@@ -73,7 +73,7 @@ def test_breakdown_at_the_first_of_equal_peaks():
     assert result.peak_event_index == 0
 
 
-def test_phases():
+def test_peaks_by_phase():
     result = run(
         alloc(1, 30, phase="load"),
         event("phase", "forward"),
@@ -89,31 +89,31 @@ def test_phases():
     }
 
 
-def test_a_phase_without_a_name_is_none():
+def test_the_empty_phase_has_no_peak():
     assert run(alloc(1, 30, phase="")).phase_peaks == {}
 
 
-def test_empty_cache():
+def test_empty_cache_releases_segments():
     result = run(alloc(1, 30), free(1), event("empty_cache"), alloc(2, 12))
     assert (result.peak_reserved_bytes, result.reserved_bytes) == (30 * MiB, 12 * MiB)
 
 
-def test_zero_bytes():
+def test_a_storage_of_zero_bytes():
     result = run(alloc(1, 0), alloc(2, 0), free(1), free(2))
     assert result.peak_reserved_bytes == 0
 
 
-def test_streams():
+def test_streams_have_their_own_segments():
     assert run(alloc(1, 30), free(1), alloc(2, 30, stream=7)).peak_reserved_bytes == 60 * MiB
 
 
-def test_other_gpus_are_passed_over():
+def test_events_of_other_gpus_are_skipped():
     events = (alloc(1, 30), alloc(2, 50, device=1), free(2, device=1), free(1))
     assert run(*events).peak_reserved_bytes == 30 * MiB
     assert run(*events, device=1).peak_reserved_bytes == 50 * MiB
 
 
-def test_timeline():
+def test_the_timeline_has_a_point_per_event():
     result = run(alloc(1, 30), event("phase", "backward"), free(1), event("empty_cache"), timeline=True)
     assert result.timeline == (
         TimelinePoint(0, 30 * MiB, 30 * MiB),
@@ -142,13 +142,13 @@ def test_out_of_memory_ends_the_replay():
     assert result.retries == 1
 
 
-def test_a_retry_is_no_failure():
+def test_a_retry_is_not_an_error():
     result = run(alloc(1, 30), free(1), alloc(2, 40), capacity_bytes=60 * MiB)
     assert result.oom is None
     assert (result.retries, result.peak_reserved_bytes) == (1, 40 * MiB)
 
 
-def test_a_fraction_in_the_settings_needs_a_size():
+def test_a_memory_fraction_needs_the_size_of_the_gpu():
     with pytest.raises(UsageError, match="which is not known"):
         run(alloc(1, 1), text="per_process_memory_fraction:0.5")
     assert (
@@ -165,12 +165,12 @@ def test_a_fraction_in_the_settings_needs_a_size():
         pytest.param([alloc(1, 1), free(1), free(1)], "event 2 frees storage 1", id="freed twice"),
     ],
 )
-def test_not_a_trace(events, message):
+def test_inconsistent_events_are_refused(events, message):
     with pytest.raises(ValueError, match=message):
         run(*events)
 
 
-def test_a_storage_to_spare_is_left_out_where_there_is_no_memory():
+def test_an_optional_storage_is_skipped_without_memory():
     events = [alloc(1, 60), alloc(2, 60, "workspace"), free(2), alloc(3, 30), free(1), free(3)]
     result = run(*events, capacity_bytes=100 * MiB, optional_storages={2})
     assert result.oom is None
@@ -180,13 +180,13 @@ def test_a_storage_to_spare_is_left_out_where_there_is_no_memory():
     assert run(*events, capacity_bytes=100 * MiB).oom is not None
 
 
-def test_a_storage_to_spare_is_taken_where_there_is_memory():
+def test_an_optional_storage_is_allocated_where_memory_is_left():
     result = run(alloc(1, 60), alloc(2, 60, "workspace"), free(2), optional_storages={2})
     assert (result.skipped_storages, result.peak_reserved_bytes) == (0, 120 * MiB)
 
 
 @pytest.mark.parametrize(("descending", "reserved_mib"), [(True, 100), (False, 160)])
-def test_the_order_of_addresses_breaks_ties(descending, reserved_mib):
+def test_the_direction_of_addresses_breaks_ties(descending, reserved_mib):
     # 40 MiB are free in two segments: of the first, which would be whole again without 2, and of the second.
     events = [alloc(1, 60), alloc(3, 40), free(1), alloc(2, 20), free(3), alloc(5, 40), free(2), alloc(6, 60)]
     assert run(*events, descending=descending).peak_reserved_bytes == reserved_mib * MiB

@@ -33,7 +33,7 @@ def test_power_of_two_divisions(request_bytes, divisions, size):
 @pytest.mark.parametrize(
     ("mib", "interval"), [(0.5, 0), (1, 0), (1.9, 0), (2, 1), (1023, 9), (1024, 10), (40000, 15), (200000, 15)]
 )
-def test_interval_of_a_size(mib, interval):
+def test_the_interval_of_divisions_for_a_size(mib, interval):
     request_bytes = int(mib * MiB) + 1
     only = tuple(2 if each == interval else 0 for each in range(16))
     power = 1 << (request_bytes.bit_length() - 1)
@@ -53,10 +53,10 @@ def test_interval_of_a_size(mib, interval):
         (33 * MiB, 34 * MiB),
     ],
 )
-def test_segments(size, segment):
+def test_segment_size_of_a_request(size, segment):
     assert segment_bytes(size) == segment
 
 
-def test_large_segment_is_settable():
+def test_the_large_segment_size_can_be_set():
     assert segment_bytes(2 * MiB, 32 * MiB) == 32 * MiB
     assert segment_bytes(1 * MiB, 32 * MiB) == 2 * MiB

@@ -24,32 +24,32 @@ from cotenant.core.errors import UsageError
         ("2.15.0", (2, 15)),
     ],
 )
-def test_row_of_a_version(version, since):
+def test_rules_of_a_version(version, since):
     rules = rules_for(version)
     assert rules.since == since
     assert not rules.beyond_table
 
 
 @pytest.mark.parametrize("version", ["2.16.0", "3.0"])
-def test_newer_than_the_table_is_marked(version):
+def test_a_version_newer_than_the_table_is_marked(version):
     rules = rules_for(version)
     assert rules.beyond_table
     assert rules.option_keys == RULES_BY_VERSION[-1].option_keys
 
 
 @pytest.mark.parametrize("version", ["2.3.1", "1.13"])
-def test_older_than_the_table(version):
+def test_a_version_older_than_the_table_is_refused(version):
     with pytest.raises(UsageError, match="is not modeled"):
         rules_for(version)
 
 
 @pytest.mark.parametrize("version", ["", "nightly", "2"])
-def test_no_version(version):
+def test_text_that_is_no_version_is_refused(version):
     with pytest.raises(UsageError, match="is not a version of torch"):
         rules_for(version)
 
 
-def test_rows_are_in_order_and_name_their_sources():
+def test_the_table_is_in_order_and_names_its_sources():
     assert [row.since for row in RULES_BY_VERSION] == sorted({row.since for row in RULES_BY_VERSION})
     assert all(row.sources for row in RULES_BY_VERSION)
 
@@ -69,5 +69,5 @@ def test_keys_are_only_added():
         ("expandable_segments_reserve", (2, 15)),
     ],
 )
-def test_key_appears_in(key, first):
+def test_the_version_in_which_a_key_appears(key, first):
     assert min(row.since for row in RULES_BY_VERSION if key in row.option_keys) == first

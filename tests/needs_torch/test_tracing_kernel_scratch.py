@@ -1,4 +1,4 @@
-"""What kernels take inside and give back at once; bytes by hand, from what PyTorch's CUDA sources allocate."""
+"""Scratch memory of CUDA kernels, with bytes counted by hand from PyTorch's CUDA sources."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def scratch(tmp_path, line, more_than=512):
         ),
     ],
 )  # fmt: skip
-def test_forward(tmp_path, line, wanted):
+def test_scratch_memory_of_forward_kernels(tmp_path, line, wanted):
     assert scratch(tmp_path, line) == sorted(wanted, reverse=True)
 
 
-def test_values_added_by_a_mask_are_not_sorted(tmp_path):
+def test_accumulating_by_a_mask_sorts_nothing(tmp_path):
     line = "x, v = made(70, 50), torch.ones((), device='cuda')\nm = torch.ones(70, 50, device='cuda').bool()---"
     assert scratch(tmp_path, line + "with torch.no_grad(): x.index_put_((m,), v, accumulate=True)", 4) == []
 
@@ -132,14 +132,14 @@ def test_many_indices_of_an_embedding_are_sorted(tmp_path, tokens, rows, dtype, 
 
 
 @pytest.mark.parametrize("line", ["F.softmax(x, 1)", "F.log_softmax(x, 1)", "F.layer_norm(x, (50,))"])
-def test_gradients_are_put_in_order_first(tmp_path, line):
+def test_gradients_are_made_contiguous_first(tmp_path, line):
     tail = f"y = {line}\nz = torch.ones(50, 70, device='cuda')\n"
     in_order = backward(tmp_path, f"x = made(70, 50)\n{tail}y.backward(z.view(70, 50))")
     turned = backward(tmp_path, f"x = made(70, 50)\n{tail}y.backward(z.t())")
     assert turned.count(70 * 50 * 4) == in_order.count(70 * 50 * 4) + 1
 
 
-def test_values_added_by_index_are_sorted(tmp_path):
+def test_accumulating_by_index_sorts_the_indices(tmp_path):
     line = "x = made(500, 3)\ni = torch.zeros(777, dtype=torch.long, device='cuda')\n(x[i] * one).sum().backward()"
     assert backward(tmp_path, line).count(777 * 8) == 4
 
@@ -159,7 +159,7 @@ def test_values_added_by_index_are_sorted(tmp_path):
         ),
     ],
 )
-def test_backward_of_attention(tmp_path, dtype, grouped, wanted):
+def test_scratch_memory_of_attention_backward(tmp_path, dtype, grouped, wanted):
     kind = f"dtype=torch.{dtype}"
     line = f"q = made(2, 3, 100, 40, {kind})\nk, v = (made(2, {grouped}, 100, 40, {kind}) for _ in 'kv')\n"
     line += f"y = F.scaled_dot_product_attention(q, k, v, enable_gqa={grouped != 3})\n"
@@ -167,7 +167,7 @@ def test_backward_of_attention(tmp_path, dtype, grouped, wanted):
     assert {each: sizes.count(each) for each in wanted} == wanted
 
 
-def test_a_gradient_whose_rows_are_in_order_is_not_copied(tmp_path):
+def test_a_contiguous_gradient_is_not_copied(tmp_path):
     line = "q, k, v = (made(2, 3, length, 40) for length in (100, 60, 60))\n"
     line += "y = F.scaled_dot_product_attention(q, k, v)\n"
     usual = "torch.ones(2, 3, 100, 40, device='cuda')"
@@ -177,7 +177,7 @@ def test_a_gradient_whose_rows_are_in_order_is_not_copied(tmp_path):
     assert used.count(2 * 3 * 100 * 4) == 2  # a number for each query
 
 
-def test_scratch_is_given_back(tmp_path):
+def test_scratch_memory_is_freed(tmp_path):
     trace = traced(tmp_path, HEAD + "x = made(50, 77)\ny = F.mse_loss(x, x.detach())\nz = made(50, 77)\n" + STEP)
     made = [(i, e.storage_id) for i, e in enumerate(trace.events) if e.action == "alloc" and e.bytes == 50 * 77 * 4]
     _, (_, loss), (later, _) = made

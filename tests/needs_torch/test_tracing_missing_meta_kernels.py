@@ -1,4 +1,4 @@
-"""Operators for which PyTorch knows no shapes: what they give and keep, counted by hand."""
+"""Operators without a meta kernel: results and saved tensors, counted by hand."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ for _ in range(3):
         ),
     ],
 )
-def test_what_pytorch_gives_no_shape_for(tmp_path, lines):
+def test_operators_without_a_meta_kernel(tmp_path, lines):
     source = HEAD + f"def step(x):\n    {lines}\n" + TRAINS
     assert not traced(tmp_path, source).partial
 
 
-def test_synchronized_batch_norm_keeps_its_input(tmp_path):
+def test_synchronized_batch_norm_saves_its_input(tmp_path):
     source = """
     import torch, torch.distributed as dist
     from torch import nn
@@ -98,7 +98,7 @@ def test_synchronized_batch_norm_keeps_its_input(tmp_path):
     assert allocations(trace, "backward").count(half) == 3 * 2  # gradients of both
 
 
-def test_what_cannot_be_traced_is_not_caught_as_what_is_not_implemented(tmp_path):
+def test_untraceable_is_not_a_not_implemented_error(tmp_path):
     source = HEAD + "x = torch.ones(3).cuda()\ntry:\n    x.is_set_to(x)\nexcept NotImplementedError:\n    pass\n"
     with failing("unsupported", "`aten::is_set_to` cannot be traced"):
         traced(tmp_path, source)

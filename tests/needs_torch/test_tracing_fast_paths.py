@@ -1,4 +1,4 @@
-"""What makes a trace fast: which operators must not go the slow way, and that the fast one tells the same."""
+"""Operators that must not use FakeTensorMode, and what a failing meta kernel leaves behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ for _ in range(3):
 """
 
 
-def test_views_of_parts_are_answered_without_fake_tensor_mode(tmp_path):
+def test_views_of_slices_do_not_use_fake_tensor_mode(tmp_path):
     trace = traced(tmp_path, PARTS)
     assert 2 * 6 * 24 * 4 in allocations(trace)
 
@@ -81,5 +81,5 @@ for _ in range(3):
 """
 
 
-def test_a_kernel_that_raises_leaves_the_dispatcher_as_it_was(tmp_path):
+def test_a_meta_kernel_that_raises_restores_the_dispatcher(tmp_path):
     assert traced(tmp_path, THREADS).header.steps == 3

@@ -1,4 +1,4 @@
-"""What a script gets that reads many values from the GPU: zeros, and nothing is written into what was there."""
+"""Large reads from the GPU are zero, and a large copy writes nothing into its target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dirty():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "bfloat16"])
-def test_many_values_are_zero_whatever_memory_held(tmp_path, dtype):
+def test_a_large_read_is_zero(tmp_path, dtype):
     traced(
         tmp_path,
         f"""{STEP}
@@ -44,7 +44,7 @@ step()
     )
 
 
-def test_values_in_another_order_are_read_in_it(tmp_path):
+def test_a_read_preserves_strides(tmp_path):
     traced(
         tmp_path,
         f"""{STEP}
@@ -59,7 +59,7 @@ step()
     )
 
 
-def test_what_is_copied_over_many_values_leaves_them(tmp_path):
+def test_a_large_copy_leaves_the_target_as_it_is(tmp_path):
     traced(
         tmp_path,
         f"""{STEP}

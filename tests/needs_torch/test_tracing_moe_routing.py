@@ -1,4 +1,4 @@
-"""How many tokens an expert gets, by ways of counting that models of libraries have."""
+"""How many tokens an expert gets, by the ways in which libraries count them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for _ in range(3):
     ],
 )
 @pytest.mark.parametrize("tokens", [64, 8192])
-def test_choices_are_counted_by_marks(tmp_path, counts, tokens):
+def test_every_expert_gets_the_same_number_of_tokens(tmp_path, counts, tokens):
     experts = 32 if tokens == 64 else 256
     trace = traced(tmp_path, MIXTURE.format(counts=counts, tokens=tokens, experts=experts))
     assert not trace.partial
