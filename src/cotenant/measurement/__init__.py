@@ -1,1 +1,1 @@
-"""Ground truth: training scripts run unchanged on a real GPU, and what they took written down."""
+"""Measurement campaigns: unmodified training scripts on a real GPU, their memory, step times and activity."""

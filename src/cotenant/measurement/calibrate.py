@@ -1,7 +1,7 @@
-"""Measures a GPU into a device profile: what a process takes before and beside the allocator.
+"""Measures the memory of a process outside of the allocator, and writes a GPU specification.
 
-Each step is a fresh process that uses more libraries than the one before; what the driver says of it, less what its
-allocator holds, is memory of the context.
+Each step is a new process that uses more libraries than the step before. Its context memory is the memory that the
+driver reports, less the reserved bytes of its allocator.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LIMIT_S = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationReading:
-    """One step's process.
+    """The result of one step.
 
     Attributes:
-        outside_bytes: what the driver counts beyond the allocator's reserved bytes; None if the step failed.
-        by: `process` or `device`: which count of the driver that is.
-        answer: what the process said; `problem`: why it said nothing.
+        outside_bytes: reported by the driver, less the reserved bytes; None if the step failed.
+        by: `process` or `device`: what the driver counted.
+        answer: output of the process; `problem`: why there is none.
     """
 
     step: str
@@ -44,7 +44,7 @@ class CalibrationReading:
 
 
 def calibrate(setup: CampaignSetup) -> list[CalibrationReading]:
-    """All steps, in order; one that fails does not stop the others. Logs and answers stay in `setup.out`."""
+    """Run all steps; a failed step does not stop the others. Logs and answers stay in `setup.out`."""
     setup.out.mkdir(parents=True, exist_ok=True)
     return [_read(step, setup) for step in STEPS]
 
@@ -66,7 +66,7 @@ def _read(step: str, setup: CampaignSetup) -> CalibrationReading:
             ended = run.release()
     if ended.answer is None:
         words = [line for line in ended.log_tail.splitlines() if line.strip()]
-        problem = (words[-1].strip() if words else "it said nothing") if in_time else f"not done after {LIMIT_S:.0f} s"
+        problem = (words[-1].strip() if words else "no output") if in_time else f"not done after {LIMIT_S:.0f} s"
         return CalibrationReading(step=step, outside_bytes=None, by="", problem=problem)
     usage = None if setup.watch is None else setup.watch.usage(ended.pids, end, None)
     reserved = int(ended.answer["reserved_bytes"])
@@ -74,7 +74,7 @@ def _read(step: str, setup: CampaignSetup) -> CalibrationReading:
     if usage is not None and held is None:
         held, by = usage.end_device_bytes, "device"
     if held is None:
-        # No driver to ask: what CUDA itself counts as taken, other processes and the driver's own included.
+        # Without NVML, use what CUDA counts as used: other processes and the driver's own memory are included.
         held, by = int(ended.answer["device_total_bytes"]) - int(ended.answer["device_free_bytes"]), "device"
     return CalibrationReading(step=step, outside_bytes=held - reserved, by=by, answer=ended.answer)
 
@@ -82,15 +82,15 @@ def _read(step: str, setup: CampaignSetup) -> CalibrationReading:
 def profile_text(
     readings: Sequence[CalibrationReading], *, nvml_total_bytes: int | None, now: str | None = None
 ) -> str:
-    """The device profile, in the format of `gpu_specs/data`; figures that were not read are left out.
+    """The device profile, in the format of `gpu_specs/data`; figures that were not measured are left out.
 
     Raises:
-        CotenantError: not even a bare context could be read.
+        CotenantError: the step `bare` failed.
     """
     read = {reading.step: reading for reading in readings if reading.outside_bytes is not None}
     if "bare" not in read:
         problem = next((reading.problem for reading in readings if reading.step == "bare"), "")
-        raise CotenantError(f"no process could use the GPU: {problem or 'nothing was read'}")
+        raise CotenantError(f"no process could use the GPU: {problem or 'no reading'}")
     facts = read["bare"].answer
     made = now or datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     stack = (
@@ -109,7 +109,7 @@ def profile_text(
     ]
     handle = read["cublas"].answer.get("handle_bytes") if "cublas" in read else None
     if handle is None:
-        handle, source = (33_554_432 if facts["capability"][0] == 9 else 8_519_680), "not seen; PyTorch's default"
+        handle, source = (33_554_432 if facts["capability"][0] == 9 else 8_519_680), "not observed; PyTorch's default"
     else:
         source = f"allocation of the first matrix product, by the allocator's history, {made}, {stack}"
     lines += _figure("cublas_workspace_bytes", handle, source)
@@ -117,14 +117,16 @@ def profile_text(
 
 
 def report(readings: Sequence[CalibrationReading]) -> list[str]:
-    """What was read, a line each."""
+    """One line per step."""
     lines = []
     for reading in readings:
         if reading.outside_bytes is None:
             lines.append(f"{reading.step:<9} failed: {reading.problem}")
             continue
         extra = [f"{key.removesuffix('_bytes')} {value / MiB:.3f} MiB" for key, value in _sizes(reading)]
-        lines.append(f"{reading.step:<9} {reading.outside_bytes / MiB:8.1f} MiB by {reading.by} {'; '.join(extra)}".rstrip())
+        lines.append(
+            f"{reading.step:<9} {reading.outside_bytes / MiB:8.1f} MiB by {reading.by} {'; '.join(extra)}".rstrip()
+        )
     return lines
 
 
@@ -136,7 +138,7 @@ def _sizes(reading: CalibrationReading) -> list[tuple[str, int]]:
 def _context(read: Mapping[str, CalibrationReading], made: str, stack: str) -> list[str]:
     sizes = {step: reading.outside_bytes for step, reading in read.items() if reading.outside_bytes is not None}
     loaded = max(size for step, size in sizes.items() if step != "many" or len(sizes) == 1)
-    told = ", ".join(f"{size / MiB:.0f} {step}" for step, size in sizes.items())
+    readings = ", ".join(f"{size / MiB:.0f} {step}" for step, size in sizes.items())
     lines = [
         "",
         "[context]",
@@ -150,7 +152,7 @@ def _context(read: Mapping[str, CalibrationReading], made: str, stack: str) -> l
         lines.append(f"cublas_bytes = {sizes['cublas']}")
     by = read["bare"].by
     lines.append(
-        f"source = {json.dumps(f'NVML bytes of the {by} less reserved bytes, in MiB: {told}; {made}, {stack}')}"
+        f"source = {json.dumps(f'NVML bytes of the {by} less reserved bytes, in MiB: {readings}; {made}, {stack}')}"
     )
     return lines
 

@@ -1,6 +1,7 @@
 """One step of a calibration: `python calibrate_child.py STEP ANSWER.json`.
 
-Only the standard library and torch. After the answer the process holds what it holds until the parent lets go.
+Imports only the standard library and torch. After its answer the process keeps its memory until the parent has measured
+it and closes the pipe.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from typing import Any
 
 
 def bare(torch: Any) -> None:
-    """A context, and 512 bytes."""
+    """A context and a block of 512 bytes."""
     torch.empty(1, device="cuda")
 
 
 def cublas(torch: Any) -> None:
-    """One product of matrices."""
+    """One matrix product."""
     a = torch.zeros(256, 256, device="cuda")
     torch.mm(a, a)
 
 
 def cublaslt(torch: Any) -> None:
-    """A linear layer in half precision, which takes cuBLASLt."""
+    """A linear layer in bfloat16, which uses cuBLASLt."""
     layer = torch.nn.Linear(256, 256, device="cuda", dtype=torch.bfloat16)
     layer(torch.zeros(64, 256, device="cuda", dtype=torch.bfloat16)).sum().backward()
 
 
 def cudnn(torch: Any) -> None:
-    """A product of matrices and a convolution, forward and backward."""
+    """A matrix product and a convolution, forward and backward."""
     cublas(torch)
     layer = torch.nn.Conv2d(64, 64, 3, padding=1).cuda()
     layer(torch.zeros(8, 64, 32, 32, device="cuda")).sum().backward()
 
 
 def many(torch: Any) -> None:
-    """Three training steps of a small network that has a bit of everything."""
+    """Three training steps of a small network with many kinds of layers."""
     nn = torch.nn
     cublaslt(torch)
     body = nn.Sequential(
@@ -60,7 +61,7 @@ def many(torch: Any) -> None:
     words = nn.Embedding(1000, 64).cuda()
     head = nn.Linear(64, 10).cuda()
     parts = (body, encoder, recurrent, words, head)
-    optimizer = torch.optim.AdamW([each for part in parts for each in part.parameters()])
+    optimizer = torch.optim.AdamW([parameter for part in parts for parameter in part.parameters()])
     for _ in range(3):
         with torch.autocast("cuda", torch.bfloat16):
             tokens = body(torch.randn(8, 3, 32, 32, device="cuda")).transpose(1, 2)
@@ -85,7 +86,7 @@ STEPS: dict[str, Callable[[Any], None]] = {
 
 
 def main() -> None:
-    """Take a step, and answer."""
+    """Run one step and write the answer."""
     sys.path.pop(0)  # this folder
     import torch
 
@@ -109,7 +110,7 @@ def main() -> None:
         "reserved_bytes": cuda.memory_reserved(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        # Asked in every step, it would load the library in those that are to be without it.
+        # `cudnn.version()` loads cuDNN, so the steps without it read the version of the package.
         "cudnn": torch.backends.cudnn.version() if step in ("cudnn", "many") else _cudnn_package(),
         "python": platform.python_version(),
     }
@@ -127,7 +128,7 @@ def main() -> None:
 
 
 def workspaces(step: str, sizes: list[int]) -> dict[str, int]:
-    """What cuBLAS took: its allocations are larger than any of the operands, which are under 1 MiB."""
+    """Workspaces of cuBLAS: the only allocations of more than 1 MiB, since the operands are smaller."""
     large = [size for size in sizes if size > 2**20]
     if step == "cublas" and large:
         return {"handle_bytes": large[0]}
@@ -137,7 +138,7 @@ def workspaces(step: str, sizes: list[int]) -> dict[str, int]:
 
 
 def _cudnn_package() -> str:
-    """Version by the package, which loads no library."""
+    """The version of the package, without loading the library."""
     from importlib import metadata
 
     for name in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11"):

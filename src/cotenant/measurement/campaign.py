@@ -1,4 +1,4 @@
-"""A campaign: every job of a list in a process of its own, one after the other, on one GPU."""
+"""Runs the jobs of a list one after the other on one GPU, each in its own process."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class CampaignSetup:
     Attributes:
         out: folder of the results.
         python: interpreter of the jobs.
-        watch: reads the GPU; None without a driver, and then `no_watch` says why.
-        limit_s: of wall-clock time for all of it; None: no limit.
+        watch: samples the GPU; None without a driver, `no_watch` says why.
+        limit_s: wall-clock limit of the whole campaign; None for no limit.
     """
 
     out: Path
@@ -48,24 +48,24 @@ class CampaignSetup:
     limit_s: float | None = None
 
     def plain_env(self) -> dict[str, str]:
-        """Environment of a process: ours, offline, on the watched GPU."""
+        """Environment of a process: ours, offline, with the sampled GPU only."""
         visible = None if self.watch is None else self.watch.visible
         one = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         return {**_OFFLINE, **os.environ, **one}
 
     def program(self, job: MeasureJob) -> Program:
-        """What the job runs."""
+        """The program of the job."""
         workdir = str(Path(job.script).parent)
         return find_program(job.command, workdir=workdir, env=os.environ, python=self.python)
 
 
 def run_campaign(jobs: JobList, setup: CampaignSetup, *, resume: bool, say: Say) -> Iterator[dict[str, object]]:
-    """Rows of `DIR/rows.csv`, as they are measured; those that are there already are passed over with `resume`.
+    """Rows of `DIR/rows.csv` as they are measured; with `resume`, existing rows are skipped.
 
-    The first repeats of all jobs come before the second of any. A job that fails is a row, too.
+    All jobs run once before any runs twice. A failed job gets a row, too.
 
     Raises:
-        UsageError: the folder holds results, and `resume` was not said.
+        UsageError: the folder has results and `resume` is False.
     """
     table = open_table(setup.out / "rows.csv", COLUMNS, resume=resume)
     done = {(row["job"], int(row["repeat"])) for row in table.rows()}
@@ -76,18 +76,18 @@ def run_campaign(jobs: JobList, setup: CampaignSetup, *, resume: bool, say: Say)
         for job in jobs.jobs
         if repeat <= job.repeats
     ]
-    waiting = [each for each in wanted if (each[0].name, each[1]) not in done]
+    waiting = [(job, repeat) for job, repeat in wanted if (job.name, repeat) not in done]
     began_s = time.monotonic()
     write_card(setup.out, jobs, table.rows(), setup.no_watch)
     try:
         for number, (job, repeat) in enumerate(waiting, start=1):
             left_s = None if setup.limit_s is None else setup.limit_s - (time.monotonic() - began_s)
             if left_s is not None and left_s <= 0:
-                say(f"{len(waiting) - number + 1} runs left when the limit was reached; go on with `--resume`")
+                say(f"{len(waiting) - number + 1} runs left at the time limit; continue with `--resume`")
                 return
             row = _measure(job, repeat, setup, driver, left_s)
             if row is None:
-                say(f"stopped {job.name} at the limit of the campaign; go on with `--resume`")
+                say(f"stopped {job.name} at the time limit of the campaign; continue with `--resume`")
                 return
             table.add(row)
             yield row
@@ -96,14 +96,14 @@ def run_campaign(jobs: JobList, setup: CampaignSetup, *, resume: bool, say: Say)
 
 
 def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> ResultTable:
-    """The table at `path`, made with its folder if need be.
+    """The table at `path`, created with its folder if missing.
 
     Raises:
-        UsageError: it is there, and `resume` was not said.
+        UsageError: it exists and `resume` is False.
     """
     if path.exists() and not resume:
         raise UsageError(
-            f"`{path}` is there already", hint="go on with it by `--resume`, or choose another folder with `--out`"
+            f"`{path}` exists already", hint="continue it with `--resume`, or choose another folder with `--out`"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     return ResultTable(path, tuple(columns))
@@ -112,7 +112,7 @@ def open_table(path: Path, columns: Mapping[str, str], *, resume: bool) -> Resul
 def _measure(
     job: MeasureJob, repeat: int, setup: CampaignSetup, driver: str | None, left_s: float | None
 ) -> dict[str, object] | None:
-    """One run; None if the campaign's limit cut it short, which says nothing about the job."""
+    """One run; None if the campaign's time limit ended it."""
     folder = setup.out / job.name
     folder.mkdir(exist_ok=True)
     limit_s = job.limit_s if left_s is None else min(job.limit_s, left_s)
@@ -143,7 +143,7 @@ def _measure(
 def start_job(
     job: MeasureJob, setup: CampaignSetup, folder: Path, *, tag: str, env: Mapping[str, str] | None = None
 ) -> HeldProcess:
-    """Start a job under the probe; its answer and its log are `tag.answer.json` and `tag.log` in `folder`."""
+    """Start a job under the probe; it writes `tag.answer.json` and `tag.log` in `folder`."""
     program = setup.program(job)
     history = job.history and job.seconds is None
     request = {
@@ -172,25 +172,25 @@ def start_job(
 
 
 def record_of(ended: HeldProcessResult, *, in_time: bool, limit_s: float) -> dict[str, Any]:
-    """The answer of a probe; or what is known where it gave none."""
+    """The answer of a probe; if there is none, the outcome by exit code and log."""
     if ended.answer is not None:
         return ended.answer
     if not in_time:
-        return {"outcome": "timeout", "message": f"not done {format_duration(limit_s)} after it started"}
+        return {"outcome": "timeout", "message": f"not done after {format_duration(limit_s)}"}
     words = [line for line in ended.log_tail.splitlines() if line.strip()]
     how = "an exit" if ended.code is None else f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
     return {"outcome": "crashed", "message": f"{how}; last words: {words[-1].strip()[:200] if words else 'none'}"}
 
 
 def window_of(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """From the end of the warm-up to the end of the last step, in seconds since the epoch."""
+    """End of the warm-up and end of the last step, in seconds since the epoch."""
     ended = record.get("step_ended_s") or []
     first = max(0, int(record.get("warmup_steps", 1)) - 1)
     return (ended[first], ended[-1]) if len(ended) > first + 1 else None
 
 
 def default_python() -> str:
-    """The interpreter that runs jobs when none is named: this one."""
+    """The interpreter that runs jobs by default: this one."""
     return sys.executable
 
 

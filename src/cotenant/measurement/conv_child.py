@@ -1,6 +1,6 @@
 """Measures convolutions one by one: `python conv_child.py CASES.json LINES.jsonl ANSWER.json`.
 
-Only the standard library and torch: it runs in the job's own Python. A case that fails is told, not raised.
+Imports only the standard library and torch, since it runs in the job's Python. A case that fails is reported as such.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HISTORY_ENTRIES = 1_000_000
 
 
 def main() -> None:
-    """Measure all cases; each is on the disk before the next."""
+    """Measure all cases; each result is written before the next case."""
     sys.path.pop(0)  # this folder
     import torch
 
@@ -31,14 +31,14 @@ def main() -> None:
         "torch": torch.__version__,
     }
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=HISTORY_ENTRIES)
-    measure({**cases[0], "dtype": "float32"}, torch)  # handles and their memory, before anything counts
+    measure({**cases[0], "dtype": "float32"}, torch)  # creates handles and their workspaces before the first case
     with pathlib.Path(sys.argv[2]).open("a") as lines:
         for case in cases:
             try:
                 calls = measure(case, torch)
             except Exception as error:
                 torch.cuda.synchronize()
-                problem = {"problem": _told(error)}
+                problem = {"problem": _first_line(error)}
                 calls = {"conv_forward": problem, "conv_dgrad": problem, "conv_wgrad": problem}
             lines.write(json.dumps({"case": case, "gpu": gpu, "calls": calls}) + "\n")
             lines.flush()
@@ -75,12 +75,12 @@ def measure(case: dict[str, Any], torch: Any) -> dict[str, dict[str, Any]]:
             found[name] = watch(call, torch)
         except Exception as error:
             torch.cuda.synchronize()
-            found[name] = {"problem": _told(error)}
+            found[name] = {"problem": _first_line(error)}
     return found
 
 
 def watch(call: Callable[[], Any], torch: Any) -> dict[str, Any]:
-    """What `call` took from the allocator and gave back before it returned."""
+    """Blocks that `call` allocated and freed before it returned."""
     cuda = torch.cuda
     cuda.synchronize()
     cuda.reset_peak_memory_stats()
@@ -88,10 +88,10 @@ def watch(call: Callable[[], Any], torch: Any) -> dict[str, Any]:
     result = call()
     cuda.synchronize()
     events = trace(torch)[before:]
-    peak_bytes, kept_bytes = cuda.max_memory_allocated(), cuda.memory_allocated()
+    peak_bytes, remaining_bytes = cuda.max_memory_allocated(), cuda.memory_allocated()
     del result
-    temporaries = given_back(events)
-    return {"workspace_bytes": sum(temporaries), "temporaries": temporaries, "peak_bytes": peak_bytes - kept_bytes}
+    temporaries = freed_sizes(events)
+    return {"workspace_bytes": sum(temporaries), "temporaries": temporaries, "peak_bytes": peak_bytes - remaining_bytes}
 
 
 def trace(torch: Any) -> list[dict[str, Any]]:
@@ -100,8 +100,8 @@ def trace(torch: Any) -> list[dict[str, Any]]:
     return events
 
 
-def given_back(events: list[dict[str, Any]]) -> list[int]:
-    """Requested sizes of blocks that were both taken and given back, in the order they were taken."""
+def freed_sizes(events: list[dict[str, Any]]) -> list[int]:
+    """Requested sizes of blocks that were allocated and freed, in the order of allocation."""
     live: dict[int, tuple[int, int]] = {}
     ended: list[tuple[int, int]] = []
     for number, event in enumerate(events):
@@ -112,7 +112,7 @@ def given_back(events: list[dict[str, Any]]) -> list[int]:
     return [size for _, size in sorted(ended)]
 
 
-def _told(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
 

@@ -1,7 +1,7 @@
-"""Workspaces of convolutions as cuDNN takes them on this GPU, beside what our table and our rule say.
+"""Measures cuDNN's workspaces of convolutions on this GPU, and compares them with our table and our rule.
 
-The shapes are a sample of those of the shipped table; a process of its own runs forward, input gradient and weight
-gradient of each once, and reads from the allocator's history what was taken for the time of the call.
+The shapes are a sample of those in the shipped table. A separate process runs forward, input gradient and weight
+gradient of each shape once, and reads from the allocator's history what was allocated for the duration of the call.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ COLUMNS: Mapping[str, str] = {
     "dilation": "height x width",
     "out_height": "",
     "out_width": "",
-    "workspace_bytes": "all that was taken and given back during the call",
-    "temporaries": "the same one by one, separated by spaces",
-    "peak_bytes": "rise of allocated bytes during the call above what stayed, by torch.cuda.max_memory_allocated",
-    "table_bytes": "our table's answer; empty where it has none",
-    "rule_bytes": "what an estimate assumes",
+    "workspace_bytes": "allocated and freed during the call, in sum",
+    "temporaries": "the same as a list, separated by spaces",
+    "peak_bytes": "peak of allocated bytes during the call above those after it, by torch.cuda.max_memory_allocated",
+    "table_bytes": "workspace in our table; empty if it has none",
+    "rule_bytes": "workspace that an estimate assumes",
     "problem": "why the call failed",
     "cudnn": "",
     "gpu": "",
@@ -52,12 +52,12 @@ COLUMNS: Mapping[str, str] = {
 GEOMETRIES = 240
 BATCH = 32
 MAX_BYTES = 1024 * MiB
-"""Of an operand: larger ones take long and say nothing new."""
+"""Maximum size of an operand: larger ones take long and add no information."""
 
 
 def grid(count: int = GEOMETRIES) -> list[dict[str, Any]]:
-    """What is measured, deterministic: `count` shapes of the table in float32, some at other batches and dtypes."""
-    shapes = [each for each in _table_shapes() if _is_possible(each) and _largest_bytes(each, BATCH) <= MAX_BYTES]
+    """Cases to measure: `count` shapes of the table in float32, some at other batch sizes and dtypes. Deterministic."""
+    shapes = [shape for shape in _table_shapes() if _is_possible(shape) and _largest_bytes(shape, BATCH) <= MAX_BYTES]
     chosen = shapes[:: max(1, len(shapes) // count)][:count]
     found = []
     for index, shape in enumerate(chosen):
@@ -73,10 +73,10 @@ def grid(count: int = GEOMETRIES) -> list[dict[str, Any]]:
 
 
 def run_convs(setup: CampaignSetup, *, resume: bool, say: Say) -> dict[str, object]:
-    """Write `DIR/convs.csv`; a summary: rows, and how far the table and the rule are off.
+    """Write `DIR/convs.csv` and give a summary of the errors of table and rule.
 
     Raises:
-        CotenantError: the process that measures died; what it had measured is kept.
+        CotenantError: the measuring process died; rows measured before are saved.
     """
     table = open_table(setup.out / "convs.csv", COLUMNS, resume=resume)
     done = {_key(row) for row in table.rows()}
@@ -87,7 +87,7 @@ def run_convs(setup: CampaignSetup, *, resume: bool, say: Say) -> dict[str, obje
         if _key(row) not in done:
             table.add(row)
     if answer.get("problem"):
-        raise CotenantError(f"measuring convolutions failed: {answer['problem']}", hint="go on with `--resume`")
+        raise CotenantError(f"measuring convolutions failed: {answer['problem']}", hint="continue with `--resume`")
     return summary(table)
 
 
@@ -95,7 +95,7 @@ CALLS = ("conv_forward", "conv_dgrad", "conv_wgrad")
 
 
 def _run(cases: Sequence[Mapping[str, Any]], setup: CampaignSetup) -> dict[str, Any]:
-    """Measure `cases` in a process; its lines are on the disk one by one."""
+    """Measure `cases` in a process, which writes one line per case."""
     paths = {name: (setup.out / f"convs.{name}").resolve() for name in ("request.json", "jsonl", "answer.json", "log")}
     paths["request.json"].write_text(json.dumps(list(cases)))
     command = [setup.python, str(CHILD), str(paths["request.json"]), str(paths["jsonl"]), str(paths["answer.json"])]
@@ -116,7 +116,7 @@ def _run(cases: Sequence[Mapping[str, Any]], setup: CampaignSetup) -> dict[str, 
 
 
 def conv_rows(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, object]]:
-    """A row for each call of each line that the process wrote; estimates for the GPU it names."""
+    """A row for each call of each line that the process wrote, with estimates for its GPU."""
     for line in lines:
         case, gpu = line["case"], line["gpu"]
         rule = ConvRule(capability=(gpu["capability"][0], gpu["capability"][1]), sm_count=gpu["sm_count"])
@@ -139,7 +139,7 @@ def conv_rows(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, object]]
 
 
 def summary(table: ResultTable) -> dict[str, object]:
-    """Counts, and the share of calls that the estimate hits within 5 % (or 1 MiB) and that take nothing."""
+    """Counts of calls, of estimates within 5 % or 1 MiB, and of calls without a workspace."""
     rows = [row for row in table.rows() if row["workspace_bytes"]]
     found: dict[str, object] = {"calls": len(rows), "failed": sum(1 for row in table.rows() if row["problem"])}
     for name in ("rule_bytes", "table_bytes"):
@@ -154,7 +154,7 @@ def summary(table: ResultTable) -> dict[str, object]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Complete lines of the process; one cut short by its end is left out."""
+    """Complete lines of the process; a truncated last line is left out."""
     if not path.exists():
         return []
     found = []
@@ -170,7 +170,7 @@ def _table_shapes() -> list[tuple[int, ...]]:
 
 
 def _is_possible(shape: Sequence[int]) -> bool:
-    """Whether the output follows from the input; networks that pad by themselves gave the table some without."""
+    """Whether the output size follows from the input size. Networks that pad separately left others in the table."""
     sides, kernel, stride, padding, dilation, out = (shape[2 * i : 2 * i + 2] for i in range(1, 7))
     return all(
         (sides[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 == out[i] for i in (0, 1)
@@ -229,5 +229,5 @@ _KEY = tuple(COLUMNS)[:15]
 
 
 def _key(row: Mapping[str, object]) -> tuple[str, ...]:
-    """What was measured, as texts."""
+    """Identity of a measurement, as strings."""
     return tuple(str(row[name]) for name in _KEY)

@@ -1,4 +1,4 @@
-"""The data card beside the results of a campaign: what was measured, on what, how, and what each column says."""
+"""The data card of a campaign: what was measured, on which machine, how, and the meaning of each column."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def write_card(out: Path, jobs: JobList, rows: Sequence[Mapping[str, str]], no_w
 def card_lines(jobs: JobList, rows: Sequence[Mapping[str, str]], no_watch: str) -> list[str]:
     """The card's text."""
     outcomes = Counter(row["outcome"] for row in rows)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()) or "none yet"
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()) or "none yet"
     lines = [
         "# GPU memory and step times of training scripts, measured",
         "",
-        f"Runs: {told}; {len(jobs.jobs)} jobs in `{Path(jobs.path).name}`. Each job ran in a process of its own, alone",
-        "on the GPU, its script unchanged, under a probe that counts optimizer steps, reads torch's memory statistics",
-        "at every change of phase, and stops the run after some steps and one short validation pass.",
+        f"Runs: {counts}; {len(jobs.jobs)} jobs in `{Path(jobs.path).name}`. Each job ran alone on the GPU in its own",
+        "process, its script unmodified, under a probe that counts optimizer steps, reads torch's memory statistics at",
+        "every change of phase, and stops the run after some steps and one short validation pass.",
         "",
         "## Setup",
         "",
@@ -50,7 +50,7 @@ def card_lines(jobs: JobList, rows: Sequence[Mapping[str, str]], no_watch: str) 
 
 
 def setup_of(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What the runs had in common, and this machine."""
+    """The software and hardware of the runs, and this machine."""
     found = {name: sorted({row[name] for row in rows} - {""}) for name in _SETUP}
     setup = {name: ", ".join(values) for name, values in found.items() if values}
     dates = sorted({row["at"][:10] for row in rows} - {""})
@@ -64,7 +64,7 @@ def setup_of(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def commit() -> str:
-    """Commit of the checkout that this package is run from; `unknown` outside one."""
+    """Commit of the checkout that this package runs from; `unknown` outside of a checkout."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],

@@ -1,4 +1,4 @@
-"""A campaign without a GPU: every job is traced and estimated, which proves that its script runs."""
+"""Dry run of a campaign, without a GPU: traces and estimates every job, which shows that its script runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cotenant.measurement.job_list import JobList, MeasureJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """A job's estimate, or in `problem` why there is none."""
+    """The estimate of a job; `problem` says why there is none."""
 
     job: MeasureJob
     estimate: Estimate | None
@@ -26,7 +26,7 @@ class DryRun:
 
 
 def dry_run(jobs: JobList, *, python: str, timeout_s: float) -> Iterator[DryRun]:
-    """Estimates in the order of the jobs, each as soon as it is made."""
+    """Estimates in the order of the jobs, as soon as they are made."""
     for job in jobs.jobs:
         began_s = time.monotonic()
         estimate, problem = None, ""
@@ -39,7 +39,7 @@ def dry_run(jobs: JobList, *, python: str, timeout_s: float) -> Iterator[DryRun]
 
 
 def explain(job: MeasureJob, *, gpu: str, python: str, timeout_s: float) -> TracedResult:
-    """The estimate of a job as it would be measured: the same script, settings, environment and steps.
+    """Estimate a job as it is measured: with the same script, settings, environment and steps.
 
     Raises:
         CotenantError: it could not be traced.

@@ -1,4 +1,4 @@
-"""Files of jobs to measure: TOML with `[defaults]`, `[[job]]` and, for collocation, `[[pair]]`."""
+"""Job lists: TOML files with `[defaults]`, `[[job]]` and, for collocation, `[[pair]]`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class MeasureJob:
 
     Attributes:
         script: absolute path.
-        env: laid over the environment; `settings`: of `torch.backends`, by dotted name, e.g. `cudnn.benchmark`.
-        steps: optimizer steps to see, of which the first `warmup_steps` do not count for times.
-        seconds: of timed training, in place of `steps`; for pairs.
-        history: record every allocation; `snapshot`: keep PyTorch's own snapshot of it, too.
+        env: added to the environment. settings: of `torch.backends`, by dotted name, e.g. `cudnn.benchmark`.
+        steps: optimizer steps to run; the first `warmup_steps` do not count for step times.
+        seconds: duration of timed training instead of `steps`, for pairs.
+        history: record every allocation; `snapshot`: save PyTorch's own snapshot as well.
     """
 
     name: str
@@ -51,7 +51,7 @@ class MeasureJob:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Script and arguments; with settings, a small script that makes them and then runs this one."""
+        """Script and arguments; with settings, run by `run_with_torch_flags.py`."""
         if not self.settings:
             return (self.script, *self.args)
         made = [f"{key}={json.dumps(value)}" for key, value in self.settings.items()]
@@ -60,42 +60,44 @@ class MeasureJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobList:
-    """What a file asks for: jobs in order, and pairs of their names."""
+    """Jobs in order, and pairs of their names."""
 
     path: str
     jobs: tuple[MeasureJob, ...]
     pairs: tuple[tuple[str, str], ...] = ()
 
     def only(self, pattern: str | None) -> JobList:
-        """Jobs whose name or one of whose tags matches the glob `pattern`, and the pairs among them.
+        """Jobs with a name or tag that matches the glob `pattern`, and the pairs among them.
 
         Raises:
-            UsageError: none does.
+            UsageError: there are none.
         """
         if pattern is None:
             return self
-        kept = tuple(job for job in self.jobs if any(fnmatch(text, pattern) for text in (job.name, *job.tags)))
-        if not kept:
+        selected = tuple(job for job in self.jobs if any(fnmatch(text, pattern) for text in (job.name, *job.tags)))
+        if not selected:
             raise UsageError(
                 f"no job of `{self.path}` has a name or a tag like `{pattern}`",
                 hint=f"its first jobs are {', '.join(job.name for job in self.jobs[:5])}",
             )
-        names = {job.name for job in kept}
-        return JobList(path=self.path, jobs=kept, pairs=tuple(pair for pair in self.pairs if names.issuperset(pair)))
+        names = {job.name for job in selected}
+        return JobList(
+            path=self.path, jobs=selected, pairs=tuple(pair for pair in self.pairs if names.issuperset(pair))
+        )
 
 
 def read_jobs(path: Path) -> JobList:
-    """The jobs of a file; scripts are looked for from the file's folder.
+    """Read a job list; script paths are relative to the file.
 
     Raises:
-        UsageError: names the file and the key that is wrong.
+        UsageError: the file is not a job list; the message names file and key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: no TOML: {error}") from error
+        raise UsageError(f"{path}: not TOML: {error}") from error
     _refuse_unknown(path, "", data, ("defaults", "job", "pair"))
     defaults = _table(path, "defaults", data.get("defaults", {}))
     _refuse_unknown(path, "defaults.", defaults, _DEFAULTABLE)
@@ -109,7 +111,7 @@ def read_jobs(path: Path) -> JobList:
     names = [job.name for job in jobs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"{path}: two jobs are named `{twice[0]}`", hint="results are kept by name")
+        raise UsageError(f"{path}: two jobs are named `{twice[0]}`", hint="results are stored by name")
     return JobList(path=str(path), jobs=tuple(jobs), pairs=_pairs(path, data.get("pair", []), names))
 
 
@@ -147,7 +149,7 @@ def _job(path: Path, where: str, entry: Mapping[str, Any]) -> MeasureJob:
         )
     script = (path.parent / entry["script"]).resolve()
     if not script.is_file():
-        raise UsageError(f"{path}: `{where}.script`: no file `{script}`", hint="paths are relative to the file of jobs")
+        raise UsageError(f"{path}: `{where}.script`: no file `{script}`", hint="paths are relative to the job list")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     job = MeasureJob(**{**values, "script": str(script)})
     if job.seconds is None and job.warmup_steps >= job.steps:
@@ -159,15 +161,15 @@ def _check(path: Path, where: str, key: str, value: object) -> None:
     kinds = _KINDS[key]
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise UsageError(f"{path}: `{where}` is {value!r}, wanted {wanted}")
+        raise UsageError(f"{path}: `{where}` must be {wanted}, got {value!r}")
     if key in _ABOVE_ZERO and value <= 0:  # type: ignore[operator]  # its kind was checked above
-        raise UsageError(f"{path}: `{where}` is {value}, wanted a number above 0")
+        raise UsageError(f"{path}: `{where}` must be > 0, got {value}")
     if key == "warmup_steps" and value < 0:  # type: ignore[operator]
-        raise UsageError(f"{path}: `{where}` is {value}, wanted 0 or more")
+        raise UsageError(f"{path}: `{where}` must be >= 0, got {value}")
     texts: Sequence[object] = list(value) if key in _TEXTS else list(value.values()) if key == "env" else ()  # type: ignore[call-overload, attr-defined]
     for text in texts:
         if not isinstance(text, str):
-            raise UsageError(f"{path}: `{where}` holds {text!r}, wanted only texts", hint=f'write "{text}"')
+            raise UsageError(f"{path}: `{where}` must hold strings, got {text!r}", hint=f'write "{text}"')
 
 
 def _pairs(path: Path, entries: object, names: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,7 @@
-"""Collocation: step times of jobs alone, and of two at once on one GPU, by time slicing or MPS.
+"""Measures collocation: step times of jobs alone and of pairs on one GPU, time-sliced or under MPS.
 
-Both jobs of a pair warm up, wait for each other, and then train for the same time; only steps count that begin and end
-while both do.
+Both jobs of a pair warm up, wait for each other, and then train for the same time. Only steps that begin and end while
+both train count.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ DEFAULT_SECONDS = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRun:
-    """One job's part of a run."""
+    """One job of a run."""
 
     job: MeasureJob
     record: Mapping[str, Any]
 
     @property
     def window_s(self) -> tuple[float, float] | None:
-        """Its timed training."""
+        """Begin and end of its timed training."""
         return window_of(self.record)
 
 
 def run_pairs(jobs: JobList, setup: CampaignSetup, *, mps: bool, resume: bool, say: Say) -> Iterator[dict[str, object]]:
-    """Rows of `DIR/pairs.csv`: each job alone, then each pair, two rows. What is there already is passed over.
+    """Rows of `DIR/pairs.csv`: one per job alone, then two per pair. Existing rows are skipped.
 
     Raises:
-        UsageError: the list has no pairs, or the folder holds results and `resume` was not said.
-        CotenantError: MPS was wanted and cannot be started.
+        UsageError: the list has no pairs, or the folder has results and `resume` is False.
+        CotenantError: MPS cannot be started.
     """
     if not jobs.pairs:
         raise UsageError(f"{jobs.path}: no `[[pair]]`", hint='write `[[pair]]` and `jobs = ["a", "b"]`')
@@ -75,16 +75,16 @@ def run_pairs(jobs: JobList, setup: CampaignSetup, *, mps: bool, resume: bool, s
         ("alone", (name,)) for name in dict.fromkeys(name for pair in jobs.pairs for name in pair)
     ]
     wanted += [(mode, pair) for pair in jobs.pairs]
-    kept = table.rows()
-    done = {(row["mode"], row["job"], row["partner"]) for row in kept}
-    alone = {row["job"]: float(row["step_s"]) for row in kept if row["mode"] == "alone" and row["step_s"]}
+    existing = table.rows()
+    done = {(row["mode"], row["job"], row["partner"]) for row in existing}
+    alone = {row["job"]: float(row["step_s"]) for row in existing if row["mode"] == "alone" and row["step_s"]}
     began_s = time.monotonic()
     with mps_server(setup) if mps else nullcontext(dict[str, str]()) as env:
         for how, names in wanted:
             if (how, names[0], names[1] if len(names) > 1 else "") in done:
                 continue
             if setup.limit_s is not None and time.monotonic() - began_s >= setup.limit_s:
-                say("the limit was reached before all pairs were run; go on with `--resume`")
+                say("time limit reached before all pairs were run; continue with `--resume`")
                 return
             for row in _together([by_name[name] for name in names], how, setup, env if how == mode else {}, alone):
                 table.add(row)
@@ -96,7 +96,7 @@ def run_pairs(jobs: JobList, setup: CampaignSetup, *, mps: bool, resume: bool, s
 def _together(
     jobs: Sequence[MeasureJob], mode: str, setup: CampaignSetup, env: Mapping[str, str], alone: Mapping[str, float]
 ) -> list[dict[str, object]]:
-    """Run jobs at the same time; a row for each."""
+    """Run jobs concurrently; one row each."""
     folder = setup.out / ("-with-".join(job.name for job in jobs))
     folder.mkdir(exist_ok=True)
     timed = [replace(job, seconds=job.seconds or DEFAULT_SECONDS) for job in jobs]
@@ -105,7 +105,7 @@ def _together(
         try:
             for position, job in enumerate(timed, start=1):
                 runs.append(start_job(job, setup, folder, tag=f"{mode}-{position}", env=env))
-            let_go(runs, [folder / f"{mode}-{position}" for position in range(1, len(runs) + 1)], timed)
+            start_together(runs, [folder / f"{mode}-{position}" for position in range(1, len(runs) + 1)], timed)
             in_time = [run.wait(job.limit_s) for run, job in zip(runs, timed, strict=True)]
         finally:
             ended = [run.release() for run in runs]
@@ -121,8 +121,8 @@ def _together(
     return pair_rows(parts, mode, overlap, usage, alone)
 
 
-def let_go(runs: Sequence[HeldProcess], tags: Sequence[Path], jobs: Sequence[MeasureJob]) -> None:
-    """Wait until every job is warm, or over, or out of time; then let those that wait train on."""
+def start_together(runs: Sequence[HeldProcess], tags: Sequence[Path], jobs: Sequence[MeasureJob]) -> None:
+    """Wait until every job has warmed up, exited or timed out; then let the waiting ones continue."""
     end_s = time.monotonic() + max(job.limit_s for job in jobs)
     waiting = list(zip(runs, tags, strict=True))
     while waiting and time.monotonic() < end_s:
@@ -133,7 +133,7 @@ def let_go(runs: Sequence[HeldProcess], tags: Sequence[Path], jobs: Sequence[Mea
 
 
 def overlap_of(parts: Sequence[PairRun]) -> tuple[float, float] | None:
-    """When all were past their warm-up and none had stopped; None if that never was."""
+    """The interval in which all had warmed up and none had stopped; None if there is none."""
     windows = [part.window_s for part in parts]
     known = [window for window in windows if window is not None]
     if len(known) < len(windows):
@@ -149,7 +149,7 @@ def pair_rows(
     usage: MeasuredUsage,
     alone: Mapping[str, float],
 ) -> list[dict[str, object]]:
-    """A row for each part of a run."""
+    """A row for each job of a run."""
     rows = []
     for position, part in enumerate(parts):
         times = step_times_within(part.record, overlap)
@@ -180,15 +180,15 @@ def pair_rows(
 
 
 def step_times_within(record: Mapping[str, Any], window: tuple[float, float] | None) -> list[float]:
-    """Seconds of the steps that began and ended in `window`."""
+    """Durations of the steps that began and ended in `window`."""
     if window is None:
         return []
-    ended = [each for each in record.get("step_ended_s") or () if window[0] <= each <= window[1]]
+    ended = [at_s for at_s in record.get("step_ended_s") or () if window[0] <= at_s <= window[1]]
     return [after - before for before, after in pairwise(ended)]
 
 
 def pair_line(row: Mapping[str, Any]) -> str:
-    """A row for people."""
+    """A row as text."""
     who = row["job"] + (f" with {row['partner']}" if row["partner"] else "")
     if row["step_s"] is None:
         return f"{row['mode']:<12} {who:<40} {row['outcome']} {row['message'] or ''}".rstrip()
@@ -198,10 +198,10 @@ def pair_line(row: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def mps_server(setup: CampaignSetup) -> Iterator[dict[str, str]]:
-    """An MPS server of our own for the length of a `with` block; gives the environment of its clients.
+    """A private MPS server for the duration of a `with` block; gives the environment of its clients.
 
     Raises:
-        CotenantError: there is no MPS here, or it does not start.
+        CotenantError: MPS is not installed, or does not start.
     """
     program = shutil.which("nvidia-cuda-mps-control")
     if program is None:
@@ -210,7 +210,7 @@ def mps_server(setup: CampaignSetup) -> Iterator[dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
     ours = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     env = {**setup.plain_env(), **ours}
-    # The daemon keeps the descriptors it is started with, so none of ours is a pipe that would wait for it.
+    # The MPS daemon inherits these descriptors: a pipe of ours would never reach its end.
     done = subprocess.run([program, "-d"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise CotenantError(f"`{program} -d` ended with exit code {done.returncode}", hint=f"see `{folder}`")

@@ -1,13 +1,13 @@
-"""Runs a script unchanged on a real GPU and notes what it takes: `python probe.py REQUEST ANSWER`.
+"""Runs an unmodified script on a real GPU and measures it: `python probe.py REQUEST ANSWER`.
 
-First file of the measured process. It runs in the job's own Python, which need not have cotenant: only the standard
-library and torch. It stops by the rule of the tracer, so that both see the same work: after `steps` optimizer steps
-(or `seconds` of them) the data loaders run dry, so that the epoch ends and a validation pass is seen; the end is when
-the script begins to train again, or ends; or at once, if it has no data loader. Then the process holds what it holds
-until the parent has looked at it, and ends by `os._exit`.
+The entry point of the measured process. It runs in the job's Python, which need not have cotenant, so it imports only
+the standard library and torch. It stops by the tracer's rule, so that both see the same work: after `steps` optimizer
+steps (or `seconds`) the data loaders run dry, which ends the epoch and lets a validation pass run. The run ends when
+the script trains again or exits, or at once if it has no data loader. Then the process keeps its memory until the
+parent has measured it, and exits with `os._exit`.
 
-Torch's peak counters are reset at every change of phase, which is how a peak of each phase is had; a script that reads
-them itself sees those of the phase only.
+Torch's peak counters are reset at every change of phase to measure a peak per phase; a script that reads them sees the
+peaks of the phase only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_EVENTS = 20_000
 
 
 class PeakMeter:
-    """Peaks of torch's allocator on the current GPU, by phase; nothing before the script touches CUDA."""
+    """Peaks of torch's allocator on the current GPU, by phase; empty until the script initializes CUDA."""
 
     def __init__(self, cuda: Any) -> None:
         self.cuda = cuda
@@ -45,7 +45,7 @@ class PeakMeter:
         self.peaks: dict[str, dict[str, int]] = {}
 
     def enter(self, phase: str) -> str:
-        """Begin a phase; gives the one before."""
+        """Begin a phase; returns the previous one."""
         before = self.phase
         if phase != before:
             self.read()
@@ -54,7 +54,7 @@ class PeakMeter:
         return before
 
     def read(self) -> None:
-        """Add what happened since the last call to the phase."""
+        """Add the peaks since the last call to the phase."""
         if not self.cuda.is_initialized():
             return
         stats = self.cuda.memory_stats_as_nested_dict()
@@ -64,13 +64,13 @@ class PeakMeter:
                 peaks[kind] = max(peaks[kind], int(stats[f"{kind}_bytes"]["all"]["peak"]))
         self.cuda.reset_peak_memory_stats()
 
-    def most(self, kind: str) -> int | None:
-        """The peak over all phases."""
+    def peak(self, kind: str) -> int | None:
+        """The maximum over all phases."""
         return max((peak[kind] for peak in self.peaks.values()), default=None)
 
 
 class StepClock:
-    """When each optimizer step ended, by the GPU's clock where there is one."""
+    """End of each optimizer step, by CUDA events if CUDA is initialized."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -79,19 +79,19 @@ class StepClock:
         self._base_s = 0.0
 
     def tick(self) -> None:
-        """A step ended (its last kernel was queued)."""
+        """A step ended: its last kernel was launched."""
         if self.torch.cuda.is_initialized() and len(self._events) < MAX_EVENTS:
             event = self.torch.cuda.Event(enable_timing=True)
             event.record()
             if not self._events:
-                # Only the first step waits: it ties the clock of the GPU to that of the host.
+                # Only the first step synchronizes, to relate the GPU's clock to the host's.
                 event.synchronize()
                 self._base_s = time.time()
             self._events.append(event)
         self.host_s.append(time.time())
 
     def ended_s(self) -> list[float]:
-        """Seconds since the epoch, of each step; call when the GPU is idle."""
+        """End of each step, in seconds since the epoch; call when the GPU is idle."""
         if not self._events or len(self._events) != len(self.host_s):
             return self.host_s
         first: Any = self._events[0]
@@ -99,7 +99,7 @@ class StepClock:
 
 
 class Probe:
-    """One script, from the hooks to the answer."""
+    """Measures one script, from installing hooks to writing the answer."""
 
     def __init__(self, request: dict[str, Any], answer: pathlib.Path) -> None:
         import torch
@@ -121,10 +121,10 @@ class Probe:
     # -- hooks
 
     def install(self) -> None:
-        """Hook into modules, autograd, optimizers and loaders, for all of the process."""
+        """Hook into modules, autograd, optimizers and data loaders of the whole process."""
         torch = self.torch
         self._first_forward = torch.nn.modules.module.register_module_forward_pre_hook(self._enter_module)
-        optimizers = importlib.import_module("torch.optim.optimizer")  # the package hides the name
+        optimizers = importlib.import_module("torch.optim.optimizer")  # `torch.optim` does not export the module
         optimizers.register_optimizer_step_pre_hook(self._before_step)
         optimizers.register_optimizer_step_post_hook(self._after_step)
         for name in ("backward", "grad"):
@@ -132,7 +132,7 @@ class Probe:
         loader = torch.utils.data.DataLoader
         iterate = loader.__iter__
 
-        batches = beside("probe_batches").Batches
+        batches = load_sibling("probe_batches").Batches
 
         def begin(this: Any) -> Any:
             self.loaders += 1
@@ -140,7 +140,7 @@ class Probe:
 
         loader.__iter__ = begin
         if self.request.get("history_entries"):
-            # Not now: it would start CUDA before the script does.
+            # Lazily: recording would initialize CUDA before the script does.
             torch.cuda._lazy_call(self._start_history)
 
     def _start_history(self) -> None:
@@ -154,7 +154,7 @@ class Probe:
     def _enter_module(self, module: Any, args: Any) -> None:
         if self.meter.phase == "load" and self.torch.cuda.is_initialized():
             self.meter.enter("forward")
-            self._first_forward.remove()  # the phase is never `load` again, and hooks cost time
+            self._first_forward.remove()  # the phase `load` does not return, and hooks cost time
 
     def _as_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -189,7 +189,7 @@ class Probe:
         return self.steps > self.warmup_steps and time.time() - self.clock.host_s[self.warmup_steps] >= seconds
 
     def _wait_for_others(self) -> None:
-        """Train on when the parent has made the file `go`: when all that are to train at once are warm."""
+        """Continue when the parent has created the file `go`: when all jobs of the pair have warmed up."""
         if self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
         pathlib.Path(self.request["warm_path"]).touch()
@@ -199,7 +199,7 @@ class Probe:
     # -- the run
 
     def run(self) -> NoReturn:
-        """Run the script as Python itself would, and answer."""
+        """Run the script as Python would, and write the answer."""
         program = self.request["program"]
         try:
             sys.argv = [program["target"], *program["args"]]
@@ -221,26 +221,26 @@ class Probe:
         self.finish("ok")
 
     def _raised(self, error: BaseException) -> NoReturn:
-        if os.getpid() != self._pid:  # a worker of a loader: its error is its own business
+        if os.getpid() != self._pid:  # a worker process of a data loader reports its own error
             raise error
         traceback.print_exception(type(error), error, error.__traceback__)
-        told = f"{type(error).__name__}: {first_line(error)}"
+        text = f"{type(error).__name__}: {first_line(error)}"
         if is_out_of_memory(error):
-            self.finish("oom", told)
+            self.finish("oom", text)
         if self.draining:
-            self.notes.append(f"after training the script raised {told}")
+            self.notes.append(f"after training the script raised {text}")
             self.finish("ok")
-        self.finish("error", told)
+        self.finish("error", text)
 
     # -- the answer
 
     def finish(self, outcome: str, message: str = "") -> NoReturn:
-        """Write the answer, hold everything until the parent has looked, and end."""
+        """Write the answer, keep all memory until the parent has measured it, and exit."""
         if self._is_done or os.getpid() != self._pid:
             os._exit(0)
         self._is_done = True
         if outcome == "ok" and not self.torch.cuda.is_initialized():
-            outcome, message = "no-cuda", "the script never touched CUDA"
+            outcome, message = "no-cuda", "the script did not use CUDA"
         body: dict[str, Any] = {"outcome": outcome, "message": message, "steps": self.steps, "began_s": self.began_s}
         for part in (self._memory, self._times, self._versions, self._history):
             try:
@@ -262,7 +262,7 @@ class Probe:
         self.meter.read()
         free_bytes, total_bytes = cuda.mem_get_info()
         stats = cuda.memory_stats()
-        found: dict[str, Any] = {f"peak_{kind}_bytes": self.meter.most(kind) for kind in KINDS}
+        found: dict[str, Any] = {f"peak_{kind}_bytes": self.meter.peak(kind) for kind in KINDS}
         found.update(
             cuda=True,
             phases=self.meter.peaks,
@@ -277,7 +277,7 @@ class Probe:
         return found
 
     def _times(self) -> dict[str, Any]:
-        # The step after the wait for others holds that wait, and does not count.
+        # The step after waiting for the other job includes the wait and does not count.
         warmup = self.warmup_steps + (self.request.get("seconds") is not None)
         return {"step_ended_s": self.clock.ended_s(), "warmup_steps": warmup, "ended_s": time.time()}
 
@@ -309,7 +309,7 @@ class Probe:
         snapshot = memory._snapshot()
         memory._record_memory_history(None)
         entries = snapshot["device_traces"][self.torch.cuda.current_device()]
-        compact = beside("probe_history").compact_history(entries, self.meter.marks)
+        compact = load_sibling("probe_history").compact_history(entries, self.meter.marks)
         compact["is_cut"] = len(entries) >= self.request["history_entries"]
         with gzip.open(self.request["history_path"], "wt", encoding="utf-8") as file:
             json.dump(compact, file, separators=(",", ":"))
@@ -320,19 +320,19 @@ class Probe:
             if len(data) <= SNAPSHOT_LIMIT_BYTES:
                 pathlib.Path(self.request["snapshot_path"]).write_bytes(data)
             else:
-                self.notes.append(f"the snapshot takes {len(data)} bytes and was not kept")
+                self.notes.append(f"the snapshot takes {len(data)} bytes and was not saved")
         return found
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch says that the GPU has no memory left."""
+    """Whether it is an out-of-memory error of torch."""
     import torch
 
     return isinstance(error, torch.cuda.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
-def beside(name: str) -> Any:
-    """The module in the file of that name beside this one; this folder is not on the job's path."""
+def load_sibling(name: str) -> Any:
+    """Load a module from a file beside this one; this folder is not on `sys.path`."""
     spec = importlib.util.spec_from_file_location(name, pathlib.Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None  # noqa: PT018 (no test)
     module = importlib.util.module_from_spec(spec)
@@ -347,26 +347,26 @@ def first_line(error: BaseException) -> str:
 
 
 def save(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-    """Write all of it or nothing."""
+    """Write a JSON file atomically."""
     scratch = path.with_name(f"{path.name}.{os.getpid()}.part")
     scratch.write_text(json.dumps(value))
     scratch.replace(path)
 
 
 def hold() -> None:
-    """Wait until the parent closes its end of a pipe, or is gone."""
+    """Wait until the parent closes its end of a pipe, or exits."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         os.read(int(os.environ["COTENANT_HOLD_FD"]), 1)
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to end this process when the one that measures ends."""
+    """Let the kernel kill this process when its parent exits."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    """Measure what the request file asks for."""
+    """Run the request."""
     end_with_parent()
     sys.path.pop(0)
     request = json.loads(pathlib.Path(sys.argv[1]).read_text())

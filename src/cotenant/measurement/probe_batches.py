@@ -1,21 +1,21 @@
-"""Data loaders under the probe. Only the standard library: it runs in the measured process."""
+"""Data loaders under the probe. A file of its own, standard library only: the probe loads it by path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-AFTER = 2  # batches that a loader still gives once enough training was seen
+AFTER = 2  # batches that a loader still gives once the probe has seen enough training
 
 
 class Draining(Protocol):
-    """Says whether enough training was seen."""
+    """Has seen enough training if `draining`."""
 
     draining: bool
 
 
 class Batches:
-    """Iterates over a loader's own iterator; runs dry once enough was seen."""
+    """Iterates over a loader's own iterator, and stops soon once the probe is draining."""
 
     def __init__(self, inner: Iterator[Any], probe: Draining) -> None:
         self._inner = inner

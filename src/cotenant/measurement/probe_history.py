@@ -1,4 +1,4 @@
-"""The allocator's history as the probe keeps it. Only the standard library: it runs in the measured process."""
+"""Compacts the allocator's history. A file of its own, standard library only: the probe loads it by path."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-ADDRESS_UNIT_BYTES = 512  # every block of the allocator begins at a multiple
+ADDRESS_UNIT_BYTES = 512  # blocks of the allocator are aligned to this
 
 
 def compact_history(entries: list[dict[str, Any]], marks: list[tuple[str, float]]) -> dict[str, Any]:
-    """Columns of the events; the line that asked for each allocation, innermost outside torch, is stored once.
+    """Columns of the events; the source line of an allocation, innermost outside of torch, is stored once.
 
     Sizes are requested bytes, except in segments; addresses count blocks of 512 bytes from `address_base`; times are
     microseconds as torch gives them.
@@ -19,7 +19,7 @@ def compact_history(entries: list[dict[str, Any]], marks: list[tuple[str, float]
     base = min((int(entry["addr"]) for entry in entries if entry.get("addr")), default=0)
     rows = []
     for entry in entries:
-        line = texts.setdefault(asking_line(entry.get("frames") or ()), len(texts))
+        line = texts.setdefault(source_line(entry.get("frames") or ()), len(texts))
         rows.append(
             (
                 texts.setdefault(str(entry["action"]), len(texts)),
@@ -40,7 +40,7 @@ def compact_history(entries: list[dict[str, Any]], marks: list[tuple[str, float]
     }
 
 
-def asking_line(frames: Any) -> str:
+def source_line(frames: Any) -> str:
     """`file.py:12 name` of the innermost frame that is not torch's own, or of the innermost of all."""
     chosen: Mapping[str, Any] | None = None
     for frame in frames:

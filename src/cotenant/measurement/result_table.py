@@ -1,4 +1,4 @@
-"""The table of a campaign: a row for each run of a job, written as soon as it is known."""
+"""The result table of a campaign: one row per run, written when the run ends."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from cotenant.gpus.gpu_sampler import MeasuredUsage
 from cotenant.measurement.job_list import MeasureJob
 
 COLUMNS: Mapping[str, str] = {
-    "job": "name in the file of jobs",
+    "job": "name in the job list",
     "repeat": "1 for the first run of the job",
-    "outcome": "ok, oom, error, no-step, no-cuda, timeout or crashed; figures of any but ok are what was reached",
-    "message": "the script's own words, where the outcome is not ok",
-    "steps": "optimizer steps seen",
+    "outcome": "ok, oom, error, no-step, no-cuda, timeout or crashed; other outcomes have the figures reached",
+    "message": "message of the script, if the outcome is not ok",
+    "steps": "optimizer steps run",
     "peak_allocated_bytes": "torch.cuda.max_memory_allocated over the whole run",
     "peak_reserved_bytes": "torch.cuda.max_memory_reserved",
     "peak_active_bytes": "active_bytes.all.peak of torch.cuda.memory_stats",
     "peak_requested_bytes": "requested_bytes.all.peak: before rounding",
     "load_peak_bytes": "peak of allocated bytes before the first forward pass on the GPU",
-    "forward_peak_bytes": "the same, in forward passes and all that no other phase covers",
+    "forward_peak_bytes": "the same, in forward passes and everything outside of other phases",
     "backward_peak_bytes": "the same, in backward passes",
     "step_peak_bytes": "the same, in optimizer steps",
     "end_allocated_bytes": "allocated when the run was stopped",
     "end_reserved_bytes": "reserved when the run was stopped",
-    "retries": "times that the allocator gave back all it cached",
-    "peak_process_bytes": "NVML, the job's processes, sampled every 50 ms; empty where the driver names none of them",
-    "end_process_bytes": "the same, when the run was stopped and still held everything",
+    "retries": "how often the allocator freed its cache to retry",
+    "peak_process_bytes": "NVML, the job's processes, sampled every 50 ms; empty if the driver lists none of them",
+    "end_process_bytes": "the same, at the end of the run, before anything was freed",
     "peak_device_bytes": "NVML, all of the GPU above what was in use before, sampled",
     "end_device_bytes": "the same, when the run was stopped",
     "context_bytes": "outside the allocator at the end: process (else device) bytes less reserved bytes",
-    "step_s": "median time of an optimizer step with all around it, by CUDA events, after warm-up",
+    "step_s": "median time between ends of optimizer steps, by CUDA events, after warm-up",
     "steps_timed": "steps in that median",
     "smact": "NVML GPM SM activity over the timed steps, 0..1",
     "power_w": "mean power over the timed steps",
     "energy_j": "energy over the timed steps",
     "sm_clock_mhz": "median clock of the SMs over the timed steps",
     "elapsed_s": "wall-clock time of the process",
-    "history_events": "events in history.json.gz; empty where none was recorded",
+    "history_events": "events in history.json.gz; empty if none was recorded",
     "gpu": "name by torch",
     "driver": "version of the NVIDIA driver",
     "torch": "version",
@@ -61,7 +61,7 @@ PHASES = ("load", "forward", "backward", "step")
 def row_of(
     job: MeasureJob, repeat: int, record: Mapping[str, Any], usage: MeasuredUsage, *, driver: str | None
 ) -> dict[str, object]:
-    """The row of one run; `record` is what was kept of it as JSON."""
+    """The row of one run; `record` is its JSON record."""
     versions = record.get("versions", {})
     phases = record.get("phases", {})
     times = step_times_s(record)
@@ -86,14 +86,14 @@ def row_of(
 
 
 def step_times_s(record: Mapping[str, Any]) -> list[float]:
-    """Seconds between the ends of optimizer steps, without those of the warm-up."""
+    """Seconds between the ends of optimizer steps after the warm-up."""
     ended = record.get("step_ended_s") or []
     first = max(0, int(record.get("warmup_steps", 0)) - 1)
     return [after - before for before, after in zip(ended[first:], ended[first + 1 :], strict=False)]
 
 
 class ResultTable:
-    """A CSV file that rows are added to; each is on the disk when `add` returns."""
+    """A CSV file to which rows are appended; `add` returns after fsync."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
@@ -105,16 +105,17 @@ class ResultTable:
             found = next(csv.reader(file), [])
         if found != self._columns:
             raise CotenantError(
-                f"`{path}` has other columns than this version writes", hint="choose another folder with `--out`"
+                f"`{path}` has other columns than this version of cotenant writes",
+                hint="choose another folder with `--out`",
             )
-        self._mend()
+        self._truncate_incomplete_line()
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Write one row."""
+        """Append one row."""
         self._append([row.get(name) for name in self._columns])
 
     def rows(self) -> list[dict[str, str]]:
-        """All rows, as texts."""
+        """All rows, as strings."""
         return read_rows(self.path)
 
     def _append(self, values: Sequence[object]) -> None:
@@ -123,14 +124,14 @@ class ResultTable:
             file.flush()
             os.fsync(file.fileno())
 
-    def _mend(self) -> None:
-        """Cut off a last line that a crash left unfinished."""
+    def _truncate_incomplete_line(self) -> None:
+        """Remove a last line that a crash left incomplete."""
         data = self.path.read_bytes()
         if not data.endswith(b"\n"):
             self.path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a table, as texts."""
+    """The rows of a table, as strings."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -1,6 +1,8 @@
-"""Makes settings of `torch.backends`, then runs a script: `python run_with_torch_flags.py cudnn.benchmark=true train.py ...`.
+"""Sets flags of `torch.backends`, then runs a script.
 
-Only the standard library and torch: it runs in the job's own Python.
+    python run_with_torch_flags.py cudnn.benchmark=true train.py ...
+
+A program of its own that imports only the standard library and torch, since it runs in the job's Python.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Make the settings before the first word that is none; the rest is the script's."""
+    """Set all flags before the script; the rest are its arguments."""
     words = sys.argv[1:]
     sys.path.pop(0)  # this folder
     import torch

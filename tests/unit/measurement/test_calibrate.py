@@ -57,7 +57,7 @@ def test_steps_that_failed_are_left_out():
     found = parse_gpu_spec(profile_text(READINGS[:1], nvml_total_bytes=None))
     assert found.context.typical_bytes == 400 * MiB
     assert found.context.cublas_bytes is None
-    assert "not seen" in found.sources["cublas_workspace_bytes"]
+    assert "not observed" in found.sources["cublas_workspace_bytes"]
     assert "failed: RuntimeError: no" in "\n".join(report(READINGS))
 
 

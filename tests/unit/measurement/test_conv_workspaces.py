@@ -6,7 +6,7 @@ from collections import Counter
 
 from cotenant.core.trace import LibraryCall
 from cotenant.estimators.cudnn.table import cudnn_table
-from cotenant.measurement.conv_child import given_back
+from cotenant.measurement.conv_child import freed_sizes
 from cotenant.measurement.conv_workspaces import CALLS, COLUMNS, MAX_BYTES, conv_rows, grid, summary
 from cotenant.measurement.result_table import ResultTable
 
@@ -35,7 +35,7 @@ def test_every_float32_case_is_known_to_the_table():
     assert all(table(LibraryCall(kind="conv_forward", thread="main", params=case)) is not None for case in plain)
 
 
-def test_only_what_was_taken_and_given_back_is_a_workspace():
+def test_a_workspace_is_allocated_and_freed_during_the_call():
     def event(action, addr, size=0):
         return {"action": action, "addr": addr, "size": size}
 
@@ -49,7 +49,7 @@ def test_only_what_was_taken_and_given_back_is_a_workspace():
         event("free_completed", 4, 40),
         event("free_requested", 3, 500),
     ]
-    assert given_back(events) == [500, 40]
+    assert freed_sizes(events) == [500, 40]
 
 
 def test_rows_and_summary(tmp_path):

@@ -77,7 +77,7 @@ def test_table_of_other_columns_is_refused(tmp_path):
 
 def test_results_are_not_overwritten_by_mistake(tmp_path):
     open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
     assert open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=True).rows() == []
 
