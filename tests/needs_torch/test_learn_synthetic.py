@@ -209,4 +209,4 @@ def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
         "Linear",
     ]
     attention = layers[0]
-    assert attention[1:] == [4 * 8 * 9, [4, 3, 8]]
+    assert attention[1:] == (4 * 8 * 9, (4, 3, 8))

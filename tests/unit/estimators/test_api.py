@@ -23,6 +23,6 @@ def step():
         pytest.param(step, {"env": {"A": "1"}}, "`env` is for scripts", id="an environment"),
     ],
 )
-def test_what_cannot_be_done_is_refused(target, given, told):
+def test_invalid_arguments_are_refused(target, given, told):
     with pytest.raises(UsageError, match=told):
         cotenant.estimate(target, **given)

@@ -46,7 +46,7 @@ def test_each_gpu_must_fit_and_not_only_the_one_with_the_largest_bound():
     assert any(warning.startswith("GPU 1 does not fit card: out of memory") for warning in result.estimate.warnings)
 
 
-def test_fits_on_tells_of_each_gpu_the_worst(monkeypatch):
+def test_fits_on_has_the_worst_verdict_of_each_gpu(monkeypatch):
     monkeypatch.setattr("cotenant.estimators.fit.all_gpu_specs", lambda: (SMALL,))
     result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], gpus=2), GPU)
     (told,) = result.fits_on()
@@ -60,11 +60,11 @@ def test_instances_of_a_gpu_are_for_one_gpu_only():
     assert {fit.gpu for fit in two.fits_on()} == {fit.gpu for fit in one.fits_on() if ":" not in fit.gpu}
 
 
-def test_the_answer_says_which_gpu_it_is_about(capsys):
+def test_the_result_names_its_gpu(capsys):
     result = TracedEstimator().on(a_trace([alloc(0, 10), *on_gpu(1, [alloc(1, 500)])], gpus=2), GPU)
     estimate_text.print_estimate("train.py", result.estimate, result, 0.1)
     assert "to spare (GPU 1, the fullest of 2)\n" in capsys.readouterr().out
     extras = EstimateReports(fits_on=True)
     told = extras.tables(result, ["train.py"], json=False)
-    assert capsys.readouterr().out.startswith("\nfor 2 of a kind: a row is of the process's GPU that fits it least\n")
+    assert capsys.readouterr().out.startswith("\nfor 2 GPUs of one model: each row is for the GPU that it fits least\n")
     assert not any(":" in fit["gpu"] for fit in told["fits_on"])

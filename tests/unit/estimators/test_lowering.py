@@ -31,7 +31,7 @@ CONV = LibraryCall(kind="conv_forward", thread="main")
 REDUCTION = LibraryCall(kind="reduction", thread="autograd")
 
 
-def test_a_handle_keeps_its_workspace():
+def test_a_cublas_handle_holds_its_workspace():
     assert lowered([event("op", 0)] * 3, [MAIN]) == [("alloc", 100)]
 
 
@@ -80,7 +80,7 @@ def test_a_convolution_can_do_without_and_a_handle_cannot():
     assert {event.storage_id for event in found if event.action == "alloc" and event.bytes == 9} == optional_storages
 
 
-def test_what_takes_nothing_is_not_spared():
+def test_calls_without_a_workspace_have_no_optional_storage():
     optional_storages: set[int] = set()
     trace = MemoryTrace(
         events=(event("op", 1), event("op", 0)), ops=(MAIN, CONV), header=TraceHeader(torch_version="2.13.0")
@@ -96,7 +96,7 @@ def test_what_takes_nothing_is_not_spared():
     assert optional_storages == set()
 
 
-def test_numbers_do_not_meet_those_of_the_trace():
+def test_new_storage_ids_differ_from_those_of_the_trace():
     trace = MemoryTrace(
         events=(event("alloc", 5, 1), event("op", 0)), ops=(MAIN,), header=TraceHeader(torch_version="2.13.0")
     )

@@ -74,7 +74,7 @@ def scores(monkeypatch):
         pytest.param([conv(benchmark=True)], "A100-40GB", GUESSED, id="whatever was fastest"),
     ],
 )
-def test_family(ops, gpu, family):
+def test_the_family_follows_from_the_convolutions(ops, gpu, family):
     assert family_of(with_ops(*ops), gpu_spec(gpu)) == family
 
 
@@ -89,11 +89,11 @@ def test_family(ops, gpu, family):
         pytest.param(0.995, 0.99, 0.99, id="more than 99 rows can tell"),
     ],
 )
-def test_quantile(coverage, score, reached):
+def test_the_quantile_and_the_coverage_it_reaches(coverage, score, reached):
     assert quantile([i / 100 for i in range(1, 100)], coverage) == (score, reached)
 
 
-def test_a_quantile_covers_one_more_draw_as_often_as_it_says():
+def test_a_quantile_covers_another_draw_with_its_probability():
     chance = random.Random(4)
     covered = 0
     for _ in range(4000):
@@ -116,13 +116,13 @@ def test_margin_is_the_spread_and_the_quantile(scores):
     ("ops", "coverage"),
     [pytest.param([], module.COVERAGE, id="dense"), pytest.param([conv()], module.CONV_COVERAGE, id="convolutions")],
 )
-def test_usual_coverage(ops, coverage, scores):
+def test_the_default_coverage_depends_on_the_family(ops, coverage, scores):
     trace = with_ops(*ops)
     free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     assert margin_of(trace, A100, free, 0).coverage == coverage
 
 
-def test_too_few_rows_are_told(scores):
+def test_too_few_rows_add_a_warning(scores):
     trace = with_ops()
     free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     found = margin_of(trace, A100, free, 0, 0.999)
@@ -130,7 +130,7 @@ def test_too_few_rows_are_told(scores):
     assert "99.0% of jobs, not 99.9%: only 99 like it were measured" in found.warnings[0]
 
 
-def test_a_negative_quantile_takes_nothing_away(monkeypatch):
+def test_a_negative_quantile_gives_no_negative_margin(monkeypatch):
     monkeypatch.setattr(module, "calibration", lambda: dict.fromkeys(FAMILIES, (-0.5, -0.4)))
     trace = with_ops()
     free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
@@ -155,12 +155,12 @@ def test_scale_follows_what_is_uncertain():
         pytest.param(GUESSED, 0.0, 30, id="nothing is below the interval"),
     ],
 )
-def test_what_a_score_stands_for(family, score, above):
+def test_the_bytes_of_a_score(family, score, above):
     assert above_bytes(family, score, 30, 100) == above
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_score_is_the_least_that_covers_its_row(family):
+def test_a_score_is_the_smallest_that_covers_its_row(family):
     for found in (-20, 0, 30, 31, 90):
         score = score_of(family, found, 30, 100)
         assert above_bytes(family, score, 30, 100) >= found
@@ -178,20 +178,20 @@ def test_a_suspected_call_widens_the_margin_and_its_absence_does_not(scores):
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 1.5, -0.1])
-def test_no_probability(coverage):
+def test_a_coverage_outside_0_to_1_is_refused(coverage):
     with pytest.raises(UsageError, match="must be between 0 and 1"):
         check_coverage(coverage)
     with pytest.raises(UsageError):
         TracedEstimator(coverage=coverage)
 
 
-def test_the_usual_coverage_is_one():
+def test_the_default_coverages_are_valid():
     check_coverage(None)
     check_coverage(0.5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_shipped_scores(family):
+def test_the_shipped_scores_are_sorted_and_complete(family):
     scores = module.calibration()[family]
     assert list(scores) == sorted(scores)
     assert len(scores) >= 99

@@ -20,7 +20,7 @@ def history(count=3):
     return allocation_history(make_replay_input(trace, gpu_spec("A100-40GB"), software_stack(trace.header)))
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch, tmp_path):
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(UsageError) as caught:

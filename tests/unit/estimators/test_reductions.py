@@ -66,7 +66,7 @@ def test_columns_of_a_wider_matrix_have_its_strides():
     assert A100(call((64, 128, 256), (0, 1), strides=(128 * 256 + 1, 256, 1)))[0] == 4 * 256 * 32 * 32
 
 
-def test_a_number_that_was_spread_is_summed_as_it_lies():
+def test_an_expanded_dimension_is_summed_by_its_stride():
     assert A100(call((8192, 256), (0,), strides=(0, 0)))[0] == 4 * 256 * 32 * 32
 
 
@@ -125,7 +125,7 @@ def test_dimensions_that_follow_each_other_are_one():
     assert A100(turned) == A100(call((8192, 256), (0,)))
 
 
-def test_images_by_their_layout():
+def test_images_in_both_layouts():
     planes = call((32, 64, 56, 56), (0, 2, 3))
     assert A100(planes) == ()  # 196 values for each of 512 threads
     pixels = call((32, 64, 56, 56), (0, 2, 3), strides=(64 * 56 * 56, 1, 64 * 56, 64))
@@ -133,7 +133,7 @@ def test_images_by_their_layout():
     assert A100(pixels)[0] == 4 * 64 * 784 * (16 * 4)
 
 
-def test_everything_in_one_number():
+def test_a_sum_over_all_elements():
     # 512 threads have 2,048 values each; 432 blocks would fill the GPU, but each thread keeps 16 values.
     assert A100(call((1024, 1024), (0, 1)))[0] == 4 * 128
 

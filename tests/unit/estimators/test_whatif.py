@@ -40,7 +40,7 @@ def test_garbage_collection_alone_changes_nothing():
     assert changes(fragmented())[1]["garbage_collection_threshold:0.8"].saves_bytes == 0
 
 
-def test_a_setting_that_costs_is_told():
+def test_a_setting_that_costs_memory_saves_a_negative_amount():
     # 80 MiB blocks may not be split off one of 200 MiB any more.
     trace = a_trace([alloc(0, 200), free(0), alloc(1, 80), alloc(2, 80)])
     assert changes(trace)[1]["max_split_size_mb:128"].saves_bytes < 0
@@ -86,7 +86,7 @@ def test_smaller_states_in_the_same_segments_cost_nothing():
     assert change.saves_bytes == 0
 
 
-def test_the_word_of_the_jobs_cudnn_counts_for_changes_too():
+def test_answers_of_the_jobs_cudnn_apply_to_changes_too():
     """Its margin is that of known convolutions, also under other settings."""
     call_of = conv_call(x=[32, 63, 40, 40], w=[65, 63, 3, 3])
     key = json.dumps(query_of(call_of), sort_keys=True, separators=(",", ":"))
@@ -103,7 +103,7 @@ def test_the_word_of_the_jobs_cudnn_counts_for_changes_too():
     assert found["garbage_collection_threshold:0.8"] == 0
 
 
-def test_no_row_for_states_that_are_not_there():
+def test_without_optimizer_states_no_8bit_saving_is_listed():
     assert "8-bit optimizer states" not in changes(fragmented())[1]
 
 

@@ -15,10 +15,10 @@ from cotenant.gpu_specs import (
     gpu_specs_by_name,
     parse_gpu_spec,
 )
+from cotenant.gpus.power_model import power_model
 from cotenant.learn.synthetic_traces import simulation
 from cotenant.sim.cluster import memory_bytes
 from cotenant.sim.interference import model as interference_model
-from cotenant.gpus.power_model import power_model
 from cotenant.simserver.backend import SimulatedBackend
 from cotenant.simserver.server import SimulatedServer
 
@@ -67,14 +67,13 @@ def test_a_gpu_is_found_by_any_of_its_names(name, found):
 
 
 def test_no_two_gpus_share_a_name():
-    names = [name for all_gpu_spec in all_gpu_specs() for name in (all_gpu_spec.name, *all_gpu_spec.aliases, *all_gpu_spec.nvml_names)]
-    for name in names:
-        owners = [
-            all_gpu_spec.name
-            for all_gpu_spec in all_gpu_specs()
-            if name.lower() in {n.lower() for n in (all_gpu_spec.name, *all_gpu_spec.aliases, *all_gpu_spec.nvml_names)}
-        ]
-        assert owners == [gpu_spec(name).name]
+    names = {
+        spec.name: {name.lower() for name in (spec.name, *spec.aliases, *spec.nvml_names)} for spec in all_gpu_specs()
+    }
+    for owner, own in names.items():
+        for name in own:
+            assert [other for other, known in names.items() if name in known] == [owner]
+            assert gpu_spec(name).name == owner
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -17,7 +17,7 @@ Net(
 """
 
 
-def told(capsys):
+def json_output(capsys):
     return json.loads(capsys.readouterr().out)
 
 
@@ -27,12 +27,12 @@ def test_configurations_on_stdout_or_in_a_file(tmp_path, capsys):
     assert len(lines) == 3
     path = tmp_path / "configs.txt"
     assert main(["learn", "generate", "cnn-small", "--count", "3", "--seed", "4", "--out", str(path), "--json"]) == 0
-    assert told(capsys)["configurations"] == lines
+    assert json_output(capsys)["configurations"] == lines
     assert path.read_text().splitlines()[1:] == lines
     assert len(read_configs(path)) == 3
 
 
-def test_a_summary_as_a_table_and_as_json(tmp_path, capsys):
+def test_a_summary_is_printed_as_a_table_and_as_json(tmp_path, capsys):
     path = tmp_path / "net.txt"
     path.write_text(SUMMARY)
     assert main(["learn", "summary", str(path), "--sequence", "8"]) == 0
@@ -40,7 +40,7 @@ def test_a_summary_as_a_table_and_as_json(tmp_path, capsys):
     assert out.splitlines()[1].split() == ["embedding", "Embedding", "8", "x", "16", "800"]
     assert err == "2 layers, 851 parameters, batch unknown (modelsummary)\n"
     assert main(["learn", "summary", str(path), "--json"]) == 0
-    found = told(capsys)
+    found = json_output(capsys)
     assert (found["format"], found["parameters"], found["layers"][1]["output_shape"]) == ("modelsummary", 851, [3])
 
 
@@ -65,7 +65,7 @@ def test_a_summary_as_a_table_and_as_json(tmp_path, capsys):
         (["summary", "one.txt"], "one.txt:1: no summary of a model begins here", "torchsummary"),
     ],
 )
-def test_what_cannot_be_is_told(tmp_path, monkeypatch, capsys, arguments, error, hint):
+def test_invalid_arguments_are_refused_with_a_message(tmp_path, monkeypatch, capsys, arguments, error, hint):
     monkeypatch.chdir(tmp_path)
     assert main(["learn", "generate", "mlp-small", "--count", "1", "--out", "one.txt"]) == 0
     capsys.readouterr()
@@ -75,7 +75,7 @@ def test_what_cannot_be_is_told(tmp_path, monkeypatch, capsys, arguments, error,
     assert hint is None or hint in lines[1]
 
 
-def test_what_is_tried_again_is_a_failure(tmp_path, monkeypatch, capsys):
+def test_retry_accepts_failures_only(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["learn", "generate", "mlp-small", "--count", "1", "--out", "one.txt"]) == 0
     pytest.importorskip("torch", reason="runs are traced")

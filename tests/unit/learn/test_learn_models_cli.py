@@ -43,13 +43,13 @@ def table(tmp_path):
     return write_dataset(tmp_path, "mlp", [a_row(number) for number in range(40)], {})[0]
 
 
-def told(capsys):
+def json_output(capsys):
     return json.loads(capsys.readouterr().out)
 
 
 def test_folds_have_the_baselines_beside_every_model(table, capsys):
     assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
-    found = told(capsys)["families"]["mlp"]
+    found = json_output(capsys)["families"]["mlp"]
     assert [result["model"] for result in found] == ["majority", "line", "extra-trees"]
     assert [len(result["folds"]) for result in found] == [4, 4, 4]
     assert all(result["rows"] == 40 and sum(map(sum, result["confusion"])) == 40 for result in found)
@@ -66,21 +66,21 @@ def test_weights_are_trained_and_tested(table, tmp_path, capsys):
     assert (
         main(["learn", "train", str(table), "--model", "extra-trees", "--out", str(out), "--folds", "2", "--json"]) == 0
     )
-    found = told(capsys)
+    found = json_output(capsys)
     assert (found["rows"], found["weights"]) == (40, str(out / "extra-trees-mlp.npz"))
     assert "extra-trees" in (out / "extra-trees-mlp.md").read_text()
     assert main(["learn", "test", found["weights"], str(table), "--json"]) == 0
-    scores = told(capsys)
+    scores = json_output(capsys)
     assert (scores["model"], scores["rows"], scores["accuracy"]) == ("extra-trees", 40, 1.0)
     assert main(["learn", "test", found["weights"], str(table)]) == 0
     assert "  accuracy  1\n" in capsys.readouterr().out
 
 
-def test_utilization_is_cross_validated_and_written(tmp_path, capsys):
+def test_the_utilization_verb_cross_validates_and_writes_weights(tmp_path, capsys):
     rows = [replace(a_row(number % 40), config_id=f"mlp-{number}", smact=(number % 40) / 50) for number in range(120)]
     table = write_dataset(tmp_path, "mlp", rows, {})[0]
     assert main(["learn", "utilization", str(table), "--folds", "3", "--out", str(tmp_path / "w"), "--json"]) == 0
-    (found,) = told(capsys)["measures"]
+    (found,) = json_output(capsys)["measures"]
     assert (found["family"], found["measure"], found["rows"]) == ("mlp", "smact", 120)
     assert found["mae"] < found["constant_mae"] / 3
     assert Path(found["weights"]).name == "smact-mlp.npz"
@@ -93,7 +93,7 @@ def test_utilization_is_cross_validated_and_written(tmp_path, capsys):
     assert "`--by`: `luck` is not one of" in capsys.readouterr().err
 
 
-def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
+def test_analyse_and_report_write_pages(table, tmp_path, capsys):
     assert main(["learn", "analyze", str(table), "--out", str(tmp_path / "pages")]) == 0
     (page,) = capsys.readouterr().out.splitlines()
     assert "40 jobs: 40 ok" in Path(page).read_text()
@@ -109,7 +109,7 @@ def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
         "2",
     ]
     assert main([*report, "--json"]) == 0
-    found = told(capsys)
+    found = json_output(capsys)
     assert [result["model"] for result in found["families"]["mlp"]] == ["majority", "line", "extra-trees"]
     assert "extra-trees" in Path(found["pages"][0]).read_text()
 
@@ -127,7 +127,7 @@ def test_pages_of_the_rows_and_of_the_models(table, tmp_path, capsys):
         (["test", "none.npz", "TABLE"], "none.npz"),
     ],
 )
-def test_what_cannot_be_is_told(table, tmp_path, monkeypatch, capsys, arguments, error):
+def test_invalid_arguments_are_refused_with_a_message(table, tmp_path, monkeypatch, capsys, arguments, error):
     monkeypatch.chdir(tmp_path)
     assert main(["learn", *(str(table) if argument == "TABLE" else argument for argument in arguments)]) == 2
     assert error in capsys.readouterr().err.splitlines()[0]

@@ -11,7 +11,7 @@ from traces import conv_call
 MiB = 2**20
 
 
-def test_answers_as_cudnn_did():
+def test_the_table_has_the_answers_of_cudnn():
     # Asked directly, cuDNN 9.10.2 said 411,188,000 bytes for an A100: the input and the weight.
     table = cudnn_table((8, 0))
     assert table is not None
@@ -19,7 +19,7 @@ def test_answers_as_cudnn_did():
     assert table.version == 91002
 
 
-def test_other_batches_scale():
+def test_workspaces_scale_with_the_batch():
     table = cudnn_table((8, 0))
     assert table(conv_call(batch=40)) == pytest.approx(392.14 * 40 / 32 * MiB, rel=1e-3)
 
@@ -35,7 +35,7 @@ def test_other_batches_scale():
         pytest.param({"x": (32, 64, 224), "w": (64, 64, 3), "y": (32, 64, 224)}, id="one dimension"),
     ],
 )
-def test_says_nothing_of_what_it_does_not_know(changes):
+def test_calls_that_are_not_in_the_table_give_none(changes):
     assert cudnn_table((8, 0))(conv_call(**changes)) is None
 
 
@@ -54,24 +54,24 @@ def test_no_table_for_other_capabilities():
         pytest.param("0", 8, 0, id="nothing"),
     ],
 )
-def test_cells(cell, batch, elements):
+def test_a_cell_is_a_sum_of_operands(cell, batch, elements):
     key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
     table = CudnnTable(91002, (8,), {key: (cell, "?", "?")})
     assert table(conv_call(batch=batch)) == 4 * elements
 
 
-def test_the_nearest_batch_answers():
+def test_the_nearest_batch_size_is_used():
     key = "64,64,224,224,3,3,1,1,1,1,1,1,224,224"
     table = CudnnTable(91002, (8, 32), {key: ("100 900", "? 0", "0 0")})
     assert [table(conv_call(batch=n)) for n in (8, 15, 17, 64)] == [100, 188, 478, 1800]
     assert table(conv_call("conv_dgrad", batch=8)) is None
 
 
-def test_the_rule_asks_the_table_first():
+def test_the_table_comes_before_the_rule():
     rule = ConvRule(capability=(8, 0), sm_count=108)
     assert rule(conv_call("conv_wgrad")) == cudnn_table((8, 0))(conv_call("conv_wgrad"))
 
 
-def test_what_was_measured_overrules_the_table():
+def test_measurements_on_the_a100_override_the_table():
     narrow = conv_call(w=(64, 64, 1, 1), padding=(0, 0))
     assert ConvRule(capability=(8, 0), sm_count=108)(narrow) == 0

@@ -97,7 +97,7 @@ def large(kind, **changes):
         pytest.param(A100, conv(w=(509, 256, 3, 3), y=(2, 509, 8, 8)), X + W + Y, id="so is the result, then copied"),
     ],
 )
-def test_float32(rule, call, elements):
+def test_workspaces_in_float32_match_cudnn(rule, call, elements):
     assert rule(call) == 4 * elements
 
 
@@ -124,7 +124,7 @@ def wgrad(out_channels, in_channels, images, kernel=3):
         pytest.param(wgrad(2048, 1024, 2, kernel=1), 1, id="128 tiles of a pointwise weight: 1024 are not few"),
     ],
 )
-def test_parts_that_ampere_sums_a_weight_gradient_in(call, parts):
+def test_ampere_sums_a_weight_gradient_in_as_many_parts_as_measured(call, parts):
     """Channels are multiples of four, so that operands are copied as they are."""
     operands = math.prod(call.params["x"]) + math.prod(call.params["y"])
     assert A100(call) == 4 * (operands + parts * math.prod(call.params["w"]))
@@ -157,7 +157,7 @@ def test_parts_that_ampere_sums_a_weight_gradient_in(call, parts):
         pytest.param(A100, conv(x=(2, 256, 1, 1), y=(2, 512, 1, 2)), W + 4 * 512, id="nor a result of two"),
     ],
 )
-def test_half_precision(rule, call, elements):
+def test_workspaces_in_half_precision_match_cudnn(rule, call, elements):
     call = LibraryCall(kind=call.kind, thread=call.thread, params={**call.params, "dtype": "bfloat16"})
     assert rule(call) == 2 * elements
 
@@ -174,7 +174,7 @@ def test_half_precision(rule, call, elements):
         pytest.param(conv("conv_wgrad"), 0, id="nothing is no workspace either way"),
     ],
 )
-def test_second_guess_weight_gradients(call, parts):
+def test_the_second_guess_changes_the_parts_of_a_weight_gradient(call, parts):
     weight = 4 * math.prod(call.params["w"])
     assert replace(A100, second_guess=True)(call) - A100(call) == parts * weight
 
@@ -204,7 +204,7 @@ def cudnn_workspaces(call, nbytes, capability=(8, 0)):
         ),
     ],
 )
-def test_answers_of_the_jobs_own_cudnn(call, capability, nbytes, source):
+def test_answers_of_the_jobs_own_cudnn_override_table_and_rule(call, capability, nbytes, source):
     rule = replace(A100, cudnn_workspaces=cudnn_workspaces(call, 77, capability))
     assert (rule(call), rule.source_of(call)) == (nbytes, source)
 
@@ -221,7 +221,7 @@ def test_in_channels_last_only_what_is_copied_is_a_guess():
     assert A100.guesses(conv(**half, x=(2, 249, 8, 8), w=(512, 249, 3, 3)))
 
 
-def test_an_asked_call_is_not_guessed():
+def test_a_queried_call_is_not_guessed():
     assert A100.guesses(conv())
     assert not replace(A100, cudnn_workspaces=cudnn_workspaces(conv(), 0)).guesses(conv())
 
@@ -252,16 +252,16 @@ SIX_TILES = 200 * 6 * 256 * 64  # elements of the result
         pytest.param(conv("conv_dgrad", **{**WIDE, "w": (512, 1500, 1, 1)}), None, id="a kernel of one element"),
     ],
 )
-def test_what_suspected_calls_may_take(call, elements):
+def test_suspected_calls_have_a_split_workspace(call, elements):
     assert A100.split_bytes(call) == (None if elements is None else 4 * elements)
 
 
-def test_what_cudnn_was_asked_for_is_not_suspected():
+def test_a_queried_call_is_not_suspected():
     call = conv("conv_wgrad")
     assert replace(A100, cudnn_workspaces=cudnn_workspaces(call, 0)).split_bytes(call) is None
 
 
-def test_told_of_convolutions():
+def test_the_sources_of_workspaces_are_listed():
     calls = (conv(), conv("conv_dgrad"), conv(groups=2), LibraryCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
     told = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
@@ -269,5 +269,5 @@ def test_told_of_convolutions():
     assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None
 
 
-def test_none_takes_nothing():
+def test_the_rule_none_gives_0():
     assert none(conv()) == 0

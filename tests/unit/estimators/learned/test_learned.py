@@ -84,7 +84,7 @@ def test_network_is_read_from_the_layers_of_a_trace():
     assert (network.batch, network.activation, network.family) == (32, "gelu", "mlp")
 
 
-def test_batch_of_the_command_counts_more_than_shapes():
+def test_a_batch_size_in_the_command_overrides_shapes():
     assert network_of(a_trace(), 16).batch == 16
 
 
@@ -103,12 +103,12 @@ def test_a_trace_without_layers_is_refused():
         ("PReLU", "prelu"),
     ],
 )
-def test_activations_by_their_classes(name, activation):
+def test_activations_follow_from_class_names(name, activation):
     assert layer_kind(name) == "activation"
     assert activation_of(name) == activation
 
 
-def test_features_of_the_paper():
+def test_paper_features_of_a_network():
     found = paper_features(network_of(a_trace(), None))
     assert (found["linears"], found["batch"], found["batchnorms"], found["dropouts"]) == (2, 32, 1, 1)
     assert (found["parameters"], found["activations"]) == (506_510, 2010)
@@ -133,7 +133,7 @@ def test_work_counts_each_use_of_a_weight():
     assert found["inputs"] == 1000 / 8 * 100
 
 
-def test_convolutions_of_one_forward_pass():
+def test_conv_features_count_one_forward_pass():
     replays = Replays(
         reserved_bytes=100 * MiB,
         allocated_bytes=80 * MiB,
@@ -159,7 +159,7 @@ def test_context_of_the_training_data_is_replaced_by_that_of_the_gpu():
 
 @needs_numpy
 @pytest.mark.parametrize("name", ["extra-trees", "boosting"])
-def test_an_input_beyond_the_training_data_is_told(name):
+def test_an_input_outside_the_training_data_adds_a_warning(name):
     huge = [["Linear", 10**10, [32, 10**5]], ["ReLU", 0, [32, 10**5]]]
     trace = a_trace(huge)
     found = create(name).on(trace, features_of(trace), A100)
@@ -191,7 +191,7 @@ def calibrated(**quantiles) -> Weights:
         pytest.param(MLP_LAYERS, (conv(3, 8, 64),), "conv", id="conv"),
     ],
 )
-def test_the_margin_is_that_of_the_kind_of_network(layers, ops, kind):
+def test_the_margin_depends_on_the_kind_of_network(layers, ops, kind):
     trace = a_trace(layers, ops=ops)
     assert kind_of_trace(trace) == kind
     weights = calibrated(dense=0.01, attention=0.02, conv=0.03, **{"conv-uncorrected": 0.04})
@@ -207,7 +207,7 @@ def test_the_margin_is_that_of_the_kind_of_network(layers, ops, kind):
     assert found.shift_bytes == (pytest.approx(0.15 * scale, abs=2) if kind == "conv" else 0)
 
 
-def test_beyond_the_training_data_the_residual_is_left_out_and_the_margin_is_another():
+def test_outside_the_training_data_the_residual_is_0_with_its_own_margin():
     weights = calibrated(dense=0.01, attention=0.02, conv=0.03, **{"conv-uncorrected": 0.04})
     weights.meta["high"][0] = 1.0
     replays = Replays(
@@ -223,7 +223,7 @@ def test_beyond_the_training_data_the_residual_is_left_out_and_the_margin_is_ano
 
 
 @needs_numpy
-def test_hybrid_has_the_replay_of_the_trace_where_nothing_convolves():
+def test_hybrid_is_the_replay_without_convolutions():
     trace = a_trace()
     features = features_of(trace)
     found = create("hybrid").on(trace, features, A100)
@@ -235,7 +235,7 @@ def test_hybrid_has_the_replay_of_the_trace_where_nothing_convolves():
 
 @needs_numpy
 @pytest.mark.parametrize("name", ["hybrid", "extra-trees"])
-def test_estimates_tell_utilization_for_gpus_like_that_of_the_data(name):
+def test_estimates_have_utilization_on_gpus_like_that_of_the_data(name):
     large = a_trace([["Linear", 1000 * 1001, [512, 1000]], ["ReLU", 0, [512, 1000]]] * 8)
     features = features_of(large)
     found = create(name).on(large, features, A100)
@@ -249,7 +249,7 @@ def test_estimates_tell_utilization_for_gpus_like_that_of_the_data(name):
     assert create("hybrid").on(attention, features_of(attention), A100).smact is None
 
 
-def test_how_it_is_trained_is_read_from_the_trace():
+def test_optimizer_and_precision_are_read_from_the_trace():
     trace = a_trace()
     sizes = (("parameter", 2_000_000), ("optimizer state", 4_000_000))
     events = [MemoryEvent("alloc", i, size, kind, "load", "", 0, 0) for i, (kind, size) in enumerate(sizes)]

@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["forest", "boosting"])
-def test_trees_say_the_same_without_scikit_learn(tmp_path, kind):
+def test_exported_trees_predict_as_scikit_learn_does(tmp_path, kind):
     from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
     chance = np.random.default_rng(0)
@@ -84,7 +84,7 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
-def test_nothing_in_a_file_of_weights_can_run(tmp_path):
+def test_pickles_in_a_file_of_weights_are_not_loaded(tmp_path):
     path = tmp_path / "evil.npz"
     np.savez(path, meta=np.array([Evil(str(tmp_path / "made"))], dtype=object))
     with pytest.raises(UsageError, match="holds no trained model"):
@@ -99,7 +99,7 @@ def test_weights_of_another_version_are_refused(tmp_path):
         learned_weights.read_weights(path)
 
 
-def test_beyond_the_range_of_training_is_told():
+def test_features_outside_the_training_data_are_listed():
     weights = learned_weights.Weights({"features": ["a", "b"], "low": [0.0, 5.0], "high": [10.0, 5.0]}, {})
     assert weights.beyond({"a": 10.9, "b": 5.0}) == ()
     assert weights.beyond({"a": 11.1, "b": 5.0}) == ("a 11.1 (trained with 0 to 10)",)
@@ -114,7 +114,7 @@ def test_beyond_the_range_of_training_is_told():
         pytest.param(10, 0.95, (10.0, 10 / 11), id="too few: the largest, and what they support"),
     ],
 )
-def test_margin_is_the_quantile_that_a_new_error_keeps(count, coverage, expected):
+def test_the_margin_is_the_quantile_that_covers_a_new_error(count, coverage, expected):
     assert upper_quantile(np.arange(1.0, count + 1), coverage) == expected
 
 
@@ -142,17 +142,17 @@ def test_train_then_test_on_the_same_rows(table, folder, tmp_path):
     assert [result.model for result in trained.validated] == ["majority", "line", "extra-trees"]
 
 
-def test_hybrid_wants_all_families(table, tmp_path):
+def test_hybrid_needs_all_families(table, tmp_path):
     with pytest.raises(UsageError, match="one data set of CNNs"):
         train([table], model="hybrid", out=tmp_path)
 
 
-def test_an_unknown_model_is_not_trained(folder, tmp_path):
+def test_training_an_unknown_model_is_refused(folder, tmp_path):
     with pytest.raises(UnknownName, match="no model named `lstm`"):
         train_command([folder / "mlp.csv"], model="lstm", out=tmp_path)
 
 
-def test_no_rows_is_told(tmp_path):
+def test_data_without_rows_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="no rows in no files"):
         kfold_command([], models=["line"])
 
@@ -166,7 +166,7 @@ def test_no_rows_is_told(tmp_path):
         pytest.param(["notes.txt"], "no `notes.schema.json` beside it", id="no table"),
     ],
 )
-def test_data_that_are_not_what_they_should_be_are_refused(folder, names, told):
+def test_invalid_data_are_refused(folder, names, told):
     (folder / "notes.txt").write_text("hello\n")
     with pytest.raises((DatasetError, UsageError)) as error:
         kfold_command([folder / name for name in names], models=["line"])
@@ -174,7 +174,7 @@ def test_data_that_are_not_what_they_should_be_are_refused(folder, names, told):
     assert error.value.hint
 
 
-def test_what_cannot_be_simulated_is_skipped_and_told(tmp_path):
+def test_models_that_need_a_simulation_are_skipped_without_one(tmp_path):
     rows = [dataclasses.replace(row, extras={**row.extras, "optimizer": "sgd"}) for row in ROWS]
     write_dataset(tmp_path, "mlp", rows, {}, {})
     (found,) = kfold_command([tmp_path / "mlp.csv"], models=["extra-trees", "simulation"], folds=3)
@@ -199,7 +199,7 @@ def trained_in_ways(rows):
     ]
 
 
-def test_models_of_ones_own_runs_know_the_optimizer(tmp_path):
+def test_models_of_own_runs_use_the_optimizer(tmp_path):
     write_dataset(tmp_path, "mlp", trained_in_ways(ROWS), {}, {})
     trained = train_command([tmp_path / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
     weights = learned_weights.read_weights(trained.weights)
@@ -212,7 +212,7 @@ def test_models_of_ones_own_runs_know_the_optimizer(tmp_path):
     assert "A100-SXM4" not in card
 
 
-def test_without_a_simulation_and_a_told_context_there_are_no_weights(tmp_path):
+def test_without_a_simulation_or_a_recorded_context_training_is_refused(tmp_path):
     rows = [dataclasses.replace(row, context_bytes=None) for row in trained_in_ways(ROWS)]
     rows = [row for row in rows if row.extras["optimizer"] != "adam"]
     write_dataset(tmp_path, "mlp", rows, {}, {})
@@ -222,7 +222,7 @@ def test_without_a_simulation_and_a_told_context_there_are_no_weights(tmp_path):
     assert not list(tmp_path.glob("*.npz"))
 
 
-def test_rows_out_of_memory_are_no_peaks_to_learn_from():
+def test_rows_out_of_memory_are_not_training_peaks():
     rows = [dataclasses.replace(row, status="oom") if i == 3 else row for i, row in enumerate(ROWS)]
     assert 3 not in table_of(rows).known
 

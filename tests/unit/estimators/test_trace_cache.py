@@ -51,11 +51,11 @@ def test_a_trace_comes_back_as_it_was(project, cache):
     assert cache.get("k", {}) == trace
 
 
-def test_nothing_is_found_where_nothing_was_kept(cache):
+def test_an_empty_cache_misses(cache):
     assert cache.get("k", {}) is None
 
 
-def test_the_same_question_has_the_same_key(project):
+def test_the_same_program_has_the_same_key(project):
     assert key(project, "--lr", "1") == key(project, "--lr", "1")
 
 
@@ -98,7 +98,7 @@ def test_a_key_depends_on_what_may_change_the_trace(project, change):
 @pytest.mark.parametrize(
     "name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "SHLVL", "SSH_CLIENT"]
 )
-def test_a_key_does_not_depend_on_what_is_replayed_or_of_the_terminal(project, name):
+def test_a_key_ignores_allocator_settings_and_terminal_variables(project, name):
     assert key(project, env={"A": "1", name: "x"}) == key(project)
 
 
@@ -129,7 +129,7 @@ def test_an_installed_package_is_a_miss(project, cache, tmp_path):
     assert cache.get("k", {}) is None
 
 
-def test_a_package_installed_again_is_another(tmp_path):
+def test_a_reinstalled_package_is_a_miss(tmp_path):
     (tmp_path / "x-1.dist-info").mkdir()
     before = site_digest(tmp_path)
     os.utime(tmp_path / "x-1.dist-info", ns=(1, 1))
@@ -150,7 +150,7 @@ NAME = "PYTORCH_CUDA_ALLOC_CONF"
         pytest.param({}, {NAME: "s"}, {NAME: "y"}, False, id="set its own, perhaps because none was"),
     ],
 )
-def test_settings_that_a_script_may_set_itself(cache, before, after, now, found):
+def test_settings_changed_by_the_script_decide_whether_a_trace_is_valid(cache, before, after, now, found):
     cache.put("k", a_trace([alloc(0, 1)], sources=(), settings=after), before)
     assert (cache.get("k", now) is not None) == found
 
@@ -174,24 +174,24 @@ def test_a_damaged_entry_is_a_miss(cache, project, damage):
     assert cache.get("k", {}) is None
 
 
-def test_a_cut_entry_is_a_miss(cache, project):
+def test_a_truncated_entry_is_a_miss(cache, project):
     cache.put("k", traced(project), {})
     path = cache.folder / "k.json.gz"
     path.write_bytes(path.read_bytes()[:-20])
     assert cache.get("k", {}) is None
 
 
-def test_a_partial_trace_is_not_kept(cache, project):
+def test_a_partial_trace_is_not_stored(cache, project):
     cache.put("k", replace(traced(project), partial=True), {})
     assert cache.get("k", {}) is None
 
 
-def test_a_trace_that_does_not_say_where_it_came_from_is_not_kept(cache):
+def test_a_trace_without_provenance_is_not_stored(cache):
     cache.put("k", a_trace([alloc(0, 1)]), {})
     assert cache.get("k", {}) is None
 
 
-def test_nobody_else_can_read_it(cache, project):
+def test_entries_are_readable_by_their_owner_only(cache, project):
     cache.folder.mkdir(mode=0o755)
     cache.put("k", traced(project), {})
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
@@ -199,14 +199,14 @@ def test_nobody_else_can_read_it(cache, project):
     assert [path.name for path in cache.folder.iterdir()] == ["k.json.gz"]
 
 
-def test_an_entry_of_somebody_else_is_a_miss(cache, project, monkeypatch):
+def test_an_entry_of_another_user_is_a_miss(cache, project, monkeypatch):
     cache.put("k", traced(project), {})
     owner = os.getuid()
     monkeypatch.setattr(cache_module.os, "getuid", lambda: owner + 1)
     assert cache.get("k", {}) is None
 
 
-def test_the_least_recently_used_go_first(cache, project):
+def test_the_least_recently_used_entries_are_deleted_first(cache, project):
     trace = traced(project)
     for name in ("old", "used", "new"):
         cache.put(name, trace, {})
@@ -219,7 +219,7 @@ def test_the_least_recently_used_go_first(cache, project):
     assert {path.name.split(".")[0] for path in cache.folder.iterdir()} == {"old", "new", "newest"}
 
 
-def test_a_folder_that_cannot_be_made_is_no_failure(tmp_path, project):
+def test_an_unwritable_folder_raises_nothing(tmp_path, project):
     (tmp_path / "file").write_text("")
     cache = TraceCache(tmp_path / "file" / "cache")
     cache.put("k", traced(project), {})

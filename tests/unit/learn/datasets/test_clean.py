@@ -67,7 +67,7 @@ def test_one_table_for_each_family(tmp_path):
     assert all(column["meaning"] != "as the source tells" for column in schema["columns"])
 
 
-def test_failures_are_rows_without_a_peak_to_learn_from(tmp_path):
+def test_failed_runs_are_rows_without_a_peak(tmp_path):
     failed = a_run(MLP[0], status="crash", peak_bytes=None, smact=None, message="boom")
     clean([write(tmp_path / "runs", failed, *map(a_run, MLP[1:]))], tmp_path)
     assert [row.status for row in read_dataset(tmp_path / "mlp.csv")] == ["crash", "ok", "ok", "ok"]
@@ -80,7 +80,7 @@ def test_the_newest_run_of_a_configuration_counts(tmp_path):
     assert read_dataset(tmp_path / "mlp.csv")[0].status == "ok"
 
 
-def test_the_same_in_two_folders_is_refused_and_the_first_kept_if_allowed(tmp_path):
+def test_a_duplicate_is_refused_and_if_allowed_the_first_row_stays(tmp_path):
     first = write(tmp_path / "a", *map(a_run, MLP))
     second = write(tmp_path / "b", a_run(MLP[0], peak_bytes=3 * GiB))
     with pytest.raises(DatasetError, match="duplicate: 1 configurations") as error:
@@ -92,7 +92,7 @@ def test_the_same_in_two_folders_is_refused_and_the_first_kept_if_allowed(tmp_pa
     assert [row.peak_bytes for row in read_dataset(tmp_path / "data" / "mlp.csv")] == [2 * GiB] * 4
 
 
-def test_a_twin_is_refused_and_the_first_kept_if_allowed(tmp_path):
+def test_a_twin_is_refused_and_if_allowed_the_first_row_stays(tmp_path):
     other = MLP[0].replace(MLP[0].split("_")[1], next(s for s in ("pyramid", "uniform") if s not in MLP[0]), 1)
     runs = write(tmp_path / "runs", a_run(MLP[0]), replace(a_run(MLP[0]), config_id=other))
     with pytest.raises(DatasetError, match="twin: 1 jobs"):
@@ -108,13 +108,13 @@ def test_saturated_rows_are_marked_if_allowed(tmp_path):
     assert [row.extras["saturated"] for row in read_dataset(tmp_path / "data" / "mlp.csv")] == [True, False]
 
 
-def test_nothing_to_clean(tmp_path):
+def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(DatasetError, match="no runs found"):
         clean([write(tmp_path / "runs")], tmp_path)
     with pytest.raises(UsageError, match=r"cannot read .*/none/?"):
         clean([tmp_path / "none"], tmp_path)
 
 
-def test_a_run_that_cannot_be(tmp_path):
+def test_a_run_that_contradicts_its_id_is_refused(tmp_path):
     with pytest.raises(DatasetError, match=r"smact is 1\.5"):
         clean([write(tmp_path / "runs", a_run(MLP[0], smact=1.5))], tmp_path)

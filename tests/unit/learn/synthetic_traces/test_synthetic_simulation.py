@@ -24,7 +24,7 @@ def reserved(row) -> int:
     return simulate(row).replays.reserved_bytes
 
 
-def test_every_free_names_a_live_storage_and_gradients_end_where_they_began():
+def test_every_free_of_a_synthetic_trace_names_a_live_storage():
     live: set[int] = set()
     for event in synthetic_trace(cnn_row(activation="prelu")).events:
         if event.action == "alloc":
@@ -46,7 +46,7 @@ def test_a_gradient_that_comes_twice_is_added_in_place():
     assert weight.grad is not None
 
 
-def test_the_last_batch_of_an_epoch_is_what_is_left():
+def test_the_last_batch_of_an_epoch_is_the_remainder():
     def inputs(row):
         events = synthetic_trace(row).events
         sizes = [event.bytes for event in events if event.action == "alloc" and event.category == "input"]
@@ -56,12 +56,12 @@ def test_the_last_batch_of_an_epoch_is_what_is_left():
     assert inputs(mlp_row(batch=256, last_batch=0)) == [2, 256, 256, 256, 256]
 
 
-def test_convolutions_take_workspaces():
+def test_convolutions_have_workspaces_in_a_simulation():
     replays = simulate(cnn_row((64, 64), side=64, batch=32)).replays
     assert replays.reserved_bytes > replays.bare_reserved_bytes > replays.bare_allocated_bytes
 
 
-def test_out_of_memory_on_a_card_that_others_fill():
+def test_a_job_runs_out_of_memory_on_a_gpu_that_others_fill():
     row = mlp_row((4000, 4000, 10))
     need = reserved(row)
     assert reserved_within(row, 0) == need
@@ -96,7 +96,7 @@ def test_a_layer_that_is_not_modeled_is_named():
         pytest.param("transformer_sample.csv", 12, 1493, 0.01, 0.25, id="transformer"),
     ],
 )
-def test_near_what_was_measured(name, every, outside_mib, median, most):
+def test_simulations_are_near_the_measured_peaks(name, every, outside_mib, median, most):
     if not (SETS / name).is_file():
         pytest.skip("the published sets are not here")
     trained = [row for row in read_published(SETS / name) if row.status == "ok" and is_plain(row)]

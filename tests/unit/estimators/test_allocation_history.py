@@ -44,7 +44,7 @@ def test_peaks_are_those_of_the_replay(conf, trace, capacity_mib):
 
 
 @CONFS
-def test_what_came_less_what_went_is_held(conf):
+def test_allocated_minus_freed_is_live(conf):
     history = allocation_history(replay_input(refit(), conf), 700 * MiB)
     came = sum(block.size for block in history.blocks if block.action in {"segment_alloc", "segment_map"})
     went = sum(block.size for block in history.blocks if block.action in {"segment_free", "segment_unmap"})
@@ -52,7 +52,7 @@ def test_what_came_less_what_went_is_held(conf):
     assert came - went == history.reserved_bytes[-1] == sum(segment.size_bytes for segment in history.segments)
 
 
-def test_a_retry_gives_back_before_it_asks_again():
+def test_a_retry_releases_the_cache_first():
     history = allocation_history(replay_input(refit()), 700 * MiB)
     at = next(i for i, block in enumerate(history.blocks) if block.action == "alloc" and block.size == 600 * MiB)
     assert [block.action for block in history.blocks[at - 5 : at]] == ["segment_free"] * 4 + ["segment_alloc"]
@@ -74,20 +74,20 @@ def test_columns_are_by_category_and_as_long_as_the_events():
     assert history.category_bytes["gradient"][-1] == 0
 
 
-def test_phases_begin_where_they_do():
+def test_phases_begin_at_their_first_event():
     history = allocation_history(replay_input(steps(count=1)))
     assert [name for _, name in history.phases] == ["load", "forward", "backward", "step"]
     assert [history.events[start].phase for start, _ in history.phases] == ["load", "forward", "backward", "step"]
 
 
-def test_other_gpus_are_passed_over():
+def test_events_of_other_gpus_are_skipped():
     other = alloc(1, 10)._replace(device=1)
     history = allocation_history(replay_input(a_trace([alloc(0, 20), other])))
     assert len(history.events) == 1
     assert history.reserved_bytes == [20 * MiB]
 
 
-def test_a_storage_of_nothing_leaves_no_trace():
+def test_a_storage_of_0_bytes_is_not_recorded():
     history = allocation_history(replay_input(a_trace([alloc(0, 0), free(0)])))
     assert history.blocks == []
 
@@ -117,7 +117,7 @@ def test_a_workspace_for_which_there_is_no_memory_is_left_out():
     assert sum(segment["allocated_size"] for segment in told["segments"]) == 50 * MiB
 
 
-def test_snapshot_tells_where_memory_ran_out():
+def test_a_snapshot_has_the_out_of_memory_event():
     where = replay_input(a_trace([alloc(0, 30), alloc(1, 90)]))
     told = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
     last = told["device_traces"][0][-1]

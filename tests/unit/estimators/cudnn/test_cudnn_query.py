@@ -41,20 +41,20 @@ def worker(tmp_path, text):
     return (sys.executable, str(path))
 
 
-def test_a_cudnn_beside_torch_is_found_with_what_it_needs(site):
+def test_a_cudnn_beside_torch_is_found_with_its_dependencies(site):
     found = installed_cudnn(str(site))
     assert found.graph == site.parent / "nvidia/cudnn/lib/libcudnn_graph.so.9"
     assert [path.name for path in found.preload] == ["libcublasLt.so.12"]
 
 
 @pytest.mark.parametrize(("minor", "is_asked"), [(1, False), (7, False), (8, True), (20, True)])
-def test_only_cudnn_9_8_and_later_can_be_asked(site, minor, is_asked):
+def test_only_cudnn_9_8_and_later_can_be_queried(site, minor, is_asked):
     text = f"#define CUDNN_MAJOR 9\n#define CUDNN_MINOR {minor}\n"
     (site.parent / "nvidia/cudnn/include/cudnn_version.h").write_text(text)
     assert (installed_cudnn(str(site)) is not None) == is_asked
 
 
-def test_no_cudnn_is_none(tmp_path):
+def test_without_cudnn_there_is_no_library(tmp_path):
     assert installed_cudnn(str(tmp_path / "torch")) is None
 
 
@@ -76,18 +76,18 @@ def test_no_cudnn_is_none(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_question(call, changes):
+def test_the_query_of_a_convolution(call, changes):
     assert query_of(call).items() >= changes.items()
 
 
 @pytest.mark.parametrize(
     "changes", [{"groups": 2}, {"benchmark": True}, {"enabled": False}, {"dtype": "float64"}], ids=str
 )
-def test_what_cudnn_is_not_asked(changes):
+def test_calls_that_cudnn_is_not_queried_for(changes):
     assert query_of(conv_call(**changes)) is None
 
 
-def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
+def test_answers_are_cached_and_only_new_calls_are_queried(site, tmp_path):
     library, kept = installed_cudnn(str(site)), tmp_path / "kept"
     first = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
     assert first(conv_call(batch=3)) == 3
@@ -113,16 +113,16 @@ def test_answers_are_kept_and_only_new_calls_are_asked(site, tmp_path):
         pytest.param("import threading; threading.Event().wait()", id="hangs"),
     ],
 )
-def test_whatever_fails_there_is_no_answer(site, tmp_path, text):
+def test_any_failure_of_the_worker_gives_no_answer(site, tmp_path, text):
     found = query_cudnn(installed_cudnn(str(site)), (8, 0), [conv_call()], timeout_s=1.0, worker=worker(tmp_path, text))
     assert found is None
 
 
-def test_a_file_that_is_no_library_is_no_answer(site):
+def test_a_file_that_is_not_a_library_gives_no_answer(site):
     assert query_cudnn(installed_cudnn(str(site)), (8, 0), [conv_call()]) is None
 
 
-def test_a_broken_file_of_answers_is_asked_again(site, tmp_path):
+def test_a_damaged_cache_file_is_queried_again(site, tmp_path):
     library, kept = installed_cudnn(str(site)), tmp_path / "kept"
     query_cudnn(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
     [file] = kept.iterdir()
@@ -131,7 +131,7 @@ def test_a_broken_file_of_answers_is_asked_again(site, tmp_path):
     assert found(conv_call()) == 32
 
 
-def test_a_file_that_has_grown_large_is_begun_anew(site, tmp_path, monkeypatch):
+def test_a_cache_file_above_its_limit_is_started_anew(site, tmp_path, monkeypatch):
     library, kept, live = installed_cudnn(str(site)), tmp_path / "kept", worker(tmp_path, ECHO)
     query_cudnn(library, (8, 0), [conv_call(batch=1)], folder=kept, worker=live)
     [file] = kept.iterdir()
@@ -143,13 +143,13 @@ def test_a_file_that_has_grown_large_is_begun_anew(site, tmp_path, monkeypatch):
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
 
 
-def test_nothing_to_ask_starts_nothing(tmp_path):
+def test_without_queries_no_worker_starts(tmp_path):
     nowhere = CudnnLibrary(graph=Path("/nowhere"), preload=())
     assert query_cudnn(nowhere, (8, 0), [conv_call(groups=2)], worker=("/nowhere",)) is None
 
 
 @pytest.mark.parametrize(("channels_last", "strides"), [(False, [60, 20, 5, 1]), (True, [60, 1, 15, 3])])
-def test_strides(channels_last, strides):
+def test_strides_of_both_layouts(channels_last, strides):
     assert strides_of((2, 3, 4, 5), channels_last=channels_last) == strides
 
 

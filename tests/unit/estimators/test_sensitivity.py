@@ -41,17 +41,17 @@ def interval(trace):
         pytest.param([1000, 1100, 1200, 1300], [(1000, 1300)], id="spread evenly"),
     ],
 )
-def test_states(mib, states):
+def test_distant_values_are_two_states(mib, states):
     assert states_of([value * MiB for value in mib]) == tuple((low * MiB, high * MiB) for low, high in states)
 
 
-def test_holds_the_unchanged_replay():
+def test_the_range_contains_the_unchanged_replay():
     reserved, found = interval(steps())
     assert found.low_bytes <= reserved <= found.high_bytes
     assert (found.states[0][0], found.states[-1][1]) == (found.low_bytes, found.high_bytes)
 
 
-def test_says_the_same_twice():
+def test_the_range_is_deterministic():
     assert interval(steps()) == interval(steps())
 
 
@@ -75,11 +75,11 @@ def test_strays_are_of_two_to_eight_mib_on_the_first_stream():
     assert 6 * MiB < max(stray.bytes for stray in strays) <= 8 * MiB
 
 
-def test_a_trace_without_events_has_an_interval():
+def test_a_trace_without_events_has_a_range():
     assert interval(a_trace([]))[1].high_bytes == 0
 
 
-def test_a_tenth_of_the_storages_end_late():
+def test_a_tenth_of_the_storages_are_freed_late():
     events = [event for i in range(1000) for event in (alloc(i, 1), free(i))]
     changed = module._with_late_frees(tuple(events), random.Random(0))
     at = {event: place for place, event in enumerate(changed)}
@@ -87,7 +87,7 @@ def test_a_tenth_of_the_storages_end_late():
     assert 60 < len(late) < 140
 
 
-def test_a_late_end_meets_the_next_storage():
+def test_a_late_free_overlaps_the_next_storage():
     # Every block is reused at once; one that dies late makes the next storage take new memory.
     events = [event for i in range(100) for event in (alloc(i, 64), free(i, "forward"))]
     reserved, found = interval(a_trace(events))
@@ -102,7 +102,7 @@ def test_a_convolution_may_take_no_workspace():
     assert 0 < sum(gaps(op) == 0 for op in ops) < 10
 
 
-def test_in_every_fourth_the_threads_share_a_handle():
+def test_every_fourth_replay_shares_the_cublas_handle():
     ops = [LibraryCall(kind="gemm", thread="main"), LibraryCall(kind="gemm", thread="autograd")]
     trace = a_trace([call(0), alloc(0, 11), call(1)], ops)
     replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
@@ -110,7 +110,7 @@ def test_in_every_fourth_the_threads_share_a_handle():
     assert handles == [2, 2, 2, 1]
 
 
-def test_in_half_of_them_weight_gradients_have_other_parts():
+def test_half_of_the_replays_use_the_second_guess():
     ops = [conv_wgrad() for _ in range(8)]
     trace = a_trace([call(i) for i in range(8)], ops)
     usual, other = (conv_of(GPU, second_guess=guess)(ops[0]) for guess in (False, True))
@@ -132,7 +132,7 @@ def test_one_more_replay_splits_the_calls_that_are_suspected():
     assert found.high_bytes < reserved + found.split_bytes
 
 
-def test_where_none_is_suspected_nothing_is_replayed():
+def test_without_suspected_calls_no_split_replay_runs():
     assert interval(steps())[1].split_bytes == 0
     assert interval(a_trace([call(0)], [conv_wgrad()]))[1].split_bytes == 0
 
@@ -143,13 +143,13 @@ def test_a_split_that_finds_room_adds_nothing():
     assert interval(a_trace([alloc(0, 1000), free(0), call(0)], [few]))[1].split_bytes == 0
 
 
-def test_in_every_other_the_addresses_grow():
+def test_every_other_replay_has_ascending_addresses():
     trace = a_trace([alloc(0, 1)])
     replay_inputs = [module._changed(trace, GPU, software_stack(trace.header), seed) for seed in range(4)]
     assert [replay_input.descending for replay_input in replay_inputs] == [True, False, True, False]
 
 
-def test_strays_and_late_ends_take_turns():
+def test_strays_and_late_frees_alternate():
     trace = a_trace([event for i in range(100) for event in (alloc(i, 1), free(i))])
     for seed, added in enumerate(["alloc", None, "alloc and free", None]):
         events = module._changed(trace, GPU, software_stack(trace.header), seed).events

@@ -56,14 +56,14 @@ def verdict(trace, mib, *, margin_mib=0, conf=""):
         pytest.param(598, 0, "no", 1, id="not at all"),
     ],
 )
-def test_verdict(mib, margin_mib, told, retries):
+def test_the_verdict_by_free_memory(mib, margin_mib, told, retries):
     fit, _ = verdict(refit(), mib, margin_mib=margin_mib)
     assert (fit.verdict, fit.retries) == (told, retries)
     assert (fit.oom is None) == (told in {"fits", "tight"})
     assert fit.spare_bytes == (mib - 1000 - margin_mib) * MiB
 
 
-def test_numbers_are_of_the_gpu_where_it_fits_and_without_end_where_not():
+def test_the_estimate_is_for_the_gpu_where_it_fits_else_for_unlimited_memory():
     assert verdict(refit(), 2000)[1].peak_reserved_bytes == 1000 * MiB
     assert verdict(refit(), 700)[1].peak_reserved_bytes == 600 * MiB
     assert verdict(refit(), 500)[1].peak_reserved_bytes == 1000 * MiB
@@ -80,11 +80,11 @@ def test_numbers_are_of_the_gpu_where_it_fits_and_without_end_where_not():
         ),
     ],
 )
-def test_sentence(mib, sentence):
+def test_the_sentence_of_each_verdict(mib, sentence):
     assert verdict(refit(), mib)[0].sentence == sentence
 
 
-def test_cudnn_does_without_a_workspace_where_there_is_no_memory():
+def test_cudnn_runs_without_a_workspace_where_memory_runs_out():
     replay_input = replace(
         make_replay_input(refit(), a_card(500), software_stack(refit().header)), optional_storages=frozenset({9})
     )
@@ -92,7 +92,7 @@ def test_cudnn_does_without_a_workspace_where_there_is_no_memory():
     assert (fit.verdict, fit.oom, result.skipped_storages) == ("tight", None, 1)
 
 
-def test_a_memory_fraction_is_a_limit_too():
+def test_a_memory_fraction_limits_the_replay():
     fit, result = verdict(refit(), 3500, conf="per_process_memory_fraction:0.1")
     assert fit.verdict == "no"
     assert result.peak_reserved_bytes == 1000 * MiB
@@ -113,20 +113,20 @@ def test_where_it_may_not_fit_the_bound_does_not_either():
     assert found.estimate.peak_reserved_bytes == 600 * MiB
 
 
-def test_where_it_does_not_fit_the_estimate_is_for_a_card_without_limit():
+def test_where_it_does_not_fit_the_estimate_is_for_unlimited_memory():
     found = TracedEstimator().on(refit(), a_card(500))
     assert found.estimate.peak_reserved_bytes == 1000 * MiB
     assert any("unlimited memory" in warning and "step of `head`" in warning for warning in found.estimate.warnings)
 
 
-def test_another_capability_is_told():
+def test_another_compute_capability_adds_a_warning():
     found = TracedEstimator().on(steps(), gpu_spec("H100-80GB"))
     assert found.fit.capability_differs
     assert any("compute capability" in warning for warning in found.estimate.warnings)
     assert not TracedEstimator().on(steps(), gpu_spec("A100-80GB")).fit.capability_differs
 
 
-def test_fits_on_knows_cards_and_their_instances():
+def test_fits_on_lists_gpus_and_their_mig_instances():
     trace = steps(batch_mib=2000)  # about 9 GiB
     fits = {fit.gpu: fit for fit in fits_on(trace, software_stack(trace.header), 0)}
     assert fits["A100-40GB"].verdict == fits["A100-40GB:3g.20gb"].verdict == "fits"
@@ -137,7 +137,7 @@ def test_fits_on_knows_cards_and_their_instances():
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_fits_on_says_what_an_estimate_for_that_gpu_says():
+def test_fits_on_agrees_with_an_estimate_for_that_gpu():
     # A cuBLAS workspace is larger on an H100.
     multiplies = LibraryCall(kind="gemm", thread="main")
     trace = a_trace([call(0, "load"), *steps(batch_mib=2000).events], [multiplies])

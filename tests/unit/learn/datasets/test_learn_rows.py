@@ -28,12 +28,12 @@ ROW = DatasetRow(
 )
 
 
-def test_sums_over_layers_and_a_shape_that_is_not_told_counts_nothing():
+def test_sums_over_layers_skip_unknown_shapes():
     assert (ROW.parameters, ROW.activations) == (95, 16 + 48)
     assert [layer.outputs for layer in ROW.layers] == [16, 0, 48]
 
 
-def test_a_possible_row_is_given_back():
+def test_a_valid_row_passes():
     assert check(ROW) is ROW
     failed = dataclasses.replace(ROW, status="oom", peak_bytes=None)
     assert check(failed) is failed
@@ -57,12 +57,12 @@ def test_a_possible_row_is_given_back():
         pytest.param({"layers": (Layer(kind="Linear", output_shape=(1,), parameters=1),)}, "layer 0", id="kind"),
     ],
 )
-def test_an_impossible_row_is_refused(change, told):
+def test_an_invalid_row_is_refused(change, told):
     with pytest.raises(DatasetError, match=r"row `.*`: ") as error:
         check(dataclasses.replace(ROW, **change))
     assert told in error.value.message
 
 
-def test_what_is_traced_may_be_more_than_the_gpu_has():
+def test_a_traced_peak_may_exceed_the_gpu():
     check(dataclasses.replace(ROW, source="traced", peak_bytes=900 * MiB))
     check(dataclasses.replace(ROW, source="published:gpumemnet"))

@@ -62,7 +62,7 @@ def test_every_configuration_has_one_run_in_order(tmp_path):
     assert (session.counts, session.left, session.elapsed_s) == ({"ok": 4, "oom": 1, "crash": 1}, 0, 60)
 
 
-def test_progress_tells_the_rate_and_what_is_left(tmp_path):
+def test_progress_has_the_rate_and_the_time_left(tmp_path):
     told = []
     labeler = Scripted()
     run_configs(CONFIGS, tmp_path, labeler, now_s=labeler.clock, on_run=told.append)
@@ -74,7 +74,7 @@ def test_progress_tells_the_rate_and_what_is_left(tmp_path):
     assert told[-1].left_s == 0
 
 
-def test_goes_on_after_a_break(tmp_path):
+def test_a_session_resumes_after_an_interruption(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_configs(CONFIGS, tmp_path, Scripted(dies_at=IDS[3]))
     with pytest.raises(UsageError, match="is there already") as error:
@@ -88,7 +88,7 @@ def test_goes_on_after_a_break(tmp_path):
     assert (told[0].done, told[0].left_s, session.left) == (4, 20, 0)
 
 
-def test_a_line_cut_off_by_a_crash_is_run_again(tmp_path):
+def test_an_incomplete_last_record_is_run_again(tmp_path):
     run_configs(CONFIGS, tmp_path, Scripted())
     path = tmp_path / "runs.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
@@ -99,7 +99,7 @@ def test_a_line_cut_off_by_a_crash_is_run_again(tmp_path):
     assert [run.config_id for run in read_records(path)] == IDS
 
 
-def test_failures_stay_unless_they_are_to_be_tried_again(tmp_path):
+def test_failures_are_repeated_only_with_retry(tmp_path):
     run_configs(CONFIGS, tmp_path, Scripted(statuses={IDS[1]: "timeout", IDS[2]: "oom"}))
     labeler = Scripted()
     run_configs(CONFIGS, tmp_path, labeler, resume=True)
@@ -110,7 +110,7 @@ def test_failures_stay_unless_they_are_to_be_tried_again(tmp_path):
     assert labeler.seen == [IDS[1]], "its newest run is ok"
 
 
-def test_none_begins_after_the_limit(tmp_path):
+def test_no_run_begins_after_the_limit(tmp_path):
     labeler = Scripted()
     session = run_configs(CONFIGS, tmp_path, labeler, limit_s=25, now_s=labeler.clock)
     assert (labeler.seen, session.left) == (IDS[:3], 3)
@@ -130,7 +130,7 @@ def test_a_folder_has_one_writer(tmp_path):
         ('{"config_id": 3}', "`value.config_id` is 3, wanted str"),
     ],
 )
-def test_a_line_that_is_no_run(tmp_path, line, told):
+def test_a_line_that_is_not_a_record_is_refused(tmp_path, line, told):
     path = tmp_path / "runs.jsonl"
     run_configs(CONFIGS[:1], tmp_path, Scripted())
     path.write_text(path.read_text() + line + "\n")
@@ -168,7 +168,7 @@ run_configs(configs, Path(sys.argv[2]), Blocked(), on_run=lambda progress: print
 """
 
 
-def test_goes_on_after_kill_9(tmp_path):
+def test_a_session_resumes_after_sigkill(tmp_path):
     ranges = load_ranges("mlp-small")
     write_configs(tmp_path / "configs.txt", CONFIGS, ranges, 0)
     command = [sys.executable, "-c", BLOCKED, str(tmp_path / "configs.txt"), str(tmp_path / "runs")]

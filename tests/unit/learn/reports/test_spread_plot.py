@@ -25,7 +25,7 @@ def test_every_setting_has_a_panel(tmp_path, family, capsys):
 
 
 @pytest.mark.parametrize("family", ["mlp", "cnn", "transformer"])
-def test_every_part_of_a_range_is_drawn_as_often_as_the_others(family):
+def test_bins_of_an_even_draw_are_level(family):
     ranges = load_ranges(family)
     configs = generate(ranges, 2000, seed=3)
     for name, range_ in ranges.ranges.items():
@@ -42,7 +42,7 @@ def test_every_part_of_a_range_is_drawn_as_often_as_the_others(family):
         assert all(abs(count / level - 1) < 0.25 for count in counts), name
 
 
-def test_parts_of_a_logarithm_have_their_share():
+def test_bins_of_a_logarithmic_range_are_logarithmic():
     doubled = [1, 2, 2, 3, 3, *range(4, 8), *range(4, 8)]  # as often as 1/x says, about
     found = parts(doubled, Span(low=1, high=7, by="log"))
     assert [(start, end) for start, end, _ in found] == [(i - 0.5, i + 0.5) for i in range(1, 8)]
@@ -56,6 +56,6 @@ def test_classes_of_gpt_are_not_drawn():
     assert len(drawn(configs, "heads", ranges.ranges["heads"])) == 40
 
 
-def test_a_format_that_is_not_known(tmp_path, capsys):
+def test_an_unknown_format_is_refused(tmp_path, capsys):
     assert main(["learn", "generate", "mlp", "--plot", str(tmp_path / "spread.doc")]) == 2
     assert "`spread.doc` names no known format" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def plain(summary):
     return [(layer.kind, layer.output_shape, layer.parameters, layer.name) for layer in summary.layers]
 
 
-def test_torchsummary():
+def test_torchsummary_is_parsed():
     found = read(TABLE)
     assert (found.format, found.batch, found.parameters) == ("torchsummary", None, 2634)
     assert plain(found) == [
@@ -85,11 +85,11 @@ def test_torchsummary():
     ]
 
 
-def test_torchsummary_tells_the_batch_it_was_made_with():
+def test_torchsummary_has_its_batch():
     assert read(TABLE.replace("[-1", "[64")).batch == 64
 
 
-def test_torchinfo():
+def test_torchinfo_is_parsed():
     found = read(INFO)
     assert (found.format, found.batch, found.parameters) == ("torchinfo", 8, 1320)
     assert plain(found) == [
@@ -104,7 +104,7 @@ def test_torchinfo():
     ]
 
 
-def test_modelsummary():
+def test_modelsummary_is_parsed():
     found = read(TREE)
     assert (found.format, found.batch, found.parameters) == ("modelsummary", None, 2315)
     assert plain(found) == [
@@ -121,7 +121,7 @@ def test_modelsummary():
     ]
 
 
-def test_modelsummary_with_the_sequence_told():
+def test_modelsummary_is_parsed_with_a_given_sequence():
     assert read(TREE, sequence=512).layers[0].output_shape == (512, 16)
 
 
@@ -154,7 +154,7 @@ def test_a_broken_summary_is_refused_with_its_line(text, line, reason):
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_published_summaries(path):
+def test_published_summaries_are_parsed(path):
     text = path.read_text(encoding="utf-8")
     found = parse_summary(text, path.name)
     assert len(found.layers) > 5
@@ -174,7 +174,7 @@ def test_published_summaries_are_there():
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
-def test_a_log_of_training_is_no_summary(path):
+def test_a_training_log_is_refused(path):
     with pytest.raises(SummaryError, match="no summary of a model"):
         parse_summary(path.read_text(encoding="utf-8"), path.name)
 
@@ -208,7 +208,7 @@ LAYERS = st.lists(
 
 
 @given(LAYERS, st.integers(1, 4096))
-def test_what_torchsummary_prints_is_read_back(layers, batch):
+def test_a_printed_torchsummary_is_parsed_back(layers, batch):
     lines = [
         f"{f'Linear-{number}':>20} {[batch, *layer.output_shape]!s:>25} {layer.parameters:>15,}"
         for number, layer in enumerate(layers, start=1)
@@ -241,5 +241,5 @@ def test_what_torchsummary_prints_is_read_back(layers, batch):
         ("Conv2dNormActivation", "other"),
     ],
 )
-def test_kinds(name, kind):
+def test_kinds_of_layer_classes(name, kind):
     assert layer_kind(name) == kind

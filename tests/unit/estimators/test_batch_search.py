@@ -20,7 +20,7 @@ def line(size):
 
 
 @pytest.mark.parametrize("start", [1, 8, 100, 129, 130, 131, 1000])
-def test_finds_the_largest_on_a_line(start):
+def test_the_largest_batch_is_found_where_memory_is_linear(start):
     found = search(line, start=start)
     assert (found.largest, found.smallest_misfit, found.remark) == (130, 131, None)
     assert len(found.trials) <= 5
@@ -66,7 +66,7 @@ def test_just_one_fits():
     assert search(line, limit_mib=600).largest == 1
 
 
-def test_an_argument_that_does_nothing_is_told():
+def test_an_argument_that_does_not_change_memory_is_refused():
     with pytest.raises(UsageError, match="`--batch` does not change the memory") as caught:
         search(lambda size: 700)
     assert "8 and 16 and 64 and 2048" in caught.value.message
@@ -100,7 +100,7 @@ def test_from_far_above_the_line_leads_down():
     assert [trial.batch_size for trial in search(line, start=1000).trials] == [1000, 500, 130, 131]
 
 
-def test_a_half_that_fails_is_halved_again():
+def test_a_failing_bisection_is_bisected_again():
     def bound(size):
         if size == 4:
             raise TraceError("raised", "not with four")
@@ -111,7 +111,7 @@ def test_a_half_that_fails_is_halved_again():
     assert (found.largest, found.smallest_misfit) == (2, 3)
 
 
-def test_where_the_script_fails_memory_draws_no_line():
+def test_the_line_is_not_used_where_the_script_fails():
     """The line leads beyond what runs: what is left is halved, and no trial is next to one that failed."""
 
     def bound(size):
@@ -147,7 +147,7 @@ def test_memory_that_stops_growing_ends_the_search():
     assert "larger batches take no more memory" in found.remark
 
 
-def test_every_trial_is_told():
+def test_every_trial_is_reported():
     told = []
     found = find_batch_size(line, argument="-b", start=4, limit_bytes=2000, on_trial=told.append)
     assert tuple(told) == found.trials

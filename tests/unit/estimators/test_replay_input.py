@@ -27,7 +27,7 @@ SPLIT, EXPAND = "max_split_size_mb:128", "expandable_segments:True"
         pytest.param({}, {}, {NEW: EXPAND, OLD: SPLIT}, SPLIT, id="the older name counts first"),
     ],
 )
-def test_settings_of_the_allocator(before, after, env, told):
+def test_settings_of_the_environment_apply_unless_the_script_set_them(before, after, env, told):
     header = replace(HEADER, settings_before=before, settings=after)
     assert software_stack(header, env=env).alloc_conf == told
 
@@ -37,13 +37,13 @@ def test_settings_of_a_trace_without_an_environment():
     assert software_stack(replace(HEADER, alloc_conf=SPLIT, cublas_workspace_config=":16:8")).cublas_config == ":16:8"
 
 
-def test_another_backend_is_told_and_not_modeled():
+def test_another_allocator_backend_adds_a_warning():
     stack = make_software_stack("2.13.0", f"backend:cudaMallocAsync,{EXPAND}")
     assert stack.options.expandable_segments
     assert "cudaMallocAsync" in stack.warnings[0]
 
 
-def test_a_newer_torch_is_told():
+def test_a_newer_torch_adds_a_warning():
     assert "newer" in make_software_stack("9.1.0", "").warnings[0]
     assert make_software_stack("2.13.0", "").warnings == ()
 

@@ -26,7 +26,7 @@ precision = ["fp32"]
 """
 
 
-def test_the_same_seed_gives_the_same_and_another_seed_others():
+def test_configurations_follow_from_the_seed():
     ranges = parse_ranges(TINY, "tiny")
     assert generate(ranges, 20, 0) == generate(ranges, 20, 0)
     assert not set(generate(ranges, 20, 0)) & set(generate(ranges, 20, 1))
@@ -51,18 +51,18 @@ def test_both_ends_of_a_range_are_drawn(by):
     assert {config.batch for config in generate(ranges, 60, 0)} == {3, 4, 5}
 
 
-def test_a_bound_follows_what_it_is_bound_to():
+def test_a_bounded_setting_stays_below_its_bound():
     found = generate(parse_ranges(TINY, "tiny"), 200, 3)
     assert all(2 <= config.classes <= max(2, config.inputs // 2) for config in found)
     assert max(config.classes for config in found) > 25
 
 
-def test_no_batch_statistics_of_a_single_sample():
+def test_batch_norm_has_at_least_two_samples():
     found = generate(parse_ranges(TINY.replace("to = 32 }", "to = 2 }"), "tiny"), 60, 0)
     assert {(config.norm, config.batch) for config in found} == {("nonorm", 1), ("nonorm", 2), ("batchnorm", 2)}
 
 
-def test_ranges_that_do_not_hold_as_many():
+def test_ranges_with_too_few_configurations_are_refused():
     few = TINY.replace('{ from = 8, to = 64, by = "log" }', "[8]").replace("{ from = 1, to = 32 }", "[4]")
     few = few.replace("{ from = 100, to = 500, none = 0.25 }", "[0]").replace('of = "inputs", share = 0.5', "to = 2")
     ranges = parse_ranges(few, "few")
@@ -72,7 +72,7 @@ def test_ranges_that_do_not_hold_as_many():
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_shipped_ranges_give_networks_of_every_word(name):
+def test_shipped_ranges_draw_every_word(name):
     ranges = load_ranges(name)
     found = generate(ranges, 150, 0)
     assert len({config_id(config) for config in found}) == 150
@@ -86,7 +86,7 @@ def test_shipped_ranges_give_networks_of_every_word(name):
     assert {config.shape for config in found} == set(fields_of(ranges.family)["shape"])
 
 
-def test_unused_settings_make_no_second_id():
+def test_settings_without_effect_have_one_value():
     found = generate(load_ranges("transformer"), 100, 0)
     assert {config.heads for config in found if config.shape == "conv1d"} == {1}
     assert all(config.classes == config.vocabulary for config in found if config.shape == "gpt")
@@ -124,7 +124,7 @@ def test_wrong_ranges_are_refused_with_the_key(old, new, told):
     assert told in error.value.message
 
 
-def test_ranges_by_name_or_path(tmp_path):
+def test_ranges_are_loaded_by_name_or_path(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(TINY)
     assert load_ranges(str(path)).ranges["batch"] == Span(low=1, high=32)
@@ -134,7 +134,7 @@ def test_ranges_by_name_or_path(tmp_path):
         load_ranges(str(tmp_path / "none.toml"))
 
 
-def test_a_file_of_configurations(tmp_path):
+def test_a_file_of_configurations_is_read_back(tmp_path):
     ranges = parse_ranges(TINY, "tiny")
     configs = generate(ranges, 5, 0)
     path = tmp_path / "deep" / "configs.txt"
@@ -151,7 +151,7 @@ def test_a_file_of_configurations(tmp_path):
         ("{0}\n{0}\n", r":2: `mlp_.*` is there twice"),
     ],
 )
-def test_a_wrong_file_of_configurations(tmp_path, text, told):
+def test_an_invalid_file_of_configurations_is_refused(tmp_path, text, told):
     path = tmp_path / "configs.txt"
     path.write_text(text.format(config_id(generate(parse_ranges(TINY, "tiny"), 1, 0)[0])))
     with pytest.raises(UsageError, match=told):

@@ -90,7 +90,7 @@ def test_tensors_of_the_first_step_are_counted_once():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_layers_of_one_pass(steps):
+def test_layers_are_those_of_one_forward_pass(steps):
     found = features_of(training(steps=steps, trial=False).trace())
     assert found.input_bytes == 300
     # What the module freed before the next began is gone: `scratch`.
@@ -134,7 +134,7 @@ def test_bytes_of_a_parameter(dtype, copies, item_bytes):
     assert features_of(script.trace()).item_bytes == item_bytes
 
 
-def test_the_first_convolution_tells_the_batch():
+def test_the_batch_comes_from_the_first_convolution():
     script = training(steps=1, trial=False)
     at = next(i for i, event in enumerate(script.events) if event.module == "body.0")
     script.op("conv_forward", "body.0", dtype="float32", x=(16, 3, 8, 8))
@@ -163,12 +163,12 @@ def test_batch_of_a_command(command, batch):
     assert features_of(training().trace(), command.split()).batch == batch
 
 
-def test_gpus_that_the_script_sees():
+def test_the_number_of_gpus_is_read():
     assert features_of(training().trace(gpus=4)).devices == 4
     assert features_of(training().trace()).devices == 1
 
 
-def test_peak_is_of_what_lives_at_once():
+def test_the_peak_counts_live_storages_only():
     script = Script()
     script.alloc("a", 100, category="parameter")
     script.alloc("b", 50, category="activation")
@@ -178,7 +178,7 @@ def test_peak_is_of_what_lives_at_once():
     assert live_peak(script.events) == (160, {"parameter": 100, "gradient": 60})
 
 
-def test_rounding_is_of_each_storage():
+def test_each_storage_is_rounded_up():
     script = Script()
     script.alloc("a", 1, category="parameter")
     script.alloc("b", 513, category="parameter")

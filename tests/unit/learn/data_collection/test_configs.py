@@ -67,7 +67,7 @@ TRANSFORMER = TransformerConfig(
 )
 
 
-def test_an_id_can_be_read():
+def test_an_id_lists_every_setting():
     assert config_id(MLP) == ("mlp_pyramid_batch717_classes79_relu_dropout250_adam_fp32_inputs1259_depth8_batchnorm")
     assert config_id(CNN).startswith("cnn_uniform_batch8_")
     assert family_of(TRANSFORMER) == "transformer"
@@ -100,7 +100,7 @@ def test_an_id_rebuilds_every_setting(config):
         pytest.param({"width": 8}, "missing or unknown: `width`", id="unknown"),
     ],
 )
-def test_what_no_multilayer_perceptron_is(change, told):
+def test_an_impossible_mlp_is_refused(change, told):
     with pytest.raises(UsageError) as error:
         make_config("mlp", {**settings_of(MLP), **change})
     assert told in error.value.message
@@ -115,7 +115,7 @@ def test_what_no_multilayer_perceptron_is(change, told):
         pytest.param(TRANSFORMER, {"shape": "conv1d"}, "wanted `heads` of 1", id="conv1d"),
     ],
 )
-def test_what_no_other_network_is(config, change, told):
+def test_an_impossible_cnn_or_transformer_is_refused(config, change, told):
     with pytest.raises(UsageError) as error:
         make_config(family_of(config), {**settings_of(config), **change})
     assert told in error.value.message
@@ -133,7 +133,7 @@ def test_what_no_other_network_is(config, change, told):
         (config_id(MLP).replace("_relu", "_elur"), "`activation` is `elur`"),
     ],
 )
-def test_a_text_that_is_no_id(text, told):
+def test_a_text_that_is_not_an_id_is_refused(text, told):
     with pytest.raises(UsageError) as error:
         parse_id(text)
     assert told in error.value.message
@@ -153,7 +153,7 @@ def test_any_text_is_an_id_or_an_error(noise, config, at):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_shape_comes_first(family):
+def test_the_shape_is_the_first_setting_of_an_id(family):
     assert next(iter(fields_of(family))) == "shape"
 
 
@@ -166,7 +166,7 @@ def test_the_shape_comes_first(family):
         ("bottleneck", (629, 314, 157, 79, 79, 157, 314, 629)),
     ],
 )
-def test_hidden_widths(shape, widths):
+def test_hidden_widths_follow_the_shape(shape, widths):
     assert hidden_widths(dataclasses.replace(MLP, shape=shape)) == widths
 
 
@@ -182,12 +182,12 @@ def test_hidden_widths(shape, widths):
         ("dense", (4,) * 6),
     ],
 )
-def test_channel_widths(shape, widths):
+def test_channels_follow_the_shape(shape, widths):
     assert channel_widths(dataclasses.replace(CNN, shape=shape)) == widths
 
 
 @given(st.integers(1, 40), st.integers(1, 2000), st.sampled_from(fields_of("cnn")["shape"]))
-def test_channels_stay_within_reason(depth, filters, shape):
+def test_channels_stay_below_their_limit(depth, filters, shape):
     widths = channel_widths(dataclasses.replace(CNN, shape=shape, depth=depth, filters=filters))
     assert len(widths) == depth
     assert all(4 <= width <= max(2048, filters) for width in widths)

@@ -102,7 +102,7 @@ def test_baselines_stand_beside_every_result_and_the_simulation_is_exact_here(ta
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"gpumemnet-mlp", "gpumemnet-sequence"}))
-def test_every_model_says_something_of_every_row(table, name):
+def test_every_model_predicts_every_row(table, name):
     model = make_model(name)
     model.fit(table, seed=0)
     found = model.predict(table)
@@ -123,11 +123,11 @@ def test_every_model_says_something_of_every_row(table, name):
         pytest.param(-5.0, False, "cnn", 0, id="a line may say less than nothing"),
     ],
 )
-def test_classes(mib, oom, family, expected):
+def test_memory_classes_of_both_widths(mib, oom, family, expected):
     assert classes_of(np.array([mib]), np.array([oom]), family).tolist() == [expected]
 
 
-def test_scores(table):
+def test_scores_of_a_prediction(table):
     true = table.classes()
     told = true.copy()
     told[0] = true[0] - 1
@@ -141,22 +141,22 @@ def test_scores(table):
     assert (found.under, found.under_5) == (1 / 20, 1 / 20)
 
 
-def test_macro_f1_counts_rare_classes_like_others():
+def test_macro_f1_weights_all_classes_equally():
     assert macro_f1(np.array([[8, 0, 0], [2, 0, 0], [0, 0, 0]])) == pytest.approx((16 / 18 + 0) / 2)
 
 
-def test_r2():
+def test_r2_of_perfect_and_constant_predictions():
     true = np.array([1.0, 2.0, 3.0])
     assert r2(true, true) == 1
     assert r2(true, np.full(3, 2.0)) == 0
 
 
-def test_a_table_is_of_one_family():
+def test_a_table_of_two_families_is_refused():
     other = dataclasses.replace(ROWS[1], family="cnn")
     with pytest.raises(DatasetError, match="a table has one family, found cnn, mlp"):
         table_of([ROWS[0], other])
 
 
-def test_an_unknown_model_is_told():
+def test_an_unknown_model_is_refused():
     with pytest.raises(UnknownName, match="no model named `boost`"):
         make_model("boost")

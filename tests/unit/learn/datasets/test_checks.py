@@ -59,12 +59,12 @@ FAILED = {"status": "oom", "peak_bytes": None}
         pytest.param([*FINE, a_row(9, peak_bytes=39 * GiB, capacity_bytes=None)], [], id="capacity not known"),
     ],
 )
-def test_findings(rows, rules):
+def test_each_rule_finds_its_rows(rows, rules):
     found = find_problems(rows)
     assert [problem.rule for problem in found] == rules
 
 
-def test_a_finding_names_its_rows():
+def test_a_problem_names_its_rows():
     (twin,) = find_problems([*FINE, a_row(9, width=3)])
     assert set(twin.config_ids) == {"mlp-3", "mlp-9"}
     assert twin.message == "1 jobs are there under more than one id (2 rows)"

@@ -48,7 +48,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_what_is_written_is_read(tmp_path, suffix):
+def test_a_written_data_set_is_read_back(tmp_path, suffix):
     if suffix == "parquet":
         pytest.importorskip("pyarrow", reason="without it no Parquet is written")
     write_dataset(tmp_path, "cnn", ROWS, {})
@@ -78,7 +78,7 @@ def test_the_schema_names_every_column(tmp_path):
         ({"extras": {"image": "seven"}}, "the extra `image` is a str, elsewhere a int"),
     ],
 )
-def test_rows_that_do_not_fit_are_not_written(tmp_path, change, told):
+def test_invalid_rows_are_not_written(tmp_path, change, told):
     with pytest.raises(DatasetError) as error:
         write_dataset(tmp_path, "cnn", (ROWS[0], dataclasses.replace(ROWS[0], **change)), {})
     assert told in error.value.message
@@ -132,12 +132,12 @@ LAYERS = st.builds(
 
 
 @given(st.lists(LAYERS, max_size=8))
-def test_layers_as_text_come_back(layers):
+def test_layers_as_text_are_read_back(layers):
     assert layers_from_text(layers_to_text(layers)) == tuple(layers)
 
 
 @given(st.text(alphabet="conv:x;012-lier ", max_size=40))
-def test_any_text_is_layers_or_an_error(text):
+def test_any_text_gives_layers_or_an_error(text):
     try:
         found = layers_from_text(text)
     except DatasetError:

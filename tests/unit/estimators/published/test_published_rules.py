@@ -60,7 +60,7 @@ def test_a_rule_claims_no_margin():
     assert (estimate.margin_bytes, estimate.coverage, estimate.gpu) == (0, POINT, "A100-40GB")
 
 
-def test_what_the_trace_warned_of_is_kept():
+def test_warnings_of_the_trace_are_in_the_estimate():
     estimate = says("params16", trace=a_trace(warnings=("the loader was guessed",), partial=True))
     assert (estimate.warnings, estimate.partial) == (("the loader was guessed",), True)
 
@@ -68,12 +68,12 @@ def test_what_the_trace_warned_of_is_kept():
 # -- rules of thumb --------------------------------------------------------------------------------------------
 
 
-def test_sixteen_bytes_a_parameter():
+def test_params16_takes_sixteen_bytes_a_parameter():
     assert says("params16").device_bytes == 4 * 6 * MiB
     assert says("params16", some_features(item_bytes=2)).device_bytes == 8 * 6 * MiB
 
 
-def test_accelerate_is_four_models_in_their_own_type():
+def test_accelerate_takes_four_times_the_model_in_its_dtype():
     assert says("accelerate").device_bytes == 4 * 7 * MiB
     assert says("accelerate", some_features(item_bytes=2)).device_bytes == 4 * 7 * MiB
 
@@ -87,7 +87,7 @@ def test_zero3_as_documented():
     assert f"{zero3_bytes(int(2851e6), int(32e6), 8) / GiB:.2f}" == "6.09"
 
 
-def test_zero_of_a_script():
+def test_zero_estimates_read_the_parameters_of_a_trace():
     count = 6 * MiB // 4
     assert says("deepspeed-zero2").device_bytes == 20 * count
     assert says("deepspeed-zero2", some_features(devices=4)).device_bytes == 8 * count
@@ -151,7 +151,7 @@ def test_faketensor_ends_before_the_optimizer():
     assert estimate.breakdown_bytes == {"parameter": 1000, "activation": 700, "gradient": 600}
 
 
-def test_memtracker_rounds_and_goes_on():
+def test_memtracker_rounds_and_includes_the_optimizer_step():
     estimate = says("memtracker", trace=a_trace(*STEP))
     assert estimate.device_bytes == 1024 + 1024 + 2048
     assert estimate.peak_allocated_bytes == sum(estimate.breakdown_bytes.values())
@@ -183,7 +183,7 @@ def test_graph_makes_every_gradient_in_every_step():
     assert made == [2 * MiB, 4 * MiB] * 2
 
 
-def test_graph_without_layers():
+def test_a_graph_without_layers_has_parameters_only():
     assert dnnmem_replay(some_features(layers=())).peak_requested_bytes > 0
 
 
@@ -212,7 +212,7 @@ def test_the_longest_stack_is_the_decoder():
     assert find_decoder(a_decoder(layers=(*tower, *a_decoder().layers))).blocks == 3
 
 
-def test_llmem_by_hand():
+def test_llmem_matches_a_hand_calculation():
     # 6 bytes a parameter of chunks and the head's 2 MiB; states 2 x (4 + 2) MiB; (3 + 2) x 4 MiB; 3 x 32 MiB.
     wanted = 9 * MiB + 2 * MiB + 12 * MiB + 20 * MiB + 96 * MiB
     assert says("llmem", a_decoder()).peak_reserved_bytes == wanted
@@ -242,12 +242,12 @@ def test_llmem_refuses_other_models(layers):
 # -- side by side ----------------------------------------------------------------------------------------------
 
 
-def opinions_of(trace, *command):
+def results_of(trace, *command):
     return {result.name: result for result in compare_estimators(TracedEstimator().on(trace, A100), A100, command)}
 
 
-def test_opinions_of_one_trace():
-    found = opinions_of(a_trace(*STEP))
+def test_all_trace_based_estimators_answer_from_one_trace():
+    found = results_of(a_trace(*STEP))
     assert next(iter(found)) == "traced"
     assert set(found) == set(ESTIMATORS) - {"declared"}
     assert all(result.leaves_out for result in found.values())
@@ -256,6 +256,6 @@ def test_opinions_of_one_trace():
     assert found["faketensor"].estimate.device_bytes == 2300
 
 
-def test_the_command_tells_the_batch():
-    silent, told = (opinions_of(a_trace(*STEP), *command)["horus"] for command in ((), ("t.py", "-b", "3")))
+def test_the_batch_size_comes_from_the_command():
+    silent, told = (results_of(a_trace(*STEP), *command)["horus"] for command in ((), ("t.py", "-b", "3")))
     assert told.estimate.device_bytes - silent.estimate.device_bytes == 2 * 1000

@@ -39,7 +39,7 @@ def test_mlp_row_is_rebuilt_layer_by_layer(tmp_path):
     assert row.extras["last_batch"] == 64
 
 
-def test_crashed_row_has_no_peak_but_what_was_read(tmp_path):
+def test_a_crashed_row_has_its_last_reading_and_no_peak(tmp_path):
     text = MLP_HEAD + MLP.replace("64,\n", "64,crashed_before_first_step\n")
     (row,) = read_published(table(tmp_path, text))
     assert (row.status, row.peak_bytes, row.extras["read_mib"]) == ("crash", None, 1451)
@@ -93,12 +93,12 @@ def test_parameters_that_do_not_add_up_fail_with_their_line(tmp_path):
         pytest.param(MLP_HEAD + MLP.replace(",32,", ",many,"), "set.csv:2: invalid literal", id="no number"),
     ],
 )
-def test_a_set_that_cannot_be_is_refused(tmp_path, text, message):
+def test_an_invalid_set_is_refused(tmp_path, text, message):
     with pytest.raises(DatasetError, match=message):
         read_published(table(tmp_path, text))
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DatasetError, match="cannot read"):
         read_published(tmp_path / "nope.csv")
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
         pytest.param("transformer_sample.csv", {"ok": 96, "oom": 5}, id="transformer sample"),
     ],
 )
-def test_the_sets_themselves(name, statuses):
+def test_the_published_sets_are_read(name, statuses):
     if not (SETS / name).is_file():
         pytest.skip("the published sets are not here")
     assert Counter(row.status for row in read_published(SETS / name)) == statuses
