@@ -1,4 +1,4 @@
-"""An engine with real processes, and everything that it has told."""
+"""An engine with real processes, and all events that it has reported."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def ref(job_id=1, attempt=1):
 
 
 class Bench:
-    """An engine, and everything that it has told."""
+    """An engine, and all events that it has reported."""
 
     def __init__(self, name, folder):
         self.engine = create(name, folder)
-        self.told = []
+        self.reported = []
         self.changed = threading.Condition()
-        self.engine.start(self.hear)
+        self.engine.start(self.report)
 
-    def hear(self, event):
+    def report(self, event):
         with self.changed:
-            self.told.append(event)
+            self.reported.append(event)
             self.changed.notify_all()
 
     def launch(self, *command, job_id=1, attempt=1, env=None, **spec):
@@ -45,11 +45,11 @@ class Bench:
         self.engine.launch(spec, attempt, placement, env or {})
 
     def events(self, kind, job_id=1):
-        return [each for each in self.told if isinstance(each, kind) and each.job_id == job_id]
+        return [each for each in self.reported if isinstance(each, kind) and each.job_id == job_id]
 
     def wait(self, kind, job_id=1):
         with self.changed:
-            assert self.changed.wait_for(lambda: self.events(kind, job_id), TIMEOUT_S), self.told
+            assert self.changed.wait_for(lambda: self.events(kind, job_id), TIMEOUT_S), self.reported
         return self.events(kind, job_id)[0]
 
     def output(self, job_id=1):
@@ -77,7 +77,7 @@ def opened(name, folder):
     """The engine of that name; what it started is stopped in the end."""
     bench = Bench(name, folder)
     yield bench
-    for each in [each for each in bench.told if isinstance(each, AttemptStarted)]:
+    for each in [each for each in bench.reported if isinstance(each, AttemptStarted)]:
         bench.engine.stop(ref(each.job_id, each.attempt), reason="end of the test", grace_s=0)
         bench.wait(AttemptExited, each.job_id)
     bench.engine.close()

@@ -39,8 +39,8 @@ def test_an_exit_is_reported_with_code_and_signal(bench, command, code, number):
     bench.launch(*command)
     ended = bench.wait(AttemptExited)
     assert (ended.exit.exit_code, ended.exit.signal, ended.exit.reason) == (code, number, "exited")
-    assert [type(each) for each in bench.told] == [AttemptStarted, AttemptExited]
-    assert bench.told[0].at_s <= ended.at_s
+    assert [type(each) for each in bench.reported] == [AttemptStarted, AttemptExited]
+    assert bench.reported[0].at_s <= ended.at_s
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_job_that_cannot_start_is_reported_with_the_reason(bench, command, spe
     ended = bench.wait(AttemptExited)
     assert (ended.exit.reason, ended.exit.exit_code, ended.exit.signal) == ("not-started", None, None)
     assert detail in ended.exit.detail
-    assert bench.told == [ended]
+    assert bench.reported == [ended]
 
 
 def test_script_without_interpreter(bench, tmp_path):
@@ -68,7 +68,7 @@ def test_script_without_interpreter(bench, tmp_path):
     bench.launch(str(script))
     ended = bench.wait(AttemptExited)
     assert "has no `#!` line" in ended.exit.detail
-    assert bench.told == [ended]
+    assert bench.reported == [ended]
 
 
 def test_second_launch_starts_nothing(bench, tmp_path):
@@ -211,16 +211,16 @@ def test_many_at_once_end_once_each_and_leave_no_zombie(bench):
         bench.launch("true", job_id=job_id)
     for job_id in range(1, 21):
         bench.wait(AttemptExited, job_id)
-    assert len(bench.told) == 40
+    assert len(bench.reported) == 40
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     if children.exists():
-        runners = {each.process.pid for each in bench.told if isinstance(each, AttemptStarted)}
+        runners = {each.process.pid for each in bench.reported if isinstance(each, AttemptStarted)}
         assert not runners & {int(pid) for pid in children.read_text().split()}
 
 
 def test_listener_that_fails_does_not_end_the_watch(bench):
     def fail(event):
-        bench.engine._on_event = bench.hear
+        bench.engine._on_event = bench.report
         raise RuntimeError("a bug")
 
     bench.engine._on_event = fail

@@ -69,7 +69,7 @@ def test_recovers_an_attempt_that_outlived_the_daemon(killed_daemon, tmp_path):
     assert bench.engine.owners([found.started.process.pid]) == {found.started.process.pid: ref()}
     (tmp_path / "gate").write_text("go\n")
     assert bench.wait(AttemptExited).exit.exit_code == 6
-    assert len(bench.told) == 1  # the start was told by `find`
+    assert len(bench.reported) == 1  # the start was told by `find`
 
 
 def test_a_recovered_attempt_can_be_stopped(killed_daemon):
@@ -100,7 +100,7 @@ def test_recovers_the_exit_of_an_attempt_that_ended_meanwhile(killed_daemon, tmp
         (found,) = bench.engine.recover([ref()])
         assert found.started is not None
         assert (found.exited.exit.exit_code, found.exited.exit.reason) == (6, "exited")
-    assert bench.told == []
+    assert bench.reported == []
 
 
 def test_lost_when_the_runner_was_killed_too(killed_daemon, tmp_path):

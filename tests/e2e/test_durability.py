@@ -150,7 +150,7 @@ def test_a_disk_that_is_really_full(small):
     assert json.loads(refused.stdout)["error"]["kind"] == "JournalError"
     for words in (["ls"], ["show", str(job)], ["daemon", "status"], ["gpus"]):
         assert small.cli(*words).returncode == 0, words
-    assert "nothing can be submitted or started" in small.cli("daemon", "status").stderr
+    assert "no job can be submitted or started" in small.cli("daemon", "status").stderr
     small.open_gate(gate)
     assert small.client.job(job)["state"] == "RUNNING"  # its end cannot be kept yet
     small.empty()
