@@ -36,10 +36,10 @@ def test_every_file_of_the_package_is_in_it(names):
 
 
 def test_nothing_else_is_in_it(names):
-    strangers = [name for name in names if not name.startswith(("cotenant/", "cotenant-"))]
-    assert strangers == []
+    others = [name for name in names if not name.startswith(("cotenant/", "cotenant-"))]
+    assert others == []
 
 
 def test_it_is_typed_and_has_its_data_and_license(names):
-    assert {"cotenant/py.typed", "cotenant/study/data/demo_trace.csv"} <= names
+    assert {"cotenant/py.typed", "cotenant/demo/data/demo_trace.csv"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -79,7 +79,7 @@ def of_change(change: Saving) -> dict[str, Any]:
 
 def of_search(search: BatchSearch) -> dict[str, Any]:
     """What `--find-batch-size` found."""
-    return {**_plain(search), "trials": [_plain(each) for each in search.trials]}
+    return {**_plain(search), "trials": [_plain(trial) for trial in search.trials]}
 
 
 def _plain(value: object) -> dict[str, Any]:

@@ -49,16 +49,16 @@ def print_estimate(command: str, estimate: Estimate, result: TracedResult | None
         print(f"  {_made_from(result, elapsed_s)}")
         if result.workspaces is not None:
             print(f"  {result.workspaces}")
-        warnings = [each for each in warnings if not each.startswith(result.fit.sentence)]
+        warnings = [warning for warning in warnings if not warning.startswith(result.fit.sentence)]
     for warning in warnings:
         note(f"warning: {warning}")
 
 
 def print_script_output(error: TraceError) -> None:
-    """What the script printed last, before the error itself."""
+    """Print the last lines of the script's output."""
     last = error.log_tail.strip().splitlines()[-12:]
     if last:
-        note("\n  ".join(["the script's last words:", *last]))
+        note("\n  ".join(["the script's last output:", *last]))
 
 
 def utilization_line(smact: float, smocc: float | None) -> str:
@@ -70,16 +70,16 @@ def utilization_line(smact: float, smocc: float | None) -> str:
 def _print_gpus(estimate: Estimate) -> None:
     """A row for each GPU of the process, and how many processes there are."""
     if estimate.per_gpu:
-        print("\n  each GPU; the numbers above are of the one with the largest bound")
-    for each in estimate.per_gpu:
-        sizes = (each.peak_allocated_bytes, each.peak_reserved_bytes, each.device_bytes, each.bound_bytes)
-        told = "  ".join(
+        print("\n  each GPU; the numbers above are those of the GPU with the largest bound")
+    for gpu in estimate.per_gpu:
+        sizes = (gpu.peak_allocated_bytes, gpu.peak_reserved_bytes, gpu.device_bytes, gpu.bound_bytes)
+        cells = "  ".join(
             f"{name} {format_bytes(value):>9}"
             for name, value in zip(("allocated", "reserved", "device", "bound"), sizes, strict=True)
         )
-        print(f"  GPU {each.index:<4}{told}")
+        print(f"  GPU {gpu.index:<4}{cells}")
     if estimate.processes > 1:
-        print(f"\n  of one of {estimate.processes} processes, rank 0; each that does the same needs a GPU with as much")
+        print(f"\n  rank 0 of {estimate.processes} processes; each of them needs a GPU with as much memory")
 
 
 def _print_breakdown(estimate: Estimate) -> None:
@@ -95,8 +95,8 @@ def _print_breakdown(estimate: Estimate) -> None:
 def _made_from(result: TracedResult, elapsed_s: float) -> str:
     header = result.trace.header
     steps = f"{header.steps} optimizer step{'s' if header.steps != 1 else ''}"
-    kept = "; trace from the cache, `--no-cache` makes a new one" if result.from_cache else ""
-    return f"{steps}, {len(result.trace.events):,} events, torch {header.torch_version}, {elapsed_s:.1f} s{kept}"
+    cached = "; trace from the cache, `--no-cache` makes a new one" if result.from_cache else ""
+    return f"{steps}, {len(result.trace.events):,} events, torch {header.torch_version}, {elapsed_s:.1f} s{cached}"
 
 
 def _spread(result: TracedResult | None) -> str:
@@ -105,10 +105,10 @@ def _spread(result: TracedResult | None) -> str:
         return ""
     interval: ReservedRange = result.reserved_range
     if len(interval.states) == 2:
-        low, high = (_range(*each) for each in interval.states)
+        low, high = (_range(*state) for state in interval.states)
         return f"; two states: {low}, or {high}"
-    told = _range(interval.low_bytes, interval.high_bytes)
-    return f"; {told} if small things differ" if " to " in told else ""
+    bounds = _range(interval.low_bytes, interval.high_bytes)
+    return f"; {bounds} if small things differ" if " to " in bounds else ""
 
 
 def _range(low_bytes: int, high_bytes: int) -> str:
@@ -117,39 +117,39 @@ def _range(low_bytes: int, high_bytes: int) -> str:
 
 
 def print_fits(fits: Sequence[Fit], made_for: tuple[int, int] | None, *, gpus: int = 1) -> None:
-    """The table of `--fits-on`; `gpus`: how many the process uses."""
+    """Print the table of `--fits-on` for a process that uses `gpus` GPUs."""
     traced = f" (as traced for sm{made_for[0]}{made_for[1]})" if made_for else ""
     rows = [
         {
-            "gpu": each.gpu,
-            "memory": format_bytes(each.usable_bytes),
-            "bound": format_bytes(each.bound_bytes),
-            "spare": format_bytes(each.spare_bytes),
-            "verdict": _VERDICTS[each.verdict] + (traced if each.capability_differs else ""),
+            "gpu": fit.gpu,
+            "memory": format_bytes(fit.usable_bytes),
+            "bound": format_bytes(fit.bound_bytes),
+            "spare": format_bytes(fit.spare_bytes),
+            "verdict": _VERDICTS[fit.verdict] + (traced if fit.capability_differs else ""),
         }
-        for each in fits
+        for fit in fits
     ]
-    print(f"\nfor {gpus} of a kind: a row is of the process's GPU that fits it least" if gpus > 1 else "")
+    print(f"\nfor {gpus} GPUs of one model: each row is for the GPU that it fits least" if gpus > 1 else "")
     print_table(rows, _columns({"gpu": "GPU", "memory": "MEMORY", "bound": "BOUND", "spare": "SPARE"}, "VERDICT"))
 
 
 def print_changes(changes: Sequence[Saving], fit: Fit, not_computed: str) -> None:
-    """The table of `--what-if`, below what it is without."""
+    """Print the table of `--what-if`, below the estimate without changes."""
     now = {"reserved": format_bytes(fit.reserved_bytes), "bound": format_bytes(fit.bound_bytes)}
     rows = [{"change": "as it is", "verdict": "", **now}]
     rows += [
         {
-            "change": each.name + (" *" if each.assumed else ""),
-            "reserved": format_bytes(each.peak_reserved_bytes),
-            "bound": format_bytes(each.bound_bytes),
-            "verdict": _saving(each.saves_bytes),
+            "change": saving.name + (" *" if saving.assumed else ""),
+            "reserved": format_bytes(saving.peak_reserved_bytes),
+            "bound": format_bytes(saving.bound_bytes),
+            "verdict": _saving(saving.saves_bytes),
         }
-        for each in changes
+        for saving in changes
     ]
     print()
     print_table(rows, _columns({"change": "WHAT IF", "reserved": "RESERVED", "bound": "BOUND"}, ""))
-    if any(each.assumed for each in changes):
-        print("* the states of the trace in 8 bits; what such an optimizer takes beside them is not known")
+    if any(saving.assumed for saving in changes):
+        print("* optimizer states in 8 bits; what such an optimizer needs besides them is unknown")
     print(not_computed)
 
 
@@ -160,12 +160,12 @@ def _saving(value_bytes: int) -> str:
 
 
 def print_trial(argument: str, trial: Trial) -> None:
-    """One line of the path of `--find-batch-size`."""
+    """Print one trial of `--find-batch-size`."""
     if trial.problem is not None:
         print(f"  {argument} {trial.batch_size:<8}{'-':>10}   {trial.problem}", flush=True)
         return
-    told = "fits" if trial.fits else "does not fit"
-    print(f"  {argument} {trial.batch_size:<8}{format_bytes(trial.bound_bytes):>10}   {told}", flush=True)
+    verdict = "fits" if trial.fits else "does not fit"
+    print(f"  {argument} {trial.batch_size:<8}{format_bytes(trial.bound_bytes):>10}   {verdict}", flush=True)
 
 
 def _columns(sizes: dict[str, str], verdict: str) -> list[Column]:

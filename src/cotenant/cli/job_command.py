@@ -17,15 +17,15 @@ from cotenant.jobfiles import carma
 
 
 def parse_command(
-    words: Sequence[str], rad_memory: RadEstimate, *, moved: bool
+    words: Sequence[str], rad_estimate: RadEstimate, *, moved: bool
 ) -> tuple[list[str], str, dict[str, Any]]:
     """Argv, a name, and the further fields of a job that `words` settle; `moved` as for `resolve`.
 
     Raises:
-        UsageError: there is no such file or program; of a .rad file, also what `JobFileError` tells.
+        UsageError: there is no such file or program; JobFileError: a .rad file is wrong.
     """
     if words[0].endswith(".rad"):
-        return _from_rad(words, rad_memory)
+        return _from_rad(words, rad_estimate)
     argv = resolve(words, os.environ.get("PATH", os.defpath), moved=moved)
     return argv, Path(words[0]).stem, {"gpus": 1, "declared_bytes": None, "source": None}
 
@@ -63,7 +63,7 @@ def _no_such_file(file: Path) -> UsageError:
     if file.is_dir():
         return UsageError(f"`{file}` is a folder", hint="name the script in it")
     with contextlib.suppress(OSError):
-        names = [each.name for each in file.parent.iterdir()]
+        names = [entry.name for entry in file.parent.iterdir()]
         close = difflib.get_close_matches(file.name, names, n=1)
         if close:
             return UsageError(f"no such file: `{file}`", hint=f"did you mean `{file.with_name(close[0])}`?")
@@ -93,5 +93,5 @@ def _from_rad(words: Sequence[str], choice: RadEstimate) -> tuple[list[str], str
     rad = carma.parse(text, str(path))
     declared = None if choice == "none" else rad.memory_bytes[choice]
     if choice != "none" and declared is None:
-        note(f"{path}: {choice} could not tell the memory; it will be estimated")
+        note(f"{path}: {choice} has no figure for the memory; it will be estimated")
     return list(rad.argv), path.stem, {"gpus": rad.gpus, "declared_bytes": declared, "source": str(path.absolute())}

@@ -129,7 +129,7 @@ class _Layout:
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections of parameters; a group's commands last."""
         for title, parameters in sections_of(ctx.command, ctx):
-            rows = [row for each in parameters if (row := each.get_help_record(ctx)) is not None]
+            rows = [row for parameter in parameters if (row := parameter.get_help_record(ctx)) is not None]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

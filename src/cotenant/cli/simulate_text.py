@@ -30,37 +30,37 @@ CHANGES = (("makespan_s", "makespan"), ("jct_mean_s", "mean JCT"), ("jct_p95_s",
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """One line a policy; then changes against exclusive use, with intervals where there are bootstraps."""
+    """Print one line for each policy; then changes against exclusive use, with intervals if there are bootstraps."""
     experiment = evaluation.experiment
     trace = experiment.trace
     gpus = len(experiment.cluster)
     print(f"{trace.name}: {len(trace)} jobs, {trace.work_gpu_s / 3600:.1f} GPU hours alone, on {gpus} GPUs")
-    for each in experiment.notes:
-        print(f"  {each}")
-    print(f"memory told by `{experiment.estimator}`; seed {experiment.config.seed}\n")
-    print_table([_row(each) for each in evaluation.results], COLUMNS)
+    for remark in experiment.notes:
+        print(f"  {remark}")
+    print(f"memory estimates by `{experiment.estimator}`; seed {experiment.config.seed}\n")
+    print_table([_row(result) for result in evaluation.results], COLUMNS)
     _print_changes(evaluation)
     _print_unfinished(evaluation.results)
 
 
 def _row(result: PolicyResult) -> dict[str, str]:
-    found = result.metrics
+    metrics = result.metrics
     return {
         "policy": result.policy,
-        "makespan": _time(found.makespan_s),
-        "jct": _time(found.jct_mean_s),
-        "p95": _time(found.jct_p95_s),
-        "wait": _time(found.wait_mean_s),
-        "slowdown": _number(found.slowdown_mean),
-        "bound": _percent(found.within_bound),
-        "smact": _number(found.smact),
-        "energy": f"{found.energy_j / 3.6e6:.1f} kWh",
-        "ooms": str(found.ooms),
+        "makespan": _time(metrics.makespan_s),
+        "jct": _time(metrics.jct_mean_s),
+        "p95": _time(metrics.jct_p95_s),
+        "wait": _time(metrics.wait_mean_s),
+        "slowdown": _number(metrics.slowdown_mean),
+        "bound": _percent(metrics.within_bound),
+        "smact": _number(metrics.smact),
+        "energy": f"{metrics.energy_j / 3.6e6:.1f} kWh",
+        "ooms": str(metrics.ooms),
     }
 
 
 def _print_changes(evaluation: Evaluation) -> None:
-    others = [each for each in evaluation.results if each.policy != "exclusive"]
+    others = [result for result in evaluation.results if result.policy != "exclusive"]
     if evaluation.baseline() is None or not others:
         return
     title = "against exclusive"
@@ -71,30 +71,31 @@ def _print_changes(evaluation: Evaluation) -> None:
         Column(key="policy", title="POLICY"),
         *(Column(key=name, title=text.upper(), right=True) for name, text in CHANGES),
     )
-    rows = []
-    for each in others:
-        rows.append({"policy": each.policy, **{name: _change(evaluation, each, name) for name, _ in CHANGES}})
+    rows = [
+        {"policy": result.policy, **{name: _change(evaluation, result, name) for name, _ in CHANGES}}
+        for result in others
+    ]
     print_table(rows, columns)
 
 
 def _change(evaluation: Evaluation, result: PolicyResult, name: str) -> str:
-    told = evaluation.change(result, name)
-    if told is None:
+    change = evaluation.change(result, name)
+    if change is None:
         return "-"
-    if "mean" not in told:
-        return _signed(told["trace"])
-    return f"{_signed(told['mean'])} ({_signed(told['low'])} to {_signed(told['high'])})"
+    if "mean" not in change:
+        return _signed(change["trace"])
+    return f"{_signed(change['mean'])} ({_signed(change['low'])} to {_signed(change['high'])})"
 
 
 def _print_unfinished(results: Sequence[PolicyResult]) -> None:
-    for each in results:
-        missing = each.metrics.jobs - each.metrics.ended
+    for result in results:
+        missing = result.metrics.jobs - result.metrics.ended
         if missing:
-            print(f"\n{each.policy}: {missing} of {each.metrics.jobs} jobs did not run to their end")
+            print(f"\n{result.policy}: {missing} of {result.metrics.jobs} jobs did not complete")
 
 
 def save_jobs(evaluation: Evaluation, path: Path) -> None:
-    """One line for each job under each policy, as CSV; empty where there is no time."""
+    """Write one line for each job under each policy, as CSV; times that do not exist are empty."""
     from cotenant.sim.engine.records import OUTCOMES
 
     with path.open("w", newline="") as file:
@@ -112,13 +113,13 @@ def save_jobs(evaluation: Evaluation, path: Path) -> None:
                     run.columns.run_s[number],
                     job.duration_s,
                 )
-                told = ["" if math.isnan(each) else f"{each:.3f}" for each in times]
-                row = [result.policy, number + 1, job.workload, job.gpus, *told, run.columns.ooms[number]]
+                cells = ["" if math.isnan(time_s) else f"{time_s:.3f}" for time_s in times]
+                row = [result.policy, number + 1, job.workload, job.gpus, *cells, run.columns.ooms[number]]
                 out.writerow([*row, OUTCOMES[run.columns.outcome[number]]])
 
 
 def print_catalog(*, json: bool) -> None:
-    """Everything that can be named on the command line."""
+    """Print everything that can be named on the command line."""
     from cotenant.scheduling import policies
     from cotenant.sim import memory_source, traces
 
@@ -138,8 +139,8 @@ def print_catalog(*, json: bool) -> None:
         print(f"  {name.ljust(12)} {traces.TRACE_FORMATS.get(name).about}")
     print("\npolicies, with their options:")
     for name in policies.policies():
-        told = ", ".join(f"{key}={value}" for key, value in policies.options(name).items())
-        print(f"  {name.ljust(16)} {told}")
+        options = ", ".join(f"{key}={value}" for key, value in policies.options(name).items())
+        print(f"  {name.ljust(16)} {options}")
     print("\nestimators: " + ", ".join(memory_source.estimators()))
 
 

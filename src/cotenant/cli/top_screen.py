@@ -58,26 +58,26 @@ class Top(App[None]):
         jobs = self.query_one("#jobs", DataTable)
         jobs.add_columns(*JOB_COLUMNS)
         jobs.focus()
-        await self.look()
-        self.set_interval(self._interval_s, self.look)
+        await self.refresh_data()
+        self.set_interval(self._interval_s, self.refresh_data)
 
-    async def look(self) -> None:
-        """Ask the daemon and draw its answer; without one, say so and keep the last picture."""
+    async def refresh_data(self) -> None:
+        """Query the daemon and draw its answers; without them, report the error over the last ones."""
         try:
-            status, gpus, told, past = await asyncio.gather(
+            status, gpus, overview, histories = await asyncio.gather(
                 asyncio.to_thread(self._client.status),
                 asyncio.to_thread(self._client.gpus),
                 asyncio.to_thread(self._client.overview, active=True, max_waiting=SHOWN),
                 asyncio.to_thread(self._client.gpu_history, PAST_S),
             )
         except CotenantError as error:
-            self.query_one("#title", Static).update(Text(f"{error.message}; the picture is old", style="bold red"))
+            self.query_one("#title", Static).update(Text(f"{error.message}; the screen is stale", style="bold red"))
             return
-        lines = {each["uuid"]: activity_line(each["points"]) for each in past}
-        self._draw(status, [{**each, "line": lines.get(each["uuid"], "")} for each in gpus], told)
+        lines = {history["uuid"]: activity_line(history["points"]) for history in histories}
+        self._draw(status, [{**gpu, "line": lines.get(gpu["uuid"], "")} for gpu in gpus], overview)
 
-    def _draw(self, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
-        counts = ", ".join(f"{count} {name.lower()}" for name, count in told["counts"].items()) or "no jobs"
+    def _draw(self, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], overview: Mapping[str, Any]) -> None:
+        counts = ", ".join(f"{count} {name.lower()}" for name, count in overview["counts"].items()) or "no jobs"
         trouble = f"  NOTHING STARTS: {status['journal_error']}" if status["journal_error"] else ""
         self.query_one("#title", Static).update(
             Text(f"cotenant {status['version']}  {status['policy']}  {counts}{trouble}")
@@ -89,29 +89,29 @@ class Top(App[None]):
         jobs = self.query_one("#jobs", DataTable)
         row = jobs.cursor_row
         jobs.clear()
-        order = sorted(told["jobs"], key=lambda job: (job["state"] not in ("RUNNING", "STARTING"), job["id"]))
+        order = sorted(overview["jobs"], key=lambda job: (job["state"] not in ("RUNNING", "STARTING"), job["id"]))
         self._ids = [job["id"] for job in order]
         for job in order:
             jobs.add_row(*job_row(job))
         jobs.move_cursor(row=min(row, max(0, len(order) - 1)))
 
     async def action_explain(self) -> None:
-        """Tell why the job under the cursor is where it is."""
+        """Show why the job under the cursor waits or runs there."""
         row = self.query_one("#jobs", DataTable).cursor_row
         if not 0 <= row < len(self._ids):
             return
         try:
-            told = await asyncio.to_thread(self._client.explain, self._ids[row])
+            explanation = await asyncio.to_thread(self._client.explain, self._ids[row])
         except CotenantError as error:
             self.notify(error.message, severity="error", markup=False)
             return
-        lines = [f"GPU {each['gpu']}: {each['reason']}" for each in told["rejections"]]
-        self.notify("\n".join([told["reason"], *lines]), title=f"job {self._ids[row]}", timeout=15, markup=False)
+        lines = [f"GPU {row['gpu']}: {row['reason']}" for row in explanation["rejections"]]
+        self.notify("\n".join([explanation["reason"], *lines]), title=f"job {self._ids[row]}", timeout=15, markup=False)
 
 
 def gpu_row(gpu: Mapping[str, Any]) -> tuple[Text | str, ...]:
     """The cells of a GPU."""
-    jobs = " ".join(f"{each['job_id'] or '?'}:{printable(each['name'] or 'another user')}" for each in gpu["residents"])
+    jobs = " ".join(f"{job['job_id'] or '?'}:{printable(job['name'] or 'another user')}" for job in gpu["residents"])
     return (
         str(gpu["index"]),
         gpu["name"] + (f" {gpu['mig_profile']}" if gpu["mig_profile"] else ""),
@@ -128,21 +128,21 @@ def gpu_row(gpu: Mapping[str, Any]) -> tuple[Text | str, ...]:
 
 def activity_line(points: Sequence[Mapping[str, Any]]) -> str:
     """SM activity over the last minutes, the newest at the right."""
-    until_s = max((each["at_s"] + each["seconds"] for each in points), default=0.0)
+    until_s = max((point["at_s"] + point["seconds"] for point in points), default=0.0)
     values = time_buckets(points, "smact", since_s=until_s - PAST_S, until_s=until_s, count=LINE_CELLS)
     return sparkline(values, 1.0, blocks=UNICODE_BLOCKS)
 
 
 def memory_bar(gpu: Mapping[str, Any]) -> Text:
-    """In use, promised beyond that, and free: `#`, `=`, `.`; question marks where it cannot be told."""
+    """In use, promised beyond that, and free: `#`, `=`, `.`; question marks where it is unknown."""
     used, total = gpu["used_bytes"], gpu["memory_total_bytes"]
     if used is None or gpu["available_bytes"] is None:
         return Text("?" * BAR_CELLS, style="red")
     full = min(BAR_CELLS, round(BAR_CELLS * used / total))
-    kept = min(BAR_CELLS - full, max(0, round(BAR_CELLS * (total - gpu["available_bytes"]) / total) - full))
+    promised = min(BAR_CELLS - full, max(0, round(BAR_CELLS * (total - gpu["available_bytes"]) / total) - full))
     bar = Text("#" * full, style="green")
-    bar.append("=" * kept, style="yellow")
-    return bar.append("." * (BAR_CELLS - full - kept), style="dim")
+    bar.append("=" * promised, style="yellow")
+    return bar.append("." * (BAR_CELLS - full - promised), style="dim")
 
 
 def job_row(job: Mapping[str, Any]) -> tuple[Text | str, ...]:

@@ -66,7 +66,7 @@ def test_check(home, capsys):
         ("[tcp]\nlisten = 'gpu1'", "`gpu1` is no address to listen on"),
         ("[tcp]\nlisten = '0.0.0.0:7411'", "without tls"),
         ("[tcp]\nlisten = '127.0.0.1:7411'\ntls_key = 'x'", "both tcp.tls_cert and tcp.tls_key"),
-        ("[access]\nadmins = 'no-such-user-here'", "`no-such-user-here`, which is no user"),
+        ("[access]\nadmins = 'no-such-user-here'", "names `no-such-user-here`, and this machine has no such user"),
         ("[mps]\nthread_percent = 140", "wanted at most 100"),
         ("[policy]\nname = 'tiresias'\n[scheduling]\nageing_per_hour = -1", "ageing"),
     ],

@@ -82,14 +82,14 @@ def test_what_it_shows_and_how_it_follows():
             assert cells(screen, "#jobs")[0][-1] == "because [of] it"
             assert "1 running, 1 pending" in str(screen.query_one("#title").render())
             daemon.told = [a_job(3, "PENDING"), a_job(5), a_job(4)]
-            await screen.look()
+            await screen.refresh_data()
             assert [row[0] for row in cells(screen, "#jobs")] == ["4", "5", "3"]  # what runs comes first
             await pilot.press("down", "e")
             await pilot.pause()
             assert [each.message for each in screen._notifications] == ["5 waits\nGPU 0: full"]
             daemon.down = True
-            await screen.look()
-            assert "the picture is old" in str(screen.query_one("#title").render())
+            await screen.refresh_data()
+            assert "the screen is stale" in str(screen.query_one("#title").render())
             assert len(cells(screen, "#jobs")) == 3
             await pilot.press("q")
         assert screen.return_code == 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from cotenant.cli import main
+from cotenant.cli import main, update
 from cotenant.cli.common import Connection
+from cotenant.cli.job_options import JobRequest
+from cotenant.cli.slurm_options import parse_dependencies
+from cotenant.daemon.api.job_fields import UPDATABLE_FIELDS
 
 
 @pytest.fixture
@@ -74,3 +79,19 @@ def test_refused(updated, capsys, words, error, hint):
     assert error in message
     assert hint in message
     assert updated == {}
+
+
+@pytest.mark.parametrize("field", UPDATABLE_FIELDS)
+def test_every_field_that_the_daemon_updates_has_its_option(field):
+    """One table says what may change; the options of `update` set these fields, or are refused with a hint."""
+    options = {spelling: each for each in update.command.params for spelling in each.opts}
+    option = options[UPDATABLE_FIELDS[field].option]
+    names = {each.name for each in dataclasses.fields(JobRequest)}
+    refused = option.hidden and option.callback is not None
+    assert refused or field in names or field in parse_dependencies(None)
+
+
+def test_update_sets_no_field_that_the_daemon_refuses():
+    special = {"gres", "nice", "dependency"}
+    names = {each.name for each in dataclasses.fields(JobRequest)} - special
+    assert names | set(parse_dependencies(None)) <= UPDATABLE_FIELDS.keys()
