@@ -21,7 +21,6 @@ _PROVIDERS = (
     "operators.attention",
     "operators.rnn",
     "operators.losses",
-    "operators.linear_bias",
     "operators.flex_attention",
     "operators.nested_tensors",
     "assumptions.moe_routing",
