@@ -1,4 +1,4 @@
-"""What the configuration asks for, made: folders, who may come in, GPUs, environments, the policy's options."""
+"""Builds what a configuration describes: folders, access policy, GPUs, attempt services, policy options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SIMULATED_DIR = "simulated"
 FAKE_CUDA_SITE = Path(cotenant.__file__).parent / "simserver" / "torch" / "site"
-"""Gives torch the simulated cards, in every Python that has this folder on its path."""
+"""On the Python path of a job, this folder gives torch fake CUDA devices of the simulated server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,39 +81,40 @@ def state_folder(config: Config) -> Path:
 
 
 def state_mode(config: Config) -> int:
-    """Rights of that folder. Jobs of all users go to simulated cards in it, also while a daemon starts."""
+    """Mode of that folder. Jobs of all users open simulated GPUs in it, also while a daemon starts."""
     simulated = config.gpus.simulate is not None or config.gpus.backend == "simulated"
     return 0o711 if config.access.users == "all" and simulated else 0o700
 
 
 def access_of(config: Config) -> AccessPolicy:
-    """Who may use the daemon.
+    """The access policy.
 
     Raises:
-        UsageError: it is to serve everybody without being root's, or an admin does not exist.
+        UsageError: it serves all users without running as root, or an admin does not exist.
     """
     many = config.access.users == "all"
     if many and os.geteuid() != 0:
-        raise UsageError("only root's daemon can serve all users", hint="leave out --all-users, or start it as root")
+        raise UsageError("only root's daemon can serve all users", hint="start it as root, or without --all-users")
     alone = why_root_only() if many else None
     if alone is not None:
-        fields = {"why": alone, "hint": "install it where everybody may read, e.g. below /opt"}
+        fields = {"why": alone, "hint": "install cotenant where every user can read, e.g. below /opt"}
         logger.warning(
-            "others cannot run our Python: no estimates, own log files or notifications", extra={"fields": fields}
+            "other users cannot run this Python: they get no estimates, log files of their own or notifications",
+            extra={"fields": fields},
         )
     return AccessPolicy(own_uid=os.getuid(), many=many, admins=admin_uids(admin_names(config)))
 
 
 def admin_names(config: Config) -> list[str]:
-    """Those in `access.admins`."""
+    """The names in `access.admins`."""
     return [part.strip() for part in config.access.admins.split(",") if part.strip()]
 
 
 def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, str]]:
-    """The backend, and what jobs need in their environment to use its GPUs.
+    """Open the GPU backend; returns it with the environment that jobs need to use its GPUs.
 
     Raises:
-        BackendError, UsageError: there is none, or not as asked for.
+        BackendError, UsageError: it does not work here, or the configuration contradicts itself.
     """
     settings = config.gpus
     folder = state_dir / SIMULATED_DIR
@@ -132,26 +133,26 @@ def open_gpus(config: Config, state_dir: Path) -> tuple[GpuBackend, dict[str, st
 
 
 def _simulated_server(folder: Path, cards: str | None, time_scale: float) -> None:
-    """Make the simulated server, or see that the one in the state folder is the one asked for."""
-    asked = folder / "asked.txt"
-    if not asked.exists():
+    """Create the simulated server, or check that the existing one matches the configuration."""
+    marker = folder / "asked.txt"
+    if not marker.exists():
         if cards is None:
-            raise UsageError("which GPUs are to be simulated?", hint="say e.g. --simulate 4xA100-40GB")
-        # Left half made by a daemon that was killed: nothing can have used it, for `asked` is written last.
+            raise UsageError("no simulated GPUs are named", hint="add e.g. --simulate 4xA100-40GB")
+        # An unfinished server of a daemon that was killed: the marker is written last, so no job has used it.
         shutil.rmtree(folder, ignore_errors=True)
         SimulatedServer.create(folder, cards, time_scale=time_scale)
-        asked.write_text(cards)
+        marker.write_text(cards)
         return
-    was, scale = asked.read_text(), SimulatedServer.open(folder).time_scale
+    was, scale = marker.read_text(), SimulatedServer.open(folder).time_scale
     if cards not in (None, was) or scale != time_scale:
         raise UsageError(
             f"`{folder}` holds a simulated server `{was}`, time scale {scale:g}",
-            hint="ask for that one, remove the folder, or choose another --state-dir",
+            hint="use that one, remove the folder, or choose another --state-dir",
         )
 
 
 def scaled_options(name: str, given: dict[str, object], time_scale: float) -> dict[str, object]:
-    """Options of policy `name`: those that are seconds count the time of the simulated server, which runs faster."""
+    """Options of a policy, with durations divided by `time_scale`: they count the time of the simulated server."""
     if time_scale == 1.0:
         return given
     known = {**policies.options(name), **given}
@@ -164,13 +165,13 @@ def scaled_options(name: str, given: dict[str, object], time_scale: float) -> di
 
 
 def with_aging(policy: Policy, points_per_hour: float) -> Policy:
-    """`policy` with priorities that grow while jobs wait.
+    """`policy` with priorities that grow with waiting time.
 
     Raises:
-        UsageError: it has an order of its own, which nothing can be added to.
+        UsageError: the policy has an order of its own.
     """
     if points_per_hour == 0:
         return policy
     if not isinstance(policy, Ranked):
-        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="leave out scheduling.aging_per_hour")
+        raise UsageError(f"policy `{policy.name}` cannot age priorities", hint="remove scheduling.aging_per_hour")
     return replace(policy, order=aged(policy.order, points_per_hour))

@@ -103,7 +103,7 @@ def test_a_server_half_made_is_made_anew(tmp_path):
 def test_simulated_without_cards_says_how(tmp_path):
     with pytest.raises(UsageError) as caught:
         open_gpus(with_gpus(backend="simulated"), tmp_path)
-    assert caught.value.hint == "say e.g. --simulate 4xA100-40GB"
+    assert caught.value.hint == "add e.g. --simulate 4xA100-40GB"
 
 
 def test_without_a_gpu_the_way_out_is_told(tmp_path, monkeypatch):

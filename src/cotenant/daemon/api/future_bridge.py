@@ -1,4 +1,4 @@
-"""Answers of the loop's thread, brought to the event loop: all that are ready, with one wake-up."""
+"""Brings answers of the control loop's thread to the event loop, many with one wake-up."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ T = TypeVar("T")
 
 
 class FutureBridge:
-    """Lets coroutines of one event loop, the first that asks, wait for futures that another thread settles.
+    """Lets coroutines of one event loop await futures that another thread resolves.
 
-    As `asyncio.wrap_future`, which wakes the event loop for each; and who stops waiting does not cancel the question.
+    Unlike `asyncio.wrap_future`, it wakes the event loop once for all futures that are ready, not once for each, and
+    cancelling the awaiting coroutine does not cancel the future.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class FutureBridge:
         self._is_called = False
 
     def of(self, answer: Future[T]) -> asyncio.Future[T]:
-        """What `answer` comes to."""
+        """An awaitable for the result of `answer`."""
         here = self._here = self._here or asyncio.get_running_loop()
         waiting: asyncio.Future[T] = here.create_future()
 
@@ -36,7 +37,7 @@ class FutureBridge:
         return waiting
 
     def _deliver(self) -> None:
-        self._is_called = False  # first: what becomes ready from here on may be missed below, and calls again
+        self._is_called = False  # first: a future that is ready after the loop below has ended schedules another call
         while self._ready:
             waiting, done = self._ready.popleft()
             if waiting.done():

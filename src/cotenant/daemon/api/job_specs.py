@@ -1,4 +1,4 @@
-"""The job that a client describes, checked; who it is of, the kernel says."""
+"""Parses and checks the jobs that clients submit. The user comes from the peer, not from the client."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ MAX_NAME_CHARS = 255
 MAX_NOTIFY_CHARS = 4096
 MAX_ARG_CHARS = 128 * 1024
 MAX_ARGS_CHARS = 6 * 1024 * 1024
-"""No program can be given more, whatever its limits. Source: execve(2), "Limits on size of arguments"."""
+"""The kernel passes no more to a program. Source: execve(2), "Limits on size of arguments"."""
 MAX_DURATION_S = 10 * 366 * 86400.0
 
 _MARK = re.compile("%([0-9]{0,2})([jAaxu%])")
 
 
-def parse_specs(told: Sequence[object], peer: Peer) -> list[JobSpec]:
-    """The specs in `told`, an array's one for each of its tasks.
+def parse_specs(jobs: Sequence[object], peer: Peer) -> list[JobSpec]:
+    """Parse `jobs`; an array becomes one spec per task.
 
     The id of an array is that of its first job, not known yet: until `with_array_ids`, its tasks share a negative one.
 
     Raises:
-        UsageError: one of `told` is no job, or one that cannot be.
+        UsageError: one of them is not a valid job.
     """
     specs: list[JobSpec] = []
-    for number, each in enumerate(told, start=1):
-        array = each.get("array") if isinstance(each, dict) else None
-        if not isinstance(each, dict) or array is None:
-            specs.append(parse_spec(each, peer))
+    for number, job in enumerate(jobs, start=1):
+        array = job.get("array") if isinstance(job, dict) else None
+        if not isinstance(job, dict) or array is None:
+            specs.append(parse_spec(job, peer))
             continue
-        spec = parse_spec({**each, "array": None}, peer)
+        spec = parse_spec({**job, "array": None}, peer)
         indices, limit = _array(array)
         specs += [replace(spec, array=ArrayTask(array_id=-number, index=i, limit=limit)) for i in indices]
     if len(specs) > MAX_TASKS:
@@ -56,11 +56,11 @@ def parse_specs(told: Sequence[object], peer: Peer) -> list[JobSpec]:
     return specs if limits is None else [replace(each, limits=limits) for each in specs]
 
 
-def _array(told: object) -> tuple[list[int], int | None]:
+def _array(array: object) -> tuple[list[int], int | None]:
     """Indices and limit in `{"tasks": [1, 2], "limit": 1}`."""
-    if not isinstance(told, dict) or told.keys() - {"tasks", "limit"}:
+    if not isinstance(array, dict) or array.keys() - {"tasks", "limit"}:
         raise UsageError("`array` must be an object with `tasks` and `limit`")
-    tasks, limit = told.get("tasks"), told.get("limit")
+    tasks, limit = array.get("tasks"), array.get("limit")
     if not isinstance(tasks, list) or not 1 <= len(tasks) <= MAX_TASKS or not all(type(i) is int for i in tasks):
         raise UsageError(f"`array.tasks` must be 1 to {MAX_TASKS} whole numbers")
     if len(set(tasks)) != len(tasks) or not all(0 <= i < 2**31 for i in tasks):
@@ -70,21 +70,21 @@ def _array(told: object) -> tuple[list[int], int | None]:
     return tasks, limit
 
 
-def parse_spec(told: object, peer: Peer) -> JobSpec:
-    """The spec in `told`, with the peer as its owner.
+def parse_spec(job: object, peer: Peer) -> JobSpec:
+    """Parse one job, owned by the peer.
 
-    A daemon that is not root's runs everything as its own user, who root then acts for.
+    A daemon that is not root's runs every job as its own user, also those that root submits.
 
     Raises:
-        UsageError: `told` is no job, or one that cannot be.
+        UsageError: it is not a valid job.
     """
-    if not isinstance(told, dict):
+    if not isinstance(job, dict):
         raise UsageError("a job must be a JSON object")
     uid = peer.uid if os.getuid() == 0 else os.getuid()
     try:
-        spec: JobSpec = decode(JobSpec, {**told, "user": user_name(uid), "uid": uid, "limits": None})
+        spec: JobSpec = decode(JobSpec, {**job, "user": user_name(uid), "uid": uid, "limits": None})
     except CodecError as error:
-        raise UsageError(f"this is no job: {error.message}") from error
+        raise UsageError(f"invalid job: {error.message}") from error
     _check(spec)
     return spec
 
@@ -138,8 +138,8 @@ def _check_words(spec: JobSpec) -> None:
         raise UsageError(f"the name of the job has {len(spec.name)} characters, wanted at most {MAX_NAME_CHARS}")
     if spec.notify is not None and len(spec.notify) > MAX_NOTIFY_CHARS:
         raise UsageError(
-            f"what tells the owner has {len(spec.notify)} characters, wanted at most {MAX_NOTIFY_CHARS}",
-            hint="put the commands into a file",
+            f"`notify` has {len(spec.notify)} characters, wanted at most {MAX_NOTIFY_CHARS}",
+            hint="write the commands to a script",
         )
     if spec.umask is not None and not 0 <= spec.umask <= 0o777:
         raise UsageError(f"`umask` is {spec.umask}, wanted 0 to {0o777}")
@@ -148,16 +148,16 @@ def _check_words(spec: JobSpec) -> None:
     if spec.sharing in ("mps", "mig") and spec.gpus > 1:
         raise UsageError(f"a job of {spec.gpus} GPUs cannot share them by {spec.sharing}, which works for one")
     if spec.sharing in ("time", "mps") and spec.exclusive:
-        raise UsageError(f"the job asks to be alone, and to share by {spec.sharing}")
+        raise UsageError(f"the job asks for exclusive GPUs and for sharing by {spec.sharing}: choose one")
     if spec.estimator is not None and spec.estimator not in ESTIMATORS:
         raise UnknownName("estimator", spec.estimator, ESTIMATORS)
 
 
 def check_progress(pattern: str) -> None:
-    """See that `pattern` can tell of steps; how it is read is in `runner/progress.py`.
+    """Check a pattern for the steps in a job's output; `runner/progress.py` applies it.
 
     Raises:
-        UsageError: it is no regular expression, or finds no number.
+        UsageError: it is no regular expression, or has no group.
     """
     hint = r"write `tqdm`, or what is printed with the number in a group, e.g. `step (\d+)` or `(?P<rate>[\d.]+)it/s`"
     if pattern == "tqdm":
@@ -175,7 +175,7 @@ def check_progress(pattern: str) -> None:
 
 
 def with_array_ids(specs: Sequence[JobSpec], first_id: int) -> list[JobSpec]:
-    """`specs` as they will be numbered from `first_id` on, with the arrays named after their first tasks."""
+    """Replace temporary array ids: an array is named after the id of its first task, counted from `first_id`."""
     firsts: dict[int, int] = {}
     named = []
     for job_id, spec in enumerate(specs, start=first_id):
@@ -188,27 +188,27 @@ def with_array_ids(specs: Sequence[JobSpec], first_id: int) -> list[JobSpec]:
 
 
 def with_changes(spec: JobSpec, changes: Mapping[str, object], job_id: int) -> JobSpec:
-    """`spec` with some of its fields changed.
+    """`spec` with `changes` to its fields.
 
     Raises:
-        UsageError: a field that nobody may change, or a value that cannot be.
+        UsageError: a field cannot be updated, or not to this value.
     """
     unknown = sorted(changes.keys() - UPDATABLE_FIELDS.keys())
     if unknown:
         raise UsageError(f"`{unknown[0]}` of a job cannot be updated (can: {', '.join(sorted(UPDATABLE_FIELDS))})")
-    told = encode(spec)
+    encoded = encode(spec)
     try:
-        new: JobSpec = decode(JobSpec, {**told, **changes})
+        new: JobSpec = decode(JobSpec, {**encoded, **changes})
     except CodecError as error:
         raise UsageError(f"job {job_id} cannot become that: {error.message}") from error
     _check(new)
-    # A path that stays was a pattern once, and is none any more.
+    # Unchanged paths were expanded at submission and may contain `%` literally: expand only new ones.
     paths = {key: getattr(expand_paths(new, job_id), key) for key in ("stdout_path", "stderr_path") if key in changes}
     return replace(new, **paths)
 
 
 def expand_paths(spec: JobSpec, job_id: int) -> JobSpec:
-    """`spec` with the marks in its output paths replaced, as in Slurm.
+    """`spec` with the patterns in its output paths expanded, as Slurm does.
 
     `%j` is the id, `%A` that of the array, `%a` the index in it, `%x` the name, `%u` the user, `%%` is `%`; a width, as
     in `%4a`, pads with zeros. Source: sbatch(1), "filename pattern".
@@ -233,7 +233,7 @@ def expand_paths(spec: JobSpec, job_id: int) -> JobSpec:
 
 @functools.lru_cache(maxsize=64)
 def user_name(uid: int) -> str:
-    """The login name, or the number of a user without one."""
+    """The login name of a user, or the uid if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,7 +1,7 @@
-"""What Prometheus is told: GPUs, promises, activity, energy, and the jobs that run.
+"""Metrics for Prometheus: GPUs, promises, activity, energy, and running jobs.
 
-Only jobs that run have series of their own, so their number is bounded by what fits on the GPUs. What is not known has
-no sample; it is never 0.
+Only running jobs have series of their own, so the number of series is bounded by what fits on the GPUs. An unknown
+value has no sample; it is never 0.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from cotenant.scheduling.manager import Manager
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _GPU_GAUGES = (
-    ("memory_total_bytes", "memory_total_bytes", "memory of the card"),
-    ("memory_used_bytes", "used_bytes", "memory in use, whoever holds it"),
-    ("memory_promised_bytes", "promised_bytes", "memory set aside for resident jobs"),
-    ("memory_foreign_bytes", "foreign_bytes", "memory in use by processes that are not ours"),
+    ("memory_total_bytes", "memory_total_bytes", "memory of the GPU"),
+    ("memory_used_bytes", "used_bytes", "memory in use by any process"),
+    ("memory_promised_bytes", "promised_bytes", "memory promised to resident jobs"),
+    ("memory_foreign_bytes", "foreign_bytes", "memory in use by processes of no job"),
     ("memory_available_bytes", "available_bytes", "memory that may still be promised"),
     ("sm_activity_ratio", "smact", "SM activity"),
     ("sm_occupancy_ratio", "smocc", "SM occupancy"),
     ("dram_activity_ratio", "drama", "DRAM activity"),
-    ("utilization_ratio", "utilization", "share of time in which any kernel ran; not SM activity"),
+    ("utilization_ratio", "utilization", "fraction of time in which any kernel ran; not SM activity"),
     ("power_watts", "power_w", "power draw"),
-    ("sample_age_seconds", "sample_age_s", "age of the newest reading; jobs are admitted on fresh ones only"),
+    ("sample_age_seconds", "sample_age_s", "age of the newest sample; a stale GPU admits no job"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
-    """What is told at one moment.
+    """The values of one scrape.
 
     Attributes:
-        info: facts that do not change: version, policy, backend.
+        info: constant labels: version, policy, backend.
         jobs: number of jobs by state.
         gpus: views of the GPUs, with their residents, as in `daemon/api/views.py`.
-        oldest_wait_s: for how long the job at the head of the queue has waited, or None.
-        journal_ok: whether events can be kept.
-        jobs_running: of each job that runs: `job`, `name`, `user`, its `usage` so far and its `slowdown`, or None.
-        users: what attempts that are over have used, by user.
+        oldest_wait_s: waiting time of the job that has waited longest, or None.
+        journal_ok: whether the journal can be written.
+        jobs_running: for each running job `job`, `name`, `user`, its `usage` so far and its `slowdown`, or None.
+        users: usage of ended attempts, by user.
     """
 
     info: Mapping[str, str]
@@ -61,7 +61,7 @@ class MetricsSnapshot:
 
 
 def metrics_snapshot(manager: Manager, *, at_s: float, info: Mapping[str, Any], journal_ok: bool) -> MetricsSnapshot:
-    """What is told of `manager` at `at_s`."""
+    """The values of `manager` at `at_s`."""
     since_s = [job.state.since_s for job in manager.jobs.values() if isinstance(job.state, Queued)]
     return MetricsSnapshot(
         info={key: str(info[key]) for key in ("version", "policy", "backend")},
@@ -86,7 +86,7 @@ def _running(job: Job, manager: Manager) -> dict[str, Any]:
 
 
 class PrometheusCollector(Collector):
-    """The series of a picture that is taken when they are asked for."""
+    """Collects a fresh snapshot for every scrape."""
 
     def __init__(self, look: Callable[[], MetricsSnapshot]) -> None:
         self._look = look
@@ -94,14 +94,14 @@ class PrometheusCollector(Collector):
         self._registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Nothing: otherwise the registry would take a picture before there is one."""
+        """Nothing: without `describe`, `CollectorRegistry.register` calls `collect` at once."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         """All series."""
         picture = self._look()
         yield InfoMetricFamily("cotenant", "the daemon", value=dict(picture.info))
-        yield _gauge("journal_writable", "1 while events can be kept", float(picture.journal_ok))
+        yield _gauge("journal_writable", "1 while the journal can be written", float(picture.journal_ok))
         if picture.oldest_wait_s is not None:
             yield _gauge("queue_oldest_wait_seconds", "since the oldest waiting job was queued", picture.oldest_wait_s)
         jobs = GaugeMetricFamily("cotenant_jobs", "jobs by state", labels=["state"])
@@ -133,10 +133,8 @@ class PrometheusCollector(Collector):
 
     def _residents(self, gpus: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         labels = ["job", "name", "gpu", "uuid"]
-        promised = GaugeMetricFamily("cotenant_job_memory_promised_bytes", "set aside for the job", labels=labels)
-        observed = GaugeMetricFamily(
-            "cotenant_job_memory_observed_bytes", "most the job was seen to use", labels=labels
-        )
+        promised = GaugeMetricFamily("cotenant_job_memory_promised_bytes", "promised to the job", labels=labels)
+        observed = GaugeMetricFamily("cotenant_job_memory_observed_bytes", "used by the job", labels=labels)
         for gpu in gpus:
             for each in gpu["residents"]:
                 values = [str(each["job_id"]), str(each["name"]), *_labels(gpu)]
@@ -151,11 +149,11 @@ class PrometheusCollector(Collector):
         return generate_latest(self._registry)
 
     def listen(self, where: str) -> Callable[[], None]:
-        """Serve them on `HOST:PORT` from a thread; what ends it.
+        """Serve the metrics on `HOST:PORT` from a thread; returns a function that stops it.
 
         Raises:
             UsageError: `where` is no address.
-            BackendError: nobody can listen there.
+            BackendError: the address cannot be bound.
         """
         host, colon, port = where.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
@@ -174,12 +172,12 @@ class PrometheusCollector(Collector):
 
 
 def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """What each attempt that runs has used; what is not known has no sample."""
+    """Usage of running attempts."""
     wanted: tuple[tuple[str, str, Callable[[ResourceUsage], float | None]], ...] = (
         ("gpu_seconds", "seconds on GPUs, in this attempt", lambda usage: usage.gpu_s),
-        ("energy_joules", "its part of the GPUs' energy", lambda usage: usage.energy_j if usage.metered_s else None),
-        ("power_watts", "its part of a GPU's power, mean", lambda usage: usage.power_w),
-        ("sm_activity_ratio", "its own SM activity, mean", lambda usage: usage.smact),
+        ("energy_joules", "energy attributed to it", lambda usage: usage.energy_j if usage.metered_s else None),
+        ("power_watts", "mean power attributed to it", lambda usage: usage.power_w),
+        ("sm_activity_ratio", "mean SM activity of its own", lambda usage: usage.smact),
     )
     labels = ["job", "name", "user"]
     for name, text, value_of in wanted:
@@ -190,7 +188,7 @@ def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
                 family.add_metric([job[label] for label in labels], value)
         yield family
     slowdown = GaugeMetricFamily(
-        "cotenant_job_slowdown_ratio", "measured step time beside others to alone", labels=labels
+        "cotenant_job_slowdown_ratio", "measured step time relative to the step time alone", labels=labels
     )
     for job in jobs:
         if job["slowdown"] is not None:
@@ -199,10 +197,12 @@ def _running_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _users(users: Mapping[str, ResourceUsage]) -> Iterator[Metric]:
-    """Sums over attempts that are over: they are in the journal, so no restart takes anything back."""
-    seconds = CounterMetricFamily("cotenant_user_gpu_seconds", "GPU time of attempts that are over", labels=["user"])
-    parts = CounterMetricFamily("cotenant_user_gpu_share_seconds", "shared seconds counted in parts", labels=["user"])
-    energy = CounterMetricFamily("cotenant_user_energy_joules", "energy of attempts that are over", labels=["user"])
+    """Sums over ended attempts. They are journaled, so a restart does not decrease the counters."""
+    seconds = CounterMetricFamily("cotenant_user_gpu_seconds", "GPU time of ended attempts", labels=["user"])
+    parts = CounterMetricFamily(
+        "cotenant_user_gpu_share_seconds", "GPU time where a second shared by n attempts counts 1/n", labels=["user"]
+    )
+    energy = CounterMetricFamily("cotenant_user_energy_joules", "energy of ended attempts", labels=["user"])
     for user, usage in sorted(users.items()):
         seconds.add_metric([user], usage.gpu_s)
         parts.add_metric([user], usage.gpu_share_s)

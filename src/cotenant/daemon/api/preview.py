@@ -1,4 +1,4 @@
-"""What would happen to a job if it were submitted now. Nothing is kept, and nobody is disturbed."""
+"""Dry runs: what would happen to a job if it were submitted now. Changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cotenant.daemon.api.schemas import Preview, StartPreview, WaitPreview
 from cotenant.daemon.api.views import JsonViews, estimate_view
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.manager import Manager
-from cotenant.scheduling.placement.memory_demand import demand_bytes
+from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
 
@@ -17,7 +17,7 @@ from cotenant.scheduling.placement.snapshot_adapter import make_placer
 def preview(
     manager: Manager, policy: Policy, spec: JobSpec, estimate: Estimate | None, error: str | None, *, at_s: float
 ) -> StartPreview | WaitPreview:
-    """The estimate, and a place or the reason to wait, with those ahead in the queue served first."""
+    """The estimate, and a placement or the reason to wait, after all queued jobs have been placed."""
     job = Job(
         id=max(manager.jobs, default=0) + 1,
         spec=spec,
@@ -50,7 +50,7 @@ def preview(
 
 
 def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Deferral:
-    """What the policy would say now, with all that the manager has learned."""
+    """The decision of the policy now, with the manager's history."""
     placer = make_placer(policy, manager.history)
     for gpu in manager.snapshot(at_s).gpus:
         placer.update(gpu)

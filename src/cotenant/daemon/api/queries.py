@@ -1,4 +1,4 @@
-"""Which jobs are meant: ids as people write them, and the filters of a list."""
+"""References to jobs as people write them, and filters of a list of jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _REF = re.compile(r"(\d{1,15})(?:_(?:(\d{1,10})|\[(\d{1,10})-(\d{1,10})\]))?")
 
 
 def resolve_ids(refs: Iterable[str], jobs: Mapping[int, Job]) -> list[int]:
-    """Ids of the jobs that are meant: `17`, the task `17_3`, the tasks `17_[3-5]`; `17` of an array is all of it.
+    """Ids for `17`, the task `17_3`, the tasks `17_[3-5]`; `17` of an array is all of its tasks.
 
     Raises:
-        UsageError: not written like an id.
-        NoSuchJob: there is none.
+        UsageError: a reference is malformed.
+        NoSuchJob: a job does not exist.
     """
     found: dict[int, None] = {}
     for ref in refs:
         match = _REF.fullmatch(ref) if ref.isascii() else None
         if match is None:
-            raise UsageError(f"`{ref}` is no job id", hint="write `17`, or `17_3` for a task of an array")
+            raise UsageError(f"`{ref}` is not a job id", hint="write `17`, or `17_3` for a task of an array")
         ids = _matching(match, jobs)
         if not ids:
             raise NoSuchJob(f"no job {ref}", hint="see `cotenant ls`")
@@ -82,10 +82,10 @@ class JobFilter:
 
     @staticmethod
     def of(query: QueryParams) -> JobFilter:
-        """The selection that a query asks for.
+        """The filter in a query string.
 
         Raises:
-            UsageError: a value that cannot be.
+            UsageError: a value is invalid.
         """
         states = query.get("states")
         return JobFilter(
@@ -102,7 +102,7 @@ class JobFilter:
         )
 
     def of_jobs(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those of `jobs`, which are in order, that are meant."""
+        """Filter `jobs`, which are ordered by id."""
         found = [job for job in jobs if self._takes(job)]
         if self.max_waiting is not None or self.max_done is not None:
             found = self._shortened(found)

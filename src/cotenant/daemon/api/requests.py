@@ -19,12 +19,12 @@ STATUS = {2: 400, 3: 503, 4: 404, 5: 403}
 
 
 def json_response(value: Mapping[str, Any], *, status: int = 200) -> Response:
-    """`value` with the schema's version. What is no number is null; paths that are no UTF-8 stay as they are."""
-    told = {"schema": SCHEMA, **value}
+    """A response with `value` and the version of the schema. NaN and infinity become null, which JSON lacks."""
+    answer = {"schema": SCHEMA, **value}
     try:
-        text = json.dumps(told, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(answer, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_finite(told), allow_nan=False, separators=(",", ":"))
+        text = json.dumps(_finite(answer), allow_nan=False, separators=(",", ":"))
     return Response(text.encode(), status_code=status, media_type="application/json")
 
 
@@ -32,23 +32,23 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def error_response(error: CotenantError) -> Response:
-    """`error` as the client raises it again."""
+    """A response with `error`, from which the client raises it again."""
     return json_response({"error": error.as_json()}, status=STATUS.get(error.exit_code, 500))
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object in the body; {} without one.
+    """The JSON object in the body; {} for an empty body.
 
     Raises:
-        UsageError: it is something else, or too long.
+        UsageError: the body is no JSON object, or longer than `MAX_BODY_BYTES`.
     """
     data = b""
-    async for piece in request.stream():  # read in pieces: what the header says of the length may not be true
+    async for piece in request.stream():  # in pieces: the content-length header may be wrong
         data += piece
         if len(data) > MAX_BODY_BYTES:
             raise UsageError(f"a request may have {MAX_BODY_BYTES // 2**20} MiB")
@@ -62,10 +62,10 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 def read_number(request: Request, name: str, default: float) -> float:
-    """A number from the query.
+    """A number from the query string.
 
     Raises:
-        UsageError: it is none, or below zero.
+        UsageError: it is no number, or negative.
     """
     text = request.query_params.get(name)
     try:

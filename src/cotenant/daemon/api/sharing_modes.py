@@ -1,4 +1,4 @@
-"""Which ways to share a GPU the server offers to jobs that ask for one."""
+"""The sharing modes that a job may ask for on this server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ALWAYS = ("auto", "none")
 def unavailable_modes(
     policy: Policy, gpus: Iterable[Gpu], *, mps_unavailable_reason: str | None
 ) -> dict[str, str | None]:
-    """Why each way is not offered, or None. `mps_unavailable_reason`: why jobs cannot become clients of MPS here."""
+    """Why each mode is unavailable, or None. `mps_unavailable_reason`: why no job can become a client of MPS."""
     ranked = policy if isinstance(policy, Ranked) else None
-    alone = f"policy `{policy.name}` shares no GPU" if ranked is not None and ranked.alone else None
+    alone = f"policy `{policy.name}` shares no GPU" if ranked is not None and ranked.exclusive else None
     by_policy = ranked is not None and ranked.sharing == "mps"
     instances = any(each.mig_profile is not None for each in gpus)
     return {
@@ -29,10 +29,10 @@ def unavailable_modes(
 
 
 def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None]) -> None:
-    """See that these jobs ask for what there is.
+    """Check the sharing modes that jobs ask for.
 
     Raises:
-        UsageError: one does not.
+        UsageError: one is unavailable.
     """
     for share in {spec.sharing for spec in specs}:
         why = refused.get(share)
@@ -44,5 +44,5 @@ def check_available(specs: Sequence[JobSpec], refused: Mapping[str, str | None])
 
 
 def available_modes(refused: Mapping[str, str | None]) -> list[str]:
-    """The ways that are."""
+    """The modes without a reason against them."""
     return [*ALWAYS, *(share for share, why in refused.items() if why is None)]

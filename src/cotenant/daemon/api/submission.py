@@ -1,4 +1,4 @@
-"""What is asked of the loop before anything is kept: may these jobs be queued, and under which numbers."""
+"""Checks and numbers submissions in the control loop, before they are journaled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cotenant.scheduling.manager import Manager
 
 
 class SubmissionHandler:
-    """Gives numbers to jobs. Lives in the loop's thread."""
+    """Assigns job ids. Used in the control loop's thread only."""
 
     def __init__(self, manager: Manager, now: Callable[[], float]) -> None:
         self._manager = manager
@@ -24,11 +24,11 @@ class SubmissionHandler:
         self.reset_ids()
 
     def reset_ids(self) -> None:
-        """Numbers that were given but not kept are free again."""
+        """Free ids that were assigned but not journaled."""
         self._next_id = max(self._manager.jobs, default=0) + 1
 
     def accepted(self, submits: Iterable[SubmitRequest[Any]]) -> list[tuple[SubmitRequest[Any], list[JobSubmitted]]]:
-        """The events of those submissions that can be accepted; the others are answered with their error."""
+        """Return the acceptable submissions with their events; the others get an exception as their answer."""
         accepted = []
         coming: dict[str, int] = {}
         for request in submits:
@@ -53,11 +53,11 @@ class SubmissionHandler:
         return accepted
 
     def check_update(self, job: Job, new: JobSpec) -> None:
-        """See that `job`, which waits, may become `new`.
+        """Check the new spec of a pending job.
 
         Raises:
-            UsageError: it would wait for itself.
-            NoSuchJob, NotPermitted: as for a new job; or its user may not have so many GPUs at once.
+            UsageError: it would depend on itself.
+            NoSuchJob, NotPermitted: as for a new job, or its user's quota of GPUs is too small.
         """
         self.check_dependencies(new)
         ahead, seen = list(all_dependencies(new)), set[int]()
@@ -68,13 +68,13 @@ class SubmissionHandler:
             if each in self._manager.jobs and each not in seen:
                 seen.add(each)
                 ahead += all_dependencies(self._manager.jobs[each].spec)
-        # It is counted already, so that there is one less besides it.
+        # The job itself is already counted.
         over = self._manager.over_quota([new], besides=-1) if new.gpus > job.spec.gpus else None
         if over is not None:
             raise NotPermitted(f"quota: {over}", hint="ask an admin")
 
     def check_dependencies(self, spec: JobSpec) -> None:
-        """See that the jobs that `spec` waits for exist, and may be waited for.
+        """Check that the jobs that `spec` depends on exist, and belong to its user.
 
         Raises:
             NoSuchJob: one does not exist.

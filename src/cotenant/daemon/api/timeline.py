@@ -1,4 +1,4 @@
-"""What became of a job, transition by transition, as the journal has it."""
+"""The history of a job, from its journaled events."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ RedactIds = Callable[[Iterable[int]], Sequence[int | None]]
 def timeline(events: Iterable[Journaled], neighbor_ids: RedactIds = tuple, *, job: Job | None = None) -> list[JobEvent]:
     """One entry per event of one job, oldest first: `at`, `event`, `cause`, `text`, `state`.
 
-    `state` is what the job was in afterwards, by its own events alone. Where others' have put `job` into another, as it
-    is now, there is one more entry, for `JobState`: a dependency that failed, say.
-    `mates` gives the ids of other jobs as the reader may know them, None for those of others.
+    `state` is the state after the event, from the job's own events alone. If an event of another job changed the state
+    of `job` since, e.g. a dependency failed, a last entry `JobState` says so.
+    `mates` replaces the ids of jobs that the reader may not see by None.
     """
     table = JobTable(ManagerConfig(estimate=False))
     entries: list[JobEvent] = []
@@ -86,8 +86,8 @@ def _state(job: Job) -> str:
 
 def _text(event: Journaled, spec: JobSpec | None) -> str:
     match event:
-        case JobSubmitted(spec=asked):
-            return f"submitted by {asked.user}: {_demand(asked)}"
+        case JobSubmitted(spec=submitted):
+            return f"submitted by {submitted.user}: {_demand(submitted)}"
         case EstimateReady(estimate=None, error=error):
             return f"no estimate: {error or 'no reason given'}"
         case EstimateReady(estimate=estimate) if estimate is not None:

@@ -1,4 +1,4 @@
-"""What jobs have used, by job, by user and by kind of work, and the past of the GPUs: as JSON for clients."""
+"""Usage by job, user and workload, and the history of the GPUs, as JSON objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cotenant.scheduling.prediction.workloads import workload_key
 
 
 def usage_of(job: Job, manager: Manager) -> ResourceUsage | None:
-    """What all attempts of a job have taken, so far if one still runs; None if none was seen on a GPU."""
+    """Usage of all attempts of a job so far; None if none was observed on a GPU."""
     total: ResourceUsage | None = None
     for attempt in job.attempts:
         found = manager.usage(job, attempt.number)
@@ -44,13 +44,13 @@ def _usage_view(usage: ResourceUsage) -> UsageView:
     }
 
 
-def co_run_view(spell: CoRun) -> CoRunView:
+def co_run_view(co_run: CoRun) -> CoRunView:
     """A co-run without its neighbors, which not everybody may see."""
     return {
-        "seconds": spell.seconds,
-        "smact": spell.smact,
-        "steps_hz": spell.steps_hz,
-        "slowdown": spell.slowdown,
+        "seconds": co_run.seconds,
+        "smact": co_run.smact,
+        "steps_hz": co_run.steps_hz,
+        "slowdown": co_run.slowdown,
     }
 
 
@@ -61,7 +61,7 @@ class _User:
 
 
 def by_user(jobs: Iterable[Job], manager: Manager) -> list[UserUsage]:
-    """Sums of `jobs` by user, in the order of names."""
+    """Sums of `jobs` by user, sorted by name."""
     found: dict[str, _User] = {}
     for job in jobs:
         usage = usage_of(job, manager)
@@ -74,7 +74,7 @@ def by_user(jobs: Iterable[Job], manager: Manager) -> list[UserUsage]:
 
 
 def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
-    """Sums of attempts that are over, by user: what never shrinks, whatever happens to the daemon."""
+    """Sums of ended attempts by user. They never decrease, over restarts too."""
     found: dict[str, ResourceUsage] = {}
     for job in jobs:
         for attempt in job.attempts:
@@ -84,7 +84,7 @@ def ended_by_user(jobs: Iterable[Job]) -> dict[str, ResourceUsage]:
 
 
 def by_workload(jobs: Iterable[Job], manager: Manager) -> list[WorkloadHistory]:
-    """What is known of each kind of work of `jobs`, the newest last."""
+    """What is known of each workload among `jobs`, the newest last."""
     records, interference = manager.history.records(), manager.history.interference
     keys: dict[str, None] = {}
     for job in jobs:
@@ -111,18 +111,18 @@ def _workload(key: str, record: WorkloadRecord, interference: LearnedInterferenc
         "aggressiveness": None if aggressor is None else math.exp(aggressor),
         "co_runs": [
             {
-                "workloads": mates.split(WORKLOAD_SEPARATOR),
+                "workloads": neighbors.split(WORKLOAD_SEPARATOR),
                 "seconds": seconds,
                 "steps_hz": steps_hz,
                 "slowdown": slowdown,
             }
-            for mates, (seconds, steps_hz, slowdown) in record.beside.items()
+            for neighbors, (seconds, steps_hz, slowdown) in record.beside.items()
         ],
     }
 
 
 def history_view(points: Mapping[str, list[TimeSeriesPoint]], gpus: Iterable[Any]) -> list[GpuHistory]:
-    """The past of the GPUs that there are, in display order."""
+    """The history of the GPUs, in display order."""
     return [
         {
             "index": each.index,

@@ -30,7 +30,7 @@ from cotenant.daemon.api.schemas import (
 from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
 from cotenant.scheduling.manager import Manager
-from cotenant.scheduling.placement.memory_demand import demand_bytes
+from cotenant.scheduling.demand import demand_bytes
 
 
 def rfc3339(at_s: float | None) -> str | None:
@@ -56,10 +56,10 @@ def state_name(job: Job) -> str:
 
 
 def exit_code(job: Job) -> int | None:
-    """What a shell would see of the job; None before the end.
+    """The exit code that clients exit with; None before the end.
 
-    Its own code, or 128 + N where signal N ended it; 124 where its time limit did, as for timeout(1); 143, as for
-    SIGTERM, where it was cancelled.
+    The job's own, or 128 + N after signal N; 124 after its time limit, as timeout(1); 143 after cancellation, as after
+    SIGTERM.
     """
     if not isinstance(job.state, Done):
         return None
@@ -78,7 +78,7 @@ def exit_code(job: Job) -> int | None:
 
 
 def end_message(job: Job) -> dict[str, Any]:
-    """What is told of a job that is over, to those who asked to be."""
+    """The message of a notification: how a job ended."""
     return {
         "id": job.id,
         "label": label(job),
@@ -92,13 +92,13 @@ def end_message(job: Job) -> dict[str, Any]:
 
 
 def label(job: Job) -> str:
-    """How people name it: `17`, or `17_3` for a task of an array."""
+    """The id as people write it: `17`, or `17_3` for a task of an array."""
     array = job.spec.array
     return str(job.id) if array is None else f"{array.array_id}_{array.index}"
 
 
 class JsonViews:
-    """Jobs and GPUs of `manager` as they are at `at_s`. Lives for one answer."""
+    """Jobs and GPUs of `manager` at `at_s`, for one answer."""
 
     def __init__(self, manager: Manager, at_s: float) -> None:
         self._manager = manager
@@ -114,7 +114,7 @@ class JsonViews:
 
     @functools.cached_property
     def _seen(self) -> dict[int, int]:
-        """Most bytes that a job is seen to hold on one GPU now."""
+        """Most bytes that each job holds on one GPU at the moment."""
         seen: dict[int, int] = {}
         for gpu in self._server.gpus:
             for resident in gpu.residents:
@@ -160,7 +160,7 @@ class JsonViews:
         }
 
     def detail(self, job: Job, *, paths: FilePaths) -> JobDetail:
-        """Everything about a job but the values in its environment. `paths`: files that belong to it."""
+        """Everything about a job except the values in its environment, which may be secrets."""
         spec = job.spec
         return {
             **self.job(job),
@@ -205,11 +205,11 @@ class JsonViews:
         }
 
     def explanation(self, job: Job) -> Explanation:
-        """Why a job waits, with a verdict for each GPU that was looked at."""
+        """Why a job waits, with a rejection for each GPU that was considered."""
         return {"id": job.id, "state": state_name(job), **self.wait(self._manager.explain(job.id))}
 
     def wait(self, wait: Deferral) -> DeferralView:
-        """The policy's answer for a job that waits."""
+        """A deferral by the policy."""
         rejections: list[RejectionView] = [
             {
                 "gpu": self._indices.get(rejection.gpu_uuid),
@@ -222,7 +222,7 @@ class JsonViews:
         return {"reason": wait.reason, "rejections": rejections}
 
     def placement(self, placement: Placement) -> PlacementView:
-        """The policy's answer for a job that would start."""
+        """A placement by the policy."""
         return {
             "gpu_uuids": list(placement.gpu_uuids),
             "gpu_indices": [self._indices.get(gpu_uuid) for gpu_uuid in placement.gpu_uuids],
@@ -231,7 +231,7 @@ class JsonViews:
         }
 
     def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[GpuView]:
-        """All GPUs, in display order; of `hidden` jobs, only what they take is told."""
+        """All GPUs, in display order; ids and names of `hidden` jobs are left out."""
         return [self._gpu(each, hidden) for each in self._server.gpus]
 
     def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> GpuView:
@@ -272,7 +272,7 @@ class JsonViews:
         return [] if attempt is None else [self._indices.get(gpu_uuid) for gpu_uuid in attempt.placement.gpu_uuids]
 
     def _observed(self, job: Job) -> int | None:
-        """Most bytes seen on one GPU: of the attempt that runs, or else of the last one."""
+        """Most bytes on one GPU: at the moment for a running attempt, else the peak of the last one."""
         attempt = job.last_attempt
         if attempt is None:
             return None
@@ -282,12 +282,12 @@ class JsonViews:
 
 
 def _number(value: float | None) -> float | None:
-    """`value`, unless it is none that JSON has."""
+    """`value`, or None for NaN and infinity, which JSON lacks."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def estimate_view(estimate: Estimate) -> EstimateView:
-    """An estimate, with its sums."""
+    """An estimate."""
     return {
         "estimator": estimate.estimator,
         "version": estimate.version,

@@ -1,4 +1,4 @@
-"""Clients that wait for a job to start or to end."""
+"""Clients that wait for a job to start or to finish."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from cotenant.daemon.messages import WaitRequest
 
 
 class Waiters:
-    """Who waits for which of `jobs`. Lives in the loop's thread."""
+    """Wait requests by job. Used in the control loop's thread only."""
 
     def __init__(self, jobs: Mapping[int, Job]) -> None:
         self._jobs = jobs
         self._waiting: dict[int, list[WaitRequest]] = {}
 
-    def add(self, watch: WaitRequest) -> None:
-        """Wait for a job; one that does not exist is answered with `NoSuchJob`."""
-        if watch.job_id not in self._jobs:
-            watch.answer.set_exception(NoSuchJob(f"no job {watch.job_id}", hint="see `cotenant ls`"))
+    def add(self, request: WaitRequest) -> None:
+        """Add a request; for an unknown job its answer is `NoSuchJob`."""
+        if request.job_id not in self._jobs:
+            request.answer.set_exception(NoSuchJob(f"no job {request.job_id}", hint="see `cotenant ls`"))
             return
-        self._waiting.setdefault(watch.job_id, []).append(watch)
+        self._waiting.setdefault(request.job_id, []).append(request)
 
     def answer(self) -> None:
-        """Tell those whose job is as far as they wanted, and forget those who have gone."""
+        """Answer the requests whose job has come far enough, and drop cancelled ones."""
         for job_id in list(self._waiting):
             job = self._jobs[job_id]
             waiting = []
-            for watch in self._waiting.pop(job_id):
-                if watch.reached(job):
-                    # False when the one who waited has gone.
-                    if watch.answer.set_running_or_notify_cancel():
-                        watch.answer.set_result(job)
-                elif not watch.answer.cancelled():
-                    waiting.append(watch)
+            for request in self._waiting.pop(job_id):
+                if request.reached(job):
+                    # False if the client has gone meanwhile.
+                    if request.answer.set_running_or_notify_cancel():
+                        request.answer.set_result(job)
+                elif not request.answer.cancelled():
+                    waiting.append(request)
             if waiting:
                 self._waiting[job_id] = waiting

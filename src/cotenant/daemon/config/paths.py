@@ -1,4 +1,4 @@
-"""Where the socket, the state and the configuration are, after the XDG base directory specification."""
+"""Paths of the socket, the state and the configuration. Source: XDG base directory specification."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SYSTEM_STATE = Path("/var/lib/cotenant")
 
 
 def socket_path(env: Mapping[str, str] = os.environ) -> Path:
-    """`$COTENANT_SOCKET`, or the first that is there of one's own and the machine's; one's own if neither is.
+    """The socket for clients: `$COTENANT_SOCKET`, else the user's own if it exists, else the machine's if it exists.
 
-    One's own is `cotenant/sock` in `$XDG_RUNTIME_DIR`, or in a folder of this user in /tmp.
+    The user's own is `cotenant/sock` in `$XDG_RUNTIME_DIR`, or in a folder of the user in /tmp.
     """
     if named := env.get("COTENANT_SOCKET"):
         return Path(named).absolute()
@@ -25,7 +25,7 @@ def socket_path(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def serving_path(users: str, env: Mapping[str, str] = os.environ) -> Path:
-    """Where a daemon that serves `own` or `all` users listens unless told otherwise."""
+    """Default socket of a daemon that serves `own` or `all` users."""
     if named := env.get("COTENANT_SOCKET"):
         return Path(named).absolute()
     return SYSTEM_SOCKET if users == "all" else own_socket_path(env)
@@ -50,16 +50,16 @@ def config_files(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
 
 def _home(env: Mapping[str, str], variable: str, default: str) -> Path:
     value = env.get(variable, "")
-    # The specification has relative values ignored.
+    # The XDG specification says to ignore relative paths.
     return Path(value) if value.startswith("/") else Path(env.get("HOME") or "~").expanduser() / default
 
 
 def private_folder(path: Path, *, mode: int = 0o700) -> Path:
-    """Make `path`, by default mode 0700, and its parents; nobody else may write to it.
+    """Create the folder `path` and its parents, without write permission for others.
 
     Raises:
-        NotPermitted: it is there and belongs to somebody else, or others may write to it, or it is a link. In /tmp
-            anybody could have made it, to read what we write.
+        NotPermitted: it exists and belongs to another user, or is a link. In /tmp another user could have made it, to
+            read what is written there.
     """
     path.mkdir(mode=mode, parents=True, exist_ok=True)
     found = path.lstat()

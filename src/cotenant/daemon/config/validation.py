@@ -1,4 +1,4 @@
-"""Whether a configuration can be served, as far as that can be told without starting anything."""
+"""Checks a configuration as far as possible without starting anything."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cotenant.simserver.server import check_cards
 
 
 def check_config(config: Config) -> None:
-    """See that a daemon would find nothing wrong in `config`; GPUs, sockets and disks are not looked at.
+    """Check `config`, except what depends on GPUs, sockets and disks.
 
     Raises:
-        CotenantError: it would.
+        CotenantError: a daemon would refuse it.
     """
     options = scaled_options(config.policy.name, dict(config.policy.options), config.gpus.time_scale)
     with_aging(policies.create(config.policy.name, options), config.scheduling.aging_per_hour)
@@ -31,11 +31,11 @@ def check_config(config: Config) -> None:
     percent = config.mps.thread_percent
     if percent is not None and percent > 100:
         raise UsageError(f"`mps.thread_percent` is {percent:g}, wanted at most 100")
-    admin_uids(admin_names(config))  # who may start it is another matter: others may look, too
+    admin_uids(admin_names(config))  # who may start the daemon is not checked: other users may check its configuration
 
 
 def check_plugins(config: Config) -> None:
-    """See that the engine, the GPU backend and the estimator of `config` exist.
+    """Check that the engine, the GPU backend and the estimator exist.
 
     Raises:
         UnknownName: one does not.

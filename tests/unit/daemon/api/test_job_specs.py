@@ -33,7 +33,7 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"env": {"A": "\0"}}, "NUL byte", id="NUL in environment"),
         pytest.param({"name": "a\0b", "stdout_path": "/x/%x"}, "NUL byte", id="NUL in name"),
         pytest.param({"notify": "mail\0"}, "NUL byte", id="NUL in notify"),
-        pytest.param({"notify": "x" * 4097}, "tells the owner has 4097 characters", id="long notify"),
+        pytest.param({"notify": "x" * 4097}, "`notify` has 4097 characters", id="long notify"),
         pytest.param({"env": {"A=B": "1"}}, "with `=` in it", id="name of variable"),
         pytest.param({"workdir": "here"}, "`here` is not an absolute path", id="relative folder"),
         pytest.param({"stdout_path": "out"}, "`out` is not an absolute path", id="relative output"),
@@ -51,7 +51,7 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"sharing": "mps", "gpus": 2}, "of 2 GPUs cannot share them by mps", id="MPS on several GPUs"),
         pytest.param({"sharing": "mig", "gpus": 2}, "of 2 GPUs cannot share them by mig", id="MIG on several GPUs"),
         pytest.param(
-            {"sharing": "mps", "exclusive": True}, "to be alone, and to share by mps", id="exclusive and shared"
+            {"sharing": "mps", "exclusive": True}, "exclusive GPUs and for sharing by mps", id="exclusive and shared"
         ),
         pytest.param({"env": {"A": "x" * 2**17}}, "the kernel takes 6291456 and 131071", id="a word too long to run"),
         pytest.param({"command": ["x" * 2**16] * 97}, "have 6356", id="more than a program can be given"),
@@ -170,7 +170,7 @@ def test_a_path_that_an_update_leaves_alone_is_no_pattern():
         ({"priority": 10**7}, "is beyond"),
         ({"begin_at_s": float("inf")}, "`begin_at_s` is inf"),
         ({"stderr_path": "here"}, "not an absolute path"),
-        ({"sharing": "mps", "exclusive": True}, "to be alone, and to share by mps"),
+        ({"sharing": "mps", "exclusive": True}, "exclusive GPUs and for sharing by mps"),
         ({"limits": {}}, "`limits` of a job cannot be updated"),
         ({"progress": "step"}, "has no group"),
     ],

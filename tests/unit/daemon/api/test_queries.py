@@ -43,7 +43,7 @@ def test_no_such_job(ref):
 
 @pytest.mark.parametrize("ref", ["", "x", "-1", "1_", "_1", "2_[1]", "2_[1-", "9" * 16, "\uff11", "1 "])
 def test_no_id(ref):
-    with pytest.raises(UsageError, match="is no job id"):
+    with pytest.raises(UsageError, match="is not a job id"):
         resolve_ids([ref], JOBS)
 
 
