@@ -23,7 +23,7 @@ class Facts:
     def duration_s(self, job):
         return self.durations_s.get(job.spec.name)
 
-    def need_bytes(self, _job):
+    def demand_bytes(self, _job):
         return None
 
 

@@ -66,7 +66,7 @@ def jobs(draw: st.DrawFn, job_id: int) -> Job:
         gpus=draw(st.sampled_from([1, 1, 2, 3, 6])),
         exclusive=draw(st.booleans()),
         priority=draw(st.sampled_from([-1, 0, 0, 1])),
-        share=draw(st.sampled_from(["auto", "auto", "time", "mps", "mig"])),
+        sharing=draw(st.sampled_from(["auto", "auto", "time", "mps", "mig"])),
     )
     return replace(job, exclusive_retry=draw(st.sampled_from([False, False, True])))
 
@@ -138,7 +138,7 @@ def test_a_job_that_asked_to_be_alone_is(policy, queue, server):
 @FEW
 @given(queues(), servers())
 def test_a_job_shares_as_it_asked_or_not_at_all(policy, queue, server):
-    asked = {each.id: each.spec.share for each in queue}
+    asked = {each.id: each.spec.sharing for each in queue}
     instances = {each.gpu.uuid for each in server.gpus if each.gpu.mig_profile is not None}
     for each in placements(policy, queue, server):
         share = asked[each.job_id]

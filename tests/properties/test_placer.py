@@ -18,6 +18,7 @@ from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.incremental import IncrementalPlacer
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS
 from cotenant.scheduling.placement.ranked import Ranked
+from cotenant.scheduling.placement.rules import demand_refusal, gpu_refusal
 from cotenant.scheduling.policies import create, policies
 
 SCORES = {
@@ -50,47 +51,45 @@ class Plain:
         totals = sorted((each.total_bytes for each in self.views.values()), reverse=True)
         stopped = False
         for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NO_PREDICTIONS)):
-            need = self.policy.need(job, totals, None)
-            if stopped and not need.ignores_activity:
+            demand = self.policy.demand(job, totals, None)
+            if stopped and not demand.ignores_activity:
                 continue
-            admit = self.admitting(need, at_s)
-            if len(admit) < need.gpus:
+            admit = self.admitting(demand, at_s)
+            if len(admit) < demand.gpus:
                 stopped = stopped or (not self.policy.backfill and not job.attempts)
                 continue
-            placements.append(self.place(job, need, admit[: need.gpus], at_s))
+            placements.append(self.place(job, demand, admit[: demand.gpus], at_s))
         return placements
 
-    def admitting(self, need, at_s) -> list[GpuView]:
-        """GPUs that may take it, best first."""
-        fits = [each for each in self.views.values() if self.has_room(need, each, at_s)]
-        is_open = [each for each in fits if not any(gate.refuses(each, at_s) for gate in self.policy.gates)]
-        is_open.sort(key=lambda each: (self.key(each), each.place))
-        if len(is_open) >= need.gpus or not need.ignores_activity:
+    def admitting(self, demand, at_s) -> list[GpuView]:
+        """GPUs that admit it, best first."""
+        meets = [view for view in self.views.values() if meets_demand(view, demand, at_s)]
+        is_open = [view for view in meets if not any(gate.check(view, at_s) for gate in self.gates_of(view))]
+        is_open.sort(key=lambda view: (self.policy.score.key(view), view.place))
+        if len(is_open) >= demand.gpus or not demand.ignores_activity:
             return is_open
-        firm = [each for each in self.policy.gates if not each.of_activity]
-        fits = [each for each in fits if not any(gate.refuses(each, at_s) for gate in firm)]
-        return sorted(fits, key=lambda each: (each not in is_open, -each.available_bytes, each.place))
+        busy = [
+            view
+            for view in meets
+            if not any(gate.check(view, at_s) for gate in self.gates_of(view) if not gate.is_of_activity)
+        ]
+        return sorted(busy, key=lambda view: (view not in is_open, -view.available_bytes, view.place))
 
-    def has_room(self, need, view, at_s) -> bool:
-        structural = (
-            gates.stale_telemetry(view, at_s),
-            gates.honors_exclusive(need, view),
-            gates.insufficient_memory(need, view),
-        )
-        return not any(structural)
+    def gates_of(self, view):
+        return self.policy.gates if view.residents else ()
 
-    def key(self, view) -> float:
-        return round(self.policy.score.key(view), 6)
-
-    def place(self, job, need, chosen, at_s) -> Placement:
-        alone = need.alone
-        promised = min(each.available_bytes for each in chosen) if alone else need.bytes
-        sharing = "exclusive" if alone else self.policy.sharing
-        for each in chosen:
-            each.take(NewResident(job.id, promised, sharing, at_s))
+    def place(self, job, demand, chosen, at_s) -> Placement:
+        promised = min(view.available_bytes for view in chosen) if demand.exclusive else demand.bytes
+        sharing = "exclusive" if demand.exclusive else self.policy.sharing
+        for view in chosen:
+            view.take(NewResident(job.id, promised, sharing, at_s))
         del self.jobs[job.id]
-        uuids = tuple(each.uuid for each in chosen)
+        uuids = tuple(view.uuid for view in chosen)
         return Placement(job_id=job.id, gpu_uuids=uuids, sharing=sharing, promised_bytes=promised)
+
+
+def meets_demand(view, demand, at_s) -> bool:
+    return gpu_refusal(view, at_s) is None and demand_refusal(view, demand) is None
 
 
 def an_attempt(gib: float) -> Attempt:
@@ -222,7 +221,7 @@ def test_every_policy_places_the_same_by_loop_and_by_structure(seed, name, gpus)
         assert first == second
         for each in first:
             for placer in placers:
-                placer.seen(each.job_id, at_s + 1)
+                placer.mark_active(each.job_id, at_s + 1)
             live.append(each.job_id)
 
 

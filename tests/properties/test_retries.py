@@ -20,7 +20,7 @@ from cotenant.scheduling.policies import create, policies
 SHARE = [
     name
     for name in policies()
-    if not create(name).alone
+    if not create(name).exclusive
     and create(name).after_oom is None
     and name not in ("gandiva", "horus", "lucid", "sjf-bsbf")
 ]
@@ -105,7 +105,7 @@ def test_where_nobody_passes_a_retry_does(name):
     placer.add(a_retry(2, 4))
     placer.add(a_job(3, 4, at_s=3.0))
     assert [each.job_id for each in placer.decide(AT_S)] == [2]
-    assert placer.explain(3, AT_S).reason == "job 1 is ahead and this policy lets nobody pass"
+    assert placer.explain(3, AT_S).reason == "job 1 is ahead, and this policy starts jobs in order"
     placer.add(a_retry(4, 30))
     assert placer.decide(AT_S) == []
     assert placer.explain(4, AT_S).reason == "1 GPU with 30.0 GiB available, none of 1 qualifies"
@@ -125,7 +125,7 @@ def test_aegis_keeps_its_own_rule():
     placer.update(busy(0, [4]))
     placer.add(a_retry(1, 2))
     assert placer.decide(AT_S) == []
-    assert [each.rule for each in placer.explain(1, AT_S).rejections] == ["settled"]
+    assert [each.rule for each in placer.explain(1, AT_S).rejections] == ["warming_up"]
 
 
 def test_its_wait_tells_of_memory_alone():
@@ -135,7 +135,7 @@ def test_its_wait_tells_of_memory_alone():
     placer.add(a_job(2, 1, at_s=2.0))
     assert placer.decide(AT_S) == []
     assert [each.reason for each in placer.explain(1, AT_S).rejections] == ["needs 4.0 GiB, 2.0 GiB available"]
-    assert [each.rule for each in placer.explain(2, AT_S).rejections] == ["settled"]
+    assert [each.rule for each in placer.explain(2, AT_S).rejections] == ["warming_up"]
 
 
 def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
@@ -150,6 +150,6 @@ def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
     bounded.update(a_snapshot(0, residents=(resident,), at_s=AT_S, smact=1.0))
     bounded.add(a_retry(1, 8))
     assert bounded.decide(AT_S) == []
-    assert [each.rule for each in bounded.explain(1, AT_S).rejections] == ["marginal_gain"]
+    assert [each.rule for each in bounded.explain(1, AT_S).rejections] == ["max_slowdown"]
     bounded.update(a_snapshot(0, residents=(replace(resident, max_slowdown=None),), at_s=AT_S, smact=1.0))
     assert [each.job_id for each in bounded.decide(AT_S)] == [1]

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from cotenant.core.job import Job, Queued
 from cotenant.core.units import format_duration
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.job_table import JobTable
-from cotenant.scheduling.placement.memory_demand import demand_bytes
 
 
 class AdmissionControl:

@@ -33,11 +33,11 @@ from cotenant.core.placement import Deferral, Placement
 from cotenant.core.snapshot import ManagerSnapshot
 from cotenant.scheduling.admission import AdmissionControl
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.explain import CoRunStatus, explanation
 from cotenant.scheduling.job_table import JobTable
-from cotenant.scheduling.placement.memory_demand import never_fits
 from cotenant.scheduling.placement.policy import Policy
-from cotenant.scheduling.placement.policy_driver import PolicyDriver
+from cotenant.scheduling.policy_driver import PolicyDriver
 from cotenant.scheduling.prediction.history import WorkloadHistory
 from cotenant.scheduling.recovery import is_time_slice_over
 from cotenant.scheduling.telemetry.samples import Telemetry

@@ -14,7 +14,7 @@ from cotenant.core.gpu import Gpu
 from cotenant.core.job import Done, Job, Queued, Running, Starting
 from cotenant.core.units import MiB
 from cotenant.gpus.power_model import power_model
-from cotenant.scheduling.placement.memory_demand import demand_bytes
+from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
 from cotenant.scheduling.prediction.history import WorkloadHistory

@@ -111,7 +111,7 @@ def simulate(
         learn = facts is None and not getattr(chosen, "alone", False)
     feed: HistoryFeed | None = None
     if learn:
-        minds_company = getattr(chosen, "minds_company", True)
+        minds_company = getattr(chosen, "uses_predictions", True)
         feed = HistoryFeed(WorkloadHistory(), job_of, len(trace), minds_company=minds_company)
     known: JobPredictions = feed.history if feed is not None else facts or NO_PREDICTIONS
     simulation = Simulation(

@@ -182,7 +182,10 @@ def test_a_policy_that_promises_too_much_places_nothing():
     life.manager = Manager(Faulty(wrong))
     life.sample()
     assert launches(life.submit()) == []
-    assert life.manager.explain(1).reason == "policy `faulty` erred: 41.0 GiB promised on GPU-0, 40.0 GiB available"
+    assert (
+        life.manager.explain(1).reason
+        == "placement by policy `faulty` refused: 41.0 GiB promised on GPU-0, 40.0 GiB available"
+    )
 
 
 def test_a_policy_that_places_a_job_twice_starts_it_once():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_gpu, a_job, a_snapshot
+from builders import a_gpu, a_job, a_resident, a_server, a_snapshot
 from cotenant.core.events import AttemptExited, JobCancelled, Stop
 from cotenant.core.job import AttemptExit, Queued
 from cotenant.core.placement import Deferral, Placement
@@ -14,6 +14,7 @@ from cotenant.core.units import GiB
 from cotenant.scheduling.explain import name_neighbors
 from cotenant.scheduling.placement.snapshot_adapter import SnapshotPolicyAdapter
 from cotenant.scheduling.policies import create
+from cotenant.scheduling.policy_driver import broken_promise
 from managers import OK, WorkingLife, launches
 
 
@@ -140,7 +141,7 @@ def test_a_policy_that_errs_does_not_stop_the_others():
 
     life = WorkingLife(policy=Wrong())
     assert life.submit(1) == []
-    assert life.manager.explain(1).reason.startswith("policy `odd` erred: ")
+    assert life.manager.explain(1).reason.startswith("placement by policy `odd` refused: ")
     assert isinstance(life.manager.jobs[1].state, Queued)
 
 
@@ -163,3 +164,27 @@ def test_jobs_of_other_users_have_no_id():
 )
 def test_who_is_there(mates, words):
     assert name_neighbors(mates) == words
+
+
+@pytest.mark.parametrize(
+    ("uuids", "gib", "sharing", "broken"),
+    [
+        pytest.param(("GPU-0",), 8, "time-sliced", None, id="fine"),
+        pytest.param(("GPU-0",), 40.1, "time-sliced", "40.1 GiB promised on GPU-0, 40.0 GiB available", id="too much"),
+        pytest.param(("GPU-0",), 0, "time-sliced", "0 B promised on GPU-0, 40.0 GiB available", id="nothing promised"),
+        pytest.param(("GPU-9",), 8, "time-sliced", "nothing may be promised on GPU-9", id="no such GPU"),
+        pytest.param(("GPU-3",), 8, "time-sliced", "nothing may be promised on GPU-3", id="not readable"),
+        pytest.param(("GPU-1",), 8, "exclusive", "GPU-1 cannot be shared with job 1", id="alone beside another"),
+        pytest.param(("GPU-2",), 8, "time-sliced", "GPU-2 cannot be shared with job 1", id="beside one alone"),
+        pytest.param(("GPU-0", "GPU-0"), 8, "time-sliced", "1 different GPUs wanted, 1 given", id="twice the same"),
+    ],
+)
+def test_a_placement_of_a_faulty_policy_breaks_a_promise(uuids, gib, sharing, broken):
+    server = a_server(
+        a_snapshot(0),
+        a_snapshot(1, residents=(a_resident(8),)),
+        a_snapshot(2, residents=(a_resident(8, sharing="exclusive"),)),
+        a_snapshot(3, strangers=None),
+    )
+    placement = Placement(job_id=1, gpu_uuids=uuids, sharing=sharing, promised_bytes=int(gib * GiB))
+    assert broken_promise(server, placement, 1) == broken

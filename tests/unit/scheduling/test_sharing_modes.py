@@ -12,10 +12,10 @@ from cotenant.core.job import Attempt, AttemptExit, Held
 from cotenant.core.placement import Deferral, Placement
 from cotenant.core.units import GiB
 from cotenant.scheduling.config import ManagerConfig
+from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.manager import Manager
-from cotenant.scheduling.placement.memory_demand import never_fits
 from cotenant.scheduling.policies import create
-from cotenant.scheduling.recovery import Finish, Retry, next_step, effective_sharing
+from cotenant.scheduling.recovery import Finish, Retry, effective_sharing, next_step
 
 TURNS = create("most-memory", {"warmup_s": 0.0})
 MPS = create("most-memory", {"warmup_s": 0.0, "sharing": "mps"})
@@ -66,8 +66,8 @@ def test_without_an_instance_it_waits_and_says_so():
     assert isinstance(answer, Deferral)
     assert answer.reason == "1 empty MIG instance with 12.0 GiB available, none of 2 qualifies"
     assert [(each.rule, each.reason) for each in answer.rejections] == [
-        ("honors_share", "is no MIG instance, which was asked for"),
-        ("honors_exclusive", "must be empty (an instance of its own was asked for), job 100 on it"),
+        ("no_mig_instance", "is not a MIG instance, which was requested"),
+        ("not_empty", "must be empty (an instance of its own was requested), job 100 on it"),
     ]
 
 

@@ -1,315 +1,245 @@
-"""GPUs in the order in which a policy likes them, kept up to date change by change.
+"""Indexes of GPUs in the order of preference of a policy, kept up to date change by change.
 
-All give the same answers: a plain loop, which is the clearest and the fastest for a handful of GPUs, and for many
-GPUs one structure for each style of score.
+The order is that of the pairing rule's cost, then of `score.key`, then of display. All indexes give the same answers: a
+linear scan, which is the fastest for a handful of GPUs, and sorted structures for more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
+from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.node_packing import MAX_TIED, NodeIndex, is_contiguous, pack_fewest_nodes
 from cotenant.scheduling.placement.pairing import PairingRule
-from cotenant.scheduling.placement.scores import Score
-from cotenant.scheduling.placement.sorted_buckets import SortedBuckets
+from cotenant.scheduling.placement.refusal import Refusal
+from cotenant.scheduling.placement.rules import fits
+from cotenant.scheduling.placement.scores import Score, constant, more_memory
+from cotenant.scheduling.placement.sorted_gpus import SortedGpus
 
 LINEAR_SCAN_MAX_GPUS = 16
-"""So many GPUs are simply looped over; above, what keeping an order costs is less than looking at all."""
+"""Up to this many GPUs are scanned; above, a scan costs more than keeping an order."""
 
-KEY_SCALE = 1 << 20
+AnyPairingRule = PairingRule[Any, Any]
 
 
 class GpuIndex(Protocol):
-    """Those GPUs that may take somebody now, in order."""
+    """The GPUs that admit somebody now, in order of preference."""
 
-    def file(self, view: GpuView, eligible: bool) -> None:
+    def update(self, view: GpuView, eligible: bool) -> None:
         """`view` has changed. To be called after every change of what the order depends on."""
         ...
 
-    def best(self, count: int, bytes_per_gpu: int, min_gpu_bytes: int, profile: Hashable) -> Sequence[GpuView]:
-        """The best `count` GPUs with so much available, of at least that size; empty if there are fewer.
+    def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
+        """The best `count` GPUs that meet `demand` in memory, size and pairing; empty if there are fewer.
 
-        Several are in the fewest servers that equals allow, see `gangs`.
+        Several are packed onto the fewest nodes that ties allow, see `node_packing`.
         """
         ...
 
     def taken(self, view: GpuView) -> None:
-        """A job went there."""
+        """A job was placed there: a score that rotates continues behind it."""
         ...
 
 
 class LinearScan:
-    """Looks at all."""
+    """Looks at every GPU."""
 
-    def __init__(self, views: list[GpuView], score: Score, match: PairingRule | None) -> None:
+    def __init__(self, views: list[GpuView], score: Score, pairing: AnyPairingRule | None) -> None:
         self._views = views
-        self._eligible: dict[int, GpuView] = {}
-        self._score = score
-        self._match = match
-        self._next = 0
-        self._by_memory = match is None and score.style in ("spread", "pack")
-        self._spread = score.style == "spread"
-        self._ring = match is None and score.style == "ring"
-        self._servers = _node_count(views)
+        self._key = score.key
+        self._rotates = score.rotates
+        self._pairing = pairing
+        self._turn = 0
+        self._keys: dict[int, float] = {}  # of the eligible GPUs, by place
+        self._node_count = node_count(views)
 
-    def file(self, view: GpuView, eligible: bool) -> None:
-        if eligible:
-            self._eligible[view.place] = view
+    def update(self, view: GpuView, eligible: bool) -> None:
+        if not eligible:
+            self._keys.pop(view.place, None)
+            return
+        key = -(view.available_bytes or 0) if self._key is more_memory else self._key(view)
+        self._keys[view.place] = key if key == key else math.inf  # NaN is worst
+
+    def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
+        if self._pairing is not None:
+            ranked = self._ranked(demand, self._cost_of(demand, self._pairing))
+        elif count == 1 and not self._turn:
+            return self._first(demand)
         else:
-            self._eligible.pop(view.place, None)
-
-    def best(self, count: int, bytes_per_gpu: int, min_gpu_bytes: int, profile: Hashable) -> Sequence[GpuView]:
-        if count == 1 and self._by_memory:
-            return self._one_by_memory(bytes_per_gpu, min_gpu_bytes)
-        found = []
-        for place, view in self._eligible.items():
-            if (view.available_bytes or 0) >= bytes_per_gpu and view.total_bytes >= min_gpu_bytes:
-                key = self._key(view, profile)
-                if key is not None:
-                    found.append((key, place))
-        if len(found) < count:
+            ranked = self._ranked(demand, lambda _view: 0.0)
+        if len(ranked) < count:
             return ()
         if count == 1:
-            return (self._views[min(found)[1]],)
-        found.sort()
-        if self._servers > 1:
-            return pack_fewest_nodes([(0 if self._ring else key, self._views[place]) for key, place in found], count)
-        return [self._views[place] for _, place in found[:count]]
+            return (self._views[min(ranked)[-1]],)
+        ranked.sort()
+        if self._node_count > 1:
+            return pack_fewest_nodes([(rank[:2], self._views[rank[-1]]) for rank in ranked], count)
+        return [self._views[rank[-1]] for rank in ranked[:count]]
 
-    def _one_by_memory(self, bytes_per_gpu: int, min_gpu_bytes: int) -> Sequence[GpuView]:
-        """The commonest question, answered without a list."""
+    def _first(self, demand: Demand) -> Sequence[GpuView]:
+        """The commonest search, without a list."""
+        views = self._views
         best: GpuView | None = None
-        liked = 0
-        spread = self._spread
-        for view in self._eligible.values():
-            available = view.available_bytes or 0
-            if available < bytes_per_gpu or view.total_bytes < min_gpu_bytes:
-                continue
-            if best is None or (available > liked if spread else available < liked):
-                best, liked = view, available
-            elif available == liked and view.place < best.place:
-                best = view
+        best_key = 0.0
+        for place, key in self._keys.items():
+            view = views[place]
+            if (best is None or key < best_key or (key == best_key and place < best.place)) and fits(view, demand):
+                best, best_key = view, key
         return () if best is None else (best,)
 
-    def _key(self, view: GpuView, profile: Hashable) -> tuple[float, float] | None:
-        if self._match is not None:
-            cost = self._match.cost(profile, view.gpu_class)
-            return None if cost is None else (cost, -(view.available_bytes or 0))
-        if self._score.style == "ring":
-            return ((view.place - self._next) % len(self._views), 0)
-        if self._score.style != "key":
-            return (self._score.key(view), 0)
-        return (_key(self._score, view), 0)
+    def _ranked(
+        self, demand: Demand, cost_of: Callable[[GpuView], float | None]
+    ) -> list[tuple[float, float, int, int]]:
+        """Those that will do: cost, key, how far behind the turn, and place."""
+        views, turn = self._views, self._turn
+        ranked = []
+        for place, key in self._keys.items():
+            view = views[place]
+            if fits(view, demand):
+                cost = cost_of(view)
+                if cost is not None:
+                    ranked.append((cost, key, (place - turn) % len(views), place))
+        return ranked
 
-    def taken(self, view: GpuView) -> None:
-        if self._score.rotates:
-            self._next = (view.place + 1) % len(self._views)
+    @staticmethod
+    def _cost_of(demand: Demand, pairing: AnyPairingRule) -> Callable[[GpuView], float | None]:
+        judge, profile = pairing.judge, demand.profile
 
+        def cost_of(view: GpuView) -> float | None:
+            judgment = judge(profile, view.gpu_class)
+            return None if isinstance(judgment, Refusal) else judgment
 
-def _key(score: Score, view: GpuView) -> int:
-    """The key of a GPU, of 0..1, in millionths: what is closer than that is equal."""
-    return round(min(max(score.key(view), 0.0), 1.0) * KEY_SCALE)
-
-
-class MemoryIndex:
-    """Most, or least, memory available first."""
-
-    def __init__(self, views: list[GpuView], *, spread: bool) -> None:
-        self._views = views
-        self._spread = spread
-        self._most = max((each.total_bytes for each in views), default=0)
-        self._buckets = SortedBuckets()
-        self._servers = _node_count(views)
-
-    def file(self, view: GpuView, eligible: bool) -> None:
-        if eligible:
-            available = view.available_bytes or 0
-            self._buckets.put(view.place, self._most - available if self._spread else available)
-        else:
-            self._buckets.drop(view.place)
-
-    def best(self, count: int, bytes_per_gpu: int, min_gpu_bytes: int, _profile: Hashable) -> Sequence[GpuView]:
-        if self._spread:
-            place = self._buckets.first()
-            if place < 0:
-                return ()
-            view = self._views[place]
-            if (view.available_bytes or 0) < bytes_per_gpu:
-                return ()
-            if count == 1 and view.total_bytes >= min_gpu_bytes:
-                return (view,)
-        liked = self._in_order(bytes_per_gpu, min_gpu_bytes)
-        return _first(liked, count) if count == 1 or self._servers == 1 else pack_fewest_nodes(liked, count)
-
-    def _in_order(self, bytes_per_gpu: int, min_gpu_bytes: int) -> Iterator[tuple[int, GpuView]]:
-        for place in self._buckets.walk(0 if self._spread else bytes_per_gpu):
-            view = self._views[place]
-            available = view.available_bytes or 0
-            if available < bytes_per_gpu:
-                break
-            if view.total_bytes >= min_gpu_bytes:
-                yield available, view
-
-    def taken(self, view: GpuView) -> None:
-        """Nothing to remember."""
-
-
-class ScoreIndex:
-    """By a key of 0..1, see `_key`."""
-
-    def __init__(self, views: list[GpuView], score: Score) -> None:
-        self._views = views
-        self._score = score
-        self._buckets = SortedBuckets()
-        self._servers = _node_count(views)
-
-    def file(self, view: GpuView, eligible: bool) -> None:
-        if eligible:
-            self._buckets.put(view.place, _key(self._score, view))
-        else:
-            self._buckets.drop(view.place)
-
-    def best(self, count: int, bytes_per_gpu: int, min_gpu_bytes: int, _profile: Hashable) -> Sequence[GpuView]:
-        liked = self._in_order(bytes_per_gpu, min_gpu_bytes)
-        return _first(liked, count) if count == 1 or self._servers == 1 else pack_fewest_nodes(liked, count)
-
-    def _in_order(self, bytes_per_gpu: int, min_gpu_bytes: int) -> Iterator[tuple[int, GpuView]]:
-        for place in self._buckets.walk():
-            view = self._views[place]
-            if (view.available_bytes or 0) >= bytes_per_gpu and view.total_bytes >= min_gpu_bytes:
-                yield _key(self._score, view), view
-
-    def taken(self, view: GpuView) -> None:
-        """Nothing to remember."""
-
-
-class RoundRobinIndex:
-    """In display order, from the first or from behind the last taken. One bit for each GPU."""
-
-    def __init__(self, views: list[GpuView], *, rotates: bool) -> None:
-        self._views = views
-        self._rotates = rotates
-        self._mask = 0
-        self._next = 0
-        self._servers = _node_count(views)
-        self._free = NodeIndex(views) if self._servers > 1 and not rotates and is_contiguous(views) else None
-
-    def file(self, view: GpuView, eligible: bool) -> None:
-        bit = 1 << view.place
-        if eligible != bool(self._mask & bit):
-            self._mask ^= bit
-            if self._free is not None:
-                self._free.file(view.place, is_free=eligible)
-
-    def best(self, count: int, bytes_per_gpu: int, min_gpu_bytes: int, _profile: Hashable) -> Sequence[GpuView]:
-        if count > 1 and self._free is not None and not bytes_per_gpu and not min_gpu_bytes:
-            return self._free.best(count)
-        if count == 1 and not self._next and self._mask:
-            view = self._views[(self._mask & -self._mask).bit_length() - 1]
-            if (view.available_bytes or 0) >= bytes_per_gpu and view.total_bytes >= min_gpu_bytes:
-                return (view,)
-        liked = self._in_order(bytes_per_gpu, min_gpu_bytes)
-        return _first(liked, count) if count == 1 or self._servers == 1 else pack_fewest_nodes(liked, count)
-
-    def _in_order(self, bytes_per_gpu: int, min_gpu_bytes: int) -> Iterator[tuple[int, GpuView]]:
-        behind = self._mask >> self._next << self._next
-        for mask in (behind, self._mask ^ behind):
-            left = mask
-            while left:
-                low = left & -left
-                left ^= low
-                view = self._views[low.bit_length() - 1]
-                if (view.available_bytes or 0) >= bytes_per_gpu and view.total_bytes >= min_gpu_bytes:
-                    yield 0, view
+        return cost_of
 
     def taken(self, view: GpuView) -> None:
         if self._rotates:
-            self._next = (view.place + 1) % len(self._views)
+            self._turn = (view.place + 1) % len(self._views)
+
+
+class ScoreIndex(SortedGpus):
+    """Sorted by score."""
+
+    __slots__ = ("_node_count", "_nodes", "_rotates")
+
+    def __init__(self, views: list[GpuView], score: Score) -> None:
+        super().__init__(views, score)
+        self._rotates = score.rotates
+        self._node_count = node_count(views)
+        # Where all keys are ties and all GPUs will do, the nodes are packed without a walk over their GPUs.
+        all_tied = score.key is constant and not score.rotates
+        self._nodes = NodeIndex(views) if all_tied and self._node_count > 1 and is_contiguous(views) else None
+
+    def update(self, view: GpuView, eligible: bool) -> None:
+        if not eligible:
+            self.drop(view.place)
+        else:
+            # As `put`, with fewer calls.
+            key = -(view.available_bytes or 0) if self._key is more_memory else self._key(view)
+            self.put_key(view.place, key if type(key) is int and not self._are_floats else self._float_key(key))
+        if self._nodes is not None:
+            self._nodes.update(view.place, is_free=eligible)
+
+    def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
+        if count == 1:
+            view = self.first(demand)
+            return () if view is None else (view,)
+        if self._nodes is not None and not demand.bytes_per_gpu and not demand.min_gpu_bytes:
+            return self._nodes.best(count)
+        ranked = self.walk(demand)
+        return pack_fewest_nodes(ranked, count) if self._node_count > 1 else _first(ranked, count)
+
+    def taken(self, view: GpuView) -> None:
+        if self._rotates:
+            self.turn = (view.place + 1) % len(self._views)
 
 
 class PairingIndex:
-    """By what a match says, asked once for each group of GPUs that look alike to it; then most memory available."""
+    """Sorted by score within each class of GPUs that look alike to a pairing rule, which judges each class once."""
 
-    def __init__(self, views: list[GpuView], match: PairingRule) -> None:
+    def __init__(self, views: list[GpuView], score: Score, pairing: AnyPairingRule) -> None:
         self._views = views
-        self._match = match
-        self._most = max((each.total_bytes for each in views), default=0)
-        self._groups: dict[Hashable, SortedBuckets] = {}
-        self._group_of: dict[int, Hashable] = {}
-        self._servers = _node_count(views)
+        self._score = score
+        self._judge = pairing.judge
+        self._classes: dict[Hashable, SortedGpus] = {}
+        self._class_of: dict[int, Hashable] = {}
+        self._turn = 0
+        self._node_count = node_count(views)
 
-    def file(self, view: GpuView, eligible: bool) -> None:
+    def update(self, view: GpuView, eligible: bool) -> None:
         place = view.place
-        old = self._group_of.get(place)
+        old = self._class_of.get(place)
         new = view.gpu_class if eligible else None
         if old is not None and old != new:
-            group = self._groups[old]
-            group.drop(place)
-            del self._group_of[place]
-            if not len(group):
-                del self._groups[old]
+            members = self._classes[old]
+            members.drop(place)
+            del self._class_of[place]
+            if not len(members):
+                del self._classes[old]
         if new is not None:
-            self._group_of[place] = new
-            found = self._groups.get(new)
+            self._class_of[place] = new
+            found = self._classes.get(new)
             if found is None:
-                found = self._groups[new] = SortedBuckets()
-            found.put(place, self._most - (view.available_bytes or 0))
+                found = self._classes[new] = SortedGpus(self._views, self._score)
+                found.turn = self._turn
+            found.put(view)
 
-    def best(self, count: int, bytes_per_gpu: int, min_gpu_bytes: int, profile: Hashable) -> Sequence[GpuView]:
-        found: list[tuple[float, int, int]] = []
-        together = count > 1 and self._servers > 1
-        most = 2 * count + MAX_TIED if together else count
-        for gpu_class, group in self._groups.items():
-            if (self._views[group.first()].available_bytes or 0) < bytes_per_gpu:
+    def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
+        judge, profile, key = self._judge, demand.profile, self._score.key
+        turn, total = self._turn, len(self._views)
+        is_gang = count > 1 and self._node_count > 1
+        most = count + MAX_TIED if is_gang else count
+        ranked: list[tuple[float, float, int, int]] = []
+        for gpu_class, members in self._classes.items():
+            head = members.first(demand)
+            if head is None:
                 continue
-            cost = self._match.cost(profile, gpu_class)
-            if cost is None:
+            cost = judge(profile, gpu_class)
+            if isinstance(cost, Refusal):
                 continue
-            left = most
-            for place in group.walk():
-                view = self._views[place]
-                available = view.available_bytes or 0
-                if not left or available < bytes_per_gpu:
-                    break
-                if view.total_bytes >= min_gpu_bytes:
-                    found.append((cost, -available, place))
-                    left -= 1
-        found.sort()
-        if together:
-            return pack_fewest_nodes([(each[:2], self._views[each[2]]) for each in found], count)
-        return [self._views[place] for _, _, place in found[:count]] if len(found) >= count else ()
+            heads = (head,) if count == 1 else islice((view for _, view in members.walk(demand)), most)
+            ranked += [(cost, _number(key(view)), (view.place - turn) % total, view.place) for view in heads]
+        if len(ranked) < count:
+            return ()
+        if count == 1:
+            return (self._views[min(ranked)[-1]],)
+        ranked.sort()
+        if is_gang:
+            return pack_fewest_nodes([(rank[:2], self._views[rank[-1]]) for rank in ranked], count)
+        return [self._views[rank[-1]] for rank in ranked[:count]]
 
     def taken(self, view: GpuView) -> None:
-        """Nothing to remember."""
+        if self._score.rotates:
+            self._turn = (view.place + 1) % len(self._views)
+            for members in self._classes.values():
+                members.turn = self._turn
 
 
-def _node_count(views: Sequence[GpuView]) -> int:
-    """In how many they are."""
-    return len({each.server for each in views})
+def node_count(views: Sequence[GpuView]) -> int:
+    """The number of nodes that the GPUs are in."""
+    return len({view.server for view in views})
 
 
-def _first(liked: Iterator[tuple[int, GpuView]], count: int) -> Sequence[GpuView]:
-    """So many; empty if there are fewer."""
-    if count == 1:
-        best = next(liked, None)
-        return () if best is None else (best[1],)
-    found = [view for _, view in islice(liked, count)]
+def _number(key: float) -> float:
+    return math.inf if key != key else key
+
+
+def _first(ranked: Iterator[tuple[int, GpuView]], count: int) -> Sequence[GpuView]:
+    found = [view for _, view in islice(ranked, count)]
     return found if len(found) == count else ()
 
 
 def make_index(
-    views: list[GpuView], score: Score, match: PairingRule | None, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS
+    views: list[GpuView],
+    score: Score,
+    pairing: AnyPairingRule | None,
+    *,
+    linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS,
 ) -> GpuIndex:
-    """The structure for these GPUs."""
+    """The fastest index for these GPUs."""
     if len(views) <= linear_scan_max_gpus:
-        return LinearScan(views, score, match)
-    if match is not None:
-        return PairingIndex(views, match)
-    if score.style in ("spread", "pack"):
-        return MemoryIndex(views, spread=score.style == "spread")
-    if score.style == "ring":
-        return RoundRobinIndex(views, rotates=score.rotates)
-    return ScoreIndex(views, score)
+        return LinearScan(views, score, pairing)
+    return ScoreIndex(views, score) if pairing is None else PairingIndex(views, score, pairing)

@@ -1,68 +1,73 @@
-"""The GPUs of a policy at work: what each may take now, and the order in which the policy likes them."""
+"""The GPUs of a placer: which jobs each admits now, and the order of preference among them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from math import inf as INFINITE  # noqa: N812 -- a constant
 
 from cotenant.core.gpu import GpuSnapshot
-from cotenant.scheduling.placement import gates
+from cotenant.scheduling.placement.composition import Composition
 from cotenant.scheduling.placement.gpu_index import LINEAR_SCAN_MAX_GPUS, GpuIndex, make_index
-from cotenant.scheduling.placement.gpu_view import EMPTY, SHARED, GpuView, NewResident
+from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView, NewResident
 from cotenant.scheduling.placement.pending_queue import PendingJob
-from cotenant.scheduling.placement.rules import Rules
+from cotenant.scheduling.placement.rules import AdmissionRules
+from cotenant.scheduling.placement.scores import ACTIVITY_FREE_KEYS
 from cotenant.scheduling.prediction.interference import GpuActivity
 
 
 class GpuPool:
-    """`linear_scan_max_gpus`: see `rankings`; other values are for tests.
+    """Caches for every GPU what the admission rules say that no demand changes.
+
+    `linear_scan_max_gpus`: see `gpu_index`; other values are for tests.
 
     Attributes:
+        rules: those of the policy.
         views: in display order; `totals_bytes`: of each, largest first.
-        needs_rebuild: GPUs have come, or are of another size, and `rebuild` is to be called.
-        shared, empty: those that may take somebody who shares, somebody who is to be alone. The first is not kept up to
-            date for a policy under which nobody shares.
-        better: places of GPUs that may take somebody now whom they could not take before.
-        changes: so many were there.
+        needs_rebuild: GPUs were added, or changed their size; `rebuild` has to be called.
+        shared, exclusive: indexes of the GPUs that admit a job that shares, or one that needs them exclusively. The
+            first is not kept up to date for a policy under which nobody shares.
+        improved: places of GPUs that may admit a job now that they did not admit before.
+        changes: the number of changes until now.
         now_s: time of the decision; gates are open or closed as of then.
     """
 
-    def __init__(self, rules: Rules, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS) -> None:
-        self._rules = rules
-        self._match = rules.match
-        self._rotates = rules.score.rotates
-        self._by_activity = rules.score.style == "key"  # its order may depend on what GPUs do
-        self._alone = rules.alone
-        self._loop_up_to = linear_scan_max_gpus
-        self._gates_open_at_s = gates.all_gates_open_at_s(rules.gates)
+    def __init__(self, policy: Composition, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS) -> None:
+        self._policy = policy
+        self._pairing = policy.pairing
+        self._rotates = policy.score.rotates
+        self._key_may_move = policy.score.key not in ACTIVITY_FREE_KEYS
+        self._exclusive_only = policy.exclusive
+        self._linear_scan_max_gpus = linear_scan_max_gpus
+        self.rules = AdmissionRules(policy.gates, policy.pairing)
+        self._gates_open_at_s = self.rules.gates_open_at_s
         self._by_uuid: dict[str, GpuView] = {}
         self._placed: dict[int, Sequence[GpuView]] = {}
         self.timers: list[tuple[float, int]] = []  # when gates open, with the place of the GPU
         self.views: list[GpuView] = []
         self.totals_bytes: list[int] = []
         self.needs_rebuild = True
-        self.shared: GpuIndex = make_index([], rules.score, rules.match)
-        self.empty: GpuIndex = self.shared
+        self.shared: GpuIndex = make_index([], policy.score, policy.pairing)
+        self.exclusive: GpuIndex = self.shared
         self.improved: set[int] = set()
         self.changes = 0
-        self.now_s = -math.inf
+        self.now_s = -INFINITE
 
-    # What is told.
+    # What is observed.
 
-    def update(self, gpu: GpuSnapshot) -> None:
-        """The truth about one GPU."""
-        view = self._by_uuid.get(gpu.gpu.uuid)
+    def update(self, snapshot: GpuSnapshot) -> None:
+        """Replace the state of one GPU; a new one is added at the end of the display order."""
+        view = self._by_uuid.get(snapshot.gpu.uuid)
         if view is None:
-            view = GpuView(gpu, len(self.views))
+            view = GpuView(snapshot, len(self.views))
             self.views.append(view)
             self._by_uuid[view.uuid] = view
             self.needs_rebuild = True
             return
-        if view.total_bytes != gpu.gpu.memory_total_bytes:
+        if view.total_bytes != snapshot.gpu.memory_total_bytes:
             self.needs_rebuild = True
         available, residents, smact = view.available_bytes, view.residents, view.smact
-        view.refresh(gpu)
+        view.refresh(snapshot)
         worse = view.available_bytes is None or (available is not None and view.available_bytes <= available)
         if worse and view.residents == residents and view.smact == smact:
             self.reindex(view)
@@ -70,33 +75,33 @@ class GpuPool:
             self.mark_improved(view)
 
     def release(self, job_id: int) -> None:
-        """A job that was seated has left its GPUs."""
+        """A job that was assigned here has left its GPUs."""
         for view in self._placed.pop(job_id, ()):
             view.leave(job_id)
             self.mark_improved(view)
 
-    def seen(self, job_id: int, at_s: float) -> None:
-        """A job that was seated has touched its GPUs for the first time."""
+    def mark_active(self, job_id: int, at_s: float) -> None:
+        """A job that was assigned here used its GPUs for the first time."""
         for view in self._placed.get(job_id, ()):
-            view.see(job_id, at_s)
-            self._shows_more(view)
+            view.mark_active(job_id, at_s)
+            self._reindex_activity(view)
 
-    def activity(self, gpu_uuid: str, activity: GpuActivity) -> None:
-        """What a GPU was seen to do since its newest resident was at work; stands in for its samples."""
+    def set_activity(self, gpu_uuid: str, activity: GpuActivity) -> None:
+        """Set the mean activity of a GPU since its newest resident was first active; it stands in for samples."""
         view = self._by_uuid[gpu_uuid]
-        measured_activity, view.measured_activity = view.measured_activity, activity
-        if self._match is None:
+        before, view.measured_activity = view.measured_activity, activity
+        if self._pairing is None:
             opens_at_s = view.opens_at_s
-            if activity == measured_activity or self.now_s < opens_at_s < math.inf:
-                return  # nothing new, or a gate is closed whatever it does: it is looked at when that opens
-            stays = not self._by_activity and view.reserved_for is None and bool(view.residents)
-            if stays and self._gates_open_at_s(view) == opens_at_s:
+            if activity == before or self.now_s < opens_at_s < INFINITE:
+                return  # nothing new, or a gate is closed whatever the activity: it is looked at when that opens
+            is_plain = view.reserved_for is None and bool(view.residents)
+            if is_plain and not self._key_may_move and self._gates_open_at_s(view, self.now_s) == opens_at_s:
                 self.changes += 1  # as open or closed as before, though for another reason
                 return
-        self._shows_more(view)
+        self._reindex_activity(view)
 
-    def _shows_more(self, view: GpuView) -> None:
-        """Its activity is better known: good for who waits if a gate opens, or a match sees another company there."""
+    def _reindex_activity(self, view: GpuView) -> None:
+        """Its activity is better known: a job may be admitted if a gate opens, or pairing judges it anew."""
         before = view.gpu_class
         self.reindex(view)
         if view.reserved_for is not None or (view.eligible_modes and view.gpu_class != before):
@@ -104,63 +109,63 @@ class GpuPool:
 
     # What follows.
 
-    def assign(self, entry: PendingJob, chosen: Sequence[GpuView], promised_bytes: int, at_s: float) -> None:
-        """Count in that a job gets these GPUs."""
-        job, kind, match = entry.job, entry.kind, self._match
-        job_id, bound = job.id, job.spec.max_slowdown
+    def assign(self, pending: PendingJob, chosen: Sequence[GpuView], promised_bytes: int, at_s: float) -> None:
+        """Assign a job to these GPUs and subtract its promise."""
+        job, demand_class, pairing = pending.job, pending.demand_class, self._pairing
+        job_id, max_slowdown = job.id, job.spec.max_slowdown
         for view in chosen:
-            mate = NewResident(job_id, promised_bytes, kind.sharing, at_s, bound)
-            if match is not None:
-                match.annotate(mate, kind.profile)
-            view.take(mate)
+            resident = NewResident(job_id, promised_bytes, demand_class.sharing, at_s, max_slowdown)
+            if pairing is not None:
+                pairing.annotate(resident, demand_class.demand.profile)
+            view.take(resident)
             self.reindex(view)
             if self._rotates:
-                (self.empty if kind.alone else self.shared).taken(view)
+                (self.exclusive if demand_class.demand.exclusive else self.shared).taken(view)
         self._placed[job_id] = chosen
 
     def mark_improved(self, view: GpuView) -> None:
-        """It has changed, and somebody who waits may have a chance now."""
+        """It has changed, and a pending job may be admitted now."""
         self.reindex(view)
         self.improved.add(view.place)
 
     def reindex(self, view: GpuView) -> None:
-        """It has changed: look again at what it may take."""
+        """It has changed: run the rules that no demand changes, and update the indexes."""
         self.changes += 1
         if self.needs_rebuild:
             return
-        if self._match is not None:
-            view.gpu_class = self._match.gpu_class(view)
-        before, filed = view.eligible_modes, 0
-        if view.available_bytes is not None and not view.is_closed:
+        if self._pairing is not None:
+            view.gpu_class = self._pairing.gpu_class(view)
+        before, now_s, modes = view.eligible_modes, self.now_s, 0
+        if view.is_open:
             if not view.residents:
-                filed = SHARED | EMPTY if view.is_empty else SHARED
-            elif self._is_open(view):
-                filed = SHARED
+                modes = SHARED | EXCLUSIVE if view.is_empty else SHARED
+            else:
+                opens_at_s = self._gates_open_at_s(view, now_s)
+                if opens_at_s <= now_s:
+                    view.opens_at_s = opens_at_s
+                    modes = SHARED
+                else:
+                    self._close(view, opens_at_s)
             if view.reserved_for is not None:
-                filed = 0
-        view.eligible_modes = filed
-        if filed | before:
-            if not self._alone:
-                self.shared.file(view, filed & SHARED != 0)
-            if (filed | before) & EMPTY:
-                self.empty.file(view, filed & EMPTY != 0)
-            if filed & ~before:
+                modes = 0  # indexes answer for every job; the one it is reserved for finds it by its reservation
+        view.eligible_modes = modes
+        if modes | before:
+            if not self._exclusive_only:
+                self.shared.update(view, modes & SHARED != 0)
+            if (modes | before) & EXCLUSIVE:
+                self.exclusive.update(view, modes & EXCLUSIVE != 0)
+            if modes & ~before:
                 self.improved.add(view.place)
 
-    def _is_open(self, view: GpuView) -> bool:
-        """Whether all gates of a GPU with residents are open; it will be looked at again when they will be."""
-        opens_at_s = self._gates_open_at_s(view)
-        if opens_at_s <= self.now_s:
-            view.opens_at_s = opens_at_s
-            return True
+    def _close(self, view: GpuView, opens_at_s: float) -> None:
+        """Gates of a GPU are closed: a timer looks at it again when they open."""
         if opens_at_s != view.opens_at_s:
             view.opens_at_s = opens_at_s
-            if opens_at_s < math.inf:
+            if opens_at_s < INFINITE:
                 heappush(self.timers, (opens_at_s, view.place))
-        return False
 
     def wake(self, at_s: float) -> None:
-        """Time has come for gates to open."""
+        """Look at the GPUs whose gates open until `at_s`."""
         timers = self.timers
         while timers and timers[0][0] <= at_s:
             opens_at_s, place = heappop(timers)
@@ -171,19 +176,19 @@ class GpuPool:
                 self.reindex(view)
 
     def rebuild(self) -> None:
-        """GPUs have come, or are of another size: orders begin afresh."""
-        rules = self._rules
+        """Make new indexes of all GPUs."""
+        policy, most = self._policy, self._linear_scan_max_gpus
         self.needs_rebuild = False
-        self.totals_bytes = sorted((each.total_bytes for each in self.views), reverse=True)
-        self.shared = make_index(self.views, rules.score, rules.match, linear_scan_max_gpus=self._loop_up_to)
-        self.empty = make_index(self.views, rules.score, None, linear_scan_max_gpus=self._loop_up_to)
+        self.totals_bytes = sorted((view.total_bytes for view in self.views), reverse=True)
+        self.shared = make_index(self.views, policy.score, policy.pairing, linear_scan_max_gpus=most)
+        self.exclusive = make_index(self.views, policy.score, None, linear_scan_max_gpus=most)
         for view in self.views:
             view.eligible_modes = 0
-            view.opens_at_s = -math.inf
+            view.opens_at_s = -INFINITE
             self.mark_improved(view)
 
     def max_improved_bytes(self) -> tuple[int, int, int]:
-        """The most that is available on one of those that got better, for each of `waiting.ROOMS`; -1 for none."""
+        """Most memory available on one of the improved GPUs, for each of `CAPACITY_KINDS`; -1 if there is none."""
         shared = empty = anywhere = -1
         for place in self.improved:
             view = self.views[place]
@@ -192,6 +197,6 @@ class GpuPool:
                 anywhere = available
             if view.eligible_modes & SHARED and available > shared:
                 shared = available
-            if view.eligible_modes & EMPTY and available > empty:
+            if view.eligible_modes & EXCLUSIVE and available > empty:
                 empty = available
         return shared, empty, anywhere

@@ -1,4 +1,4 @@
-"""A GPU as a policy at work follows it: what was last told of it, and what was given away since."""
+"""A GPU as a placer tracks it: the newest snapshot, and the residents that were placed since."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import math
 from collections.abc import Hashable
 
 from cotenant.core.gpu import GpuSnapshot, Resident, Sharing
+from cotenant.scheduling.demand import MAX_IDLE_BYTES
 from cotenant.scheduling.prediction.interference import GpuActivity
 
-MAX_IDLE_BYTES = 2**30
-"""A GPU without residents is empty up to this much of strangers' use: a display server, a driver's own share."""
-
-SHARED, EMPTY = 1, 2
-"""What a GPU may take, as bits: somebody who shares, somebody who is to be alone."""
+SHARED, EXCLUSIVE = 1, 2
+"""Which jobs a GPU admits, as bits: those that share, those that need it exclusively."""
 
 _MEASURES = ("smact", "smocc", "drama", "utilization")
 
 
 class NewResident:
-    """A resident that was placed here since the GPU was last told of; read like a `Resident`."""
+    """A resident that was placed since the newest snapshot; has the attributes of a `Resident`."""
+
+    attempt = 0
+    observed_bytes: int | None = None
 
     __slots__ = (
-        "attempt",
         "first_active_at_s",
         "gpus",
         "held_bytes",
         "job_id",
         "max_slowdown",
-        "observed_bytes",
         "placed_at_s",
         "promised_bytes",
         "sharing",
@@ -44,9 +43,7 @@ class NewResident:
         max_slowdown: float | None = None,
     ) -> None:
         self.job_id = job_id
-        self.attempt = 0
         self.promised_bytes = self.held_bytes = promised_bytes
-        self.observed_bytes: int | None = None
         self.sharing: Sharing = sharing
         self.placed_at_s = placed_at_s
         self.first_active_at_s: float | None = None
@@ -60,31 +57,34 @@ AnyResident = Resident | NewResident
 
 
 class GpuView:
-    """What filters, scores and matches look at.
+    """What rules, scores and pairing rules see of a GPU.
 
     Attributes:
         place: in display order, from 0.
-        at_s: of the newest thing that is known of it.
-        signature: what the match of the policy sees in it, as of the last change.
-        available_bytes: may still be promised; None while strangers' use is unknown.
-        residents: attempts here, with those placed since.
-        is_closed: somebody has it alone.
-        is_empty: nobody is here, but for what a display server may hold; False while that is not known.
-        reserved_for: job for which this GPU is being emptied, or None.
-        filed: what it may take now, of `SHARED` and `EMPTY`, as of the last change.
-        opens_at_s: until then a gate is closed; infinite while only a change here can open it.
+        at_s: time of the newest sample or placement.
+        gpu_class: what the pairing rule of the policy sees in it, as of the last change.
+        available_bytes: may still be promised; None while foreign use is unknown.
+        residents: those of the snapshot that have not left, and those placed since.
+        is_exclusive: a resident has it exclusively.
+        is_open: its available memory is known, and no resident has it exclusively.
+        is_empty: it has no residents and at most `MAX_IDLE_BYTES` of foreign use; False while that is unknown.
+        reserved_for: the job that this GPU is reserved for, or None.
+        eligible_modes: which jobs it admits, of `SHARED` and `EXCLUSIVE`, as of the last change.
+        opens_at_s: when its closed gates open; infinite if only a change here can open them.
+        measured_activity: stands in for the samples; None: the samples count.
     """
 
     __slots__ = (
         "_has_smact",
-        "_measured",
+        "_means",
         "_smact",
         "at_s",
         "available_bytes",
         "eligible_modes",
         "gpu_class",
-        "is_closed",
         "is_empty",
+        "is_exclusive",
+        "is_open",
         "measured_activity",
         "opens_at_s",
         "place",
@@ -108,7 +108,7 @@ class GpuView:
         self.refresh(snapshot)
 
     def refresh(self, snapshot: GpuSnapshot) -> None:
-        """Forget what was given away; `snapshot` has it."""
+        """Replace everything by `snapshot`, which includes the residents placed until now."""
         self.snapshot = snapshot
         if snapshot.samples:
             self.at_s = max(self.at_s, snapshot.samples[-1].at_s)
@@ -116,66 +116,68 @@ class GpuView:
         self.available_bytes = snapshot.available_bytes
         self.residents: tuple[AnyResident, ...] = snapshot.residents
         self.measured_activity: GpuActivity | None = None
-        self._measured: dict[str, float | None] = {}
+        self._means: dict[str, float | None] = {}
         self._has_smact = False
         self._smact: float | None = None
-        self._look()
+        self._update_occupancy()
 
-    def _look(self) -> None:
+    def _update_occupancy(self) -> None:
         residents = self.residents
-        self.is_closed = False
-        for each in residents:
-            if each.sharing == "exclusive":
-                self.is_closed = True
-        strangers = self.snapshot.foreign_bytes
-        self.is_empty = not residents and strangers is not None and strangers <= MAX_IDLE_BYTES
+        self.is_exclusive = False
+        for resident in residents:
+            if resident.sharing == "exclusive":
+                self.is_exclusive = True
+        self.is_open = self.available_bytes is not None and not self.is_exclusive
+        foreign = self.snapshot.foreign_bytes
+        self.is_empty = not residents and foreign is not None and foreign <= MAX_IDLE_BYTES
 
-    def take(self, mate: AnyResident) -> None:
-        """Count a newcomer in."""
-        self.residents = (*self.residents, mate)
-        at_s = mate.placed_at_s
+    def take(self, resident: AnyResident) -> None:
+        """Add a resident and subtract its promise."""
+        self.residents = (*self.residents, resident)
+        at_s = resident.placed_at_s
         self.at_s = at_s if at_s > self.at_s else self.at_s
-        self.available_bytes = (self.available_bytes or 0) - mate.promised_bytes
-        self.is_closed = mate.sharing == "exclusive"
+        self.available_bytes = (self.available_bytes or 0) - resident.promised_bytes
+        self.is_exclusive = resident.sharing == "exclusive"
+        self.is_open = not self.is_exclusive
         self.is_empty = False
 
     def leave(self, job_id: int) -> None:
-        """Count a resident out; nothing if it is not here."""
+        """Remove a resident and release its memory; nothing if it is not here."""
         residents = self.residents
-        for index, each in enumerate(residents):  # noqa: B007 (used below)
-            if each.job_id == job_id:
+        for index, leaver in enumerate(residents):  # noqa: B007 (used below)
+            if leaver.job_id == job_id:
                 break
         else:
             return
         if self.available_bytes is not None:
-            available = self.available_bytes + each.held_bytes
+            available = self.available_bytes + leaver.held_bytes
             self.available_bytes = available if available < self.total_bytes else self.total_bytes
         self.residents = residents[:index] + residents[index + 1 :]
         self.measured_activity = None
-        if each.first_active_at_s is not None:
-            self._measured = {}
+        if leaver.first_active_at_s is not None:
+            self._means = {}
             self._has_smact = False
-        if self.is_closed or not self.residents:
-            self._look()
+        if self.is_exclusive or not self.residents:
+            self._update_occupancy()
 
-    def see(self, job_id: int, at_s: float) -> None:
-        """A newcomer was seen to be at work; nothing if it was seen before, or was told of with the GPU."""
-        for each in self.residents:
-            if each.job_id == job_id and isinstance(each, NewResident) and each.first_active_at_s is None:
-                each.first_active_at_s = at_s
-                self._measured = {}
+    def mark_active(self, job_id: int, at_s: float) -> None:
+        """A new resident used the GPU for the first time; nothing if that is known already."""
+        for resident in self.residents:
+            if resident.job_id == job_id and isinstance(resident, NewResident) and resident.first_active_at_s is None:
+                resident.first_active_at_s = at_s
+                self._means = {}
                 self._has_smact = False
 
     @property
     def smact(self) -> float | None:
-        """Mean SM activity since the newest resident was first seen; None where the newest sample lacks it.
+        """Mean SM activity since the newest resident was first active; None if the newest sample lacks it.
 
         Samples from before that resident's first kernel would hide it. An average over about 30 s after it
         predicts the next minutes within a few percent (AEGIS, observation window).
         """
-        measured_activity = self.measured_activity
-        if measured_activity is not None:
-            return measured_activity.smact
+        measured = self.measured_activity
+        if measured is not None:
+            return measured.smact
         if not self._has_smact:
             readings = self.window("smact")
             self._smact = sum(readings) / len(readings) if readings else None
@@ -184,21 +186,25 @@ class GpuView:
 
     def mean(self, measure: str) -> float | None:
         """The same for any measure of a sample that is a ratio."""
-        if self.measured_activity is not None and hasattr(self.measured_activity, measure):
-            value: float | None = getattr(self.measured_activity, measure)
+        measured = self.measured_activity
+        if measured is not None and hasattr(measured, measure):
+            value: float | None = getattr(measured, measure)
             return value
-        if measure not in self._measured:
+        if measure not in self._means:
             readings = self.window(measure)
-            self._measured[measure] = sum(readings) / len(readings) if readings else None
-        return self._measured[measure]
+            self._means[measure] = sum(readings) / len(readings) if readings else None
+        return self._means[measure]
 
     def window(self, measure: str) -> list[float]:
-        """Readings since the newest resident was first seen, oldest first, or the newest alone where there is none.
+        """Readings since the newest resident was first active, oldest first; the newest alone if there is none since.
 
-        Empty where the newest sample lacks it.
+        Empty if the newest sample lacks the measure.
+
+        Raises:
+            ValueError: samples have no such measure.
         """
         if measure not in _MEASURES:
-            raise ValueError(f"no measure `{measure}`")
+            raise ValueError(f"no measure `{measure}` (known: {', '.join(_MEASURES)})")
         samples = self.snapshot.samples
         newest: float | None = getattr(samples[-1], measure) if samples else None
         if newest is None or math.isnan(newest):
@@ -206,10 +212,11 @@ class GpuView:
         if len(samples) == 1:
             return [newest]
         since_s = max(
-            [each.first_active_at_s for each in self.residents if each.first_active_at_s is not None], default=-math.inf
+            [resident.first_active_at_s for resident in self.residents if resident.first_active_at_s is not None],
+            default=-math.inf,
         )
         if samples[-1].at_s < since_s:
             return [newest]
-        found = ((each.at_s, getattr(each, measure)) for each in samples)
-        since = [value for at_s, value in found if at_s >= since_s and value is not None and not math.isnan(value)]
+        readings = ((sample.at_s, getattr(sample, measure)) for sample in samples)
+        since = [value for at_s, value in readings if at_s >= since_s and value is not None and not math.isnan(value)]
         return since or [newest]

@@ -1,23 +1,22 @@
-"""A composed policy at work: what waits, what the GPUs look like, and who goes where.
+"""The placer of composed policies. It does not look again at what cannot have changed.
 
-A decision looks at the first job of each kind of need that may have a chance, not at every job; and at the best GPU
-of an order that is kept, not at every GPU. What cannot have become possible since it was last found impossible is not
-looked at again: a kind that found no place is blocked until some GPU gets better.
+A decision looks at the first job of each demand class that may be placed, not at every job; and at the best GPU of an
+index, not at every GPU. A class of which one job was not placed is blocked until a GPU improves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 
 from cotenant.core.fast_constructor import fast_constructor
 from cotenant.core.gpu import GpuSnapshot, Sharing
 from cotenant.core.job import Job
 from cotenant.core.placement import Deferral, Placement
-from cotenant.scheduling.placement import fallback_search, rejections
+from cotenant.scheduling.placement.composition import Composition
 from cotenant.scheduling.placement.gpu_index import LINEAR_SCAN_MAX_GPUS
 from cotenant.scheduling.placement.gpu_pool import GpuPool
-from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.pending_queue import (
     MAX_DEMAND_CLASSES,
     DemandClass,
@@ -26,40 +25,43 @@ from cotenant.scheduling.placement.pending_queue import (
     demand_key,
 )
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
-from cotenant.scheduling.placement.reservation import Reservation
-from cotenant.scheduling.placement.rules import Rules
+from cotenant.scheduling.placement.reservation import Reservation, include_busy, mig_instances
+from cotenant.scheduling.placement.rules import head_of_line_wait
 from cotenant.scheduling.prediction.interference import GpuActivity
 
 _placement: Callable[[int, tuple[str, ...], Sharing, int], Placement] = fast_constructor(Placement)
 
 
 class IncrementalPlacer:
-    """A composition at work. `linear_scan_max_gpus`: see `rankings`; other values are for tests."""
+    """Follows a queue and GPUs. `linear_scan_max_gpus`: see `gpu_index`; other values are for tests."""
 
     def __init__(
-        self, rules: Rules, facts: JobPredictions, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS
+        self, policy: Composition, predictions: JobPredictions, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS
     ) -> None:
-        self._rules = rules
-        self._facts = facts
-        self._match = rules.match
-        self._order = rules.order
-        self._fleet = GpuPool(rules, linear_scan_max_gpus=linear_scan_max_gpus)
-        self._queue = PendingQueue(in_line=not rules.backfill, sharing=rules.sharing)
-        self._asked: dict[Hashable, DemandClass] = {}
-        self._due_s: list[float] = []  # when somebody will have waited too long
-        self._reservation = Reservation(rules)
+        self._policy = policy
+        self._predictions = predictions
+        self._pairing = policy.pairing
+        self._order = policy.order
+        self._pool = GpuPool(policy, linear_scan_max_gpus=linear_scan_max_gpus)
+        self._queue = self._empty_queue()
+        self._class_by_key: dict[Hashable, DemandClass] = {}
+        self._due_s: list[float] = []  # when a job will have waited for long enough to get a reservation
+        self._reservation = Reservation(self._pool.rules, policy.reserve_after_s)
 
-    # What is told.
+    def _empty_queue(self) -> PendingQueue:
+        return PendingQueue(strict_order=not self._policy.backfill, sharing=self._policy.sharing)
+
+    # What is observed.
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of pending jobs."""
         return len(self._queue.entries)
 
     @property
     def wakes_at_s(self) -> float | None:
         """When a decision may come out differently although nothing changes; None: never."""
-        timers, due_s = self._fleet.timers, self._due_s
+        timers, due_s = self._pool.timers, self._due_s
         if not self._queue.entries or not (timers or due_s):
             return None
         if not due_s:
@@ -67,249 +69,255 @@ class IncrementalPlacer:
         return min(timers[0][0], due_s[0]) if timers else due_s[0]
 
     def add(self, job: Job) -> None:
-        """`job` waits from now on, and may start. Whoever waits already is taken as changed."""
+        """`job` is pending and may start. A job that is pending already has changed."""
         queue, job_id = self._queue, job.id
         if job_id in queue.entries:
             queue.remove(queue.entries[job_id])
-        kind = self._kind_of(job)
-        entry = PendingJob(job, self._order(job, self._facts), kind)
-        queue.push(entry)
-        if kind.blocked:
-            self._mind_age(entry)
+        demand_class = self._class_of(job)
+        pending = PendingJob(job, self._order(job, self._predictions), demand_class)
+        queue.push(pending)
+        if demand_class.blocked:
+            self._reserve_if_due(pending)
         if self._reservation.job_id == job_id:
             self._reservation.retry_pending = True
 
-    def _kind_of(self, job: Job) -> DemandClass:
-        facts, match = self._facts, self._match
-        learned = None if facts is NO_PREDICTIONS else facts.need_bytes(job)
-        profile = None if match is None else match.profile(job, facts)
-        # What a policy asks for after a failure may depend on each attempt: then needs alone are compared.
-        if job.attempts and self._rules.after_oom is not None:
-            return self._queue.kind(self._rules.need(job, self._fleet.totals_bytes, learned), profile)
-        same = demand_key(job, learned, profile)
-        kind = self._asked.get(same)
-        if kind is None:
-            kind = self._queue.kind(self._rules.need(job, self._fleet.totals_bytes, learned), profile)
-            if len(self._asked) >= MAX_DEMAND_CLASSES:
-                self._asked.clear()
-            self._asked[same] = kind
-        return kind
+    def _class_of(self, job: Job) -> DemandClass:
+        predictions, pairing = self._predictions, self._pairing
+        learned = None if predictions is NO_PREDICTIONS else predictions.demand_bytes(job)
+        profile = None if pairing is None else pairing.profile(job, predictions)
+        # A policy's demand after a failure may depend on every attempt: then only demands are compared.
+        if job.attempts and self._policy.after_oom is not None:
+            return self._new_class(job, learned, profile)
+        key = demand_key(job, learned, profile)
+        demand_class = self._class_by_key.get(key)
+        if demand_class is None:
+            demand_class = self._new_class(job, learned, profile)
+            if len(self._class_by_key) >= MAX_DEMAND_CLASSES:
+                self._class_by_key.clear()
+            self._class_by_key[key] = demand_class
+        return demand_class
+
+    def _new_class(self, job: Job, learned_bytes: int | None, profile: Hashable) -> DemandClass:
+        demand = self._policy.demand(job, self._pool.totals_bytes, learned_bytes)
+        return self._queue.demand_class(demand if profile is None else replace(demand, profile=profile))
 
     def remove(self, job_id: int) -> None:
-        """The job waits no longer; nothing if it does not wait."""
-        entry = self._queue.entries.get(job_id)
-        if entry is not None:
-            self._queue.remove(entry)
-            self._stop_keeping(job_id)
+        """The job is no longer pending; nothing if it is not."""
+        pending = self._queue.entries.get(job_id)
+        if pending is not None:
+            self._queue.remove(pending)
+            self._end_reservation(job_id)
 
     def update(self, gpu: GpuSnapshot) -> None:
-        """The truth about one GPU. The order in which GPUs come for the first time is their display order."""
-        self._fleet.update(gpu)
+        """Replace the state of one GPU. The order of the first updates is the display order of the GPUs."""
+        self._pool.update(gpu)
 
     def release(self, job_id: int) -> None:
         """A job that this placer placed has left its GPUs."""
-        self._fleet.release(job_id)
+        self._pool.release(job_id)
 
-    def seen(self, job_id: int, at_s: float) -> None:
-        """A job that this placer placed has touched its GPUs for the first time."""
-        self._fleet.seen(job_id, at_s)
+    def mark_active(self, job_id: int, at_s: float) -> None:
+        """A job that this placer placed has used its GPUs for the first time."""
+        self._pool.mark_active(job_id, at_s)
 
-    def activity(self, gpu_uuid: str, activity: GpuActivity) -> None:
-        """What a GPU was seen to do since its newest resident was at work; stands in for its samples."""
-        self._fleet.activity(gpu_uuid, activity)
+    def set_activity(self, gpu_uuid: str, activity: GpuActivity) -> None:
+        """Set the mean activity of a GPU since its newest resident was first active; it stands in for samples."""
+        self._pool.set_activity(gpu_uuid, activity)
 
     # What is decided.
 
     def decide(self, at_s: float) -> list[Placement]:
-        """Who starts now, and where; already counted in when it returns."""
-        fleet = self._fleet
-        fleet.now_s = at_s
-        if fleet.needs_rebuild:
-            self._begin_anew()
-        if fleet.timers and fleet.timers[0][0] <= at_s:
-            fleet.wake(at_s)
+        """Which jobs start now, and where. Their promises count as soon as it returns."""
+        pool = self._pool
+        pool.now_s = at_s
+        if pool.needs_rebuild:
+            self._rebuild()
+        if pool.timers and pool.timers[0][0] <= at_s:
+            pool.wake(at_s)
         if self._due_s and self._due_s[0] <= at_s:
-            self._mind_ages(at_s)
-        if fleet.improved:
+            self._reserve_for_overdue(at_s)
+        if pool.improved:
             if self._queue.blocked:
-                self._look_again()
-            fleet.improved.clear()
+                self._unblock()
+            pool.improved.clear()
         placements: list[Placement] = []
-        if not self._rules.backfill:
-            self._in_line(at_s, placements)
+        if not self._policy.backfill:
+            self._place_in_order(at_s, placements)
             return placements
         if self._reservation.retry_pending:
-            self._for_kept(at_s, placements)
+            self._place_reserved(at_s, placements)
         ready = self._queue.ready
         if len(ready) == 1:
-            self._of_kind(next(iter(ready)), at_s, placements)
+            self._place_class(next(iter(ready)), at_s, placements)
         elif ready:
-            self._by_kind(at_s, placements)
+            self._place_classes(at_s, placements)
         return placements
 
-    def _for_kept(self, at_s: float, placements: list[Placement]) -> None:
-        """The job that GPUs are kept for, if it finds them all: it need not be the first of its kind."""
+    def _place_reserved(self, at_s: float, placements: list[Placement]) -> None:
+        """The job with the reservation, if it finds all of its GPUs: it need not be the first of its class."""
         self._reservation.retry_pending = False
-        entry = None if self._reservation.job_id is None else self._queue.entries.get(self._reservation.job_id)
-        placement = None if entry is None else self._try(entry, at_s)
+        job_id = self._reservation.job_id
+        pending = None if job_id is None else self._queue.entries.get(job_id)
+        placement = None if pending is None else self._place(pending, at_s)
         if placement is not None:
             placements.append(placement)
 
-    def _by_kind(self, at_s: float, placements: list[Placement]) -> None:
-        """The first of each kind that is not blocked, in order, until all are blocked."""
-        heads = [(entry.key, entry) for kind in self._queue.ready if (entry := kind.head()) is not None]
+    def _place_classes(self, at_s: float, placements: list[Placement]) -> None:
+        """The first of each class that is not blocked, in order, until all are blocked."""
+        classes = self._queue.ready
+        heads = [(head.key, head) for demand_class in classes if (head := demand_class.head()) is not None]
         heapify(heads)
         while heads:
-            entry = heads[0][1]
-            kind = entry.kind
-            placement = self._try(entry, at_s)
+            pending = heads[0][1]
+            demand_class = pending.demand_class
+            placement = self._place(pending, at_s)
             if placement is None:
                 heappop(heads)
-                self._queue.block(kind)
-                self._mind_age(entry)
+                self._queue.block(demand_class)
+                self._reserve_if_due(pending)
                 continue
             placements.append(placement)
-            follower = kind.head()
+            follower = demand_class.head()
             if follower is None:
                 heappop(heads)
             else:
                 heapreplace(heads, (follower.key, follower))
 
-    def _of_kind(self, kind: DemandClass, at_s: float, placements: list[Placement]) -> None:
-        """As `_by_kind` where only this one may have a chance, which is the commonest case."""
-        while (entry := kind.head()) is not None:
-            placement = self._try(entry, at_s)
+    def _place_class(self, demand_class: DemandClass, at_s: float, placements: list[Placement]) -> None:
+        """As `_place_classes` if only this one may be placed, which is the commonest case."""
+        while (pending := demand_class.head()) is not None:
+            placement = self._place(pending, at_s)
             if placement is None:
-                self._queue.block(kind)
-                self._mind_age(entry)
+                self._queue.block(demand_class)
+                self._reserve_if_due(pending)
                 break
             placements.append(placement)
 
-    def _in_line(self, at_s: float, placements: list[Placement]) -> None:
-        """One after the other; the first that finds no place stops all, but a retry lets others pass, and may pass."""
-        aside: list[PendingJob] = []
-        line = self._queue.line
-        while (entry := line.head()) is not None:
-            placement = None if entry.kind.blocked else self._try(entry, at_s)
+    def _place_in_order(self, at_s: float, placements: list[Placement]) -> None:
+        """One after the other. The first that is not placed blocks the rest, unless it is a retry.
+
+        A job that ran out of memory and is retried is not blocked by others.
+        """
+        passed: list[PendingJob] = []
+        in_order = self._queue.in_order
+        while (pending := in_order.head()) is not None:
+            placement = None if pending.demand_class.blocked else self._place(pending, at_s)
             if placement is not None:
                 placements.append(placement)
                 continue
-            self._queue.block(entry.kind)
-            if not entry.retried or self._rules.retries_block:
+            self._queue.block(pending.demand_class)
+            if not pending.is_retry or self._policy.retries_block:
                 break
-            aside.append(line.pop())
-        for each in aside:
-            line.add(each)
+            passed.append(in_order.pop())
+        for pending in passed:
+            in_order.push(pending)
+        entries = self._queue.entries
         behind = [
-            entry for each in self._queue.ignores_activity if not (entry := self._queue.entries[each]).kind.blocked
+            pending for job_id in self._queue.ignoring_activity if not (pending := entries[job_id]).demand_class.blocked
         ]
-        for entry in sorted(behind, key=lambda each: each.key):
-            placement = self._try(entry, at_s)
+        for pending in sorted(behind, key=lambda behind: behind.key):
+            placement = self._place(pending, at_s)
             if placement is None:
-                self._queue.block(entry.kind)
+                self._queue.block(pending.demand_class)
             else:
                 placements.append(placement)
 
-    def _try(self, entry: PendingJob, at_s: float) -> Placement | None:
-        kind, kept, fleet = entry.kind, self._reservation, self._fleet
-        if kept.job_id is not None and kept.job_id == entry.job.id:
-            chosen = kept.best(kind, fleet.views, fleet.empty if kind.alone else fleet.shared, at_s)
-        elif not kind.alone:
-            chosen = fleet.shared.best(kind.gpus, kind.bytes_per_gpu, 0, kind.profile)
-            if not chosen and kind.need.ignores_activity:
-                chosen = fallback_search.include_busy(self._rules, entry, fleet.views, at_s)
-        elif kind.need.sharing == "mig":
-            chosen = fallback_search.mig_instances(self._rules, entry, fleet.views, at_s)
+    def _place(self, pending: PendingJob, at_s: float) -> Placement | None:
+        pool, demand_class, job_id = self._pool, pending.demand_class, pending.job.id
+        demand, reserved_for = demand_class.demand, self._reservation.job_id
+        if reserved_for == job_id:
+            others = pool.exclusive if demand.exclusive else pool.shared
+            chosen = self._reservation.best(pending, pool.views, others, at_s)
+        elif not demand.exclusive:
+            chosen = pool.shared.best(demand, demand.gpus)
+            if not chosen and demand.ignores_activity:
+                chosen = include_busy(pool.rules, pending, pool.views, at_s)
+        elif demand.sharing == "mig":
+            chosen = mig_instances(pool.rules, pending, pool.views, at_s)
         else:
-            chosen = fleet.empty.best(kind.gpus, kind.bytes_per_gpu, kind.need.min_gpu_bytes, None)
+            chosen = pool.exclusive.best(demand, demand.gpus)
         if not chosen:
             return None
-        return self._place(entry, chosen, at_s)
-
-    def _place(self, entry: PendingJob, chosen: Sequence[GpuView], at_s: float) -> Placement:
-        kind, job_id = entry.kind, entry.job.id
-        promised = kind.promised_bytes
+        promised = demand_class.promised_bytes
         if promised is None:
-            # Who is alone is promised all there is, which is what its GPUs are kept from others for.
-            promised = min([each.available_bytes or 0 for each in chosen])
-        self._queue.remove(entry)
-        self._fleet.assign(entry, chosen, promised, at_s)
-        if self._reservation.job_id == job_id:
-            self._stop_keeping(job_id)
-        uuids = (chosen[0].uuid,) if len(chosen) == 1 else tuple([each.uuid for each in chosen])
-        return _placement(job_id, uuids, kind.sharing, promised)
+            # An exclusive job is promised all that is available, for its GPUs admit nobody else.
+            promised = min([view.available_bytes or 0 for view in chosen])
+        self._queue.remove(pending)
+        pool.assign(pending, chosen, promised, at_s)
+        if reserved_for == job_id:
+            self._end_reservation(job_id)
+        uuids = (chosen[0].uuid,) if len(chosen) == 1 else tuple([view.uuid for view in chosen])
+        return _placement(job_id, uuids, demand_class.sharing, promised)
 
-    # What waits, and for what.
+    # Which jobs are blocked, and reservations.
 
-    def _begin_anew(self) -> None:
-        """GPUs have come, or are of another size: needs, orders and rejections begin afresh."""
-        self._fleet.rebuild()
-        self._asked.clear()
-        waiting = [each.job for each in self._queue.entries.values()]
-        self._queue = PendingQueue(in_line=not self._rules.backfill, sharing=self._rules.sharing)
-        for job in waiting:
+    def _rebuild(self) -> None:
+        """GPUs were added, or changed their size: make indexes and demands anew."""
+        self._pool.rebuild()
+        self._class_by_key.clear()
+        pending_jobs = [pending.job for pending in self._queue.entries.values()]
+        self._queue = self._empty_queue()
+        for job in pending_jobs:
             self.add(job)
 
-    def _look_again(self) -> None:
-        """Some GPUs got better: kinds that are blocked, and the job that GPUs are kept for, may have a chance now."""
-        fleet = self._fleet
-        if self._reservation.job_id is not None and any(
-            fleet.views[each].reserved_for is not None for each in fleet.improved
-        ):
-            self._reservation.retry_pending = True
-        self._queue.unblock(fleet.max_improved_bytes())
+    def _unblock(self) -> None:
+        """GPUs improved: blocked classes, and the job with the reservation, may be placed now."""
+        pool, reservation = self._pool, self._reservation
+        if reservation.job_id is not None:
+            if any(pool.views[place].reserved_for is not None for place in pool.improved):
+                reservation.retry_pending = True
+        self._queue.unblock(pool.max_improved_bytes())
 
-    def _mind_age(self, entry: PendingJob) -> None:
-        """One that waits too long gets GPUs emptied. Called for the first of a kind that is blocked."""
-        fleet = self._fleet
-        due_at_s = self._reservation.due_at_s(entry, len(fleet.views))
+    def _reserve_if_due(self, pending: PendingJob) -> None:
+        """Reserve GPUs for a job that has waited for too long. Called for the first of a blocked class."""
+        pool = self._pool
+        due_at_s = self._reservation.due_at_s(pending, len(pool.views))
         if due_at_s is None:
             return
-        if due_at_s > fleet.now_s:
+        if due_at_s > pool.now_s:
             heappush(self._due_s, due_at_s)
             return
-        for view in self._reservation.begin(entry, fleet.views):
-            fleet.reindex(view)
+        for view in self._reservation.begin(pending, pool.views):
+            pool.reindex(view)
 
-    def _mind_ages(self, at_s: float) -> None:
-        """Some of those that are blocked may have waited too long."""
+    def _reserve_for_overdue(self, at_s: float) -> None:
+        """Blocked jobs may have waited for too long."""
         while self._due_s and self._due_s[0] <= at_s:
             heappop(self._due_s)
         if self._reservation.job_id is None:
-            heads = [entry for kind in self._queue.blocked if (entry := kind.head()) is not None]
-            for entry in sorted(heads, key=lambda each: each.key):
-                self._mind_age(entry)
+            heads = [head for demand_class in self._queue.blocked if (head := demand_class.head()) is not None]
+            for pending in sorted(heads, key=lambda head: head.key):
+                self._reserve_if_due(pending)
 
-    def _stop_keeping(self, job_id: int) -> None:
+    def _end_reservation(self, job_id: int) -> None:
         if self._reservation.job_id != job_id:
             return
-        heappush(self._due_s, self._fleet.now_s)  # the next in line may be overdue
+        heappush(self._due_s, self._pool.now_s)  # the next job may be overdue
         for view in self._reservation.end():
-            self._fleet.mark_improved(view)
+            self._pool.mark_improved(view)
 
     def explain(self, job_id: int, at_s: float) -> Deferral:
-        """Why a job that waits is not placed, with one verdict for every GPU.
+        """Why a pending job is not placed, with one rejection for every GPU.
 
         Raises:
-            KeyError: it does not wait.
+            KeyError: it is not pending.
         """
-        fleet, rules = self._fleet, self._rules
-        if fleet.needs_rebuild:
-            self._begin_anew()
-        entry = self._queue.entries[job_id]
-        kind = entry.kind
-        head = None if rules.backfill else self._queue.line.head()
-        stopped = head is not None and head.kind.blocked and head.key < entry.key
-        if (
-            head is not None
-            and stopped
-            and not kind.need.ignores_activity
-            and (not head.retried or rules.retries_block)
-        ):
-            return rejections.head_of_line_wait(job_id, head.job.id, fleet.views)
-        as_of = (fleet.changes, at_s)
+        pool, policy = self._pool, self._policy
+        if pool.needs_rebuild:
+            self._rebuild()
+        pending = self._queue.entries[job_id]
+        demand_class = pending.demand_class
+        demand = demand_class.demand
+        head = None if policy.backfill else self._queue.in_order.head()
+        is_behind = head is not None and head.demand_class.blocked and head.key < pending.key
+        if head is not None and is_behind and not demand.ignores_activity:
+            if not head.is_retry or policy.retries_block:
+                return head_of_line_wait(job_id, head.job.id, pool.views)
         if self._reservation.job_id == job_id:
-            return rejections.deferral(rules, kind, job_id, fleet.views, at_s)
-        if kind.answered != as_of or kind.wait is None:
-            kind.answered, kind.wait = as_of, rejections.deferral(rules, kind, job_id, fleet.views, at_s)
-        return Deferral(job_id=job_id, reason=kind.wait.reason, rejections=kind.wait.rejections)
+            return pool.rules.deferral(demand, job_id, pool.views, at_s)
+        as_of = (pool.changes, at_s)
+        deferral = demand_class.deferral
+        if demand_class.explained_as_of != as_of or deferral is None:
+            deferral = pool.rules.deferral(demand, job_id, pool.views, at_s)
+            demand_class.explained_as_of, demand_class.deferral = as_of, deferral
+        return Deferral(job_id=job_id, reason=deferral.reason, rejections=deferral.rejections)

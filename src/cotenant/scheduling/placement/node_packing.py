@@ -1,4 +1,4 @@
-"""Which GPUs a job of several gets: among those that a policy likes alike, GPUs of as few servers as can be."""
+"""Which GPUs a job of several gets: among GPUs that tie in preference, those on the fewest nodes."""
 
 from __future__ import annotations
 
@@ -9,98 +9,100 @@ from itertools import pairwise
 from cotenant.scheduling.placement.gpu_view import GpuView
 
 MAX_TIED = 256
-"""Beyond what is wanted, so many GPUs of one kind are looked at: of an idle cluster, enough to find a server."""
+"""Ties beyond the number of GPUs wanted that are looked at: enough to find a node with room in an idle cluster."""
 
 
-def pack_fewest_nodes(liked: Iterable[tuple[Hashable, GpuView]], count: int) -> Sequence[GpuView]:
-    """The first `count` of GPUs that come in order, each with what the order goes by; empty if there are fewer.
+def pack_fewest_nodes(ranked: Iterable[tuple[Hashable, GpuView]], count: int) -> Sequence[GpuView]:
+    """The first `count` of GPUs in order of preference, each with its rank; empty if there are fewer.
 
-    Those that are equal by that are exchanged for others that are equal, so that all are in the fewest servers; where
-    several servers have enough, in the one that has least to spare.
+    Among ties for the last places, GPUs on the fewest nodes are taken: first on nodes that are in use anyway, then on
+    the node with just enough of them.
     """
-    better: list[GpuView] = []
-    alike: list[GpuView] = []
+    preferred: list[GpuView] = []
+    tied: list[GpuView] = []
     last: Hashable = None
-    for key, view in liked:
-        if key != last:
-            if len(better) + len(alike) >= count:
+    for rank, view in ranked:
+        if rank != last:
+            if len(preferred) + len(tied) >= count:
                 break
-            better += alike
-            alike, last = [], key
-        elif len(alike) >= count + MAX_TIED:
+            preferred += tied
+            tied, last = [], rank
+        elif len(tied) >= count + MAX_TIED:
             break
-        alike.append(view)
-    wanted = count - len(better)
-    if len(alike) < wanted:
+        tied.append(view)
+    wanted = count - len(preferred)
+    if len(tied) < wanted:
         return ()
-    return [*better, *_pack_tied(alike, wanted, {each.server for each in better})]
+    return [*preferred, *_pack_tied(tied, wanted, {view.server for view in preferred})]
 
 
-def _pack_tied(alike: Sequence[GpuView], wanted: int, servers: set[str]) -> list[GpuView]:
-    """`wanted` of them, in the same order, first from `servers`, then from as few others as can be."""
-    places: dict[str, list[int]] = {}
-    for place, view in enumerate(alike):
-        places.setdefault(view.server, []).append(place)
+def _pack_tied(tied: Sequence[GpuView], wanted: int, used: set[str]) -> list[GpuView]:
+    """`wanted` of them, in the same order, first from nodes that are `used`, then from the fewest others."""
+    by_node: dict[str, list[int]] = {}
+    for index, view in enumerate(tied):
+        by_node.setdefault(view.server, []).append(index)
     taken: list[int] = []
-    for server in [each for each in places if each in servers]:
-        taken += places.pop(server)[: wanted - len(taken)]
+    for node in [node for node in by_node if node in used]:
+        taken += by_node.pop(node)[: wanted - len(taken)]
     while len(taken) < wanted:
         missing = wanted - len(taken)
-        enough = [each for each in places.values() if len(each) >= missing]
-        found = min(enough, key=len) if enough else max(places.values(), key=len)
+        enough = [indices for indices in by_node.values() if len(indices) >= missing]
+        found = min(enough, key=len) if enough else max(by_node.values(), key=len)
         taken += found[:missing]
-        del places[alike[found[0]].server]
-    return [alike[each] for each in sorted(taken)]
+        del by_node[tied[found[0]].server]
+    return [tied[index] for index in sorted(taken)]
 
 
 class NodeIndex:
-    """Which GPUs are free, by server: what `pack_fewest_nodes` says where all are alike, without a walk.
+    """The free GPUs of each node: what `pack_fewest_nodes` answers where all GPUs tie, without a walk over them.
 
-    The same only where the GPUs of each server stand together, see `is_contiguous`.
+    It considers all ties, not `MAX_TIED` of them. Requires GPUs that are contiguous by node, see `is_contiguous`.
     """
 
     def __init__(self, views: Sequence[GpuView]) -> None:
         numbers: dict[str, int] = {}
         self._views = views
-        self._server_of = [numbers.setdefault(each.server, len(numbers)) for each in views]
-        self._free: list[set[int]] = [set() for _ in numbers]  # places, by server
-        largest = max(Counter(self._server_of).values(), default=0)
-        self._with: list[set[int]] = [set() for _ in range(largest + 1)]  # servers, by how many are free
+        self._node_of = [numbers.setdefault(view.server, len(numbers)) for view in views]
+        self._free: list[set[int]] = [set() for _ in numbers]  # places, by node
+        largest = max(Counter(self._node_of).values(), default=0)
+        self._with_free: list[set[int]] = [set() for _ in range(largest + 1)]  # nodes, by their number of free GPUs
 
-    def file(self, place: int, *, is_free: bool) -> None:
-        """One is free now that was not, or the other way around."""
-        server = self._server_of[place]
-        free = self._free[server]
-        self._with[len(free)].discard(server)
+    def update(self, place: int, *, is_free: bool) -> None:
+        """A GPU is free, or is not."""
+        node = self._node_of[place]
+        free = self._free[node]
+        if is_free == (place in free):
+            return
+        self._with_free[len(free)].discard(node)
         if is_free:
             free.add(place)
         else:
             free.remove(place)
-        self._with[len(free)].add(server)
+        self._with_free[len(free)].add(node)
 
     def best(self, count: int) -> Sequence[GpuView]:
-        """So many that are free, in the fewest servers; empty if there are fewer."""
+        """`count` free GPUs on the fewest nodes; empty if there are fewer."""
         taken: list[int] = []
         used: set[int] = set()
         while len(taken) < count:
-            server = self._next(count - len(taken), used)
-            if server is None:
+            node = self._next(count - len(taken), used)
+            if node is None:
                 return ()
-            used.add(server)
-            taken += sorted(self._free[server])[: count - len(taken)]
-        return [self._views[each] for each in sorted(taken)]
+            used.add(node)
+            taken += sorted(self._free[node])[: count - len(taken)]
+        return [self._views[place] for place in sorted(taken)]
 
     def _next(self, missing: int, used: set[int]) -> int | None:
-        """The server that has enough and least to spare, or else the one that has most."""
-        most = len(self._with) - 1
+        """The node with just enough free GPUs, else the one with most."""
+        most = len(self._with_free) - 1
         for free in (*range(missing, most + 1), *range(min(missing - 1, most), 0, -1)):
-            found: set[int] = self._with[free] - used
-            if found:
-                return min(found)
+            nodes: set[int] = self._with_free[free] - used
+            if nodes:
+                return min(nodes)
         return None
 
 
 def is_contiguous(views: Sequence[GpuView]) -> bool:
-    """Whether the GPUs of each server are next to each other in display order."""
-    servers = [each.server for each in views]
-    return 1 + sum(1 for one, other in pairwise(servers) if one != other) == len(set(servers))
+    """Whether the GPUs of each node are next to each other in display order."""
+    nodes = [view.server for view in views]
+    return 1 + sum(1 for one, other in pairwise(nodes) if one != other) == len(set(nodes))

@@ -1,83 +1,81 @@
-"""What a policy thinks of a job beside certain others: refused, or a cost by which GPUs are compared."""
+"""Pairing rules: whether a job may join the residents of a GPU, and at what cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from cotenant.core.gpu import Resident
 from cotenant.core.job import Job
+from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
-from cotenant.scheduling.placement.memory_demand import demand_bytes
 from cotenant.scheduling.placement.policy import JobPredictions
+from cotenant.scheduling.placement.refusal import Refusal
 from cotenant.scheduling.prediction.attribution import attribute_activity
 from cotenant.scheduling.prediction.interference import ASSUMED_SMACT, GpuActivity, expected_smact
 
 SMACT_STEP = 0.02
-"""SM activities are rounded to this: what differs by less is the same to a policy."""
+"""SM activities are rounded to this, so that GPUs and jobs fall into few classes."""
 
 MEMORY_STEPS_PER_OCTAVE = 4
-"""Memory is rounded to so many steps an octave: what differs by less than a tenth is the same to a policy."""
+"""Memory is rounded to this many steps between powers of 2: a difference below a tenth makes no new class."""
+
+P = TypeVar("P", bound=Hashable)
+"""Profile: what a pairing rule sees in a job."""
+
+G = TypeVar("G", bound=Hashable)
+"""GPU class: what a pairing rule sees in a GPU."""
 
 
-class PairingRule(Protocol):
-    """Compares a job with a GPU by what both look like to this policy, and by nothing else.
+class PairingRule(Protocol[P, G]):
+    """Compares a job with a GPU by the profile of one and the class of the other, and by nothing else.
 
-    So thousands of GPUs are judged by the few different ways in which they are taken.
+    Thousands of GPUs fall into a few classes, so a decision costs a few judgments.
     """
 
-    @property
-    def rule(self) -> str:
-        """Its name in rejections."""
+    def profile(self, job: Job, predictions: JobPredictions) -> P:
+        """What matters in a job."""
         ...
 
-    def profile(self, job: Job, facts: JobPredictions) -> Hashable:
-        """What matters of a job."""
+    def gpu_class(self, view: GpuView) -> G:
+        """What matters in a GPU; not None."""
         ...
 
-    def gpu_class(self, view: GpuView) -> Hashable:
-        """What matters of a GPU; not None."""
+    def annotate(self, resident: NewResident, profile: P) -> None:
+        """Set on a new resident what `gpu_class` reads."""
         ...
 
-    def annotate(self, newcomer: NewResident, profile: Hashable) -> None:
-        """Write on a newcomer what `signature` will want to read."""
-        ...
-
-    def cost(self, profile: Hashable, gpu_class: Hashable) -> float | None:
-        """Smaller is better; None: refused."""
-        ...
-
-    def reason(self, profile: Hashable, gpu_class: Hashable) -> str:
-        """Why it is refused, with the numbers."""
+    def judge(self, profile: P, gpu_class: G) -> float | Refusal:
+        """The cost of placing such a job on such a GPU (smaller is better), or why it must not go there."""
         ...
 
 
 @runtime_checkable
 class LearningPairingRule(Protocol):
-    """A match that judges better with history."""
+    """A pairing rule that judges better with history."""
 
-    def with_predictions(self, facts: JobPredictions) -> PairingRule:
-        """The same, judging by what `facts` knows, now and later."""
+    def with_predictions(self, predictions: JobPredictions) -> PairingRule[Any, Any]:
+        """The same rule, judging by what `predictions` know, now and later."""
         ...
 
 
 class CoRunner(NamedTuple):
-    """A job in company, as policies compare them.
+    """A job that shares a GPU, as pairing rules compare them.
 
     Attributes:
-        smact: what it does to a GPU alone; rounded.
-        bound: longest step time that it accepts, as a multiple of the one alone; None: the policy's default.
+        smact: SM activity alone; rounded.
+        max_slowdown: longest step time that it accepts, as a multiple of that alone; None: the policy's default.
         gpus: how many it has.
-        guessed: `smact` is no more than assumed, or expected from an estimate, for nobody has seen such a job.
-        memory_bytes: that it holds or needs on a GPU; rounded; None where not known.
-        gpu_memory_bytes: memory of the GPU; told of residents only.
-        at_once: it ran out of memory and is tried again, see `MemoryDemand`; told of newcomers only.
+        guessed: `smact` is assumed or expected from an estimate: no such job was observed.
+        memory_bytes: that it uses or needs on a GPU; rounded; None if not known.
+        gpu_memory_bytes: memory of the GPU; known of residents only.
+        ignores_activity: it ran out of memory and is retried, see `Demand`; known of new jobs only.
     """
 
     workload: str = ""
     smact: float = ASSUMED_SMACT
-    bound: float | None = None
+    max_slowdown: float | None = None
     gpus: int = 1
     guessed: bool = False
     memory_bytes: int | None = None
@@ -86,7 +84,7 @@ class CoRunner(NamedTuple):
 
     @property
     def activity(self) -> GpuActivity:
-        """As predictors want it."""
+        """As predictors of interference take it."""
         return GpuActivity(
             workload=self.workload or None,
             smact=self.smact,
@@ -98,99 +96,112 @@ class CoRunner(NamedTuple):
 Residents = tuple[CoRunner, ...]
 
 
-def co_runner_of(job: Job, facts: JobPredictions) -> CoRunner:
-    """A job that wants to join."""
-    activity = facts.activity(job) or GpuActivity()
+def co_runner_of(job: Job, predictions: JobPredictions) -> CoRunner:
+    """A pending job."""
+    activity = predictions.activity(job) or GpuActivity()
     return CoRunner(
         workload=activity.workload or "",
-        smact=_rounded(ASSUMED_SMACT if activity.smact is None else activity.smact),
-        bound=job.spec.max_slowdown,
+        smact=_round_smact(ASSUMED_SMACT if activity.smact is None else activity.smact),
+        max_slowdown=job.spec.max_slowdown,
         gpus=job.spec.gpus,
         guessed=activity.smact is None,
-        memory_bytes=_rounded_bytes(facts.need_bytes(job) or demand_bytes(job) or activity.memory_bytes),
+        memory_bytes=_round_bytes(predictions.demand_bytes(job) or demand_bytes(job) or activity.memory_bytes),
     )
 
 
-def expected_co_runner_of(job: Job, facts: JobPredictions) -> CoRunner:
-    """As `co_runner_of`, but where no activity is known it is what the estimate tells, or follows from the memory need."""
-    member = co_runner_of(job, facts)
-    if not member.guessed:
-        return member
+def expected_co_runner_of(job: Job, predictions: JobPredictions) -> CoRunner:
+    """As `co_runner_of`, but an unknown activity is that of the estimate, or is expected from the memory demand."""
+    co_runner = co_runner_of(job, predictions)
+    if not co_runner.guessed:
+        return co_runner
     if job.estimate is not None and job.estimate.smact is not None:
-        return member._replace(smact=_rounded(job.estimate.smact))
-    needed = facts.need_bytes(job) or demand_bytes(job)
-    return member if needed is None else member._replace(smact=_rounded(expected_smact(needed)))
+        return co_runner._replace(smact=_round_smact(job.estimate.smact))
+    needed = predictions.demand_bytes(job) or demand_bytes(job)
+    return co_runner if needed is None else co_runner._replace(smact=_round_smact(expected_smact(needed)))
 
 
-def annotate(newcomer: NewResident, member: CoRunner) -> None:
-    """Write on `newcomer` what `residents_of` reads."""
-    newcomer.workload = member.workload or None
-    newcomer.smact = None if member.guessed else member.smact
-    newcomer.gpus = member.gpus
+def annotate(resident: NewResident, co_runner: CoRunner) -> None:
+    """Set on `resident` what `residents_of` reads."""
+    resident.workload = co_runner.workload or None
+    resident.smact = None if co_runner.guessed else co_runner.smact
+    resident.gpus = co_runner.gpus
 
 
 def residents_of(view: GpuView) -> Residents:
-    """Who is there, in an order that depends on nothing else.
+    """The residents, in an order that depends on nothing else.
 
-    Residents of which nothing is known are expected to do what jobs of their size do, and corrected by what the GPU
-    does as soon as all of them were seen: one that is alone does just that, several are told apart as in `apart`.
+    Residents of unknown activity are expected to act as jobs of their size do. Once all of them have been active, the
+    measured activity of the GPU corrects that: a single resident does just that, for several see `attribution`.
     """
     residents = view.residents
     if not residents:
         return ()
-    found = [_as_co_runner(each, view.total_bytes) for each in residents]
-    unknown = [each for each in found if each.guessed]
-    if unknown and all(each.first_active_at_s is not None for each in residents if each.smact is None):
+    found = [_as_co_runner(resident, view.total_bytes) for resident in residents]
+    guessed = [co_runner for co_runner in found if co_runner.guessed]
+    if guessed and all(resident.first_active_at_s is not None for resident in residents if resident.smact is None):
         measured = view.smact
         if measured is not None and len(found) == 1:
-            found = [found[0]._replace(smact=_rounded(min(1.0, max(SMACT_STEP, measured))))]
+            found = [found[0]._replace(smact=_round_smact(min(1.0, max(SMACT_STEP, measured))))]
         elif measured is not None:
-            known = tuple(sorted((each.smact, each.memory_bytes or 0) for each in found if not each.guessed))
-            guessed = tuple(sorted((each.smact, each.memory_bytes or 0) for each in unknown))
-            factor = attribute_activity(known, guessed, _rounded(measured), view.total_bytes)
+            known = [co_runner for co_runner in found if not co_runner.guessed]
+            factor = attribute_activity(_loads(known), _loads(guessed), _round_smact(measured), view.total_bytes)
             found = [
-                each._replace(smact=_rounded(min(1.0, factor * each.smact))) if each.guessed else each for each in found
+                co_runner._replace(smact=_round_smact(min(1.0, factor * co_runner.smact)))
+                if co_runner.guessed
+                else co_runner
+                for co_runner in found
             ]
     return tuple(sorted(found, key=_sort_key)) if len(found) > 1 else tuple(found)
 
 
-class ActivityPairing:
-    """What matches share that go by what jobs do to a GPU: profiles are members, signatures companies."""
+def _loads(co_runners: list[CoRunner]) -> tuple[tuple[float, int], ...]:
+    return tuple(sorted((co_runner.smact, co_runner.memory_bytes or 0) for co_runner in co_runners))
 
-    def profile(self, job: Job, facts: JobPredictions) -> CoRunner:
+
+class ActivityPairing:
+    """Base of pairing rules by activity: profiles are co-runners, GPU classes are their residents."""
+
+    def profile(self, job: Job, predictions: JobPredictions) -> CoRunner:
         """Its activity."""
-        return co_runner_of(job, facts)
+        return co_runner_of(job, predictions)
 
     def gpu_class(self, view: GpuView) -> Residents:
-        """Who is there."""
+        """The residents and their activity."""
         return residents_of(view)
 
-    def annotate(self, newcomer: NewResident, profile: Hashable) -> None:
+    def annotate(self, resident: NewResident, profile: CoRunner) -> None:
         """Its activity."""
-        annotate(newcomer, cast("CoRunner", profile))
+        annotate(resident, profile)
 
 
-def _as_co_runner(mate: Resident | NewResident, gpu_memory_bytes: int) -> CoRunner:
-    held = mate.held_bytes
+def _as_co_runner(resident: Resident | NewResident, gpu_memory_bytes: int) -> CoRunner:
+    held = resident.held_bytes
     return CoRunner(
-        workload=mate.workload or "",
-        smact=_rounded(min(1.0, expected_smact(held) if mate.smact is None else mate.smact)),
-        bound=mate.max_slowdown,
-        gpus=mate.gpus,
-        guessed=mate.smact is None,
-        memory_bytes=_rounded_bytes(held),
+        workload=resident.workload or "",
+        smact=_round_smact(min(1.0, expected_smact(held) if resident.smact is None else resident.smact)),
+        max_slowdown=resident.max_slowdown,
+        gpus=resident.gpus,
+        guessed=resident.smact is None,
+        memory_bytes=_round_bytes(held),
         gpu_memory_bytes=gpu_memory_bytes,
     )
 
 
-def _sort_key(member: CoRunner) -> tuple[object, ...]:
-    """For sorting, where None is no number."""
-    return (member.workload, member.smact, member.bound or 0.0, member.gpus, member.guessed, member.memory_bytes or 0)
+def _sort_key(co_runner: CoRunner) -> tuple[object, ...]:
+    """None does not compare with numbers."""
+    return (
+        co_runner.workload,
+        co_runner.smact,
+        co_runner.max_slowdown or 0.0,
+        co_runner.gpus,
+        co_runner.guessed,
+        co_runner.memory_bytes or 0,
+    )
 
 
-def _rounded_bytes(size: int | None) -> int | None:
+def _round_bytes(size: int | None) -> int | None:
     return round(2 ** (round(MEMORY_STEPS_PER_OCTAVE * math.log2(size)) / MEMORY_STEPS_PER_OCTAVE)) if size else None
 
 
-def _rounded(smact: float) -> float:
+def _round_smact(smact: float) -> float:
     return round(round(smact / SMACT_STEP) * SMACT_STEP, 4)

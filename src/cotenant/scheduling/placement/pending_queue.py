@@ -1,4 +1,4 @@
-"""Jobs that wait, by what they ask for: to know if any of many thousands can start, a few hundred are looked at."""
+"""Pending jobs by what they demand: of many thousands, a decision looks at the first of a few hundred classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from cotenant.core.gpu import Sharing
 from cotenant.core.job import Job, Queued, SharingRequest
 from cotenant.core.placement import Deferral
-from cotenant.scheduling.placement.memory_demand import MemoryDemand
+from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.recovery import effective_sharing, has_oomed
 
 Key = tuple[float, ...]
@@ -17,54 +17,54 @@ Key = tuple[float, ...]
 SHARING_MODES: Mapping[SharingRequest, Sharing] = {"time": "time-sliced", "mps": "mps"}
 
 CAPACITY_KINDS = SHARED_CAPACITY, EMPTY_CAPACITY, ANY_CAPACITY = range(3)
-"""Where a kind may find a place: where sharing is open, on an empty GPU, or wherever there is memory (see `MemoryDemand`)."""
+"""Where a class may be placed: on GPUs open to sharing, on empty GPUs, or wherever there is memory."""
 
 MIN_DEAD_TO_COMPACT = 64
 MAX_DEMAND_CLASSES = 4096
 
 
 class PendingJob:
-    """A job that waits.
+    """A job in the queue.
 
     Attributes:
-        key: its place in the order of the policy.
-        alive: it still waits, and asks for this.
+        key: its position in the order of the policy.
+        alive: it is still pending, with this demand.
     """
 
-    __slots__ = ("alive", "job", "key", "kind")
+    __slots__ = ("alive", "demand_class", "job", "key")
 
-    def __init__(self, job: Job, key: Key, kind: DemandClass) -> None:
+    def __init__(self, job: Job, key: Key, demand_class: DemandClass) -> None:
         self.job = job
         self.key = key
-        self.kind = kind
+        self.demand_class = demand_class
         self.alive = True
 
     @property
     def since_s(self) -> float:
-        """When it came into the queue."""
+        """When it was queued."""
         state = self.job.state
         return state.since_s if isinstance(state, Queued) else self.job.submitted_at_s
 
     @property
-    def retried(self) -> bool:
-        """Whether it was tried before."""
+    def is_retry(self) -> bool:
+        """Whether an attempt of it ended before."""
         return bool(self.job.attempts)
 
     @property
     def needs_more(self) -> bool:
-        """Whether it ran out of memory: it had a place and needs a larger one.
+        """Whether it ran out of memory: it was placed once and needs more now.
 
-        On a busy server no room gets larger while others may take it.
+        On a busy server no GPU gets more memory available while others may take it.
         """
         return self.job.min_memory_bytes > 0 or self.job.exclusive_retry
 
     def __lt__(self, other: PendingJob) -> bool:
-        """Only asked where keys are equal, that is for a job that was added again: one of the two is dead."""
+        """Decides between equal keys, that is between entries of a job that was added again: one of them is dead."""
         return self.alive and not other.alive
 
 
 class LazyHeap:
-    """Entries in order. Those that died stay until they come first, or until they are most of all."""
+    """Pending jobs in order. A removed one stays in the heap, dead, until it comes first or most of them are dead."""
 
     __slots__ = ("_dead", "heap")
 
@@ -72,166 +72,155 @@ class LazyHeap:
         self.heap: list[tuple[Key, PendingJob]] = []
         self._dead = 0
 
-    def add(self, entry: PendingJob) -> None:
-        """One more waits."""
-        heappush(self.heap, (entry.key, entry))
+    def push(self, pending: PendingJob) -> None:
+        """Add one."""
+        heappush(self.heap, (pending.key, pending))
 
     def head(self) -> PendingJob | None:
-        """The first that waits, or None."""
+        """The first, or None."""
         heap = self.heap
         while heap:
-            entry = heap[0][1]
-            if entry.alive:
-                return entry
+            pending = heap[0][1]
+            if pending.alive:
+                return pending
             heappop(heap)
             self._dead -= 1
         return None
 
     def pop(self) -> PendingJob:
-        """Take the first out; `add` brings it back."""
+        """Take the first out; `push` brings it back."""
         return heappop(self.heap)[1]
 
-    def discard(self, entry: PendingJob) -> None:
-        """One of them has died."""
+    def discard(self, pending: PendingJob) -> None:
+        """One of them has just died."""
         heap = self.heap
-        if heap and heap[0][1] is entry:
+        if heap and heap[0][1] is pending:
             heappop(heap)
             return
         self._dead += 1
         if self._dead > MIN_DEAD_TO_COMPACT and self._dead > len(heap) // 2:
-            self.heap = [each for each in heap if each[1].alive]
+            self.heap = [item for item in heap if item[1].alive]
             heapify(self.heap)
             self._dead = 0
 
 
 class DemandClass(LazyHeap):
-    """Jobs that ask for the same, so that one answer does for all.
+    """Pending jobs with the same demand: what is decided for the first of them holds for all.
 
     Attributes:
-        bytes_per_gpu: to be available on each GPU, with what is to spare.
-        promised_bytes: what each GPU promises one of them; None: all that it has, for nobody else will be there.
-        sharing: how they share, in a policy that shares in the way given.
-        profile: what the match of the policy sees in them.
-        room: which of `CAPACITY_KINDS` they need.
-        blocked: nothing has become better for them since one found no place.
-        wait: what was last said to one of them, `answered` as of which change and time.
+        promised_bytes: what each GPU promises one of them; None: all that is available, for a job that is exclusive.
+        sharing: how they share, under a policy that shares as given.
+        capacity_kind: which of `CAPACITY_KINDS` they need.
+        blocked: one of them was not placed, and no GPU has improved for them since.
+        deferral: the newest explanation for one of them, `explained_as_of` a number of changes and a time.
     """
 
-    __slots__ = (
-        "alone",
-        "answered",
-        "blocked",
-        "bytes_per_gpu",
-        "capacity_kind",
-        "gpus",
-        "need",
-        "profile",
-        "promised_bytes",
-        "sharing",
-        "wait",
-    )
+    __slots__ = ("blocked", "capacity_kind", "deferral", "demand", "explained_as_of", "promised_bytes", "sharing")
 
-    def __init__(self, need: MemoryDemand, profile: Hashable, sharing: Sharing = "time-sliced") -> None:
+    def __init__(self, demand: Demand, sharing: Sharing = "time-sliced") -> None:
         super().__init__()
-        self.need = need
-        self.gpus = need.gpus
-        self.alone = need.alone
-        self.profile = profile
-        self.bytes_per_gpu = (need.bytes or 0) + need.headroom_bytes
-        self.capacity_kind = (
-            EMPTY_CAPACITY if need.alone else ANY_CAPACITY if need.ignores_activity else SHARED_CAPACITY
-        )
-        self.promised_bytes = None if need.alone else need.bytes
-        self.sharing: Sharing = "exclusive" if self.promised_bytes is None else SHARING_MODES.get(need.sharing, sharing)
+        self.demand = demand
+        self.capacity_kind = SHARED_CAPACITY
+        if demand.exclusive:
+            self.capacity_kind = EMPTY_CAPACITY
+        elif demand.ignores_activity:
+            self.capacity_kind = ANY_CAPACITY
+        self.promised_bytes = None if demand.exclusive else demand.bytes
+        is_exclusive = self.promised_bytes is None
+        self.sharing: Sharing = "exclusive" if is_exclusive else SHARING_MODES.get(demand.sharing, sharing)
         self.blocked = False
-        self.answered: tuple[int, float] | None = None
-        self.wait: Deferral | None = None
+        self.explained_as_of: tuple[int, float] | None = None
+        self.deferral: Deferral | None = None
 
 
 class PendingQueue:
-    """All that wait.
+    """All pending jobs.
 
     Attributes:
         entries: by job id.
-        ready: kinds that may find a place; `blocked` are the others. Both only if somebody waits.
-        line: all of them in order, for a policy that lets nobody pass; else unused.
-        at_once: ids of those that ran out of memory, see `MemoryDemand`.
+        ready: classes that may be placed; `blocked` are the others. Both have only classes with pending jobs.
+        in_order: all jobs in order, for a policy that starts them strictly in order; else unused.
+        ignoring_activity: ids of the jobs that ran out of memory, see `Demand`.
     """
 
-    def __init__(self, *, in_line: bool, sharing: Sharing) -> None:
+    def __init__(self, *, strict_order: bool, sharing: Sharing) -> None:
         self.entries: dict[int, PendingJob] = {}
         self.ready: dict[DemandClass, None] = {}
         self.blocked: dict[DemandClass, None] = {}
-        self.line = LazyHeap()
-        self.ignores_activity: set[int] = set()
-        self._in_line = in_line
+        self.in_order = LazyHeap()
+        self.ignoring_activity: set[int] = set()
+        self._strict_order = strict_order
         self._sharing: Sharing = sharing
-        self._kinds: dict[tuple[MemoryDemand, Hashable], DemandClass] = {}
-        self._least = [math.inf] * len(CAPACITY_KINDS)  # bytes of those blocked, by room; less at most
+        self._classes: dict[Demand, DemandClass] = {}
+        self._min_blocked_bytes = [math.inf] * len(CAPACITY_KINDS)  # or less
 
-    def kind(self, need: MemoryDemand, profile: Hashable) -> DemandClass:
-        """The kind of those that ask for this."""
-        found = self._kinds.get((need, profile))
+    def demand_class(self, demand: Demand) -> DemandClass:
+        """The class of the jobs with this demand."""
+        found = self._classes.get(demand)
         if found is None:
-            if len(self._kinds) >= MAX_DEMAND_CLASSES:
-                self._kinds = {key: each for key, each in self._kinds.items() if each.head() is not None}
-            found = self._kinds[need, profile] = DemandClass(need, profile, self._sharing)
+            if len(self._classes) >= MAX_DEMAND_CLASSES:
+                self._classes = {key: known for key, known in self._classes.items() if known.head() is not None}
+            found = self._classes[demand] = DemandClass(demand, self._sharing)
         return found
 
-    def push(self, entry: PendingJob) -> None:
-        """One more waits."""
-        kind = entry.kind
-        self.entries[entry.job.id] = entry
-        heappush(kind.heap, (entry.key, entry))
-        if kind.need.ignores_activity:
-            self.ignores_activity.add(entry.job.id)
-        if self._in_line:
-            self.line.add(entry)
-        if not kind.blocked:
-            self.ready[kind] = None
+    def push(self, pending: PendingJob) -> None:
+        """Add one."""
+        demand_class = pending.demand_class
+        self.entries[pending.job.id] = pending
+        heappush(demand_class.heap, (pending.key, pending))
+        if demand_class.capacity_kind == ANY_CAPACITY:
+            self.ignoring_activity.add(pending.job.id)
+        if self._strict_order:
+            self.in_order.push(pending)
+        if not demand_class.blocked:
+            self.ready[demand_class] = None
 
-    def remove(self, entry: PendingJob) -> None:
-        """One waits no longer."""
-        kind = entry.kind
-        entry.alive = False
-        del self.entries[entry.job.id]
-        kind.discard(entry)
-        if kind.need.ignores_activity:
-            self.ignores_activity.discard(entry.job.id)
-        if self._in_line:
-            self.line.discard(entry)
-        if not kind.heap or kind.head() is None:
-            self.ready.pop(kind, None)
-            if kind.blocked:
-                del self.blocked[kind]
-                kind.blocked = False
+    def remove(self, pending: PendingJob) -> None:
+        """Remove one."""
+        demand_class = pending.demand_class
+        pending.alive = False
+        del self.entries[pending.job.id]
+        demand_class.discard(pending)
+        if demand_class.capacity_kind == ANY_CAPACITY:
+            self.ignoring_activity.discard(pending.job.id)
+        if self._strict_order:
+            self.in_order.discard(pending)
+        if not demand_class.heap or demand_class.head() is None:
+            self.ready.pop(demand_class, None)
+            if demand_class.blocked:
+                del self.blocked[demand_class]
+                demand_class.blocked = False
 
-    def block(self, kind: DemandClass) -> None:
-        """Somebody of this kind found no place."""
-        kind.blocked = True
-        self.ready.pop(kind, None)
-        self.blocked[kind] = None
-        self._least[kind.capacity_kind] = min(self._least[kind.capacity_kind], kind.bytes_per_gpu)
+    def block(self, demand_class: DemandClass) -> None:
+        """A job of this class was not placed."""
+        demand_class.blocked = True
+        self.ready.pop(demand_class, None)
+        self.blocked[demand_class] = None
+        self._note_blocked(demand_class)
 
-    def unblock(self, most_bytes: Sequence[int]) -> None:
-        """GPUs got better, with so much available for each of `CAPACITY_KINDS`: who may have a chance is looked at again."""
-        for most, least in zip(most_bytes, self._least, strict=True):
-            if most >= least:
+    def _note_blocked(self, demand_class: DemandClass) -> None:
+        kind, needed = demand_class.capacity_kind, demand_class.demand.bytes_per_gpu
+        self._min_blocked_bytes[kind] = min(self._min_blocked_bytes[kind], needed)
+
+    def unblock(self, max_bytes: Sequence[int]) -> None:
+        """GPUs improved, with at most so much available for each of `CAPACITY_KINDS`: classes that it may do for."""
+        for available, needed in zip(max_bytes, self._min_blocked_bytes, strict=True):
+            if available >= needed:
                 break
         else:
             return
-        self._least = [math.inf] * len(CAPACITY_KINDS)
-        for kind in list(self.blocked):
-            if kind.bytes_per_gpu <= most_bytes[kind.capacity_kind]:
-                kind.blocked = False
-                del self.blocked[kind]
-                self.ready[kind] = None
+        self._min_blocked_bytes = [math.inf] * len(CAPACITY_KINDS)
+        for demand_class in list(self.blocked):
+            if demand_class.demand.bytes_per_gpu <= max_bytes[demand_class.capacity_kind]:
+                demand_class.blocked = False
+                del self.blocked[demand_class]
+                self.ready[demand_class] = None
             else:
-                self._least[kind.capacity_kind] = min(self._least[kind.capacity_kind], kind.bytes_per_gpu)
+                self._note_blocked(demand_class)
 
 
 def demand_key(job: Job, learned_bytes: int | None, profile: Hashable) -> tuple[object, ...]:
-    """What the need of `job` follows from under one policy, with what history knows; cheap to make and to compare."""
+    """What the demand of `job` under one policy follows from; cheaper to make and to compare than the demand."""
     spec, estimate = job.spec, job.estimate
     if estimate is None and not job.attempts and not job.exclusive_retry:
         return (

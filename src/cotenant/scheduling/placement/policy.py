@@ -1,4 +1,4 @@
-"""What a policy is: a pure function of the queue and the server, and the same at work on a state that it follows."""
+"""Protocols of policies: a pure function of a queue and a server, and a placer that follows their changes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ from typing import Protocol, runtime_checkable
 from cotenant.core.gpu import GpuSnapshot, ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Deferral, Placement
-from cotenant.scheduling.prediction.interference import GpuActivity
+from cotenant.scheduling.prediction.interference import GpuActivity, InterferencePredictor
 
 
 class JobPredictions(Protocol):
-    """What is known of a job besides what was asked and estimated; None where nothing is."""
+    """What is known of a job beyond its specification and estimate; None where nothing is."""
+
+    @property
+    def interference(self) -> InterferencePredictor | None:
+        """What is known of slowdowns between workloads."""
+        ...
 
     def activity(self, job: Job) -> GpuActivity | None:
-        """What it will do to a GPU that it has alone."""
+        """What it does to a GPU that it has exclusively."""
         ...
 
     def duration_s(self, job: Job) -> float | None:
-        """How long it will run alone."""
+        """How long it runs alone."""
         ...
 
-    def need_bytes(self, job: Job) -> int | None:
-        """What it must find free on each GPU, where more is known than the estimate says."""
+    def demand_bytes(self, job: Job) -> int | None:
+        """What must be available on each GPU, where more is known than the estimate says."""
         ...
 
 
 class NoPredictions:
-    """The facts of somebody who keeps no history."""
+    """The predictions of a scheduler without history."""
+
+    interference: InterferencePredictor | None = None
 
     def activity(self, _job: Job) -> GpuActivity | None:
         """Not known."""
@@ -38,7 +45,7 @@ class NoPredictions:
         """Not known."""
         return None
 
-    def need_bytes(self, _job: Job) -> int | None:
+    def demand_bytes(self, _job: Job) -> int | None:
         """Not known."""
         return None
 
@@ -47,11 +54,11 @@ NO_PREDICTIONS = NoPredictions()
 
 
 class Placer(Protocol):
-    """A policy at work: it is told what changes, and decides from what it was told."""
+    """Follows the changes of a queue and of GPUs, and decides from them."""
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of pending jobs."""
         ...
 
     @property
@@ -60,43 +67,47 @@ class Placer(Protocol):
         ...
 
     def add(self, job: Job) -> None:
-        """`job` waits from now on, and may start. Whoever waits already is taken as changed."""
+        """`job` is pending and may start. A job that is pending already has changed."""
         ...
 
     def remove(self, job_id: int) -> None:
-        """The job waits no longer; nothing if it does not wait."""
+        """The job is no longer pending; nothing if it is not."""
         ...
 
     def update(self, gpu: GpuSnapshot) -> None:
-        """The truth about one GPU. The order in which GPUs come for the first time is their display order."""
+        """Replace the state of one GPU. The order of the first updates is the display order of the GPUs."""
         ...
 
     def release(self, job_id: int) -> None:
         """A job that this placer placed has left its GPUs."""
         ...
 
-    def seen(self, job_id: int, at_s: float) -> None:
-        """A job that this placer placed has touched its GPUs for the first time."""
+    def mark_active(self, job_id: int, at_s: float) -> None:
+        """A job that this placer placed has used its GPUs for the first time."""
         ...
 
-    def activity(self, gpu_uuid: str, activity: GpuActivity) -> None:
-        """What a GPU was seen to do since its newest resident was at work; stands in for its samples."""
+    def set_activity(self, gpu_uuid: str, activity: GpuActivity) -> None:
+        """Set the mean activity of a GPU since its newest resident was first active; it stands in for samples."""
         ...
 
     def decide(self, at_s: float) -> list[Placement]:
-        """Who starts now, and where; already counted in when it returns."""
+        """Which jobs start now, and where. Their promises count as soon as it returns."""
         ...
 
     def explain(self, job_id: int, at_s: float) -> Deferral:
-        """Why a job that waits is not placed, with one verdict for every GPU."""
+        """Why a pending job is not placed, with one rejection for every GPU.
+
+        Raises:
+            KeyError: it is not pending.
+        """
         ...
 
 
 class Policy(Protocol):
-    """Decides who starts now, and where.
+    """Decides which jobs start now, and where.
 
-    `queue` holds the jobs that may start (queued, dependencies met, memory need known), oldest first; the
-    answer has exactly one entry for each, and no two placements together promise more than a GPU has.
+    `queue` has the jobs that may start (queued, dependencies met, memory demand known), oldest first. The answer has
+    exactly one entry for each, and all placements together promise no more than a GPU has.
     """
 
     @property
@@ -111,8 +122,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class IncrementalPolicy(Protocol):
-    """A policy that can follow a state by itself, as every `Ranked` does; others are asked, see `asking`."""
+    """A policy with a placer of its own, as every `Ranked` is; others run in a `SnapshotPolicyAdapter`."""
 
-    def placer(self, facts: JobPredictions = NO_PREDICTIONS) -> Placer:
-        """The policy at work on an empty queue and no GPU; the same answers for the same state."""
+    def placer(self, predictions: JobPredictions = NO_PREDICTIONS) -> Placer:
+        """A placer with an empty queue and no GPU, which answers as `decide` does in the same state."""
         ...

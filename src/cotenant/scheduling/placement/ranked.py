@@ -1,4 +1,4 @@
-"""Policies as compositions, asked over whole snapshots or put to work."""
+"""Policies that are a name for a composition. Apart from `composition` because a placer needs that, and this a placer."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from dataclasses import dataclass, replace
 from cotenant.core.gpu import ServerSnapshot
 from cotenant.core.job import Job
 from cotenant.core.placement import Deferral, Placement
+from cotenant.scheduling.placement.composition import AfterOom, Collocation, Composition
 from cotenant.scheduling.placement.gpu_index import LINEAR_SCAN_MAX_GPUS
 from cotenant.scheduling.placement.incremental import IncrementalPlacer
 from cotenant.scheduling.placement.pairing import LearningPairingRule
 from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions
-from cotenant.scheduling.placement.rules import AfterOom, Collocation, Rules
 
 __all__ = ["AfterOom", "Collocation", "Ranked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked(Rules):
-    """A policy that is a name for a composition: see `Rules` for what it is made of."""
+class Ranked(Composition):
+    """A policy made of the parts of `Composition`."""
 
     def placer(
-        self, facts: JobPredictions = NO_PREDICTIONS, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS
+        self, predictions: JobPredictions = NO_PREDICTIONS, *, linear_scan_max_gpus: int = LINEAR_SCAN_MAX_GPUS
     ) -> IncrementalPlacer:
-        """The policy at work on an empty queue and no GPU."""
-        match = self.match.with_predictions(facts) if isinstance(self.match, LearningPairingRule) else self.match
-        rules = self if match is self.match else replace(self, match=match)
-        return IncrementalPlacer(rules, facts, linear_scan_max_gpus=linear_scan_max_gpus)
+        """A placer with an empty queue and no GPU."""
+        policy = self
+        if isinstance(self.pairing, LearningPairingRule):
+            policy = replace(self, pairing=self.pairing.with_predictions(predictions))
+        return IncrementalPlacer(policy, predictions, linear_scan_max_gpus=linear_scan_max_gpus)
 
     def decide(self, queue: Sequence[Job], server: ServerSnapshot) -> list[Placement | Deferral]:
-        """One answer per job, in the order considered. A wait tells of the GPUs as this decision leaves them."""
+        """One answer per job, in the order considered. A deferral shows the GPUs as this decision leaves them."""
         placer = self.placer()
         for gpu in server.gpus:
             placer.update(gpu)
         for job in queue:
             placer.add(job)
-        placed = {each.job_id: each for each in placer.decide(server.at_s)}
+        placed = {placement.job_id: placement for placement in placer.decide(server.at_s)}
         considered = sorted(queue, key=lambda job: self.order(job, NO_PREDICTIONS))
         return [placed.get(job.id) or placer.explain(job.id, server.at_s) for job in considered]

@@ -1,100 +1,129 @@
-"""GPUs that are emptied for one job: they take nobody else until it starts."""
+"""Searches over every GPU, for the few jobs that no index serves; and reservations, which are one reason for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from cotenant.scheduling.placement import gates, rejections
 from cotenant.scheduling.placement.gpu_index import GpuIndex
-from cotenant.scheduling.placement.gpu_view import EMPTY, SHARED, GpuView
+from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView
 from cotenant.scheduling.placement.node_packing import pack_fewest_nodes
-from cotenant.scheduling.placement.pending_queue import DemandClass, PendingJob
-from cotenant.scheduling.placement.rules import Rules
+from cotenant.scheduling.placement.pending_queue import PendingJob
+from cotenant.scheduling.placement.refusal import Refusal
+from cotenant.scheduling.placement.rules import AdmissionRules, fits
+
+
+def mig_instances(
+    rules: AdmissionRules, pending: PendingJob, views: Sequence[GpuView], at_s: float
+) -> Sequence[GpuView]:
+    """The smallest MIG instances that will do; empty if there are too few."""
+    demand = pending.demand_class.demand
+    empty = [view for view in views if view.eligible_modes & EXCLUSIVE]
+    ranked = [(view.total_bytes, view) for view in _admitting(rules, pending, empty, at_s)]
+    ranked.sort(key=lambda item: (item[0], item[1].place))
+    return pack_fewest_nodes(ranked, demand.gpus)
+
+
+def include_busy(
+    rules: AdmissionRules, pending: PendingJob, views: Sequence[GpuView], at_s: float
+) -> Sequence[GpuView]:
+    """For a demand that ignores activity: also GPUs that gates on activity close, but open ones first."""
+    demand = pending.demand_class.demand
+
+    def rank(view: GpuView) -> tuple[float, ...]:
+        cost = 0.0 if rules.pairing is None else rules.pairing.judge(demand.profile, view.gpu_class)
+        is_closed = not view.eligible_modes & SHARED
+        return (is_closed, 0.0 if isinstance(cost, Refusal) else cost, -(view.available_bytes or 0))
+
+    ranked = [(rank(view), view) for view in _admitting(rules, pending, views, at_s)]
+    ranked.sort(key=lambda item: (item[0], item[1].place))
+    return pack_fewest_nodes(ranked, demand.gpus)
+
+
+def _admitting(rules: AdmissionRules, pending: PendingJob, views: Sequence[GpuView], at_s: float) -> list[GpuView]:
+    demand, job_id = pending.demand_class.demand, pending.job.id
+    # Memory first: it refuses most, and costs least.
+    return [view for view in views if fits(view, demand) and rules.admits(view, demand, job_id, at_s)]
 
 
 class Reservation:
-    """For one job at a time, so that no two wait for each other's GPUs.
+    """GPUs that are drained for one job: they admit nobody else until it starts.
+
+    For one job at a time, so that no two jobs wait for each other's GPUs.
 
     Attributes:
-        job_id: whom they are kept for, or None.
-        retry_pending: that job may have a chance that it did not have when it was last tried.
+        job_id: the job they are reserved for, or None.
+        retry_pending: that job may be placed now although it could not when it was last tried.
     """
 
-    __slots__ = ("_policy", "_views", "job_id", "retry_pending")
+    __slots__ = ("_after_s", "_rules", "_views", "job_id", "retry_pending")
 
-    def __init__(self, policy: Rules) -> None:
-        self._policy = policy
+    def __init__(self, rules: AdmissionRules, reserve_after_s: float | None) -> None:
+        self._rules = rules
+        self._after_s = reserve_after_s
         self._views: Sequence[GpuView] = ()
         self.job_id: int | None = None
         self.retry_pending = False
 
-    def due_at_s(self, entry: PendingJob, gpus: int) -> float | None:
-        """From when on GPUs may be kept for it, on a server of so many; None while they are kept for somebody.
+    def due_at_s(self, pending: PendingJob, gpus: int) -> float | None:
+        """From when on GPUs may be reserved for a job, on a server of `gpus`; None while there is a reservation.
 
-        One that ran out of memory gets them at once, where others have GPUs left.
+        A job that ran out of memory gets one at once, unless it takes all GPUs.
         """
-        after_s = self._policy.reserve_after_s
-        if after_s is None or self.job_id is not None:
+        if self._after_s is None or self.job_id is not None:
             return None
-        need = entry.kind.need
-        ignores_activity = (entry.needs_more or need.ignores_activity) and need.gpus < gpus
-        return -math.inf if ignores_activity else entry.since_s + after_s
+        demand = pending.demand_class.demand
+        at_once = (pending.needs_more or demand.ignores_activity) and demand.gpus < gpus
+        return -math.inf if at_once else pending.since_s + self._after_s
 
-    def begin(self, entry: PendingJob, views: Sequence[GpuView]) -> Sequence[GpuView]:
-        """Keep those of `views` for it that are soonest empty. They have changed; none where too few would do."""
-        need = entry.kind.need
-        least = max(need.min_gpu_bytes, need.bytes or 0)
+    def begin(self, pending: PendingJob, views: Sequence[GpuView]) -> Sequence[GpuView]:
+        """Reserve those of `views` with the fewest residents, and return them; none if too few will ever do."""
+        demand = pending.demand_class.demand
+        least = max(demand.min_gpu_bytes, demand.bytes or 0)
         suitable = [
-            each
-            for each in views
-            if each.available_bytes is not None and each.total_bytes >= least and each.reserved_for is None
-            if gates.honors_share(need, each) is None
+            view
+            for view in views
+            if view.available_bytes is not None and view.total_bytes >= least and view.reserved_for is None
+            if demand.sharing != "mig" or view.snapshot.gpu.mig_profile is not None
         ]
-        if len(suitable) < need.gpus:
+        if len(suitable) < demand.gpus:
             return ()
-        self.job_id = entry.job.id
+        self.job_id = pending.job.id
         self.retry_pending = True
-        suitable.sort(key=lambda each: (len(each.residents), each.place))
-        self._views = pack_fewest_nodes([(len(each.residents), each) for each in suitable], need.gpus)
+        suitable.sort(key=lambda view: (len(view.residents), view.place))
+        self._views = pack_fewest_nodes([(len(view.residents), view) for view in suitable], demand.gpus)
         for view in self._views:
-            view.reserved_for = entry.job.id
+            view.reserved_for = pending.job.id
         return self._views
 
     def end(self) -> Sequence[GpuView]:
-        """Keep them no longer; those that have changed."""
+        """Cancel the reservation; the GPUs that were reserved."""
         released, self._views = self._views, ()
         self.job_id = None
         for view in released:
             view.reserved_for = None
         return released
 
-    def best(self, kind: DemandClass, views: Sequence[GpuView], others: GpuIndex, at_s: float) -> Sequence[GpuView]:
-        """For the job that they are kept for, which is of this kind: those first, then any of `others` that will do."""
-        need, least = kind.need, kind.bytes_per_gpu
-        if self.job_id is None or not self._may_suffice(kind, others):
+    def best(self, pending: PendingJob, views: Sequence[GpuView], others: GpuIndex, at_s: float) -> Sequence[GpuView]:
+        """GPUs for the job of the reservation: reserved ones first, then any other that admits it."""
+        demand = pending.demand_class.demand
+        if self.job_id is None or not self._may_suffice(pending, others):
             return ()
-        wanted = EMPTY if need.alone else SHARED
-        match = None if need.alone else self._policy.match
-        found = [
+        mode = EXCLUSIVE if demand.exclusive else SHARED
+        # For speed: GPUs that are neither eligible nor reserved would be refused by the rules.
+        candidates = [
             view
             for view in views
-            # These two lines are for speed: what they leave out would be refused in words.
-            if need.ignores_activity or view.eligible_modes & wanted or view.reserved_for == self.job_id
-            if (view.available_bytes or 0) >= least
-            if match is None or match.cost(kind.profile, view.gpu_class) is not None
-            if rejections.rejection(self._policy, kind, self.job_id, view, at_s) is None
+            if demand.ignores_activity or view.eligible_modes & mode or view.reserved_for == self.job_id
         ]
-        found.sort(key=lambda each: (each.reserved_for is None, each.place))
-        return pack_fewest_nodes([(each.reserved_for is None, each) for each in found], need.gpus)
+        ranked = [(view.reserved_for is None, view) for view in _admitting(self._rules, pending, candidates, at_s)]
+        ranked.sort(key=lambda item: (item[0], item[1].place))
+        return pack_fewest_nodes(ranked, demand.gpus)
 
-    def _may_suffice(self, kind: DemandClass, others: GpuIndex) -> bool:
-        """Whether they and those in the order do together; told without a look at each."""
-        need = kind.need
-        if need.ignores_activity:
-            return True  # others that are not in the order may do as well
-        kept = sum([1 for each in self._views if (each.available_bytes or 0) >= kind.bytes_per_gpu])
-        if kept >= need.gpus:
-            return True
-        least = need.min_gpu_bytes if need.alone else 0
-        return bool(others.best(need.gpus - kept, kind.bytes_per_gpu, least, kind.profile))
+    def _may_suffice(self, pending: PendingJob, others: GpuIndex) -> bool:
+        """Whether the reserved GPUs and those of the index may be enough, without a look at each."""
+        demand = pending.demand_class.demand
+        if demand.ignores_activity:
+            return True  # GPUs outside of the index may do as well
+        reserved = sum([1 for view in self._views if fits(view, demand)])
+        return reserved >= demand.gpus or bool(others.best(demand, demand.gpus - reserved))

@@ -1,81 +1,155 @@
-"""What a composed policy is made of: an order of the queue, gates, a score, a match; what jobs ask for under it."""
+"""Admission rules: why a GPU does not admit a job now. A rule whose input is unknown refuses.
+
+A decision and its explanation run the same rules, in this order:
+
+1. Rules on the GPU alone: samples are fresh, the GPU is not reserved, no resident has it exclusively.
+2. Rules on the GPU and the demand: it is a MIG instance where one is requested, large enough and empty where that is
+   needed, and has enough memory available.
+3. The gates of the policy (`gates`), on GPUs with residents.
+4. The pairing rule of the policy (`pairing`), on the job and the residents.
+
+A GPU pool caches the outcome of 1 and 3, which no demand changes, until the GPU changes or `Refusal.opens_at_s`.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from math import inf as INFINITE
+from typing import Any
 
-from cotenant.core.errors import UsageError
-from cotenant.core.job import Job
-from cotenant.scheduling.placement import orders
+from cotenant.core.placement import Deferral, Rejection
+from cotenant.core.units import format_bytes, format_duration
+from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement.gates import AdmissionGate
-from cotenant.scheduling.placement.memory_demand import MemoryDemand, demand_of
-from cotenant.scheduling.placement.orders import Order
+from cotenant.scheduling.placement.gpu_view import GpuView
 from cotenant.scheduling.placement.pairing import PairingRule
-from cotenant.scheduling.placement.scores import Score
-from cotenant.scheduling.recovery import ran_out_of_memory
-
-Collocation = Literal["time-sliced", "mps", "mig"]
-"""The ways to share a GPU; the remaining one of `Sharing` is not to share it."""
+from cotenant.scheduling.placement.refusal import Refusal
 
 
-AfterOom = Callable[[Job, Sequence[int], MemoryDemand], MemoryDemand]
+def gpu_refusal(view: GpuView, at_s: float, job_id: int | None = None) -> Refusal | None:
+    """Why the GPU admits nobody, or nobody but the job it is reserved for."""
+    if not view.is_open:
+        if view.available_bytes is None:
+            return Refusal("stale_telemetry", lambda: _stale_text(view, at_s))
+        return Refusal("held_exclusively", lambda: _owner_text(view))
+    reserved_for = view.reserved_for
+    if reserved_for is not None and reserved_for != job_id:
+        return Refusal("reserved", lambda: f"reserved for job {reserved_for}, which has waited long")
+    return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Takes jobs in `order`; each gets the best GPU by `match` or `score` among those that may take it.
+def _owner_text(view: GpuView) -> str:
+    owner = next(resident.job_id for resident in view.residents if resident.sharing == "exclusive")
+    return f"job {owner} has it exclusively"
 
-    Readings that are fresh, GPUs kept for others, exclusive jobs and promises are respected by every composition,
-    see `filters`. A job of several GPUs gets all or none.
+
+def _stale_text(view: GpuView, at_s: float) -> str:
+    latest = view.snapshot.latest
+    if latest is None:
+        return "no sample yet"
+    if latest.used_bytes is None:
+        return "memory in use could not be read"
+    return f"memory in use is not known, the newest sample is {format_duration(at_s - latest.at_s)} old"
+
+
+def demand_refusal(view: GpuView, demand: Demand) -> Refusal | None:
+    """Why the GPU does not meet `demand`, whatever its policy."""
+    if demand.sharing == "mig" and view.snapshot.gpu.mig_profile is None:
+        return Refusal("no_mig_instance", lambda: "is not a MIG instance, which was requested")
+    if view.total_bytes < demand.min_gpu_bytes:
+        has, needs = format_bytes(view.total_bytes), format_bytes(demand.min_gpu_bytes)
+        return Refusal("gpu_too_small", lambda: f"has {has}, must be a GPU of {needs}")
+    if demand.exclusive and not view.is_empty:
+        return Refusal("not_empty", lambda: f"must be empty ({demand.exclusive_reason}), {_occupants(view)}")
+    if not fits(view, demand):
+        return Refusal("insufficient_memory", lambda: _memory_text(view, demand))
+    return None
+
+
+def fits(view: GpuView, demand: Demand) -> bool:
+    """Whether the GPU has the size that is demanded, and as much memory available."""
+    return (view.available_bytes or 0) >= demand.bytes_per_gpu and view.total_bytes >= demand.min_gpu_bytes
+
+
+def _occupants(view: GpuView) -> str:
+    if view.residents:
+        noun = "job" if len(view.residents) == 1 else "jobs"
+        return f"{noun} {', '.join(str(resident.job_id) for resident in view.residents)} on it"
+    return f"{format_bytes(view.snapshot.foreign_bytes or 0)} in use by others"
+
+
+def _memory_text(view: GpuView, demand: Demand) -> str:
+    headroom = f" and {format_bytes(demand.headroom_bytes)} of headroom" if demand.headroom_bytes else ""
+    return f"needs {format_bytes(demand.bytes or 0)}{headroom}, {format_bytes(view.available_bytes or 0)} available"
+
+
+def opening_time(gates: Sequence[AdmissionGate]) -> Callable[[GpuView, float], float]:
+    """When all of `gates` are open for a GPU with residents: -inf for now, inf for not before it changes."""
+    checks = [gate.check for gate in reversed(gates)]  # those declared last are the cheapest
+
+    def opens_at_s(view: GpuView, at_s: float) -> float:
+        latest_s = -INFINITE
+        for check in checks:
+            refusal = check(view, at_s)
+            if refusal is not None:
+                if refusal.opens_at_s == INFINITE:
+                    return INFINITE
+                latest_s = max(latest_s, refusal.opens_at_s)
+        return latest_s
+
+    return opens_at_s
+
+
+class AdmissionRules:
+    """All rules of one policy.
 
     Attributes:
-        match: which others a job may join, and on which GPU best; stands before `score`.
-        backfill: a job that waits lets later ones pass. Without it the first that waits blocks all behind it,
-            except a retry, which must not stop the queue because it failed; with `retries_block` it does.
-        reserve_after_s: with backfill, a job that has waited for so long gets its GPUs emptied: they take nobody
-            else until it starts. One job at a time. None: never.
-        alone: every job gets its GPUs alone.
-        sharing: how jobs that are not alone share.
-        spare_bytes: must be available besides what a job needs, but are not promised.
-        unknown_bytes: what a job of unknown need is promised. None: such a job runs alone.
-        after_oom: what the next attempt of a job asks for that ran out of memory, given the GPUs there are (largest
-            first) and what it would ask for otherwise. Without it, rules on activity do not hold that attempt.
+        gates_open_at_s: when all gates of a GPU with residents are open, see `opening_time`.
     """
 
-    name: str
-    order: Order
-    score: Score
-    gates: tuple[AdmissionGate, ...] = ()
-    match: PairingRule | None = None
-    backfill: bool = True
-    retries_block: bool = False
-    reserve_after_s: float | None = None
-    alone: bool = False
-    sharing: Collocation = "time-sliced"
-    headroom_bytes: int = 0
-    unknown_bytes: int | None = None
-    after_oom: AfterOom | None = None
+    def __init__(self, gates: Sequence[AdmissionGate], pairing: PairingRule[Any, Any] | None) -> None:
+        self.gates = tuple(gates)
+        self.pairing = pairing
+        self.gates_open_at_s = opening_time(gates)
 
-    def __post_init__(self) -> None:
-        if self.reserve_after_s is not None and not 0 <= self.reserve_after_s < math.inf:
-            raise UsageError(f"GPUs cannot be kept after {self.reserve_after_s:g} seconds", hint="write e.g. `1800`")
-        object.__setattr__(self, "gates", tuple(each for each in self.gates if not each.never_closes))
+    def refusal(self, view: GpuView, demand: Demand, job_id: int, at_s: float) -> Refusal | None:
+        """The first rule that refuses a job, or None if the GPU admits it now."""
+        refusal = gpu_refusal(view, at_s, job_id) or demand_refusal(view, demand)
+        if refusal is not None:
+            return refusal
+        for gate in self.gates if view.residents else ():
+            if not (demand.ignores_activity and gate.is_of_activity):
+                refusal = gate.check(view, at_s)
+                if refusal is not None:
+                    return refusal
+        if self.pairing is not None and not demand.exclusive:
+            judgment = self.pairing.judge(demand.profile, view.gpu_class)
+            return judgment if isinstance(judgment, Refusal) else None
+        return None
 
-    @property
-    def minds_company(self) -> bool:
-        """Whether it asks a history what jobs do to each other, or how long they run."""
-        return self.match is not None or self.order not in (orders.fifo, orders.retries_first)
+    def admits(self, view: GpuView, demand: Demand, job_id: int, at_s: float) -> bool:
+        """Whether no rule refuses."""
+        return self.refusal(view, demand, job_id, at_s) is None
 
-    def need(self, job: Job, totals_bytes: Sequence[int], learned_bytes: int | None) -> MemoryDemand:
-        """What a job asks of each of its GPUs under this policy."""
-        need = demand_of(job, totals_bytes, learned_bytes=learned_bytes, unknown_bytes=self.unknown_bytes)
-        if self.after_oom is not None and any(each.exit and ran_out_of_memory(each.exit) for each in job.attempts):
-            need = replace(self.after_oom(job, totals_bytes, need), ignores_activity=False)
-        if need.alone:
-            return need
-        if self.alone:
-            return replace(need, alone=True, exclusive_reason="the policy shares no GPU")
-        return replace(need, headroom_bytes=self.headroom_bytes) if self.headroom_bytes else need
+    def deferral(self, demand: Demand, job_id: int, views: Sequence[GpuView], at_s: float) -> Deferral:
+        """Why a job is not placed: one rejection per GPU, and a sentence for all of them."""
+        refusals = [self.refusal(view, demand, job_id, at_s) for view in views]
+        qualify = refusals.count(None)
+        tally = f"{qualify} of {len(views)} qualif{'y' if qualify > 1 else 'ies'}"
+        if not views:
+            tally = "no GPU is known"
+        elif not qualify:
+            tally = f"none of {len(views)} qualifies"
+        too_few = Refusal("too_few_gpus", lambda: f"qualifies, but {demand.gpus} GPUs are needed at once")
+        rejections = tuple(_rejection(view, refusal or too_few) for view, refusal in zip(views, refusals, strict=True))
+        return Deferral(job_id=job_id, reason=f"{demand.text}, {tally}", rejections=rejections)
+
+
+def head_of_line_wait(job_id: int, head: int, views: Sequence[GpuView]) -> Deferral:
+    """Why a job is not placed by a policy that starts jobs strictly in order: job `head` waits before it."""
+    blocked = Refusal("head_of_line", lambda: f"job {head} is ahead, and this policy starts jobs in order")
+    return Deferral(job_id=job_id, reason=blocked.reason, rejections=tuple(_rejection(view, blocked) for view in views))
+
+
+def _rejection(view: GpuView, refusal: Refusal) -> Rejection:
+    return Rejection(gpu_uuid=view.uuid, rule=refusal.rule, reason=refusal.reason)

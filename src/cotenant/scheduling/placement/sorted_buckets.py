@@ -1,4 +1,4 @@
-"""Numbers sorted by a key, of which many change often and mostly the first few are wanted."""
+"""Ints sorted by a key, of which many change often and mostly the first few are read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from itertools import islice
 
 PLACE_BITS = 24
-PLACE_MASK = (1 << PLACE_BITS) - 1
+PLACES = 1 << PLACE_BITS
+"""Places are below this."""
 
 MAX_IN_BUCKET = 128
 
 
 class SortedBuckets:
-    """Places sorted by a key, an int from 0 on; each change and each question costs about a bucket, however many.
+    """Places (ints from 0) sorted by an int key, then by place. A change or a lookup costs about one bucket.
 
-    A bucket is a sorted list of (key, place) packed into one int, all of them below those of the next; one that gets
-    too long is cut in two, so it does not matter how many places have the same key.
+    A bucket is a sorted list of `key * PLACES + place`, all below those of the next bucket. A bucket that gets too
+    long is split, so equal keys cost nothing extra. Answers are these packed ints.
     """
 
     __slots__ = ("_buckets", "_ends", "_packed")
@@ -29,9 +30,9 @@ class SortedBuckets:
     def __len__(self) -> int:
         return len(self._packed)
 
-    def put(self, place: int, key: int) -> None:
-        """File `place` under `key`, wherever it was before."""
-        packed = key << PLACE_BITS | place
+    def put_key(self, place: int, key: int) -> None:
+        """Sort `place` in under `key`, wherever it was before."""
+        packed = key * PLACES + place
         old = self._packed.get(place)
         if old == packed:
             return
@@ -53,16 +54,16 @@ class SortedBuckets:
             self._buckets.append(bucket)
             ends.append(packed)
         if len(bucket) > MAX_IN_BUCKET:
-            self._cut(number)
+            self._split(number)
 
-    def _cut(self, number: int) -> None:
+    def _split(self, number: int) -> None:
         bucket = self._buckets[number]
         middle = len(bucket) // 2
         self._buckets[number : number + 1] = [bucket[:middle], bucket[middle:]]
         self._ends.insert(number, bucket[middle - 1])
 
     def drop(self, place: int) -> None:
-        """Forget `place`."""
+        """Remove `place`, if it is there."""
         old = self._packed.pop(place, None)
         if old is not None:
             self._take_out(old)
@@ -75,14 +76,28 @@ class SortedBuckets:
             return
         del bucket[bisect_left(bucket, packed)]
 
-    def first(self) -> int:
-        """The place with the smallest key, or -1."""
-        return self._buckets[0][0] & PLACE_MASK if self._buckets else -1
+    def first_packed(self, low: int | None = None) -> int | None:
+        """The smallest packed int from `low` on, or None."""
+        if not self._buckets:
+            return None
+        if low is None:
+            return self._buckets[0][0]
+        number = bisect_left(self._ends, low)
+        if number == len(self._ends):
+            return None
+        bucket = self._buckets[number]
+        index = bisect_left(bucket, low)
+        if index < len(bucket):
+            return bucket[index]
+        # An end may stay when the last of its bucket is taken out; then the next bucket begins above `low`.
+        return self._buckets[number + 1][0] if number + 1 < len(self._buckets) else None
 
-    def walk(self, start: int = 0) -> Iterator[int]:
-        """Places from key `start` on, in order. Nothing may be filed meanwhile."""
-        least = start << PLACE_BITS
-        number = bisect_left(self._ends, least) if start else 0
+    def walk_packed(self, low: int | None = None) -> Iterator[int]:
+        """Packed ints from `low` on, in order. Nothing may change meanwhile."""
+        number = 0 if low is None else bisect_left(self._ends, low)
         for bucket in islice(self._buckets, number, None):
-            for each in islice(bucket, bisect_left(bucket, least), None) if bucket[0] < least else bucket:
-                yield each & PLACE_MASK
+            yield from bucket if low is None or bucket[0] >= low else islice(bucket, bisect_left(bucket, low), None)
+
+    def items(self) -> list[tuple[int, int]]:
+        """Every place with its key."""
+        return [(place, packed // PLACES) for place, packed in self._packed.items()]

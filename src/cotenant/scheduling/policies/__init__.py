@@ -1,4 +1,8 @@
-"""The registered policies: one line each."""
+"""The registered policies: one line each. Other distributions add theirs by entry points of group `cotenant.policies`.
+
+A policy is registered by a factory: a callable with keyword-only, annotated options that returns anything with `name`
+and `decide`, see `placement.policy.Policy`.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +12,33 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 from cotenant.core import codec
-from cotenant.core.errors import UnknownName, UsageError
-from cotenant.scheduling.placement.ranked import Ranked
-from cotenant.scheduling.policies.aegis import aegis
-from cotenant.scheduling.policies.best_fit import best_fit
-from cotenant.scheduling.policies.carma import carma
-from cotenant.scheduling.policies.exclusive import exclusive
-from cotenant.scheduling.policies.first_fit import first_fit
-from cotenant.scheduling.policies.gandiva import gandiva
-from cotenant.scheduling.policies.horus import horus
-from cotenant.scheduling.policies.least_utilized import least_utilized
-from cotenant.scheduling.policies.lucid import lucid
-from cotenant.scheduling.policies.marginal_gain import marginal_gain
-from cotenant.scheduling.policies.most_memory import most_memory
-from cotenant.scheduling.policies.most_utilized import most_utilized
-from cotenant.scheduling.policies.round_robin import round_robin
-from cotenant.scheduling.policies.sjf_bsbf import sjf_bsbf
-from cotenant.scheduling.policies.tiresias import tiresias
+from cotenant.core.errors import UsageError
+from cotenant.core.registry import Registry
+from cotenant.scheduling.placement.policy import Policy
 
-_POLICIES: Mapping[str, Callable[..., Ranked]] = {
-    "aegis": aegis,
-    "best-fit": best_fit,
-    "carma": carma,
-    "exclusive": exclusive,
-    "first-fit": first_fit,
-    "gandiva": gandiva,
-    "horus": horus,
-    "least-utilized": least_utilized,
-    "lucid": lucid,
-    "marginal-gain": marginal_gain,
-    "most-memory": most_memory,
-    "most-utilized": most_utilized,
-    "round-robin": round_robin,
-    "sjf-bsbf": sjf_bsbf,
-    "tiresias": tiresias,
-}
+_HERE = "cotenant.scheduling.policies"
+
+POLICIES: Registry[Callable[..., Policy]] = Registry(
+    "policy",
+    "cotenant.policies",
+    {
+        "aegis": f"{_HERE}.aegis:aegis",
+        "best-fit": f"{_HERE}.memory_based:best_fit",
+        "carma": f"{_HERE}.carma:carma",
+        "exclusive": f"{_HERE}.memory_based:exclusive",
+        "first-fit": f"{_HERE}.memory_based:first_fit",
+        "gandiva": f"{_HERE}.gandiva:gandiva",
+        "horus": f"{_HERE}.horus:horus",
+        "least-utilized": f"{_HERE}.memory_based:least_utilized",
+        "lucid": f"{_HERE}.lucid:lucid",
+        "marginal-gain": f"{_HERE}.marginal_gain:marginal_gain",
+        "most-memory": f"{_HERE}.memory_based:most_memory",
+        "most-utilized": f"{_HERE}.memory_based:most_utilized",
+        "round-robin": f"{_HERE}.memory_based:round_robin",
+        "sjf-bsbf": f"{_HERE}.sjf_bsbf:sjf_bsbf",
+        "tiresias": f"{_HERE}.tiresias:tiresias",
+    },
+)
 
 _ALIASES = {
     "least-utilised": "least-utilized",
@@ -57,8 +53,8 @@ _ALIASES = {
 
 
 def policies() -> tuple[str, ...]:
-    """Names of all policies, sorted; some go by other names too."""
-    return tuple(sorted(_POLICIES))
+    """Names of all policies, sorted; some have aliases too."""
+    return tuple(sorted(POLICIES.names()))
 
 
 def options(name: str) -> Mapping[str, object]:
@@ -66,31 +62,30 @@ def options(name: str) -> Mapping[str, object]:
 
     Raises:
         UnknownName: no such policy.
+        PluginError: another distribution declares it, but it cannot be imported.
     """
-    return {each.name: each.default for each in inspect.signature(_factory(name)).parameters.values()}
+    return {option.name: option.default for option in inspect.signature(_factory(name)).parameters.values()}
 
 
-def create(name: str, options: Mapping[str, object] | None = None) -> Ranked:
+def create(name: str, options: Mapping[str, object] | None = None) -> Policy:
     """The policy of that name, with `options` over its defaults.
 
     Raises:
         UnknownName: no such policy.
+        PluginError: another distribution declares it, but it cannot be imported.
         UsageError: it has no such option, or not with this value.
     """
     factory = _factory(name)
-    kinds = get_type_hints(factory)
-    return factory(**{key: _checked(name, key, value, kinds) for key, value in (options or {}).items()})
+    types = get_type_hints(factory)
+    return factory(**{key: _checked(name, key, value, types) for key, value in (options or {}).items()})
 
 
-def _factory(name: str) -> Callable[..., Ranked]:
-    name = _ALIASES.get(name, name)
-    if name not in _POLICIES:
-        raise UnknownName("policy", name, _POLICIES)
-    return _POLICIES[name]
+def _factory(name: str) -> Callable[..., Policy]:
+    return POLICIES.get(_ALIASES.get(name, name))
 
 
-def _checked(name: str, key: str, value: object, kinds: Mapping[str, Any]) -> object:
-    known = sorted(kinds.keys() - {"return"})
+def _checked(name: str, key: str, value: object, types: Mapping[str, Any]) -> object:
+    known = sorted(types.keys() - {"return"})
     if key not in known:
         close = difflib.get_close_matches(key, known, n=1)
         raise UsageError(
@@ -98,7 +93,7 @@ def _checked(name: str, key: str, value: object, kinds: Mapping[str, Any]) -> ob
             hint=f"did you mean `{close[0]}`?" if close else None,
         )
     try:
-        return codec.decode(kinds[key], value)
+        return codec.decode(types[key], value)
     except codec.CodecError as error:
         wrong = str(error).removeprefix("`value` ")
         raise UsageError(f"option `{key}` of policy `{name}` {wrong}") from error

@@ -1,4 +1,4 @@
-"""What the published policies have in common here: which GPU they like best, and memory that nobody told."""
+"""Options that several policies have: the preferred GPU, and sizes in GiB."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def gib_to_bytes(value: float, what: str) -> int:
     """`value` GiB in bytes.
 
     Raises:
-        UsageError: it is negative or no number.
+        UsageError: it is negative or not a number.
     """
     if not 0 <= value < 2**20:
-        raise UsageError(f"{what} of {value:g} GiB is no size", hint="write e.g. `2`")
+        raise UsageError(f"{what} must be >= 0 GiB and finite, got {value:g}", hint="write e.g. `2`")
     return int(value * GiB)
 
 
 def unknown_bytes(unknown_gib: float | None) -> int | None:
-    """What a job of unknown need is promised; None: it runs alone."""
+    """The promise of a job of unknown need; None: it runs exclusively."""
     return None if unknown_gib is None else max(1, gib_to_bytes(unknown_gib, "an unknown need"))

@@ -1,11 +1,11 @@
 """AEGIS as published (2026), CARMA's successor: observation from the first GPU activity, a risk score, rising floors.
 
-A GPU takes another job where the memory fits, 30 s after its newest resident was first seen at work, unless the risk
-over that window is too high: SMACT .65 and (SMOCC .35 or DRAMA .50). A job that ran out of memory comes back with the
-next floor above what it had: 25, 50 or 75 % of a GPU, by steps of at most 8 GiB; then alone.
+A GPU takes another job if the memory fits, 30 s after its newest resident was first active, unless the risk over that
+window is too high: SMACT .65 and (SMOCC .35 or DRAMA .50). A job that ran out of memory is retried with the next floor
+above its promise: 25, 50 or 75 % of a GPU, at most 8 GiB more; then exclusively.
 
-Different here, as for `carma`: promises instead of snapshots, a retry stops nobody, unreadable GPUs admit nobody, and
-the floor that an attempt's own evidence teaches counts where it is larger.
+Different here, as for `carma`: promises instead of snapshots, a retry blocks no other job, unreadable GPUs admit no
+job, and a learned minimum counts where it is larger than the floor.
 
 Source: ehsanyousefzadehasl/AEGIS, configuration and recovery.
 """
@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from cotenant.core.job import Job
 from cotenant.core.units import GiB
+from cotenant.scheduling.demand import PROMISE_STEP_BYTES, Demand, capacity_bytes
 from cotenant.scheduling.placement import gates, orders
-from cotenant.scheduling.placement.memory_demand import PROMISE_STEP_BYTES, MemoryDemand, capacity_bytes
 from cotenant.scheduling.placement.ranked import Collocation, Ranked
 from cotenant.scheduling.policies._options import PREFERENCES, Preference, unknown_bytes
 from cotenant.scheduling.recovery import ran_out_of_memory
@@ -38,7 +38,7 @@ def aegis(
     backfill: bool = False,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
-    """Limits as published; `prefer` is the GPU taken among those admitted."""
+    """Limits as published; `prefer` is the GPU taken among those that admit the job."""
     return Ranked(
         name="aegis",
         order=orders.retries_first,
@@ -51,14 +51,16 @@ def aegis(
     )
 
 
-def next_floor(job: Job, totals_bytes: Sequence[int], need: MemoryDemand) -> MemoryDemand:
-    """The next bucket above what the last attempt that ran out of memory was promised; alone above the last."""
-    if need.alone or need.bytes is None:
-        return need
-    had = [each.placement.promised_bytes for each in job.attempts if each.exit and ran_out_of_memory(each.exit)][-1]
-    capacity = capacity_bytes(totals_bytes, need.gpus) or 0
-    above = next((int(share * capacity) for share in FLOOR_SHARES if share * capacity > had), None)
+def next_floor(job: Job, totals_bytes: Sequence[int], demand: Demand) -> Demand:
+    """The next floor above the promise of the last attempt that ran out of memory; exclusive above the last floor."""
+    if demand.exclusive or demand.bytes is None:
+        return demand
+    promised = [
+        attempt.placement.promised_bytes for attempt in job.attempts if attempt.exit and ran_out_of_memory(attempt.exit)
+    ][-1]
+    capacity = capacity_bytes(totals_bytes, demand.gpus) or 0
+    above = next((int(share * capacity) for share in FLOOR_SHARES if share * capacity > promised), None)
     if above is None:
-        return replace(need, alone=True, exclusive_reason="it ran out of memory above the last floor")
-    floor = max(need.bytes, min(above, had + MAX_STEP_BYTES))
-    return replace(need, bytes=floor // PROMISE_STEP_BYTES * PROMISE_STEP_BYTES)
+        return replace(demand, exclusive=True, exclusive_reason="it ran out of memory above the last floor")
+    floor = max(demand.bytes, min(above, promised + MAX_STEP_BYTES))
+    return replace(demand, bytes=floor // PROMISE_STEP_BYTES * PROMISE_STEP_BYTES)

@@ -1,11 +1,12 @@
-"""CARMA as published (2025): first come first served, a gate on pressure, 2 GiB to spare, failures retried alone.
+"""CARMA as published (2025): first come, first served, a gate on pressure, 2 GiB of headroom, exclusive retries.
 
-A GPU takes another job where its estimate and 2 GiB fit, unless its SMs are active (.80) and well filled (.45) or its
-memory is busy (.40); and only 30 s after its newest resident was first seen. A retry goes first, to empty GPUs.
-`unknown_gib` promises so much to a job without an estimate, as CARMA does with 5 GB; without, such a job runs alone.
+A GPU takes another job if its estimate and 2 GiB fit, unless its SMs are active (.80) and well filled (.45) or its
+memory is busy (.40); and only 30 s after its newest resident was first active. A retry goes first, to empty GPUs.
+`unknown_gib` is promised to a job without an estimate, as CARMA does with 5 GB; without it, such a job runs
+exclusively.
 
-Different here: what is free is what is not promised, not what a snapshot shows; a retry that waits does not stop
-everybody's sharing; and a GPU that cannot be read admits nobody, where CARMA's comparison with NaN admits all.
+Different here: free memory is what is not promised, not what a snapshot shows; a retry that waits does not stop
+sharing; and a GPU that cannot be read admits no job, where CARMA's comparison with NaN admits all.
 
 Source: itu-rad/CARMA, src/server.py and src/monitor.py.
 """
@@ -16,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cotenant.core.job import Job
+from cotenant.scheduling.demand import Demand
 from cotenant.scheduling.placement import gates, orders
-from cotenant.scheduling.placement.memory_demand import MemoryDemand
 from cotenant.scheduling.placement.ranked import Collocation, Ranked
 from cotenant.scheduling.policies._options import PREFERENCES, Preference, gib_to_bytes, unknown_bytes
 
@@ -35,7 +36,7 @@ def carma(
     retries_block: bool = False,
     sharing: Collocation = "time-sliced",
 ) -> Ranked:
-    """Limits as published; `prefer` is the GPU taken among those admitted.
+    """Limits as published; `prefer` is the GPU taken among those that admit the job.
 
     In CARMA's code nobody shares while a job waits that ran out of memory: that is `retries_block`.
     """
@@ -49,13 +50,15 @@ def carma(
         score=PREFERENCES[prefer],
         backfill=backfill,
         retries_block=retries_block,
-        headroom_bytes=gib_to_bytes(headroom_gib, "memory to spare"),
+        headroom_bytes=gib_to_bytes(headroom_gib, "headroom"),
         unknown_bytes=unknown_bytes(unknown_gib),
-        after_oom=alone_after_oom,
+        after_oom=exclusive_after_oom,
         sharing=sharing,
     )
 
 
-def alone_after_oom(_job: Job, _totals_bytes: Sequence[int], need: MemoryDemand) -> MemoryDemand:
-    """The next attempt has its GPUs to itself."""
-    return need if need.alone else replace(need, alone=True, exclusive_reason="it ran out of memory among neighbors")
+def exclusive_after_oom(_job: Job, _totals_bytes: Sequence[int], demand: Demand) -> Demand:
+    """The next attempt has its GPUs exclusively."""
+    if demand.exclusive:
+        return demand
+    return replace(demand, exclusive=True, exclusive_reason="it ran out of memory among neighbors")

@@ -1,8 +1,8 @@
 """Horus as published (2021): the least loaded GPU, as long as predicted utilization stays under a cap.
 
-A job's utilization is predicted before it runs: by the history of its work, else .5 (Horus reads it off the graph).
-Among the GPUs whose residents' and the newcomer's SM activities together stay within `utilization_cap`, the one with
-the smallest sum is taken.
+A job's utilization is predicted before it runs: by the history of its workload, else 0.5 (Horus reads it off the
+graph). Of the GPUs where the SM activities of the residents and the job add up to at most `utilization_cap`, the one
+with the smallest sum is taken.
 
 Source: Yeung et al., Horus (2022).
 """
@@ -10,47 +10,40 @@ Source: Yeung et al., Horus (2022).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from typing import cast
 
 from cotenant.core.errors import UsageError
 from cotenant.scheduling.placement import orders, scores
 from cotenant.scheduling.placement.pairing import ActivityPairing, CoRunner, Residents
 from cotenant.scheduling.placement.ranked import Collocation, Ranked
+from cotenant.scheduling.placement.refusal import Refusal
 
 
 class LeastLoadedPairing(ActivityPairing):
-    """The match of the policy."""
-
-    rule = "utilization_cap"
+    """The pairing rule of the policy."""
 
     def __init__(self, cap: float) -> None:
         self._cap = cap
 
-    def cost(self, profile: Hashable, gpu_class: Hashable) -> float | None:
-        """The sum; an empty GPU takes everybody."""
-        total = _sum(profile, gpu_class)
-        return None if gpu_class and total > self._cap + 1e-9 else total
-
-    def reason(self, profile: Hashable, gpu_class: Hashable) -> str:
-        """The sum and the cap."""
-        return f"utilization {_sum(profile, gpu_class):.2f} in all with this job, cap {self._cap:.2f}"
-
-
-def _sum(profile: Hashable, gpu_class: Hashable) -> float:
-    everybody = (*cast("Residents", gpu_class), cast("CoRunner", profile))
-    return round(sum(each.smact for each in everybody), 4)
+    def judge(self, profile: CoRunner, gpu_class: Residents) -> float | Refusal:
+        """The sum of activities; an empty GPU admits every job."""
+        total, cap = round(sum(co_runner.smact for co_runner in (*gpu_class, profile)), 4), self._cap
+        if gpu_class and total > cap + 1e-9:
+            text = f"utilization {total:.2f} in all with this job, cap {cap:.2f}"
+            return Refusal("utilization_cap", lambda: text)
+        return total
 
 
 def horus(*, utilization_cap: float = 1.0, backfill: bool = False, sharing: Collocation = "time-sliced") -> Ranked:
     """`utilization_cap` is a sum of SM activities; above 1, jobs are known to compete."""
     if not 0 < utilization_cap < math.inf:
-        raise UsageError(f"a utilization cap of {utilization_cap:g} is no limit", hint="write e.g. `1.0`")
+        raise UsageError(
+            f"`utilization_cap` must be above 0 and finite, got {utilization_cap:g}", hint="write e.g. `1.0`"
+        )
     return Ranked(
         name="horus",
         order=orders.fifo,
         score=scores.most_available_memory,
-        match=LeastLoadedPairing(utilization_cap),
+        pairing=LeastLoadedPairing(utilization_cap),
         backfill=backfill,
         sharing=sharing,
     )

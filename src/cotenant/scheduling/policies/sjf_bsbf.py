@@ -1,10 +1,10 @@
-"""SJF-BSBF as published: shortest first, and for each running job the better of sharing now and starting after it.
+"""SJF-BSBF as published: shortest job first, and for each resident the better of sharing now and starting after it.
 
-Where no GPU is empty, a job is compared with each GPU that has one resident: if both share from now on, when does each
-end; if the newcomer waits for the resident to end, when? It shares where that lowers the mean, on the GPU where it
-lowers it most. Durations come from history; where one is not known, both are taken to have as long to go.
+Where no GPU is empty, a job is compared with each GPU that has one resident: when do both end if they share from now
+on, and when if the new job waits for the resident to end? It shares where that lowers the mean, on the GPU where it
+lowers it most. Durations come from history; where one is not known, both jobs count as having the same time left.
 
-Not here: halving the batch with gradient accumulation where memory lacks, for jobs are not changed.
+Not here: halving the batch with gradient accumulation where memory is short, for jobs are not changed.
 
 Source: "Scheduling deep learning jobs in multi-tenant GPU clusters via wise resource sharing" (2024), SJF-BSBF.
 """
@@ -12,8 +12,7 @@ Source: "Scheduling deep learning jobs in multi-tenant GPU clusters via wise res
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from cotenant.core.job import Job
 from cotenant.scheduling.placement import gates, orders, scores
@@ -21,82 +20,86 @@ from cotenant.scheduling.placement.gpu_view import GpuView, NewResident
 from cotenant.scheduling.placement.pairing import CoRunner, annotate, co_runner_of, residents_of
 from cotenant.scheduling.placement.policy import JobPredictions
 from cotenant.scheduling.placement.ranked import Collocation, Ranked
-from cotenant.scheduling.prediction.interference import Predictor, PriorInterference
+from cotenant.scheduling.placement.refusal import Refusal
+from cotenant.scheduling.prediction.interference import InterferencePredictor, PriorInterference
 
 DURATION_STEP_RATIO = 1.2
-"""Times still to go are rounded to powers of this: what differs by less is the same."""
+"""Times left are rounded to powers of this, so that jobs fall into few classes."""
+
+ASSUMED_LEFT_S = 3600.0
+"""Time left of both jobs where neither is known."""
 
 
 class TimedCoRunner(NamedTuple):
-    """A job and how long it has to go alone; None where not known."""
+    """A job, and how long it has to run alone; None if not known."""
 
-    member: CoRunner
+    co_runner: CoRunner
     left_s: float | None
 
 
+TimedResidents = tuple[TimedCoRunner, ...]
+
+
 class ShareOrWaitPairing:
-    """The match of the policy. Remembers how long each kind of work lasts, for residents do not tell."""
+    """The pairing rule of the policy. It remembers durations by workload: residents do not have theirs."""
 
-    rule = "share_or_wait"
-
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: InterferencePredictor) -> None:
         self._predictor = predictor
         self._durations: dict[str, float] = {}
 
-    def with_predictions(self, facts: JobPredictions) -> ShareOrWaitPairing:
-        """The same with what history knows of slowdowns, if it does."""
-        return ShareOrWaitPairing(getattr(facts, "interference", None) or self._predictor)
+    def with_predictions(self, predictions: JobPredictions) -> ShareOrWaitPairing:
+        """The same with what history knows of slowdowns."""
+        return ShareOrWaitPairing(predictions.interference or self._predictor)
 
-    def profile(self, job: Job, facts: JobPredictions) -> TimedCoRunner:
+    def profile(self, job: Job, predictions: JobPredictions) -> TimedCoRunner:
         """Its activity and its duration."""
-        member = co_runner_of(job, facts)
-        duration_s = facts.duration_s(job)
-        if duration_s is not None and member.workload:
-            self._durations[member.workload] = duration_s
-        return TimedCoRunner(member, _rounded(duration_s))
+        co_runner = co_runner_of(job, predictions)
+        duration_s = predictions.duration_s(job)
+        if duration_s is not None and co_runner.workload:
+            self._durations[co_runner.workload] = duration_s
+        return TimedCoRunner(co_runner, _rounded(duration_s))
 
-    def gpu_class(self, view: GpuView) -> tuple[TimedCoRunner, ...]:
-        """Who is there, and for how long."""
-        company = residents_of(view)
-        if len(company) != 1:
-            return tuple(TimedCoRunner(each, None) for each in company)
-        duration_s = self._durations.get(company[0].workload)
+    def gpu_class(self, view: GpuView) -> TimedResidents:
+        """The residents, and the time that a single one has left."""
+        residents = residents_of(view)
+        if len(residents) != 1:
+            return tuple(TimedCoRunner(resident, None) for resident in residents)
+        duration_s = self._durations.get(residents[0].workload)
         if duration_s is None:
-            return (TimedCoRunner(company[0], None),)
-        ran_s = max(0.0, view.at_s - view.residents[0].placed_at_s)  # nothing was read of the GPU yet, after a restart
-        return (TimedCoRunner(company[0], _rounded(max(duration_s - ran_s, duration_s / 20))),)
+            return (TimedCoRunner(residents[0], None),)
+        ran_s = max(0.0, view.at_s - view.residents[0].placed_at_s)  # after a restart there may be no sample yet
+        return (TimedCoRunner(residents[0], _rounded(max(duration_s - ran_s, duration_s / 20))),)
 
-    def annotate(self, newcomer: NewResident, profile: Hashable) -> None:
+    def annotate(self, resident: NewResident, profile: TimedCoRunner) -> None:
         """Its activity."""
-        annotate(newcomer, cast("TimedCoRunner", profile).member)
+        annotate(resident, profile.co_runner)
 
-    def cost(self, profile: Hashable, gpu_class: Hashable) -> float | None:
+    def judge(self, profile: TimedCoRunner, gpu_class: TimedResidents) -> float | Refusal:
         """What sharing saves, negated; an empty GPU saves more than any other."""
-        company = cast("tuple[TimedCoRunner, ...]", gpu_class)
-        if not company:
+        if not gpu_class:
             return -math.inf
-        if len(company) > 1:
-            return None
-        shared_s, waited_s = self._ends(cast("TimedCoRunner", profile), company[0])
-        return None if shared_s >= waited_s else round(shared_s - waited_s, 3)
+        count = len(gpu_class)
+        if count > 1:
+            return Refusal("max_jobs", lambda: f"{count} jobs on it, at most 2 share a GPU")
+        shared_s, in_turn_s = self._mean_ends(profile, gpu_class[0])
+        if shared_s >= in_turn_s:
+            text = (
+                f"shared, both would end after {shared_s:.0f}s on average, one after the other after {in_turn_s:.0f}s"
+            )
+            return Refusal("waiting_is_faster", lambda: text)
+        return round(shared_s - in_turn_s, 3)
 
-    def reason(self, profile: Hashable, gpu_class: Hashable) -> str:
-        """Both means."""
-        company = cast("tuple[TimedCoRunner, ...]", gpu_class)
-        if len(company) > 1:
-            return f"{len(company)} jobs on it, at most 2 share"
-        shared_s, waited_s = self._ends(cast("TimedCoRunner", profile), company[0])
-        return f"shared, both would end after {shared_s:.0f}s on average, one after the other after {waited_s:.0f}s"
-
-    def _ends(self, newcomer: TimedCoRunner, resident: TimedCoRunner) -> tuple[float, float]:
+    def _mean_ends(self, new: TimedCoRunner, resident: TimedCoRunner) -> tuple[float, float]:
         """Mean time to the ends of both: shared from now on, and one after the other."""
-        known = newcomer.left_s or resident.left_s or 3600.0
-        mine_s, its_s = newcomer.left_s or known, resident.left_s or known
-        its_slowdown, my_slowdown = self._predictor.slowdowns([resident.member.activity, newcomer.member.activity])
-        first_s = min(mine_s * my_slowdown, its_s * its_slowdown)
-        my_end_s = first_s + max(0.0, mine_s - first_s / my_slowdown)
-        its_end_s = first_s + max(0.0, its_s - first_s / its_slowdown)
-        return (my_end_s + its_end_s) / 2, (its_s + its_s + mine_s) / 2
+        known_s = new.left_s or resident.left_s or ASSUMED_LEFT_S
+        new_s, resident_s = new.left_s or known_s, resident.left_s or known_s
+        resident_slowdown, new_slowdown = self._predictor.slowdowns(
+            [resident.co_runner.activity, new.co_runner.activity]
+        )
+        first_end_s = min(new_s * new_slowdown, resident_s * resident_slowdown)
+        new_end_s = first_end_s + max(0.0, new_s - first_end_s / new_slowdown)
+        resident_end_s = first_end_s + max(0.0, resident_s - first_end_s / resident_slowdown)
+        return (new_end_s + resident_end_s) / 2, (resident_s + resident_s + new_s) / 2
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -114,7 +117,7 @@ def sjf_bsbf(
         order=orders.shortest_first,
         gates=(gates.warming_up_unless_known(warmup_s),),
         score=scores.most_available_memory,
-        match=ShareOrWaitPairing(PriorInterference()),
+        pairing=ShareOrWaitPairing(PriorInterference()),
         reserve_after_s=reserve_after_s,
         sharing=sharing,
     )

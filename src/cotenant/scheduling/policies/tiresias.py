@@ -1,8 +1,8 @@
-"""Tiresias as far as it goes without preemption (2019): every job alone, those that had least service first.
+"""Tiresias, without preemption (2019): every job exclusively, those with the least attained service first.
 
-Service is GPUs x time of earlier attempts, in classes that begin at `first_level_s` and `second_level_s`; within a
-class, first come first served. Tiresias stops running jobs to keep that order all the time; here it orders the queue
-only, so a job that was requeued or retried goes behind those that had less.
+Service is GPUs x time of earlier attempts, in levels that begin at `first_level_s` and `second_level_s`; within a
+level, first come, first served. Tiresias preempts running jobs to keep that order at all times; here it orders the
+queue only, so a job that was requeued or retried goes behind those with less service.
 
 Source: Gu et al., Tiresias, discretized 2D-LAS.
 """
@@ -17,15 +17,16 @@ from cotenant.scheduling.placement.ranked import Ranked
 def tiresias(
     *, first_level_s: float = 3600.0, second_level_s: float = 36000.0, reserve_after_s: float | None = 1800.0
 ) -> Ranked:
-    """Levels are GPU seconds; `reserve_after_s` promotes a job that starves, as its own knob does there."""
+    """Levels are GPU seconds; `reserve_after_s` protects a job from starvation, as Tiresias' own knob does."""
     if not 0 < first_level_s <= second_level_s:
         raise UsageError(
-            f"levels of {first_level_s:g} and {second_level_s:g} GPU seconds do not rise", hint="write e.g. 3600, 36000"
+            f"levels must be above 0 and ascend, got {first_level_s:g} and {second_level_s:g} GPU seconds",
+            hint="write e.g. 3600, 36000",
         )
     return Ranked(
         name="tiresias",
         order=orders.least_attained((first_level_s, second_level_s)),
         score=scores.first,
         reserve_after_s=reserve_after_s,
-        alone=True,
+        exclusive=True,
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cotenant.core.job import Attempt, CoRun, Job
-from cotenant.scheduling.placement.memory_demand import PROMISE_STEP_BYTES, demand_bytes
+from cotenant.scheduling.demand import PROMISE_STEP_BYTES, demand_bytes
 from cotenant.scheduling.prediction.interference import MEASUREMENT_STD, GpuActivity, LearnedInterference
 from cotenant.scheduling.prediction.workloads import workload_key
 from cotenant.scheduling.recovery import ran_out_of_memory
@@ -133,7 +133,7 @@ class WorkloadHistory:
             return None
         return sorted(record.durations_s)[len(record.durations_s) // 2]
 
-    def need_bytes(self, job: Job) -> int | None:
+    def demand_bytes(self, job: Job) -> int | None:
         """What counts in place of what was declared or estimated; None where that stands."""
         record = self.record(job)
         if record is None:

@@ -30,7 +30,7 @@ AGGRESSIVENESS_WITH_MEMORY = (0.868, 2.565, 0.791)
 others wait, longer where the GPU is small.
 
 Fitted to the same pairs. Partners of a family left out: R2 of the speed 0.65, where SM activity alone has 0.57; victims
-0.76, 0.69 (decision 0049).
+0.76, 0.69 (decision 0048).
 """
 AGGRESSIVENESS_UNIT_SHARE = 0.2
 ASSUMED_GPU_MEMORY_BYTES = 40 * GiB
@@ -73,7 +73,7 @@ class GpuActivity(NamedTuple):
     gpu_memory_bytes: int | None = None
 
 
-class Predictor(Protocol):
+class InterferencePredictor(Protocol):
     """Predicts slowdowns. `version` changes when the same question may get another answer."""
 
     @property

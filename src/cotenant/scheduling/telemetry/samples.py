@@ -11,7 +11,7 @@ from typing import Any
 from cotenant.core.events import AttemptExited, AttemptSample, ServerSampled
 from cotenant.core.gpu import Gpu, GpuSample, GpuSnapshot, Resident, ServerSnapshot
 from cotenant.core.job import CoRun, Job, ResourceUsage
-from cotenant.scheduling.placement.gpu_view import MAX_IDLE_BYTES
+from cotenant.scheduling.demand import MAX_IDLE_BYTES
 from cotenant.scheduling.telemetry.co_run import MIN_CO_RUN_S, CoRunSampler
 from cotenant.scheduling.telemetry.usage import UsageMeter
 
@@ -212,10 +212,12 @@ class Telemetry:
         )
         return min(readings, default=None)
 
-    def resident(self, job_id: int, attempt: int, uuid: str, *, blank: Resident) -> Resident:
-        """`blank` with what was seen of it."""
-        seen = self._seen.get((job_id, attempt), {}).get(uuid)
-        return blank if seen is None else replace(blank, observed_bytes=seen.peak_bytes, first_active_at_s=seen.at_s)
+    def observed(self, resident: Resident, uuid: str) -> Resident:
+        """`resident` with what was observed of it on that GPU."""
+        seen = self._seen.get((resident.job_id, resident.attempt), {}).get(uuid)
+        if seen is None:
+            return resident
+        return replace(resident, observed_bytes=seen.peak_bytes, first_active_at_s=seen.at_s)
 
     def snapshot(self, at_s: float, residents: Mapping[str, tuple[Resident, ...]]) -> ServerSnapshot:
         """All GPUs at `at_s`. Strangers' use is None where the newest sample is stale, absent or nonsense."""

@@ -94,7 +94,7 @@ class HistoryFeed:
         activity = self.history.activity(job)
         smact = None if activity.smact is None else round(activity.smact / ACTIVITY_STEP)
         plain = replace(job, min_memory_bytes=0) if job.min_memory_bytes else job
-        return (self.history.need_bytes(plain), smact, activity.drama is None)
+        return (self.history.demand_bytes(plain), smact, activity.drama is None)
 
 
 def _add_intervals(gpu: SimGpu, at_s: float) -> None:

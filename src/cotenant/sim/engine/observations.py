@@ -115,7 +115,7 @@ class Observations:
                     del self._changing[uuid]
                 self._placer.update(self.snapshot(gpu, at_s))
         elif self._stale:
-            window_s, set_activity = self._config.window_s, self._placer.activity
+            window_s, set_activity = self._config.window_s, self._placer.set_activity
             for gpu in self._stale:
                 if gpu.residents:
                     set_activity(gpu.device.uuid, GpuActivity(None, *gpu.mean_activity(at_s, window_s)))

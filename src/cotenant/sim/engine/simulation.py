@@ -19,7 +19,7 @@ from typing import Any
 from cotenant.core.job import Job
 from cotenant.core.placement import Placement
 from cotenant.gpus.power_model import PowerModel
-from cotenant.scheduling.placement.memory_demand import never_fits
+from cotenant.scheduling.demand import never_fits
 from cotenant.scheduling.placement.policy import Placer
 from cotenant.sim.cluster import Cluster
 from cotenant.sim.engine.attempt_plans import AttemptPlans
@@ -262,7 +262,7 @@ class Simulation:
         attempt.co_run_since_s = at_s
         for gpu in attempt.gpus:
             gpu.active.append(attempt)
-        self._placer.seen(attempt.job.id, attempt.visible_s)
+        self._placer.mark_active(attempt.job.id, attempt.visible_s)
         self._updater.update(attempt.gpus, at_s)
 
     def _milestone(self, attempt: RunningAttempt, at_s: float) -> None:

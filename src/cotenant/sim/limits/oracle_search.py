@@ -135,7 +135,7 @@ class OraclePolicy:
     max_slowdown: float = math.inf
     name: str = "clairvoyant"
 
-    def placer(self, facts: JobPredictions = NO_PREDICTIONS) -> Placer:  # noqa: ARG002 - it knows more
+    def placer(self, predictions: JobPredictions = NO_PREDICTIONS) -> Placer:  # noqa: ARG002 - it knows more
         """A placer for an empty cluster."""
         return _OraclePlacer(self)
 
@@ -190,10 +190,10 @@ class _OraclePlacer:
         for uuid in self._where.pop(job_id, ()):
             self._members[uuid].remove(job_id - 1)
 
-    def seen(self, job_id: int, at_s: float) -> None:
+    def mark_active(self, job_id: int, at_s: float) -> None:
         """No news."""
 
-    def activity(self, gpu_uuid: str, activity: PolicyActivity) -> None:
+    def set_activity(self, gpu_uuid: str, activity: PolicyActivity) -> None:
         """No news."""
 
     def explain(self, job_id: int, at_s: float) -> Deferral:  # noqa: ARG002 - of the protocol

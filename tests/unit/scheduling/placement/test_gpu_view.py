@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,7 @@ def test_activity_is_that_since_a_newcomer_was_seen_and_again_that_of_before_onc
     assert view.smact == pytest.approx(0.5)
     view.take(NewResident(2, 8 * GiB, "time-sliced", 5.0))
     assert view.smact == pytest.approx(0.5)
-    view.see(2, 10.0)
+    view.mark_active(2, 10.0)
     assert view.smact == pytest.approx(0.9)
     view.leave(2)
     assert view.smact == pytest.approx(0.5)
@@ -48,6 +49,24 @@ def test_who_leaves_gives_back_what_was_held_and_the_others_stay():
 
 def test_a_gpu_is_open_again_once_who_had_it_alone_has_left():
     view = a_view(a_resident(8, job_id=1), a_resident(8, job_id=2, sharing="exclusive"))
-    assert view.is_closed
+    assert view.is_exclusive
     view.leave(2)
-    assert not view.is_closed
+    assert not view.is_exclusive
+
+
+def smact_of(readings, *residents):
+    samples = tuple(GpuSample(at_s=at_s, used_bytes=0, smact=smact) for at_s, smact in readings)
+    return GpuView(replace(a_snapshot(residents=residents), samples=samples)).smact
+
+
+def test_smact_is_the_mean_since_the_newest_resident_was_seen():
+    readings = [(70.0, 0.0), (80.0, 0.4), (90.0, None), (100.0, 0.8)]
+    assert smact_of(readings) == pytest.approx(0.4)
+    old, young = a_resident(1, first_active_at_s=10.0), a_resident(1, first_active_at_s=80.0)
+    assert smact_of(readings, old, young) == pytest.approx(0.6)
+
+
+def test_smact_is_unknown_where_the_newest_sample_lacks_it():
+    assert smact_of([(90.0, 0.5), (100.0, None)]) is None
+    assert smact_of([(90.0, 0.5), (100.0, math.nan)]) is None
+    assert smact_of([]) is None

@@ -17,8 +17,8 @@ def beside_one(name, options, second):
     placer.update(a_snapshot())
     placer.add(a_job(1, 4))
     assert [each.job_id for each in placer.decide(0.0)] == [1]
-    placer.seen(1, 1.0)
-    placer.activity("GPU-0", BUSY)
+    placer.mark_active(1, 1.0)
+    placer.set_activity("GPU-0", BUSY)
     placer.add(second)
     assert placer.decide(2.0) == []
     return placer
@@ -37,9 +37,9 @@ def beside_one(name, options, second):
 )
 def test_who_waits_is_placed_once_the_gpu_is_seen_to_do_less(name, options):
     placer = beside_one(name, options, a_job(2, 20))
-    placer.activity("GPU-0", BUSY)
+    placer.set_activity("GPU-0", BUSY)
     assert placer.decide(3.0) == []
-    placer.activity("GPU-0", CALM)
+    placer.set_activity("GPU-0", CALM)
     assert [each.job_id for each in placer.decide(4.0)] == [2]
 
 
@@ -47,7 +47,7 @@ def test_who_a_gpu_is_kept_for_is_placed_once_it_is_seen_to_do_less():
     placer = beside_one("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0}, a_job(2, 20))
     assert placer.decide(20.0) == []  # it has waited long: the GPU is kept for it from now on
     placer.add(a_job(3, 1))
-    placer.activity("GPU-0", CALM)
+    placer.set_activity("GPU-0", CALM)
     assert [each.job_id for each in placer.decide(21.0)] == [2, 3]
 
 
@@ -62,9 +62,9 @@ def test_a_gpu_as_open_as_before_moves_in_an_order_by_activity(name, smact, gpus
     placed = {each.gpu_uuids[0]: each.job_id for each in placer.decide(0.0)}
     assert len(placed) == gpus
     for uuid, job_id in placed.items():
-        placer.seen(job_id, 1.0)
-        placer.activity(uuid, GpuActivity(None, 0.4, 0.1, 0.1))
-    placer.activity("GPU-1", GpuActivity(None, smact, 0.1, 0.1))  # no gate closes
+        placer.mark_active(job_id, 1.0)
+        placer.set_activity(uuid, GpuActivity(None, 0.4, 0.1, 0.1))
+    placer.set_activity("GPU-1", GpuActivity(None, smact, 0.1, 0.1))  # no gate closes
     placer.add(a_job(1000, 4))
     assert [each.gpu_uuids for each in placer.decide(2.0)] == [("GPU-1",)]
 
@@ -78,8 +78,8 @@ def test_a_timer_of_a_gpu_that_was_seen_since_opens_nothing():
     placer.add(a_job(2, 4))
     assert placer.decide(0.0) == []
     assert placer.wakes_at_s == 60.0
-    placer.seen(1, 50.0)
-    placer.activity("GPU-0", CALM)
+    placer.mark_active(1, 50.0)
+    placer.set_activity("GPU-0", CALM)
     assert placer.decide(60.0) == []
     assert placer.wakes_at_s == 80.0
     assert [each.job_id for each in placer.decide(80.0)] == [2]

@@ -10,14 +10,19 @@ import pytest
 
 from builders import a_job, a_resident, a_snapshot
 from cotenant.core.units import GiB
-from cotenant.scheduling.placement import fallback_search, orders, scores
+from cotenant.scheduling.demand import Demand
+from cotenant.scheduling.placement import orders, scores
 from cotenant.scheduling.placement.gpu_index import make_index
-from cotenant.scheduling.placement.gpu_view import EMPTY, GpuView
-from cotenant.scheduling.placement.memory_demand import MemoryDemand
+from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, GpuView
 from cotenant.scheduling.placement.node_packing import NodeIndex, pack_fewest_nodes
 from cotenant.scheduling.placement.pending_queue import DemandClass, PendingJob
+from cotenant.scheduling.placement.policy import NO_PREDICTIONS
 from cotenant.scheduling.placement.ranked import Ranked
+from cotenant.scheduling.placement.reservation import include_busy, mig_instances
+from cotenant.scheduling.placement.rules import AdmissionRules
 from cotenant.scheduling.policies import create
+
+RULES = AdmissionRules(gates=(), pairing=None)
 
 SCORES = (
     scores.first,
@@ -58,7 +63,7 @@ def test_equals_are_taken_from_the_fewest_servers(servers, count, chosen):
     assert places(pack_fewest_nodes([("alike", each) for each in among], count)) == chosen
     free = NodeIndex(among)
     for each in among:
-        free.file(each.place, is_free=True)
+        free.update(each.place, is_free=True)
     assert places(free.best(count)) == chosen
 
 
@@ -95,7 +100,7 @@ def test_gpus_that_are_taken_and_given_back_are_counted():
     for _ in range(300):
         place = rng.randrange(len(among))
         free ^= {place}
-        known.file(place, is_free=place in free)
+        known.update(place, is_free=place in free)
         count = rng.randint(1, 6)
         expected = pack_fewest_nodes([(0, among[each]) for each in sorted(free)], count)
         assert places(known.best(count)) == places(expected)
@@ -106,21 +111,21 @@ def test_gpus_that_are_taken_and_given_back_are_counted():
 @pytest.mark.parametrize("together", [True, False])
 def test_many_gpus_give_the_answer_of_a_plain_loop(score, policy, together):
     rng = random.Random(3)
-    match = create(policy).match if policy else None
+    pairing = create(policy).pairing if policy else None
     servers = [rng.choice("abcde") for _ in range(24)]
     among = views(*sorted(servers)) if together else views(*servers)
-    orders_of = [make_index(among, score, match, linear_scan_max_gpus=each) for each in (0, 10**9)]
+    orders_of = [make_index(among, score, pairing, linear_scan_max_gpus=each) for each in (0, 10**9)]
     for _ in range(200):
         view = rng.choice(among)
         residents = tuple(a_resident(rng.choice([4, 8]), job_id=each) for each in range(rng.choice([0, 0, 1, 2])))
         view.refresh(a_gpu_of(view.server, view.place, residents=residents, smact=rng.choice([0.1, 0.4])))
-        view.gpu_class = match.gpu_class(view) if match else None
+        view.gpu_class = pairing.gpu_class(view) if pairing else None
         eligible = rng.random() < 0.7
         count, least = rng.choice([1, 2, 3, 5]), rng.choice([0, 0, 30]) * GiB
-        profile = match.profile(a_job(1, 8), create(policy).placer()._facts) if match else None
+        profile = pairing.profile(a_job(1, 8), NO_PREDICTIONS) if pairing else None
         for each in orders_of:
-            each.file(view, eligible)
-        few, many = [each.best(count, least, 0, profile) for each in orders_of]
+            each.update(view, eligible)
+        few, many = [each.best(Demand(gpus=count, bytes=least, profile=profile), count) for each in orders_of]
         assert places(few) == places(many)
         for each in orders_of:
             for taken in few:
@@ -151,11 +156,8 @@ def test_policies_place_gangs_in_one_server_where_they_can(policy):
 
 
 def test_so_do_looks_at_every_gpu():
-    policy = Ranked(name="test", order=orders.fifo, score=scores.first)
-    entry = PendingJob(
-        a_job(1, 8, gpus=2), (0.0,), DemandClass(MemoryDemand(gpus=2, bytes=GiB, ignores_activity=True), None)
-    )
-    assert places(fallback_search.include_busy(policy, entry, views("a", "b", "b"), 0.0)) == [1, 2]
+    entry = PendingJob(a_job(1, 8, gpus=2), (0.0,), DemandClass(Demand(gpus=2, bytes=GiB, ignores_activity=True)))
+    assert places(include_busy(RULES, entry, views("a", "b", "b"), 0.0)) == [1, 2]
     for each in (among := views("a", "b", "b")):
-        each.eligible_modes = EMPTY
-    assert places(fallback_search.mig_instances(policy, entry, among, 0.0)) == [1, 2]
+        each.eligible_modes = EXCLUSIVE
+    assert places(mig_instances(RULES, entry, among, 0.0)) == [1, 2]

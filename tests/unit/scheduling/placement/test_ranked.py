@@ -66,8 +66,8 @@ def test_jobs_behind_one_that_waits_pass_with_backfill_only():
     assert placed(MEMORY_ONLY.decide(queue, server)) == {2: ("GPU-0",)}
     strict = replace(MEMORY_ONLY, backfill=False).decide(queue, server)
     assert placed(strict) == {}
-    assert waits(strict)[2].reason == "job 1 is ahead and this policy lets nobody pass"
-    assert [each.rule for each in waits(strict)[2].rejections] == ["in_order"]
+    assert waits(strict)[2].reason == "job 1 is ahead, and this policy starts jobs in order"
+    assert [each.rule for each in waits(strict)[2].rejections] == ["head_of_line"]
 
 
 def test_a_retry_blocks_the_queue_only_where_the_policy_says_so():
@@ -78,7 +78,7 @@ def test_a_retry_blocks_the_queue_only_where_the_policy_says_so():
     assert placed(strict.decide(queue, server)) == {2: ("GPU-0",)}
     blocked = replace(strict, retries_block=True).decide(queue, server)
     assert placed(blocked) == {}
-    assert waits(blocked)[2].reason == "job 1 is ahead and this policy lets nobody pass"
+    assert waits(blocked)[2].reason == "job 1 is ahead, and this policy starts jobs in order"
 
 
 def long_wait(job, since_s=0.0):
@@ -158,7 +158,7 @@ def test_verdicts_tell_what_is_available_after_the_whole_decision():
             a_job(1, 13.1, exclusive=True), "1 empty GPU with 13.1 GiB available, none of 2 qualifies", id="alone"
         ),
         pytest.param(a_job(1, None), "1 empty GPU, none of 2 qualifies", id="unknown"),
-        pytest.param(a_job(1, 9.2, gpus=2), "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies", id="gang"),
+        pytest.param(a_job(1, 9.2, gpus=2), "2 GPUs with 9.2 GiB available each, 1 of 2 qualifies", id="too_few_gpus"),
         pytest.param(a_job(1, 1, gpus=3), "3 GPUs with 1.0 GiB available each, 2 of 2 qualify", id="too wide"),
     ],
 )
@@ -175,9 +175,9 @@ def test_verdicts_of_a_gang_are_in_display_order():
     server = a_server(a_snapshot(0), a_snapshot(1, residents=BUSY), a_snapshot(2))
     (wait,) = MEMORY_ONLY.decide([a_job(1, 20, gpus=3)], server)
     assert [(each.gpu_uuid, each.rule) for each in wait.rejections] == [
-        ("GPU-0", "gang"),
+        ("GPU-0", "too_few_gpus"),
         ("GPU-1", "insufficient_memory"),
-        ("GPU-2", "gang"),
+        ("GPU-2", "too_few_gpus"),
     ]
 
 
@@ -191,7 +191,7 @@ def test_jobs_that_ask_for_the_same_get_the_same_verdicts_under_their_own_id():
 def test_a_second_job_does_not_follow_onto_a_gpu_that_has_not_settled():
     answers = create("first-fit").decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
     assert placed(answers) == {1: ("GPU-0",)}
-    assert waits(answers)[2].rejections[0].rule == "settled"
+    assert waits(answers)[2].rejections[0].rule == "warming_up"
     both = create("first-fit", {"warmup_s": 0}).decide([a_job(1, 4), a_job(2, 4)], a_server(a_snapshot()))
     assert len(placed(both)) == 2
 
@@ -258,7 +258,7 @@ def test_a_kept_gpu_whose_gate_opens_is_taken():
     placer.add(long_wait(a_job(1, 20)))
     assert placer.decide(601.0) == [], "settles, and is kept"
     assert placer.decide(602.0) == []
-    assert placer.explain(1, 601.0).rejections[0].rule == "settled"
+    assert placer.explain(1, 601.0).rejections[0].rule == "warming_up"
     assert placer.wakes_at_s == 605.0
     assert [each.job_id for each in placer.decide(605.0)] == [1]
 

@@ -1,4 +1,4 @@
-"""GPUs that are kept for one job: when, which, and who may have them."""
+"""GPUs that are reserved for one job: when, which, and who may have them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 from builders import a_job, a_resident, a_snapshot
 from cotenant.core.job import Queued
 from cotenant.core.units import GiB
-from cotenant.scheduling.placement import orders, scores
+from cotenant.scheduling.demand import Demand
+from cotenant.scheduling.placement import scores
 from cotenant.scheduling.placement.gpu_index import make_index
-from cotenant.scheduling.placement.gpu_view import EMPTY, SHARED, GpuView
-from cotenant.scheduling.placement.memory_demand import MemoryDemand
+from cotenant.scheduling.placement.gpu_view import EXCLUSIVE, SHARED, GpuView
 from cotenant.scheduling.placement.pending_queue import DemandClass, PendingJob
-from cotenant.scheduling.placement.ranked import Ranked
 from cotenant.scheduling.placement.reservation import Reservation
+from cotenant.scheduling.placement.rules import AdmissionRules
 
-POLICY = Ranked(name="test", order=orders.fifo, score=scores.first, reserve_after_s=600.0)
+RULES = AdmissionRules(gates=(), pairing=None)
 
 
 def an_entry(*, gpus: int = 1, gib: float = 8, since_s: float = 100.0, **learned) -> PendingJob:
     job = replace(a_job(1, gib, at_s=50.0, gpus=gpus), state=Queued(since_s=since_s), **learned)
-    return PendingJob(job, (0.0,), DemandClass(MemoryDemand(gpus=gpus, bytes=int(gib * GiB)), None))
+    return PendingJob(job, (0.0,), DemandClass(Demand(gpus=gpus, bytes=int(gib * GiB))))
 
 
 def views(*residents: int) -> list[GpuView]:
@@ -34,15 +34,15 @@ def views(*residents: int) -> list[GpuView]:
     ]
     for place, view in enumerate(found):
         view.place = place
-        view.eligible_modes = SHARED | (0 if view.residents else EMPTY)
+        view.eligible_modes = SHARED | (0 if view.residents else EXCLUSIVE)
     return found
 
 
 def others(among: list[GpuView]):
-    """Those of `among` that are kept for nobody, in order."""
-    order = make_index(among, POLICY.score, None)
+    """Those of `among` that are not reserved, in order."""
+    order = make_index(among, scores.first, None)
     for view in among:
-        order.file(view, view.reserved_for is None)
+        order.update(view, view.reserved_for is None)
     return order
 
 
@@ -56,47 +56,51 @@ def others(among: list[GpuView]):
         pytest.param(600.0, {"min_memory_bytes": 1}, 1, 700.0, id="there would be none for others"),
     ],
 )
-def test_when_gpus_may_be_kept(reserve_after_s, learned, gpus, due_at_s):
-    assert Reservation(replace(POLICY, reserve_after_s=reserve_after_s)).due_at_s(an_entry(**learned), gpus) == due_at_s
+def test_when_gpus_may_be_reserved(reserve_after_s, learned, gpus, due_at_s):
+    assert Reservation(RULES, reserve_after_s).due_at_s(an_entry(**learned), gpus) == due_at_s
 
 
-def test_they_are_kept_for_one_job_at_a_time():
-    kept = Reservation(POLICY)
-    kept.begin(an_entry(), views(0))
-    assert kept.job_id == 1
-    assert kept.due_at_s(an_entry(), 4) is None
+def test_one_reservation_at_a_time():
+    reservation = Reservation(RULES, 600.0)
+    reservation.begin(an_entry(), views(0))
+    assert reservation.job_id == 1
+    assert reservation.due_at_s(an_entry(), 4) is None
 
 
-def test_those_with_the_fewest_residents_are_kept_and_given_back():
-    kept, gpus = Reservation(POLICY), views(2, 0, 1)
-    assert [each.place for each in kept.begin(an_entry(gpus=2), gpus)] == [1, 2]
+def test_gpus_with_the_fewest_residents_are_reserved_and_released():
+    reservation, gpus = Reservation(RULES, 600.0), views(2, 0, 1)
+    assert [each.place for each in reservation.begin(an_entry(gpus=2), gpus)] == [1, 2]
     assert [each.reserved_for for each in gpus] == [None, 1, 1]
-    assert kept.retry_pending
-    assert [each.place for each in kept.end()] == [1, 2]
-    assert (kept.job_id, [each.reserved_for for each in gpus]) == (None, [None, None, None])
+    assert reservation.retry_pending
+    assert [each.place for each in reservation.end()] == [1, 2]
+    assert (reservation.job_id, [each.reserved_for for each in gpus]) == (None, [None, None, None])
 
 
 @pytest.mark.parametrize(
     "entry",
     [pytest.param(an_entry(gpus=3), id="too few GPUs"), pytest.param(an_entry(gib=41), id="too small GPUs")],
 )
-def test_none_are_kept_that_would_not_do(entry):
-    kept, gpus = Reservation(POLICY), views(0, 0)
-    assert kept.begin(entry, gpus) == ()
-    assert (kept.job_id, kept.retry_pending, [each.reserved_for for each in gpus]) == (None, False, [None, None])
+def test_no_reservation_that_would_not_do(entry):
+    reservation, gpus = Reservation(RULES, 600.0), views(0, 0)
+    assert reservation.begin(entry, gpus) == ()
+    assert (reservation.job_id, reservation.retry_pending, [each.reserved_for for each in gpus]) == (
+        None,
+        False,
+        [None, None],
+    )
 
 
-def test_the_job_gets_its_own_first_and_then_others():
-    kept, gpus = Reservation(POLICY), views(1, 0, 0)
+def test_the_job_gets_reserved_gpus_first_and_then_others():
+    reservation, gpus = Reservation(RULES, 600.0), views(1, 0, 0)
     entry = an_entry(gpus=2)
-    kept.begin(entry, gpus[1:])
+    reservation.begin(entry, gpus[1:])
     gpus[1].take(a_resident(36, job_id=7))
-    assert [each.place for each in kept.best(entry.kind, gpus, others(gpus), 0.0)] == [2, 0]
+    assert [each.place for each in reservation.best(entry, gpus, others(gpus), 0.0)] == [2, 0]
 
 
 def test_the_job_gets_nothing_while_too_few_will_do():
-    kept, gpus = Reservation(POLICY), views(1, 0)
+    reservation, gpus = Reservation(RULES, 600.0), views(1, 0)
     entry = an_entry(gpus=2)
-    kept.begin(entry, gpus)
+    reservation.begin(entry, gpus)
     gpus[0].take(a_resident(36, job_id=7))
-    assert kept.best(entry.kind, gpus, others(gpus), 0.0) == ()
+    assert reservation.best(entry, gpus, others(gpus), 0.0) == ()

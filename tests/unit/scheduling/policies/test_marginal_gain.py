@@ -26,24 +26,30 @@ def test_the_gpu_with_the_largest_gain_is_taken_and_an_empty_one_gains_most():
 @pytest.mark.parametrize(
     ("resident", "newcomer", "options", "reason"),
     [
-        pytest.param(0.9, 0.9, {}, "SMACT 1.80 in all with this job, limit 1.40", id="too much activity"),
+        pytest.param(0.9, 0.9, {}, "smact_sum: SMACT 1.80 in all with this job, limit 1.40", id="too much activity"),
         pytest.param(
             0.3,
             0.9,
             {},
-            "a job with SMACT 0.30 there would take 1.68 times as long, bound 1.50",
+            "max_slowdown: a job with SMACT 0.30 there would take 1.68 times as long, bound 1.50",
             id="a mate suffers",
         ),
-        pytest.param(0.9, 0.3, {}, "this job would take 1.68 times as long, bound 1.50", id="the newcomer suffers"),
         pytest.param(
-            0.5, 0.5, {"min_gain": 0.9}, "+0.68 jobs' worth of speed gained, 0.90 wanted", id="gains too little"
+            0.9, 0.3, {}, "max_slowdown: this job would take 1.68 times as long, bound 1.50", id="the newcomer suffers"
+        ),
+        pytest.param(
+            0.5,
+            0.5,
+            {"min_gain": 0.9},
+            "insufficient_gain: +0.68 jobs' worth of speed gained, 0.90 wanted",
+            id="gains too little",
         ),
     ],
 )
 def test_why_two_do_not_share(resident, newcomer, options, reason):
     work = placer("marginal-gain", gpu(0, busy(12, smact=resident)), facts=Facts(me=newcomer), **options)
     assert decided(work, a_job(1, gib=12, name="me")) == {}
-    assert verdict(work) == f"marginal_gain: {reason}"
+    assert verdict(work) == reason
 
 
 def test_work_that_nobody_knows_is_judged_by_its_memory():
@@ -51,7 +57,7 @@ def test_work_that_nobody_knows_is_judged_by_its_memory():
     assert decided(placer("marginal-gain", resident), a_job(1, gib=1, name="small")) == {1: ("GPU-0",)}
     work = placer("marginal-gain", resident, smact_sum=1.2)
     assert decided(work, a_job(1, gib=12, name="large")) == {}
-    assert verdict(work) == "marginal_gain: SMACT 1.30 in all with this job (0.70 expected of it), limit 1.20"
+    assert verdict(work) == "smact_sum: SMACT 1.30 in all with this job (0.70 expected of it), limit 1.20"
 
 
 def test_what_is_known_stands_before_what_memory_says():
@@ -70,7 +76,7 @@ def test_activity_that_the_estimate_tells_stands_before_what_memory_says():
 
 def test_memory_that_history_knows_stands_before_the_estimate():
     facts = Facts()
-    facts.need_bytes = lambda _job: 1 * GiB
+    facts.demand_bytes = lambda _job: 1 * GiB
     work = placer("marginal-gain", gpu(0, busy(smact=0.6)), facts=facts, smact_sum=1.2)
     assert decided(work, a_job(1, gib=12, name="large")) == {1: ("GPU-0",)}
 
@@ -112,8 +118,8 @@ def test_a_patience_that_makes_no_sense(patience):
 
 
 def test_a_short_gang_may_be_more_work_than_a_longer_job():
-    jobs = [a_job(1, name="gang", gpus=4), a_job(2, name="single")]
-    facts = Facts(durations_s={"gang": 60.0, "single": 100.0}, gang=0.9, single=0.9)
+    jobs = [a_job(1, name="too_few_gpus", gpus=4), a_job(2, name="single")]
+    facts = Facts(durations_s={"too_few_gpus": 60.0, "single": 100.0}, gang=0.9, single=0.9)
     gpus = [gpu(each) for each in range(4)]
     assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="shortest"), *jobs)) == [1]
     assert list(decided(placer("marginal-gain", *gpus, facts=facts, order="least-work"), *jobs)) == [2]
@@ -146,20 +152,20 @@ def test_what_was_learned_counts():
 
 def test_what_is_learned_later_counts_too():
     facts = Facts(me=0.3)
-    match = create("marginal-gain").match.with_predictions(facts)
-    mine = match.profile(a_job(1, name="me"), facts)
-    theirs = match.gpu_class(GpuView(gpu(0, busy(smact=0.3))))
-    assert match.cost(mine, theirs) < 0
+    pairing = create("marginal-gain").pairing.with_predictions(facts)
+    mine = pairing.profile(a_job(1, name="me"), facts)
+    theirs = pairing.gpu_class(GpuView(gpu(0, busy(smact=0.3))))
+    assert pairing.judge(mine, theirs) < 0
     for _ in range(20):
         facts.interference.learn([GpuActivity("w0.3", 0.3), GpuActivity("me", 0.3)], [3.0, 3.0], spread=0.1)
-    assert match.cost(mine, theirs) is None
+    assert pairing.judge(mine, theirs).rule == "max_slowdown"
 
 
 def test_one_of_whom_nothing_is_known_has_to_settle_first():
     stranger = a_resident(4, placed_at_s=AT_S - 5, first_active_at_s=AT_S - 5)
     work = placer("marginal-gain", gpu(0, stranger, smact=0.4), facts=Facts(me=0.2))
     assert decided(work, a_job(1, name="me")) == {}
-    assert verdict(work) == "settled: job 100 is at work for 5.0s, settles in 15s"
+    assert verdict(work) == "warming_up: job 100 has been active for 5.0s, warms up for 15s"
     assert work.wakes_at_s == AT_S + 10
     assert decided(work, at_s=AT_S + 10) == {1: ("GPU-0",)}
 
@@ -219,17 +225,17 @@ def test_no_more_than_so_many_share():
     crowd = [busy(2, smact=0.02, job_id=100 + each) for each in range(4)]
     work = placer("marginal-gain", gpu(0, *crowd), facts=Facts(me=0.02))
     assert decided(work, a_job(1, name="me")) == {}
-    assert verdict(work) == "max_jobs: 4 jobs on it, at most 4 share"
+    assert verdict(work) == "max_jobs: 4 jobs on it, at most 4 share a GPU"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_gain": 1.1}, "no job gains 1.1"),
-        ({"max_slowdown": 0.9}, "slowdown bound 0.9"),
-        ({"smact_sum": 0}, "is no limit"),
-        ({"safety_factor": 0.9}, "safety factor 0.9 is below 1"),
-        ({"max_jobs": 1}, "at most 1 jobs on a GPU is no sharing"),
+        ({"min_gain": 1.1}, "`min_gain` must be <= 1"),
+        ({"max_slowdown": 0.9}, "`max_slowdown` must be >= 1 and finite, got 0.9"),
+        ({"smact_sum": 0}, "must be above 0 and finite"),
+        ({"safety_factor": 0.9}, "`safety_factor` must be >= 1"),
+        ({"max_jobs": 1}, "`max_jobs` must be >= 2"),
         ({"order": "youngest"}, "option `order` of policy `marginal-gain`"),
     ],
 )

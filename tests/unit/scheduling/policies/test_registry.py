@@ -27,10 +27,10 @@ def test_an_unknown_policy_is_answered_with_the_known_ones():
         ({"return": 1}, "has no option `return`"),
         ({"backfill": "yes"}, "option `backfill` of policy `best-fit` is 'yes', wanted bool"),
         ({"sharing": "exclusive"}, "is 'exclusive', wanted one of ['time-sliced', 'mps', 'mig']"),
-        ({"smact_limit": 80}, "SMACT limit 80 is no ratio"),
-        ({"reserve_after_s": float("nan")}, "GPUs cannot be kept after nan seconds"),
-        ({"reserve_after_s": float("inf")}, "GPUs cannot be kept after inf seconds"),
-        ({"reserve_after_s": -1}, "GPUs cannot be kept after -1 seconds"),
+        ({"smact_limit": 80}, "SMACT limit must be above 0 and at most 1, got 80"),
+        ({"reserve_after_s": float("nan")}, "`reserve_after_s` must be >= 0 and finite, got nan"),
+        ({"reserve_after_s": float("inf")}, "`reserve_after_s` must be >= 0 and finite, got inf"),
+        ({"reserve_after_s": -1}, "`reserve_after_s` must be >= 0 and finite, got -1"),
     ],
 )
 def test_wrong_options_are_errors(given, message):

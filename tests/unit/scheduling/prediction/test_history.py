@@ -76,17 +76,17 @@ def test_how_trace_and_history_are_blended(runs, stated, need):
     history = known(*(ran(index, gib, seconds, end) for index, (gib, end, seconds) in enumerate(runs, start=1)))
     estimated, declared = stated
     job = waits(gib=estimated, declared_bytes=None if declared is None else declared * GiB)
-    assert gib_of(history.need_bytes(job)) == need
+    assert gib_of(history.demand_bytes(job)) == need
 
 
 def test_a_partial_estimate_is_no_statement():
     job = replace(waits(), estimate=an_estimate(3, partial=True))
-    assert gib_of(known(ran()).need_bytes(job)) == 8.8
+    assert gib_of(known(ran()).demand_bytes(job)) == 8.8
 
 
 def test_other_work_is_not_known():
     history = known(ran(1), ran(2))
-    assert history.need_bytes(waits(script="b.py")) is None
+    assert history.demand_bytes(waits(script="b.py")) is None
     assert history.duration_s(waits(script="b.py")) is None
     assert history.activity(waits(script="b.py")).smact is None
 
@@ -185,7 +185,7 @@ def test_the_state_comes_back():
     assert again.state() == history.state()
     assert again.learn(alone, {1: alone}) is None, "it knows what it has taken in"
     job = replace(waits(), state=Queued(since_s=0.0))
-    assert again.need_bytes(job) == history.need_bytes(job)
+    assert again.demand_bytes(job) == history.demand_bytes(job)
 
 
 # Step rates.

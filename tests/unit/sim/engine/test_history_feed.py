@@ -68,7 +68,7 @@ def test_a_history_holds_what_was_seen_alone():
     assert policy.facts.duration_s(job) == pytest.approx(100.0)
     seen = policy.facts.activity(job)
     assert (seen.smact, seen.smocc, seen.drama) == pytest.approx((0.3, 0.2, 0.1))
-    assert policy.facts.need_bytes(job) == int(8 * GiB * 1.10)
+    assert policy.facts.demand_bytes(job) == int(8 * GiB * 1.10)
 
 
 def test_time_in_company_is_not_taken_for_time_alone():

@@ -1,0 +1,145 @@
+"""What a job demands of each of its GPUs: memory, exclusivity, a way to share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from cotenant.core.job import Job, SharingRequest
+from cotenant.core.units import MiB, format_bytes
+from cotenant.scheduling.recovery import effective_sharing, has_oomed
+
+MAX_IDLE_BYTES = 2**30
+"""A GPU without residents counts as empty with up to this much foreign memory: a display server, the driver's share."""
+
+PROMISE_STEP_BYTES = 16 * MiB
+"""Promises are multiples of this, so that jobs with about the same demand share one demand class."""
+
+MAX_OVERSHOOT = 1.2
+"""A job predicted to need up to this multiple of the largest GPU may still run there, alone: the prediction may be
+off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job demands of each of its GPUs.
+
+    Attributes:
+        bytes: that must be available; None for an empty GPU, whatever memory it has.
+        exclusive: no neighbors, now or later; `exclusive_reason` says why, for people.
+        min_gpu_bytes: smaller GPUs are not admitted.
+        headroom_bytes: must be available in addition, but are not promised.
+        sharing: how the job shares, unless `exclusive`. `mig` stands for an exclusive MIG instance.
+        ignores_activity: the job ran out of memory and is retried: rules on GPU activity do not hold it back.
+        profile: what the pairing rule of the policy compares.
+        bytes_per_gpu: `bytes` and headroom.
+    """
+
+    gpus: int
+    bytes: int | None
+    exclusive: bool = False
+    exclusive_reason: str = ""
+    min_gpu_bytes: int = 0
+    headroom_bytes: int = 0
+    sharing: SharingRequest = "auto"
+    ignores_activity: bool = False
+    profile: Hashable = None
+    bytes_per_gpu: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes_per_gpu", (self.bytes or 0) + self.headroom_bytes)
+
+    @property
+    def text(self) -> str:
+        """`2 GPUs with 13.1 GiB available each`, `1 empty GPU`."""
+        noun = ("MIG instance" if self.sharing == "mig" else "GPU") + ("" if self.gpus == 1 else "s")
+        empty = "empty " if self.exclusive else ""
+        if self.bytes is None:
+            return f"{self.gpus} {empty}{noun}"
+        per_gpu = "" if self.gpus == 1 else " each"
+        return f"{self.gpus} {empty}{noun} with {format_bytes(self.bytes)} available{per_gpu}"
+
+
+def demand_bytes(job: Job) -> int | None:
+    """Bytes that must be available on each GPU; None if unknown.
+
+    What the user declared, else the bound of the estimate, or more once an attempt ran out of memory. A partial
+    estimate is a lower bound of unknown distance, so it counts as unknown.
+    """
+    if job.spec.declared_bytes is not None:
+        return max(job.spec.declared_bytes, job.min_memory_bytes)
+    if job.estimate is None or job.estimate.partial:
+        return None
+    return max(job.estimate.bound_bytes, job.min_memory_bytes)
+
+
+def capacity_bytes(totals_bytes: Sequence[int], gpus: int) -> int | None:
+    """The most that each of `gpus` GPUs can offer at once; None if there are fewer GPUs.
+
+    `totals_bytes` are sorted, largest first.
+    """
+    return totals_bytes[gpus - 1] if 0 < gpus <= len(totals_bytes) else None
+
+
+def never_fits(job: Job, totals_bytes: Sequence[int]) -> str | None:
+    """Why these GPUs can never take `job`, even empty; None if they may.
+
+    For a job that requests a MIG instance, `totals_bytes` are those of the instances.
+    """
+    capacity = capacity_bytes(totals_bytes, job.spec.gpus)
+    if capacity is None and job.spec.sharing == "mig":
+        return "needs a MIG instance, the server has none"
+    if capacity is None:
+        return f"needs {job.spec.gpus} GPUs, the server has {len(totals_bytes)}"
+    likely = _likely_bytes(job)
+    if likely is None or likely <= capacity * MAX_OVERSHOOT:
+        return None
+    return f"needs {format_bytes(likely)} on each GPU, the largest has {format_bytes(capacity)}"
+
+
+def demand_of(
+    job: Job, totals_bytes: Sequence[int], *, learned_bytes: int | None = None, unknown_bytes: int | None = None
+) -> Demand:
+    """The demand of `job` on a server with these GPUs (largest first).
+
+    A job gets its GPUs exclusively if it requests that, if its memory need is unknown, if it ran out of memory among
+    neighbors too often, or if it is predicted to take all of the largest GPU or slightly more. The last two are
+    admitted on the largest GPUs only.
+
+    `learned_bytes` replaces the estimate where history knows better; `unknown_bytes` is promised to a job of unknown
+    need by a policy that takes that risk.
+    """
+    gpus = job.spec.gpus
+    needed = demand_bytes(job) if learned_bytes is None else max(learned_bytes, job.min_memory_bytes)
+    if needed is None and unknown_bytes is not None:
+        needed = max(unknown_bytes, job.min_memory_bytes)
+    capacity = capacity_bytes(totals_bytes, gpus) or 0
+    sharing = effective_sharing(job)
+    if sharing == "mig":
+        needed = None if needed is None else _round_up(needed)
+        reason = "an instance of its own was requested"
+        return Demand(gpus, needed, exclusive=True, exclusive_reason=reason, sharing=sharing)
+    if needed is None:
+        reason, least = "its memory need is not known", capacity if job.exclusive_retry else 0
+        return Demand(gpus, None, exclusive=True, exclusive_reason=reason, min_gpu_bytes=least)
+    needed = _round_up(needed)
+    if needed > capacity - MAX_IDLE_BYTES and never_fits(job, totals_bytes) is None:
+        reason = f"{format_bytes(needed)} predicted, {format_bytes(capacity)} is the largest"
+        return Demand(gpus, None, exclusive=True, exclusive_reason=reason, min_gpu_bytes=capacity)
+    if job.exclusive_retry:
+        reason = "it ran out of memory among neighbors"
+        return Demand(gpus, needed, exclusive=True, exclusive_reason=reason, min_gpu_bytes=capacity)
+    if job.spec.exclusive:
+        return Demand(gpus, needed, exclusive=True, exclusive_reason="it was submitted as exclusive")
+    return Demand(gpus, needed, sharing=sharing, ignores_activity=has_oomed(job))
+
+
+def _round_up(needed_bytes: int) -> int:
+    return -(-needed_bytes // PROMISE_STEP_BYTES) * PROMISE_STEP_BYTES
+
+
+def _likely_bytes(job: Job) -> int | None:
+    """What the job will probably use: no margin and no learned minimum, which must not keep a job out for good."""
+    if job.spec.declared_bytes is not None:
+        return job.spec.declared_bytes
+    return None if job.estimate is None or job.estimate.partial else job.estimate.device_bytes

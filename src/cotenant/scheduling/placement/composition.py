@@ -1,0 +1,83 @@
+"""What a composed policy is made of: an order of the queue, gates, a score, a pairing rule, and demands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from cotenant.core.errors import UsageError
+from cotenant.core.job import Job
+from cotenant.scheduling.demand import Demand, demand_of
+from cotenant.scheduling.placement import orders
+from cotenant.scheduling.placement.gates import AdmissionGate
+from cotenant.scheduling.placement.orders import Order
+from cotenant.scheduling.placement.pairing import PairingRule
+from cotenant.scheduling.placement.scores import Score
+from cotenant.scheduling.recovery import ran_out_of_memory
+
+Collocation = Literal["time-sliced", "mps", "mig"]
+"""The ways to share a GPU: `Sharing` without `exclusive`."""
+
+AfterOom = Callable[[Job, Sequence[int], Demand], Demand]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Considers jobs in `order`; each gets the best GPU by `pairing` and `score` among those that admit it.
+
+    Every composition obeys the rules of `rules`: fresh samples, reservations, exclusive jobs, promises. A job of
+    several GPUs gets all of them or none.
+
+    Attributes:
+        pairing: which residents a job may join, and at what cost; compared before `score`.
+        backfill: jobs may overtake one that waits. Without it the first job that waits blocks all behind it, except a
+            retry, which must not stop the queue because it failed; with `retries_block` it does.
+        reserve_after_s: with backfill, GPUs are reserved for a job that has waited for this long: they admit nobody
+            else until it starts. One job at a time. None: never.
+        exclusive: every job gets its GPUs exclusively.
+        sharing: how other jobs share.
+        headroom_bytes: must be available in addition to a job's demand, but are not promised.
+        unknown_bytes: promised to a job of unknown need. None: such a job runs exclusively.
+        after_oom: the demand of a job that ran out of memory, given the GPUs there are (largest first) and what it
+            would demand otherwise. Without it, gates on activity do not hold that retry.
+    """
+
+    name: str
+    order: Order
+    score: Score
+    gates: tuple[AdmissionGate, ...] = ()
+    pairing: PairingRule[Any, Any] | None = None
+    backfill: bool = True
+    retries_block: bool = False
+    reserve_after_s: float | None = None
+    exclusive: bool = False
+    sharing: Collocation = "time-sliced"
+    headroom_bytes: int = 0
+    unknown_bytes: int | None = None
+    after_oom: AfterOom | None = None
+
+    def __post_init__(self) -> None:
+        after_s = self.reserve_after_s
+        if after_s is not None and not 0 <= after_s < math.inf:
+            raise UsageError(f"`reserve_after_s` must be >= 0 and finite, got {after_s:g}", hint="write e.g. `1800`")
+        object.__setattr__(self, "gates", tuple(gate for gate in self.gates if not gate.never_closes))
+
+    @property
+    def uses_predictions(self) -> bool:
+        """Whether it uses predictions of interference or of durations."""
+        return self.pairing is not None or self.order not in (orders.fifo, orders.retries_first)
+
+    def demand(self, job: Job, totals_bytes: Sequence[int], learned_bytes: int | None) -> Demand:
+        """What a job demands of each of its GPUs under this policy."""
+        demand = demand_of(job, totals_bytes, learned_bytes=learned_bytes, unknown_bytes=self.unknown_bytes)
+        if self.after_oom is not None and any(
+            attempt.exit and ran_out_of_memory(attempt.exit) for attempt in job.attempts
+        ):
+            demand = replace(self.after_oom(job, totals_bytes, demand), ignores_activity=False)
+        if demand.exclusive:
+            return demand
+        if self.exclusive:
+            return replace(demand, exclusive=True, exclusive_reason="the policy shares no GPU")
+        return replace(demand, headroom_bytes=self.headroom_bytes) if self.headroom_bytes else demand

@@ -1,0 +1,30 @@
+"""What a rule answers that does not admit a job to a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+
+class Refusal:
+    """Why a GPU does not admit a job now.
+
+    Decisions create refusals by the million and show few of them, so the text is made on request.
+
+    Attributes:
+        rule: name of what failed, e.g. `insufficient_memory`.
+        opens_at_s: when the rule admits the job if nothing changes; infinite if only a change of the GPU can help.
+    """
+
+    __slots__ = ("_text", "opens_at_s", "rule")
+
+    def __init__(self, rule: str, text: Callable[[], str], opens_at_s: float = math.inf) -> None:
+        """`text` gives a sentence with the numbers."""
+        self.rule = rule
+        self.opens_at_s = opens_at_s
+        self._text = text
+
+    @property
+    def reason(self) -> str:
+        """A sentence with the numbers: what was found, and the limit."""
+        return self._text()

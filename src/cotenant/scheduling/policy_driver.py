@@ -1,0 +1,203 @@
+"""Drives the policy of a manager: feeds it the jobs that may start and the GPUs that changed, checks its answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from cotenant.core.gpu import Gpu, GpuSnapshot, Resident, ServerSnapshot
+from cotenant.core.job import Job
+from cotenant.core.placement import Deferral, Placement
+from cotenant.core.units import format_bytes
+from cotenant.scheduling.job_table import JobTable
+from cotenant.scheduling.placement.policy import NO_PREDICTIONS, JobPredictions, Policy
+from cotenant.scheduling.placement.snapshot_adapter import make_placer
+from cotenant.scheduling.prediction.workloads import workload_key
+from cotenant.scheduling.telemetry.samples import Telemetry
+
+
+class PolicyDriver:
+    """Keeps a placer consistent with the jobs of `table` and the samples of `telemetry`."""
+
+    def __init__(
+        self, policy: Policy, table: JobTable, telemetry: Telemetry, predictions: JobPredictions = NO_PREDICTIONS
+    ) -> None:
+        self._policy = policy
+        self._predictions = predictions
+        self._table = table
+        self._telemetry = telemetry
+        self._placer = make_placer(policy, predictions)
+        self._gpus: dict[str, Gpu] = {}
+        self._inventory: tuple[Gpu, ...] = ()
+        self._residents: dict[str, dict[int, None]] = {}  # ids of jobs, by GPU
+        self._gpus_of: dict[int, tuple[str, ...]] = {}  # by job
+        self._offered: dict[int, Job] = {}
+        self._unconsidered: set[int] = set()
+        self._changed: dict[str, None] = {}  # GPUs that the placer does not know yet as they are
+        self._rejected: dict[int, Deferral] = {}  # jobs whose placement broke a promise
+        self._by_workload: dict[str, dict[int, None]] = {}  # offered jobs
+        self._decided_at_s = -math.inf
+        self._fresh_until_s = math.inf
+
+    # What changes.
+
+    def follow(self, job: Job) -> None:
+        """`job` has changed: its GPUs, perhaps."""
+        uuids = job.attempts[-1].placement.gpu_uuids if job.id in self._table.live else ()
+        before = self._gpus_of.get(job.id, ())
+        if uuids == before:
+            return
+        for uuid in before:
+            self._residents[uuid].pop(job.id, None)
+            self._changed[uuid] = None
+        for uuid in uuids:
+            self._residents.setdefault(uuid, {})[job.id] = None
+            self._changed[uuid] = None
+        if uuids:
+            self._gpus_of[job.id] = uuids
+        else:
+            self._gpus_of.pop(job.id, None)
+
+    def offer(self, offered: Iterable[Job], withdrawn: Iterable[int]) -> None:
+        """Jobs that may start, new or changed, and ids of jobs that may not any longer."""
+        for job_id in withdrawn:
+            gone = self._offered.pop(job_id, None)
+            if gone is not None:
+                self._by_workload[workload_key(gone.spec)].pop(job_id, None)
+                self._placer.remove(job_id)
+                self._rejected.pop(job_id, None)
+        for job in offered:
+            known = self._offered.get(job.id)
+            if known is not job:
+                if known is not None:
+                    self._by_workload[workload_key(known.spec)].pop(job.id, None)
+                self._offered[job.id] = job
+                self._by_workload.setdefault(workload_key(job.spec), {})[job.id] = None
+                self._placer.add(job)
+                self._unconsidered.add(job.id)
+                self._rejected.pop(job.id, None)
+
+    def sampled(self) -> None:
+        """There is a new sample of all GPUs."""
+        gpus = self._telemetry.gpus
+        if gpus is not self._inventory and gpus != self._inventory:
+            self._reset(gpus)
+        self._inventory = gpus
+        self._changed.update(dict.fromkeys(self._gpus))
+        self._fresh_until_s = self._telemetry.fresh_until_s()
+
+    def _reset(self, gpus: tuple[Gpu, ...]) -> None:
+        self._gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._placer = make_placer(self._policy, self._predictions)
+        for job in self._offered.values():
+            self._placer.add(job)
+
+    def learned(self, key: str) -> None:
+        """More is known of a workload: the demands of its jobs, and their best GPUs, may change."""
+        for job_id in self._by_workload.get(key, ()):
+            self._placer.add(self._offered[job_id])
+
+    # What follows.
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs that wait for GPUs alone."""
+        return len(self._offered)
+
+    def decide(self, at_s: float) -> list[Placement]:
+        """Which jobs start now, and where. `admit` checks each before it is acted on."""
+        if at_s > self._fresh_until_s or at_s < self._decided_at_s:
+            # Samples went stale, or the clock was set back: what may be promised depends on both.
+            self._changed.update(dict.fromkeys(self._gpus))
+            self._fresh_until_s = math.inf if at_s > self._fresh_until_s else self._telemetry.fresh_until_s()
+        for uuid in self._changed:
+            gpu = self._gpus.get(uuid)
+            if gpu is not None:
+                self._placer.update(self.gpu_at(gpu, at_s))
+        self._changed.clear()
+        self._decided_at_s = at_s
+        self._unconsidered.clear()
+        placements = self._placer.decide(at_s)
+        for placement in placements:
+            self._changed.update(dict.fromkeys(placement.gpu_uuids))
+        return placements
+
+    def admit(self, placement: Placement, at_s: float) -> bool:
+        """Whether `placement` keeps every promise. If not, its job stays pending and `explain` says why."""
+        job = self._offered.pop(placement.job_id, None)
+        if job is not None:
+            self._by_workload[workload_key(job.spec)].pop(job.id, None)
+        gpus = [self._gpus[uuid] for uuid in placement.gpu_uuids if uuid in self._gpus]
+        server = ServerSnapshot(at_s=at_s, gpus=tuple(self.gpu_at(gpu, at_s) for gpu in gpus))
+        broken = "placed twice" if job is None else broken_promise(server, placement, job.spec.gpus)
+        if broken is None:
+            return True
+        if job is not None:
+            self.offer([job], ())
+            self._unconsidered.discard(job.id)
+            reason = f"placement by policy `{self._policy.name}` refused: {broken}"
+            self._rejected[job.id] = Deferral(job_id=job.id, reason=reason)
+        return False
+
+    def explain(self, job_id: int) -> Deferral | None:
+        """What the policy says of a pending job; None if it has not considered it yet."""
+        if job_id not in self._offered or job_id in self._unconsidered or math.isinf(self._decided_at_s):
+            return None
+        return self._rejected.get(job_id) or self._placer.explain(job_id, self._decided_at_s)
+
+    # The GPUs.
+
+    def neighbor_ids(self, job: Job) -> tuple[int, ...]:
+        """Ids of the jobs placed on the first GPU of `job`, which stands for all of its GPUs."""
+        uuids = self._gpus_of.get(job.id, ())
+        return tuple(sorted(set(self._residents.get(uuids[0], ())) - {job.id})) if uuids else ()
+
+    def snapshot(self, at_s: float) -> ServerSnapshot:
+        """All GPUs as a policy would see them at `at_s`."""
+        return ServerSnapshot(at_s=at_s, gpus=tuple(self.gpu_at(gpu, at_s) for gpu in self._telemetry.gpus))
+
+    def gpu_at(self, gpu: Gpu, at_s: float) -> GpuSnapshot:
+        """One of them."""
+        residents = tuple(self._resident(job_id, gpu.uuid) for job_id in sorted(self._residents.get(gpu.uuid, ())))
+        return self._telemetry.one(gpu, at_s, residents)
+
+    def _resident(self, job_id: int, uuid: str) -> Resident:
+        job = self._table.jobs[job_id]
+        attempt = job.attempts[-1]
+        activity = self._predictions.activity(job)
+        smact = activity.smact if activity is not None else None
+        if smact is None:
+            smact = self._telemetry.smact_alone(job_id, attempt.number)
+        resident = Resident(
+            job_id=job_id,
+            attempt=attempt.number,
+            promised_bytes=attempt.placement.promised_bytes,
+            observed_bytes=None,
+            sharing=attempt.placement.sharing,
+            placed_at_s=attempt.placed_at_s,
+            max_slowdown=job.spec.max_slowdown,
+            gpus=len(attempt.placement.gpu_uuids),
+            workload=activity.workload if activity is not None else None,
+            smact=smact,
+        )
+        return self._telemetry.observed(resident, uuid)
+
+
+def broken_promise(server: ServerSnapshot, placement: Placement, gpus: int) -> str | None:
+    """Which promise `placement` breaks for a job of `gpus` GPUs, or None: a faulty policy cannot over-promise."""
+    uuids = placement.gpu_uuids
+    if len(set(uuids)) != gpus or len(uuids) != gpus:
+        return f"{gpus} different GPUs wanted, {len(set(uuids))} given"
+    snapshots = {snapshot.gpu.uuid: snapshot for snapshot in server.gpus}
+    for uuid in uuids:
+        snapshot = snapshots.get(uuid)
+        available = None if snapshot is None else snapshot.available_bytes
+        if snapshot is None or available is None:
+            return f"nothing may be promised on {uuid}"
+        if not 0 < placement.promised_bytes <= available:
+            promised = format_bytes(placement.promised_bytes)
+            return f"{promised} promised on {uuid}, {format_bytes(available)} available"
+        is_held = any(resident.sharing == "exclusive" for resident in snapshot.residents)
+        if is_held or (placement.sharing == "exclusive" and snapshot.residents):
+            return f"{uuid} cannot be shared with job {placement.job_id}"
+    return None
