@@ -1,4 +1,7 @@
-"""Talks to the daemon, over its socket or the network. Standard library only: every command imports this."""
+"""Client of the daemon's HTTP API, on the unix socket or the network.
+
+Standard library only: every command of the CLI imports it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from cotenant.daemon.remote_address import RemoteAddress, remote_from_env
 
 CHUNK_BYTES = 64 * 1024
 POLL_S = 25.0
-"""Longest time that one request to `wait` stays open; the next one follows."""
+"""Longest duration of one request to `wait`; further ones follow."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -41,7 +44,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Client:
-    """One daemon. Safe to use from several threads: every call has its own connection.
+    """Client of one daemon. Thread-safe: every call opens its own connection.
 
     All methods raise `DaemonUnreachable` if nobody answers, and the daemon's own error otherwise
     (`NoSuchJob`, `UsageError`, `NotPermitted`, `JournalError`, ...). Job views are as in `daemon/api/views.py`.
@@ -56,11 +59,11 @@ class Client:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is asked over the network."""
+        """Whether it uses the network."""
         return self._remote is not None
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Queue `jobs` (fields of `JobSpec` without `user` and `uid`), all or none; their views.
+        """Queue `jobs` (fields of `JobSpec` without `user` and `uid`), all or none; returns their views.
 
         With `dry_run` nothing is queued: each view says what would happen.
         """
@@ -68,24 +71,24 @@ class Client:
         return list(answer["jobs"])
 
     def jobs(self, *, active: bool = False, **filters: Any) -> list[dict[str, Any]]:
-        """Views of all jobs, oldest first; `active`: only those that are not over.
+        """Views of all jobs, oldest first; `active`: unfinished ones only.
 
         Further filters are the fields of `daemon.calls.queries.Selection`; None is no filter.
         """
         return list(self.overview(active=active, **filters)["jobs"])
 
     def overview(self, *, active: bool = False, **filters: Any) -> dict[str, Any]:
-        """As `jobs`: the views as `jobs`, and as `counts` how many there are of all by state."""
+        """Like `jobs`: the views as `jobs`, and the number of all jobs by state as `counts`."""
         query = {"active": int(active), **{key: value for key, value in filters.items() if value is not None}}
         return self._call("GET", f"/v1/jobs?{urllib.parse.urlencode(query)}")
 
     def ids(self, refs: Sequence[str]) -> list[int]:
-        """The jobs meant by `17`, `17_3`, `17_[3-5]`; the id of an array means all of its tasks."""
+        """Resolve `17`, `17_3` and `17_[3-5]` to job ids; the id of an array stands for all of its tasks."""
         answer = self._call("GET", f"/v1/ids?{urllib.parse.urlencode({'refs': ','.join(refs)})}")
         return [int(each) for each in answer["ids"]]
 
     def records(self) -> list[Job]:
-        """All jobs as the manager holds them; the environment of their specs is left empty."""
+        """All jobs as `Job` objects; the environments of their specs are empty."""
         from cotenant.core.codec import decode  # half of what this module would take to import
         from cotenant.core.job import Job
 
@@ -97,35 +100,45 @@ class Client:
         return dict(self._call("GET", f"/v1/jobs/{job_id}")["job"])
 
     def explain(self, job_id: int) -> dict[str, Any]:
-        """Why it waits: `reason`, and `rejections` with `gpu`, `gpu_uuid`, `rule`, `reason`."""
+        """Why a job waits: `reason`, and `rejections` with `gpu`, `gpu_uuid`, `rule`, `reason`."""
         return dict(self._call("GET", f"/v1/jobs/{job_id}/explain"))
 
     def events(self, job_id: int) -> list[dict[str, Any]]:
-        """What became of it: `at`, `event`, `cause`, `text` and `state` of every transition, oldest first."""
+        """The events of a job, oldest first: `at`, `event`, `cause`, `text` and `state` of each."""
         return list(self._call("GET", f"/v1/jobs/{job_id}/events")["events"])
 
+    def change(
+        self, verb: str, job_id: int, *, reason: str = "", fields: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Apply a verb of `daemon.job_verbs` to a job; returns its view right after.
+
+        `reason` is saved with the event; `fields` are the new values of an update.
+        """
+        body = {**({"reason": reason} if reason else {}), **({} if fields is None else {"fields": dict(fields)})}
+        return dict(self._call("POST", f"/v1/jobs/{job_id}/{verb}", body)["job"])
+
     def update(self, job_id: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Change fields of the spec of a job that waits; its view then."""
-        return dict(self._call("POST", f"/v1/jobs/{job_id}/update", {"fields": dict(fields)})["job"])
+        """Change fields of the spec of a pending job."""
+        return self.change("update", job_id, fields=fields)
 
     def requeue(self, job_id: int) -> dict[str, Any]:
-        """Run a job again that is over, or stop and queue again one that runs."""
-        return dict(self._call("POST", f"/v1/jobs/{job_id}/requeue", {})["job"])
+        """Queue a finished job again, or stop and queue a running one."""
+        return self.change("requeue", job_id)
 
     def cancel(self, job_id: int) -> dict[str, Any]:
-        """Cancel a job; its view right after."""
-        return dict(self._call("POST", f"/v1/jobs/{job_id}/cancel", {})["job"])
+        """Cancel a job."""
+        return self.change("cancel", job_id)
 
     def hold(self, job_id: int, *, reason: str = "") -> dict[str, Any]:
-        """Keep a queued job from starting; who did it is kept with the reason."""
-        return dict(self._call("POST", f"/v1/jobs/{job_id}/hold", {"reason": reason})["job"])
+        """Keep a queued job from starting."""
+        return self.change("hold", job_id, reason=reason)
 
     def release(self, job_id: int) -> dict[str, Any]:
         """Let a held job start."""
-        return dict(self._call("POST", f"/v1/jobs/{job_id}/release", {})["job"])
+        return self.change("release", job_id)
 
     def wait(self, job_id: int, *, until: str = "done", timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait until a job is `done`, or `started`; its view then, or as it is after `timeout_s`."""
+        """Wait until a job is `done` or has `started`, up to `timeout_s`; returns its view then."""
         left_s = timeout_s
         while True:
             poll_s = POLL_S if left_s is None else min(POLL_S, left_s)
@@ -159,32 +172,32 @@ class Client:
         return list(self._call("GET", "/v1/gpus")["gpus"])
 
     def gpu_history(self, seconds: float) -> list[dict[str, Any]]:
-        """The GPUs with what was read of them over the last `seconds`, as `points`; see `gpus.history.Point`."""
+        """The GPUs with their samples over the last `seconds` as `points`; see `gpus.timeseries`."""
         return list(self._call("GET", f"/v1/gpus/history?seconds={seconds:.3f}")["gpus"])
 
     def usage(self, by: str, **filters: Any) -> list[dict[str, Any]]:
-        """What was used, by `user`, or known, by `work`, of the jobs that `filters` leave (as for `jobs`)."""
+        """Usage by `user`, or history by `workload`, of the jobs that pass `filters` (as for `jobs`)."""
         query = {"by": by, **{key: value for key, value in filters.items() if value is not None}}
         return list(self._call("GET", f"/v1/usage?{urllib.parse.urlencode(query)}")["usage"])
 
     def status(self) -> dict[str, Any]:
-        """The daemon: version, pid, policy, backend, folders, counts of jobs."""
+        """The daemon: version, pid, policy, backend, folders, numbers of jobs by state."""
         return dict(self._call("GET", "/v1/status"))
 
     def shutdown(self) -> dict[str, Any]:
-        """Ask the daemon to end. Jobs that run go on; the next daemon adopts them."""
+        """Stop the daemon. Running jobs go on; the next daemon adopts them."""
         return dict(self._call("POST", "/v1/shutdown", {}))
 
     def create_token(self, **fields: Any) -> dict[str, Any]:
-        """A new token, with its `text`, which is told this once; `fields`: `name`, `admin`, `lifetime_s`, `user`."""
+        """Create a token; its `text` cannot be read again. `fields`: `name`, `admin`, `lifetime_s`, `user`."""
         return dict(self._call("POST", "/v1/tokens", fields)["token"])
 
     def tokens(self) -> list[dict[str, Any]]:
-        """One's own tokens; an admin's are all."""
+        """The user's own tokens; all tokens for an admin."""
         return list(self._call("GET", "/v1/tokens")["tokens"])
 
     def revoke_token(self, token_id: str) -> dict[str, Any]:
-        """Make a token worthless; what it was."""
+        """Revoke a token; returns its view."""
         return dict(self._call("POST", f"/v1/tokens/{urllib.parse.quote(token_id, safe='')}/revoke", {})["token"])
 
     def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float | None = None) -> dict[str, Any]:
@@ -200,7 +213,7 @@ class Client:
     def _open(
         self, method: str, path: str, body: Any, timeout_s: float | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Send a request; the connection and the answer, if it is no error."""
+        """Send a request; returns the connection and the response, or raises the error in it."""
         remote = self._remote
         connection = _UnixConnection(self.socket_file, timeout_s) if remote is None else remote.connection(timeout_s)
         try:
@@ -239,7 +252,7 @@ def _raise_for(response: http.client.HTTPResponse) -> None:
 
 
 def _error_in(response: http.client.HTTPResponse) -> CotenantError:
-    """The error that the daemon reported, as the class it was there."""
+    """The error in a response, as the class that the daemon raised."""
     try:
         body = json.loads(response.read())["error"]
         kind, message, hint = str(body["kind"]), str(body["message"]), body.get("hint")
@@ -248,6 +261,6 @@ def _error_in(response: http.client.HTTPResponse) -> CotenantError:
     found: Any = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, CotenantError) and found.__init__ is CotenantError.__init__:
         return found(message, hint=hint)
-    # A class with a constructor of its own (UnknownName) arrives as the base that has its exit code.
+    # A class with a constructor of its own, e.g. UnknownName, becomes the base class with the same exit code.
     by_code = {5: errors.NotPermitted, 4: errors.NoSuchJob, 2: errors.UsageError}
     return by_code.get(int(body.get("exit_code", 1)), CotenantError)(message, hint=hint)

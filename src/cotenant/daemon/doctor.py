@@ -1,4 +1,4 @@
-"""What works on this machine, what is missing, and what to do about it. Looks only; changes nothing."""
+"""Diagnoses this machine: what works, what is missing, and what to do about it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEFAULT_MPS_PIPE = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's own default)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         grade: `optional` is absent and not needed; `warning` works with limits; `problem` keeps something from working.
@@ -55,7 +55,7 @@ class Diagnosis:
 
 
 def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[Diagnosis]:
-    """Every finding, one after the other; a check that breaks is a finding, too."""
+    """Yield the results of all checks; a check that raises an exception is a problem, too."""
     checks: tuple[tuple[str, Callable[[], Iterator[Diagnosis]]], ...] = (
         ("cotenant", _versions),
         ("estimates", _torch),
@@ -71,7 +71,7 @@ def examine(socket_file: Path, env: Mapping[str, str] = os.environ) -> Iterator[
     for subject, check in checks:
         try:
             yield from check()
-        except Exception as error:  # noqa: BLE001 (the doctor must not die of what it looks for)
+        except Exception as error:  # noqa: BLE001 (a broken check must not hide the others)
             yield Diagnosis(subject=subject, grade="problem", detail=f"{type(error).__name__}: {error}")
 
 
@@ -156,13 +156,15 @@ def _gpu(gpu: Gpu, *, readable: bool) -> Diagnosis:
 
 def _sharing() -> Iterator[Diagnosis]:
     if shutil.which(MPS_COMMAND) is None:
-        yield Diagnosis(subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs are shared in turns")
+        yield Diagnosis(
+            subject="MPS", grade="optional", detail=f"no `{MPS_COMMAND}`: GPUs can be shared by time slicing only"
+        )
     elif (DEFAULT_MPS_PIPE / "control").exists():
         yield Diagnosis(
             subject="MPS",
             grade="warning",
-            detail=f"somebody runs a control daemon at {DEFAULT_MPS_PIPE}: jobs become its clients, whatever we decide",
-            advice="ask whose it is; ours have folders of their own",
+            detail=f"a control daemon of another user or program runs at {DEFAULT_MPS_PIPE}: jobs become its clients",
+            advice="stop it, or ask its owner to; cotenant starts its own in other folders",
         )
     else:
         yield Diagnosis(subject="MPS", grade="ok", detail='installed; used with policy.options.sharing = "mps"')
@@ -195,30 +197,30 @@ def _configuration(env: Mapping[str, str]) -> Iterator[Diagnosis]:
 def _state_folder(env: Mapping[str, str]) -> Path:
     try:
         named = configuration.load(paths.config_files(env), env, {}).daemon.state_dir
-    except CotenantError:  # told as the configuration's
+    except CotenantError:  # `_configuration` reports it
         named = None
     return paths.state_dir(env) if named is None else Path(named)
 
 
 def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
     try:
-        told = Client(socket_file, timeout_s=5.0).status()
+        status = Client(socket_file, timeout_s=5.0).status()
     except DaemonUnreachable:
         yield Diagnosis(subject="daemon", grade="optional", detail=f"none at {socket_file}", advice="cotenant daemon")
         return
     except CotenantError as error:
         yield Diagnosis(subject="daemon", grade="problem", detail=error.message, advice=error.hint or "")
         return
-    about = f"pid {told['pid']}, policy {told['policy']}, {told['backend']}"
-    if told["journal_error"]:
+    about = f"pid {status['pid']}, policy {status['policy']}, {status['backend']}"
+    if status["journal_error"]:
         yield Diagnosis(
-            subject="daemon", grade="problem", detail=told["journal_error"], advice="make room on that disk"
+            subject="daemon", grade="problem", detail=status["journal_error"], advice="make room on that disk"
         )
-    elif told["version"] != cotenant.__version__:
+    elif status["version"] != cotenant.__version__:
         yield Diagnosis(
             subject="daemon",
             grade="warning",
-            detail=f"{about}: it is version {told['version']}",
+            detail=f"{about}: it is version {status['version']}",
             advice="cotenant daemon stop, then start it again; jobs go on",
         )
     else:
@@ -262,7 +264,7 @@ def _state(folder: Path) -> Iterator[Diagnosis]:
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
-    """The kind of file system that `path` is on, by a table like /proc/self/mounts; `unknown` if none matches."""
+    """Type of the file system of `path`, from a table like /proc/self/mounts; `unknown` if no line matches."""
     best, kind = -1, "unknown"
     for line in mounts.splitlines():
         fields = line.split()
@@ -299,13 +301,13 @@ def _users() -> Iterator[Diagnosis]:
         yield Diagnosis(
             subject="users",
             grade="warning",
-            detail=f"only root may run {alone}: no estimates, own log files or notifications for other users",
-            advice="for --all-users, install cotenant where everybody may read, e.g. below /opt",
+            detail=f"only root can run {alone}: no estimates, log files of their own or notifications for other users",
+            advice="for --all-users, install cotenant where every user can read, e.g. below /opt",
         )
 
 
 def _linger() -> bool | None:
-    """Whether processes of this user stay after the logout; None where systemd does not say."""
+    """Whether processes of this user survive the logout; None without systemd."""
     if shutil.which("loginctl") is None or os.geteuid() == 0:
         return None
     try:

@@ -7,9 +7,9 @@ from cotenant.core.job import Job, JobSpec, Queued
 from cotenant.core.placement import Deferral, Placement
 from cotenant.daemon.api.schemas import Preview, StartPreview, WaitPreview
 from cotenant.daemon.api.views import JsonViews, estimate_view
+from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.dependencies import dependency_text, open_dependencies
 from cotenant.scheduling.manager import Manager
-from cotenant.scheduling.demand import demand_bytes
 from cotenant.scheduling.placement.policy import Policy
 from cotenant.scheduling.placement.snapshot_adapter import make_placer
 

@@ -29,8 +29,8 @@ from cotenant.daemon.api.schemas import (
 )
 from cotenant.daemon.api.states import SHORT
 from cotenant.daemon.api.usage_json import co_run_view, usage_of, usage_view
-from cotenant.scheduling.manager import Manager
 from cotenant.scheduling.demand import demand_bytes
+from cotenant.scheduling.manager import Manager
 
 
 def rfc3339(at_s: float | None) -> str | None:
