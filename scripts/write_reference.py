@@ -192,7 +192,7 @@ def python_page() -> str:
     for name in cotenant.__all__:
         value = getattr(cotenant, name)
         if callable(value):
-            lines += [f"## cotenant.{name}", "", "```python", f"cotenant.{name}{_signature(value)}", "```", ""]
+            lines += [f"## cotenant.{name}", "", "```python", f"def {name}{_signature(value)}: ...", "```", ""]
             lines += ["```text", inspect.cleandoc(value.__doc__ or ""), "```", ""]
         else:
             lines += [f"## cotenant.{name}", "", f"`{value!r}`", ""]
@@ -221,7 +221,8 @@ def _signature(value: Any) -> str:
         + ("" if parameter.default is parameter.empty else f" = {parameter.default!r}")
         for parameter in inspect.signature(value).parameters.values()
     ]
-    return "(\n    " + ",\n    ".join(parameters) + ",\n)"
+    returned = inspect.signature(value).return_annotation
+    return "(\n    " + ",\n    ".join(parameters) + f",\n) -> {returned}"
 
 
 def _error_classes(kind: type[CotenantError]) -> Iterator[type[CotenantError]]:

@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "token": ("cotenant.cli.token:command", "Create, list and revoke tokens for network access"),
     "simulate": ("cotenant.cli.simulate:command", "Replay a trace under policies; forecast the queue"),
     "measure": ("cotenant.cli.measure:command", "Measure training scripts on this machine's GPU"),
-    "calibrate": ("cotenant.cli.calibrate:command", "Measure this machine's GPU into a device profile"),
+    "calibrate": ("cotenant.cli.calibrate:command", "Measure this machine's GPU into a GPU specification"),
     "learn": ("cotenant.cli.learn:command", "Generate training data and train learned estimators"),
     "doctor": ("cotenant.cli.doctor:command", "Check this machine: what works, what is missing, what to do"),
     "demo": ("cotenant.cli.demo:command", "See estimates and a shared server in a few minutes"),

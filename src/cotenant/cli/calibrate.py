@@ -1,4 +1,4 @@
-"""`cotenant calibrate`: this machine's GPU as a device profile."""
+"""`cotenant calibrate`: this machine's GPU as a GPU specification."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cotenant.cli.parameter_types import PATH
 
 
 @cli_command()
-@cli_option("--out", type=PATH, metavar="FILE", help="Write the profile to FILE; by default to stdout.")
+@cli_option("--out", type=PATH, metavar="FILE", help="Write the specification to FILE; by default to stdout.")
 @cli_option("--python", metavar="PATH", help="Interpreter whose torch is used; by default the one of cotenant.")
 @json_option
 def command(*, out: Path | None, python: str | None, json: bool) -> None:
-    """Measure what a process takes on this GPU besides its tensors, and write a device profile.
+    """Measure what a process takes on this GPU besides its tensors, and write a GPU specification.
 
     Five fresh processes: a bare context; one that used cuBLAS, cuBLASLt, cuDNN; and one that trained a small network.
     It takes about a minute. The GPU should be idle.
@@ -44,7 +44,7 @@ def command(*, out: Path | None, python: str | None, json: bool) -> None:
     text = profile_text(readings, nvml_total_bytes=None if sampler is None else sampler.gpu.memory_total_bytes)
     if out is not None:
         out.write_text(text, encoding="utf-8")
-        note(f"profile written to `{out}`")
+        note(f"specification written to `{out}`")
     if json:
         steps = [
             {

@@ -140,10 +140,22 @@ class Finding(TypedDict):
     advice: str | None
 
 
-class DoctorOutput(TypedDict):
-    """All checks."""
+class PatchView(TypedDict):
+    """A function that a trace replaces."""
+
+    phase: str
+    target: str
+    reason: str
+    source: str
+    missing: Annotated[str, "what happens if the installed version has no such target"]
+    is_present: Annotated[bool | None, "null: the module is not loaded"]
+
+
+class DoctorOutput(TypedDict, total=False):
+    """All checks; with --patches, `patches` in their place."""
 
     findings: list[Finding]
+    patches: list[PatchView]
 
 
 class MigInstance(TypedDict):

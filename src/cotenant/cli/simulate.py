@@ -13,8 +13,8 @@ from cotenant.cli.simulate_options import (
     ClusterOptions,
     ForecastOptions,
     PolicyOptions,
+    ReplayOptions,
     ResultOptions,
-    TraceOptions,
 )
 from cotenant.core.errors import UsageError
 
@@ -26,7 +26,7 @@ MAX_RECORDED_JOBS = 20_000
 
 
 @cli_command()
-@option_group("trace", TraceOptions)
+@option_group("trace", ReplayOptions)
 @option_group("policy", PolicyOptions)
 @option_group("cluster", ClusterOptions)
 @option_group("results", ResultOptions)
@@ -35,7 +35,7 @@ MAX_RECORDED_JOBS = 20_000
 @json_option
 @connection_options
 def command(
-    trace: TraceOptions,
+    trace: ReplayOptions,
     policy: PolicyOptions,
     cluster: ClusterOptions,
     results: ResultOptions,
@@ -71,7 +71,7 @@ def command(
 
 
 def _evaluation(
-    trace: TraceOptions, policy: PolicyOptions, cluster: ClusterOptions, results: ResultOptions
+    trace: ReplayOptions, policy: PolicyOptions, cluster: ClusterOptions, results: ResultOptions
 ) -> Evaluation:
     from cotenant.sim import cluster as clusters
     from cotenant.sim import memory_source, traces

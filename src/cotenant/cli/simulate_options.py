@@ -40,7 +40,7 @@ def parse_policies(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
+class ReplayOptions:
     """The jobs that are replayed."""
 
     SECTION = "Trace"
