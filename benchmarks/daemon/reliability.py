@@ -50,7 +50,7 @@ def schedules(*, quick: bool) -> list[str]:
         steps += verdict.steps
         jobs += verdict.jobs
         attempts += verdict.attempts
-        faults += [f"seed {SEED + seed}: {each}" for each in verdict.faults]
+        faults += [f"seed {SEED + seed}: {fault}" for fault in verdict.faults]
     lines = [
         f"{count} random schedules in one process: {jobs} jobs acknowledged, {attempts} attempts,",
         f"{sum(steps.values())} crashes.",
@@ -77,13 +77,13 @@ def kills(*, quick: bool) -> list[str]:
             with contextlib.suppress(CotenantError):
                 while True:
                     views = found.client.submit(found.jobs(rng.randrange(1, 5), "/bin/sh", "-c", script))
-                    promised += [int(each["id"]) for each in views]
+                    promised += [int(view["id"]) for view in views]
             killer.join()
             found.start()
         found.wait_for_all()
-        views = {int(each["id"]): each for each in found.client.jobs()}
+        views = {int(job["id"]): job for job in found.client.jobs()}
         lost = [each for each in promised if each not in views or views[each]["state"] != "COMPLETED"]
-        twice = [each for each in views if (runs / str(each)).read_text().split() != ["start", "end"]]
+        twice = [view for view in views if (runs / str(view)).read_text().split() != ["start", "end"]]
     told = f"{len(lost)} lost, {len(twice)} run twice or half"
     return [f"{rounds} times `kill -9`, {len(promised)} jobs acknowledged: {told}."]
 
@@ -110,7 +110,7 @@ def crowd(*, quick: bool) -> list[str]:
         with ThreadPoolExecutor(clients) as pool:
             ids = list(pool.map(visit, range(clients)))
         views = found.client.jobs()
-    right = len(set(ids)) == clients and {each["state"] for each in views} == {"CANCELLED"}
+    right = len(set(ids)) == clients and {view["state"] for view in views} == {"CANCELLED"}
     median_s = statistics.median(taken_s)
     return [
         f"{clients} clients at once, each submits, explains, lists and cancels: {'all right' if right else 'WRONG'};",
@@ -217,7 +217,7 @@ def idle(*, quick: bool) -> list[str]:
         after = process.cpu_times()
         used = (after.user + after.system - before.user - before.system) / seconds
         rss = process.memory_info().rss
-        helpers = sum(each.memory_info().rss for each in process.children(recursive=True))
+        helpers = sum(child.memory_info().rss for child in process.children(recursive=True))
     return [
         f"Idle, 8 simulated GPUs, a reading a second: {used:.1%} of a core, {rss / 2**20:.0f} MiB RSS",
         f"(other processes of it: {helpers / 2**20:.0f} MiB).",

@@ -113,8 +113,8 @@ def _used_s(process: psutil.Process) -> float:
 def _used_below_s(process: psutil.Process) -> float:
     """Of all processes below, and of those that they have waited for."""
     used_s = 0.0
-    for each in process.children(recursive=True):
-        times = each.cpu_times()
+    for child in process.children(recursive=True):
+        times = child.cpu_times()
         used_s += times.user + times.system + times.children_user + times.children_system
     return used_s
 

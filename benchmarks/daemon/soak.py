@@ -104,7 +104,7 @@ class Soak:
         self.down_s: list[float] = []
         self.rooms: list[Room] = []
         self.python = public_python()
-        self.users = [pwd.getpwnam(each) for each in OTHERS] if self.python is not None else [None]
+        self.users = [pwd.getpwnam(other) for other in OTHERS] if self.python is not None else [None]
         found.root.chmod(0o755)  # the socket is for all
         for number in range(len(self.users)):
             (found.root / f"of-{number}").mkdir()
@@ -137,7 +137,8 @@ class Soak:
         found = workload(name)
         declared = found.peak_bytes * (TOO_SMALL if self._is_too_small(number) else 1.05)
         python = self.python or sys.executable
-        script = f"echo start >> {self._note(number)}; exec {python} -m cotenant.simserver.fake_job --workload {name} --seed {number}"
+        program = f"{python} -m cotenant.simserver.fake_job --workload {name} --seed {number}"
+        script = f"echo start >> {self._note(number)}; exec {program}"
         job = {
             "command": ["sh", "-c", script],
             "workdir": str(self._note(number).parent),
@@ -240,7 +241,7 @@ class Soak:
                 found.append(f"job {job_id}: ran as {view['user']}, was submitted by {user.pw_name}")
             if view["state"] != "COMPLETED":
                 words = b"".join(self.server.client.logs(job_id, stream="stderr")).decode(errors="replace").split("\n")
-                last = next((each for each in reversed(words) if each), "nothing on stderr")
+                last = next((word for word in reversed(words) if word), "nothing on stderr")
                 found.append(f"job {job_id}: {view['state']} ({view['reason']}): {last}")
         return found
 
@@ -248,14 +249,14 @@ class Soak:
 def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int) -> str:
     """The result as a page."""
     faults = soak.faults(views)
-    retried = [each for each in views if each["attempts"] > 1]
+    retried = [view for view in views if view["attempts"] > 1]
     waits_s, room_waits_s = [], []
     for each in retried:
         attempts = soak.server.client.job(each["id"])["attempt_list"]
         for earlier, later in itertools.pairwise(attempts):
             waits_s.append(_seconds(later["placed_at"]) - _seconds(earlier["ended_at"]))
             room_waits_s.append(wait_for_room_s(earlier, later, soak.rooms))
-    states = ", ".join(f"{count} {state}" for state, count in Counter(each["state"] for each in views).items())
+    states = ", ".join(f"{count} {state}" for state, count in Counter(view["state"] for view in views).items())
     scale = soak.time_scale
     machine = f"{platform.machine()}, Python {platform.python_version()}, seed {seed}"
     down = f"{statistics.median(soak.down_s or [0]):.2f} s in the median, {max(soak.down_s, default=0):.2f} s at most"
@@ -265,8 +266,8 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
         f"{statistics.median(roomy):.0f} s in the median, "
         f"{roomy[math.ceil(0.95 * len(roomy)) - 1]:.0f} s in the 95th percentile, {roomy[-1]:.0f} s at most"
     )
-    queued_s = [each["queueing_s"] * scale for each in views if each["queueing_s"] is not None]
-    people = ", ".join(sorted({each["user"] for each in views}))
+    queued_s = [view["queueing_s"] * scale for view in views if view["queueing_s"] is not None]
+    people = ", ".join(sorted({view["user"] for view in views}))
     lines = [
         f"# A soak of {took_s / 60:.1f} minutes, {today()}",
         "",
@@ -287,7 +288,7 @@ def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int)
         f"  {LOOK_S * scale:.0f} s of the server, while the daemon was up.",
         f"- {soak.looks} looks at the GPUs, {len(soak.over)} times more promised than there is.",
         f"- Faults (a job lost, started without an attempt, not completed, over-promised): {len(faults)}.",
-        *(f"  - {each}" for each in faults[:20]),
+        *(f"  - {fault}" for fault in faults[:20]),
         "",
     ]
     return "\n".join(lines)

@@ -48,7 +48,7 @@ def names(library: str) -> list[str]:
         return list(timm.list_models())
     from torchvision import models
 
-    return [each for each in models.list_models() if not each.startswith(QUANTIZED)]
+    return [model for model in models.list_models() if not model.startswith(QUANTIZED)]
 
 
 def _of_transformers() -> list[str]:

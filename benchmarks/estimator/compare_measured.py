@@ -1,6 +1,7 @@
 """Estimates of the jobs of a campaign beside what they were measured to take, on the profile of the same GPU.
 
-    python -m benchmarks.estimator.compare_measured RESULTS --jobs JOBS.toml [--profile FILE] [--only GLOB] [--history] [--write]
+    python -m benchmarks.estimator.compare_measured RESULTS --jobs JOBS.toml [--profile FILE] [--only GLOB]
+        [--history] [--write]
 
 RESULTS is a folder that `cotenant measure` wrote. Every job is traced here, for as many steps as it was measured; no
 GPU is needed. With `--history` the first places are shown at which the trace and the recorded allocations part.
@@ -93,7 +94,7 @@ def find_profile(rows: Sequence[Mapping[str, str]], file: Path | None) -> GpuSpe
 
 def row_of(run: Mapping[str, str], job: MeasureJob, gpu: GpuSpec, results: Path | None) -> Row:
     """The job traced for the steps that were measured, on `gpu` and the torch of the run."""
-    shipped = {each.name for each in all_gpu_specs()}
+    shipped = {spec.name for spec in all_gpu_specs()}
     traced = explain(job, gpu=gpu.name if gpu.name in shipped else job.gpu, python=sys.executable, timeout_s=300)
     result = TracedEstimator(torch_version=run["torch"] or None).on(traced.trace, gpu, env=job.env)
     estimate = result.estimate

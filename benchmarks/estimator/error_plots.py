@@ -30,16 +30,16 @@ FAMILY_COLORS = {
 def read_dump(path: Path) -> list[dict[str, Any]]:
     """The rows of a dump that have an estimate and did not run out of memory."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [each for each in rows if each["problem"] is None and not each["measured_oom"]]
+    return [row for row in rows if row["problem"] is None and not row["measured_oom"]]
 
 
 def points(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float, float]]]:
     """(Measured, estimated, bound) of each row in GiB, by family, with what the set counts beside reserved bytes."""
     found: dict[str, list[tuple[float, float, float]]] = {}
-    for each in rows:
-        estimated = each["reserved_bytes"] + each["outside_bytes"]
-        told = (each["measured_bytes"], estimated, estimated + each["margin_bytes"])
-        found.setdefault(each["family"], []).append((told[0] / GiB, told[1] / GiB, told[2] / GiB))
+    for row in rows:
+        estimated = row["reserved_bytes"] + row["outside_bytes"]
+        told = (row["measured_bytes"], estimated, estimated + row["margin_bytes"])
+        found.setdefault(row["family"], []).append((told[0] / GiB, told[1] / GiB, told[2] / GiB))
     return found
 
 

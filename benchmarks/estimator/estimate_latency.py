@@ -100,8 +100,8 @@ def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
             for name, (new, warmed, again) in rows.items()
         ),
     ]
-    waits = [statistics.median(each[i].seconds for each in rows.values()) for i in range(3)]
-    cpu = [statistics.median(each[i].cpu_seconds for each in rows.values()) for i in range(2)]
+    waits = [statistics.median(row[i].seconds for row in rows.values()) for i in range(3)]
+    cpu = [statistics.median(row[i].cpu_seconds for row in rows.values()) for i in range(2)]
     lines.append(f"| **median** | {waits[0]:.2f} | {cpu[0]:.2f} | {waits[1]:.2f} | {cpu[1]:.2f} | {waits[2]:.2f} |")
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     return [*lines, "", f"Most resident bytes of a process: {most / MiB:.0f} MiB."]

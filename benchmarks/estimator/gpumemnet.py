@@ -71,7 +71,7 @@ def main() -> int:
     if not (args.data / "mlp.csv").is_file():
         print(f"skipped: no published sets in `{args.data}`; say --data FOLDER")
         return 0
-    for name in args.part or [each for each in PARTS if each != "neural"]:
+    for name in args.part or [part for part in PARTS if part != "neural"]:
         began_s = time.perf_counter()
         lines = PARTS[name](args)
         print("\n".join(lines) + "\n", flush=True)
@@ -216,7 +216,7 @@ def model_line(model: str, family: str, rows: int, training_s: float) -> str:
     weights = shipped(model, family)
     took = timed(lambda: estimator.says(weights, network, estimator.features_of(network)))
     file = resources.files("cotenant.estimators") / "data" / "learned" / f"{model}-{family}.npz"
-    numbers = sum(each.size for each in weights.arrays.values())
+    numbers = sum(array.size for array in weights.arrays.values())
     size = len(file.read_bytes()) / 1024
     return f"| {model}, {family} | {took:.2f} | {numbers:,} | {size:.0f} | {rows} | {training_s:.1f} |"
 

@@ -41,8 +41,8 @@ class RealJob:
 
 def draw_all(folder: Path, jobs: Sequence[RealJob]) -> tuple[Path, ...]:
     """Jobs that the publication estimates, the other jobs, and the errors of all; the files."""
-    published = [each for each in jobs if each.is_published]
-    others = [each for each in jobs if not each.is_published]
+    published = [job for job in jobs if job.is_published]
+    others = [job for job in jobs if not job.is_published]
     files = tuple(folder / f"gpumemnet_real_{name}.svg" for name in ("published", "others", "errors"))
     _draw_jobs(files[0], "Jobs that the publication estimates too", published)
     _draw_jobs(files[1], "Jobs that it does not", others)
@@ -75,13 +75,13 @@ def _draw_errors(path: Path, jobs: Sequence[RealJob]) -> None:
     figure = new_figure(path)
     figure.set_size_inches(10, 4.2)
     axes: Any = figure.add_subplot()
-    names = [name for name in MARKS if any(name in each.reported_bytes for each in jobs)][::-1]
+    names = [name for name in MARKS if any(name in job.reported_bytes for job in jobs)][::-1]
     for y, name in enumerate(names):
         color, marker, _ = MARKS[name]
-        ratios = [each.reported_bytes[name] / each.measured_bytes for each in jobs if name in each.reported_bytes]
+        ratios = [job.reported_bytes[name] / job.measured_bytes for job in jobs if name in job.reported_bytes]
         axes.scatter(ratios, [y] * len(ratios), s=30, color=color, marker=marker, alpha=0.6, linewidths=0)
         axes.plot([statistics.median(ratios)], [y], "|", color="black", markersize=18, markeredgewidth=1.5)
-    counts = [sum(name in each.reported_bytes for each in jobs) for name in names]
+    counts = [sum(name in job.reported_bytes for job in jobs) for name in names]
     labels = [f"{MARKS[name][2]} ({count})" for name, count in zip(names, counts, strict=True)]
     axes.set_yticks(range(len(names)), labels, fontsize=8)
     axes.axvline(1, color="#999999", linewidth=0.8, zorder=0)

@@ -54,14 +54,14 @@ def real(args: argparse.Namespace) -> list[str]:
         for name, error in found.items():
             errors.setdefault(name, []).append(error)
     lines += ["", "| absolute error | jobs | median | mean | P95 | max | too low |", "| --- |" + " ---: |" * 6]
-    for name in (each for each in columns if each in errors):
+    for name in (column for column in columns if column in errors):
         sizes = [abs(each) for each in errors[name]]
         numbers = (quantile(sizes, 0.5), sum(sizes) / len(sizes), quantile(sizes, 0.95), max(sizes))
         low = sum(each < 0 for each in errors[name])
-        lines.append(f"| {name} | {len(sizes)} | {' | '.join(f'{each:.1%}' for each in numbers)} | {low} |")
+        lines.append(f"| {name} | {len(sizes)} | {' | '.join(f'{number:.1%}' for number in numbers)} | {low} |")
     if args.write:
         files = draw_all(RESULTS, jobs)
-        lines += ["", *(f"![{each.stem.replace('_', ' ')}]({each.name})" for each in files)]
+        lines += ["", *(f"![{file.stem.replace('_', ' ')}]({file.name})" for file in files)]
     return lines
 
 

@@ -132,7 +132,7 @@ def estimate_row(row: Row, options: Options) -> Result:
         margin_bytes=found.margin_bytes,
         parameter_bytes=parameter_bytes(trace),
         family=family_of(trace, gpu_spec(row.gpu)),
-        oom=any(each.startswith("does not fit") for each in found.warnings),
+        oom=any(warning.startswith("does not fit") for warning in found.warnings),
         problem=problem,
         elapsed_s=time.perf_counter() - began_s,
     )
@@ -188,7 +188,7 @@ def main() -> int:
         print(f"skipped: this set needs {', '.join(absent)}, not installed here")
         return 0
     rows, left_out = read(group, args.data)
-    rows = [each for each in rows if args.only in each.title]
+    rows = [row for row in rows if args.only in row.title]
     fitted_rows = QUICK_FITTED_ROWS if args.quick else FITTED_ROWS
     wanted = QUICK_ROWS if args.quick else args.rows
     count = wanted + fitted_rows if wanted is not None and group.outside_bytes is None else wanted
@@ -197,7 +197,7 @@ def main() -> int:
         args.traces.mkdir(parents=True, exist_ok=True)
     options = Options(steps=args.steps, traces=args.traces)
     results = []
-    folders = [each for each in args.pythonpath.split(os.pathsep) if each]
+    folders = [part for part in args.pythonpath.split(os.pathsep) if part]
     for number, each in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
         told = each.problem or f"{each.elapsed_s:.1f} s"
         print(f"[{number}/{len(rows)}] {each.row.title}: {told}", file=sys.stderr, flush=True)

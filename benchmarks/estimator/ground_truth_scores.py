@@ -41,7 +41,7 @@ class Result:
 def commonest(values: Sequence[int]) -> int:
     """The value that most of `values` are within 2 MiB of, if that is a third of them, else their median."""
     middle = int(statistics.median(values))
-    near = {each: sum(abs(each - other) <= 2 * MiB for other in values) for each in values}
+    near = {value: sum(abs(value - other) <= 2 * MiB for other in values) for value in values}
     best = max(values, key=lambda each: (near[each], -abs(each - middle)))
     return best if near[best] >= max(2, len(values) / 3) else middle
 
@@ -49,15 +49,15 @@ def commonest(values: Sequence[int]) -> int:
 def outside_of(results: Sequence[Result]) -> dict[str, int]:
     """The constant beside reserved bytes, by what rows load: what these rows leave."""
     left: dict[str, list[int]] = {}
-    for each in results:
-        if not each.row.doubt:
-            left.setdefault(each.row.loads, []).append(each.row.measured_bytes - each.reserved_bytes)
+    for result in results:
+        if not result.row.doubt:
+            left.setdefault(result.row.loads, []).append(result.row.measured_bytes - result.reserved_bytes)
     return {loads: commonest(values) for loads, values in left.items()}
 
 
 def split(results: Sequence[Result], fitted: int | None) -> tuple[list[Result], list[Result]]:
     """The first `fitted` results that are estimates, and the other ones; none and all for None."""
-    done = [each for each in results if each.problem is None]
+    done = [result for result in results if result.problem is None]
     return (done[:fitted], done[fitted:]) if fitted is not None else ([], done)
 
 
@@ -65,17 +65,19 @@ def error_line(title: str, errors: Sequence[float]) -> str:
     """One line of the table: absolute relative errors, and how many estimates are low."""
     if not errors:
         return f"| {title} | 0 | | | | | | | |"
-    sizes = [abs(each) for each in errors]
+    sizes = [abs(error) for error in errors]
     numbers = [
         statistics.median(sizes),
         statistics.fmean(sizes),
         *(quantile(sizes, p) for p in (0.9, 0.95)),
         max(sizes),
     ]
-    low = sum(each < 0 for each in errors) / len(errors)
-    far = sum(each < -0.01 for each in errors) / len(errors)
+    low = sum(error < 0 for error in errors) / len(errors)
+    far = sum(error < -0.01 for error in errors) / len(errors)
     return (
-        f"| {title} | {len(errors)} | " + " | ".join(f"{each:.2%}" for each in numbers) + f" | {low:.0%} | {far:.1%} |"
+        f"| {title} | {len(errors)} | "
+        + " | ".join(f"{number:.2%}" for number in numbers)
+        + f" | {low:.0%} | {far:.1%} |"
     )
 
 
@@ -126,13 +128,13 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
     lines = [f"Wrong OOM calls: {len(wrong)} of {len(scored)}" + (f" ({'; '.join(wrong)})." if wrong else ".")]
     for title, with_margin in (("estimate", 0), ("bound", 1)):
         failed = 0
-        for each in fits:
-            known = gpu_spec(each.row.gpu)
+        for fit in fits:
+            known = gpu_spec(fit.row.gpu)
             total = known.torch_total_bytes or known.memory_total_bytes
-            kernels = outside[each.row.loads]
-            asked = each.reserved_bytes + kernels + with_margin * each.margin_bytes
+            kernels = outside[fit.row.loads]
+            asked = fit.reserved_bytes + kernels + with_margin * fit.margin_bytes
             cap = round(min(asked / total, 1.0), 2) * total
-            failed += cap < each.row.measured_bytes - kernels
+            failed += cap < fit.row.measured_bytes - kernels
         share = (failed + len(wrong)) / len(scored)
         lines.append(f"PEF, second run capped at the {title}: {share:.1%} ({failed} runs above their cap).")
     return lines
@@ -173,7 +175,7 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
     lines += ["", *score_lines(scored, outside)]
     if any(each.row.measured_oom for each in scored):
         lines += failure_lines(scored, outside)
-    times = [each.elapsed_s for each in results]
+    times = [result.elapsed_s for result in results]
     lines += [
         f"Seconds a row (warm, forked): median {statistics.median(times):.2f}, P95 {quantile(times, 0.95):.2f}.",
         "",
@@ -181,6 +183,6 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
     ]
     doubts = Counter(each.row.doubt for each in scored if each.row.doubt)
     lines += [f"\nCounted though doubtful: {count} readings {why}." for why, count in doubts.most_common()]
-    failed = Counter(each.problem for each in results if each.problem is not None)
+    failed = Counter(result.problem for result in results if result.problem is not None)
     lines += [f"\nNo estimate for {count}: {why}" for why, count in failed.most_common()]
     return lines

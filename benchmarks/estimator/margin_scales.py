@@ -76,7 +76,7 @@ def folds_of(rows: Sequence[Guessed]) -> Iterator[tuple[list[Guessed], list[Gues
 def judged(way: Way, known: Sequence[Guessed], rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
     """(Above its bound, margin as a share of the estimate) of `rows` by the quantile of `known`."""
     score, _ = quantile(sorted(way.score(each) for each in known), coverage)
-    margins = [way.margin_bytes(each, score) for each in rows]
+    margins = [way.margin_bytes(row, score) for row in rows]
     return [(each.above_bytes > margin, margin / each.device_bytes) for each, margin in zip(rows, margins, strict=True)]
 
 
@@ -99,12 +99,14 @@ def scale_lines(rows: Sequence[Guessed]) -> list[str]:
     """A table of the ways; none where there are too few rows for folds of folds."""
     if len(rows) < FOLDS**2:
         return []
-    head = " | ".join(f"{each:.0%}: above the bound | mean margin" for each in COVERAGES)
+    head = " | ".join(f"{coverage:.0%}: above the bound | mean margin" for coverage in COVERAGES)
     lines = ["", f"Guessed convolutions, {len(rows)} rows, by how their errors are counted:", ""]
     lines += [f"| scale | {head} |", "| --- |" + " ---: |" * (2 * len(COVERAGES))]
     for way in dict.fromkeys((BEFORE, WAYS[0], SHIPPED, *WAYS)):
-        lines.append(_line(way.title, [by_way(way, rows, each) for each in COVERAGES]))
-    lines.append(_line("one of those with `or`, chosen on the other folds", [nested(rows, each) for each in COVERAGES]))
+        lines.append(_line(way.title, [by_way(way, rows, coverage) for coverage in COVERAGES]))
+    lines.append(
+        _line("one of those with `or`, chosen on the other folds", [nested(rows, coverage) for coverage in COVERAGES])
+    )
     return lines
 
 

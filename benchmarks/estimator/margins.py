@@ -127,7 +127,7 @@ def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespa
     options = Options(steps=3, traces=args.traces / name if args.traces else None)
     if options.traces:
         options.traces.mkdir(parents=True, exist_ok=True)
-    folders = [each for each in args.pythonpath.split(os.pathsep) if each and name == "xmem"]
+    folders = [part for part in args.pythonpath.split(os.pathsep) if part and name == "xmem"]
     with ProcessPoolExecutor(
         args.workers,
         mp_context=multiprocessing.get_context("spawn"),
@@ -178,7 +178,7 @@ def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, b
     """
     found = []
     for family in FAMILIES:
-        mixed = [each for each in rows if each.family == family]
+        mixed = [row for row in rows if row.family == family]
         random.Random(0).shuffle(mixed)
         for fold in range(FOLDS):
             scores = sorted(each.score for i, each in enumerate(mixed) if i % FOLDS != fold)
@@ -195,18 +195,18 @@ def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
     lines = [f"Left out: {count} rows: {why}." for why, count in left_out.most_common()]
     for title, parts in (("family", FAMILIES), ("set", tuple(SETS))):
         lines += ["", f"By {title}, on rows that took no part in the quantile:", ""]
-        head = " | ".join(f"{each:.0%}: above the bound | mean margin" for each in COVERAGES)
+        head = " | ".join(f"{coverage:.0%}: above the bound | mean margin" for coverage in COVERAGES)
         lines += [f"| {title} | rows | {head} |", "| --- |" + " ---: |" * (1 + 2 * len(COVERAGES))]
         for part in (*parts, "all"):
             cells = list(_cells(rows, title, part))
             if cells:
                 lines.append(f"| {part} | " + " | ".join(cells) + " |")
-    guessed = (each for each in rows if each.family == FAMILIES[2])
+    guessed = (row for row in rows if row.family == FAMILIES[2])
     lines += scale_lines([Guessed(**{name: getattr(each, name) for name in Guessed.__slots__}) for each in guessed])
     lines += ["", "The rows that are farthest above their estimate, in units of their family:", ""]
     lines += ["| row | family | score |", "| --- | --- | ---: |"]
     for family in FAMILIES:
-        worst = sorted((each for each in rows if each.family == family), key=lambda each: -each.score)
+        worst = sorted((row for row in rows if row.family == family), key=lambda each: -each.score)
         lines += [f"| {each.group}: {each.title} | {family} | {each.score:.3f} |" for each in worst[:5]]
     return lines
 
@@ -228,13 +228,13 @@ def shipped(rows: Sequence[Scored]) -> dict[str, object]:
     """What the package holds: the scores in ten-thousandths, ascending, and where they come from."""
     families = {}
     for family in FAMILIES:
-        mine = [each for each in rows if each.family == family]
+        mine = [row for row in rows if row.family == family]
         families[family] = {
             "rows": dict(sorted(Counter(each.group for each in mine).items())),
             "scores": sorted(round(10_000 * each.score) for each in mine),
         }
     return {
-        "source": "benchmarks/estimator/margins.py --ship; sets as in benchmarks/estimator/ground_truth_rows.py, sampled with seed 0",
+        "source": "benchmarks/estimator/margins.py --ship; sets as in ground_truth_rows.py, sampled with seed 0",
         "families": families,
     }
 

@@ -50,7 +50,7 @@ def main() -> int:
     print("\n" + report)
     if args.write:
         write(report, quick=args.quick)
-    return int(any(each.problem for each in results))
+    return int(any(result.problem for result in results))
 
 
 def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
@@ -83,29 +83,29 @@ def table_lines(results: Sequence[ScriptEstimate]) -> list[str]:
         "| job | measured MiB | estimated MiB | error | bound MiB | FakeTensor | 4 x parameters | seconds |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for each in results:
-        measured = each.measured.measured_bytes
-        if each.estimate is None:
+    for result in results:
+        measured = result.measured.measured_bytes
+        if result.estimate is None:
             lines.append(
-                f"| {each.measured.title} | {measured // MiB} | {each.problem} | | | | | {each.elapsed_s:.1f} |"
+                f"| {result.measured.title} | {measured // MiB} | {result.problem} | | | | | {result.elapsed_s:.1f} |"
             )
             continue
         cells = (
-            each.measured.title,
+            result.measured.title,
             str(measured // MiB),
-            str(round(each.estimate.device_bytes / MiB)),
-            percent(each.error),
-            str(round(each.estimate.bound_bytes / MiB)) + (" (too low)" if each.exceeds_bound else ""),
-            percent(error_of(each.measured.faketensor_bytes, measured)),
-            percent(error_of(rule_of_thumb_bytes(each), measured)),
-            f"{each.elapsed_s:.1f}",
+            str(round(result.estimate.device_bytes / MiB)),
+            percent(result.error),
+            str(round(result.estimate.bound_bytes / MiB)) + (" (too low)" if result.exceeds_bound else ""),
+            percent(error_of(result.measured.faketensor_bytes, measured)),
+            percent(error_of(rule_of_thumb_bytes(result), measured)),
+            f"{result.elapsed_s:.1f}",
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
 def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
-    done = [each for each in results if each.estimate is not None]
+    done = [result for result in results if result.estimate is not None]
     ours = [each.error for each in done if each.error is not None]
     fake = [error_of(each.measured.faketensor_bytes, each.measured.measured_bytes) for each in done]
     rule = [error_of(rule_of_thumb_bytes(each), each.measured.measured_bytes) for each in done]
@@ -127,7 +127,7 @@ def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
             f"Measured peak above the bound: {low} of {len(done)}; mean margin {margin:.1%}.",
             f"Seconds an estimate, cold, one after another: median {quantile(times, 0.5):.1f}, max {max(times):.1f}.",
         ]
-    failed = [each.measured.title for each in results if each.estimate is None]
+    failed = [result.measured.title for result in results if result.estimate is None]
     return [*lines, *([f"No estimate for: {', '.join(failed)}."] if failed else [])]
 
 
@@ -136,7 +136,7 @@ def summary_line(title: str, errors: Sequence[float]) -> str:
     if summary is None:
         return f"| {title} | 0 | | | | | |"
     numbers = (summary.median, summary.mean, summary.p95, summary.worst)
-    return f"| {title} | {summary.count} | " + " | ".join(f"{each:.1%}" for each in numbers) + f" | {summary.low} |"
+    return f"| {title} | {summary.count} | " + " | ".join(f"{number:.1%}" for number in numbers) + f" | {summary.low} |"
 
 
 def error_of(estimated_bytes: int | None, measured_bytes: int) -> float | None:

@@ -83,20 +83,26 @@ def median_ms(call: Callable[[], object], repeats: int) -> float:
 
 
 def report_lines(results: Sequence[Timed]) -> list[str]:
-    read_ones = [each for each in results if not each.problem]
+    read_ones = [result for result in results if not result.problem]
     lines = [
         "| file | KiB | format | layers | ms, median | ms, GPUMemNet's parser |",
         "| --- | ---: | --- | ---: | ---: | ---: |",
     ]
-    for each in read_ones:
-        if each.name in SHOWN:
-            cells = (each.name, f"{each.kib:.0f}", each.format, str(each.layers), f"{each.median_ms:.2f}")
-            lines.append("| " + " | ".join((*cells, SHOWN[each.name])) + " |")
+    for read_one in read_ones:
+        if read_one.name in SHOWN:
+            cells = (
+                read_one.name,
+                f"{read_one.kib:.0f}",
+                read_one.format,
+                str(read_one.layers),
+                f"{read_one.median_ms:.2f}",
+            )
+            lines.append("| " + " | ".join((*cells, SHOWN[read_one.name])) + " |")
     lines += ["", "| format | files | ms, median of files | ms, slowest |", "| --- | ---: | ---: | ---: |"]
-    for form in sorted({each.format for each in read_ones}):
-        times = [each.median_ms for each in read_ones if each.format == form]
+    for form in sorted({read_one.format for read_one in read_ones}):
+        times = [read_one.median_ms for read_one in read_ones if read_one.format == form]
         lines.append(f"| {form} | {len(times)} | {statistics.median(times):.2f} | {max(times):.2f} |")
-    refused = [each for each in results if each.problem]
+    refused = [result for result in results if result.problem]
     lines += ["", f"{len(read_ones)} of {len(results)} files are summaries and were read."]
     if refused:
         lines.append(f"{len(refused)} are logs of training and were refused: `{refused[0].problem}`.")

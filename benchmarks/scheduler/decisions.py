@@ -147,7 +147,7 @@ def managed(name: str, chosen: dict[str, object], gpus: int, count: int, seed: i
     began = time.process_time()
     for job_id, spec in enumerate(specs, start=1):
         commands = manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=job_id, spec=spec))
-        if not any(isinstance(each, Launch) for each in commands):
+        if not any(isinstance(command, Launch) for command in commands):
             raise SystemExit(f"job {job_id} was not placed: {manager.explain(job_id).reason}")
         manager.handle(
             AttemptExited(at_s=0.0, cause="bench", job_id=job_id, attempt=1, exit=done, peak_observed_bytes={})
@@ -169,7 +169,7 @@ def row(name: str, chosen: dict[str, object], gpus: int, repeats: int, seed: int
         per_second(lambda: managed(name, chosen, gpus, min(count, 2000), seed), repeats),
     )
     floor, goal = GOALS[gpus]
-    cells = " | ".join(f"{each:,.0f}" for each in rates)
+    cells = " | ".join(f"{rate:,.0f}" for rate in rates)
     return f"| {gpus:,} | {cells} | {floor:,} | {goal:,} |"
 
 

@@ -148,9 +148,9 @@ def section(
         {each.workload for trace in drawn for each in trace.profiles if not each.reported_bytes.get("cotenant")}
     )
     runs: list[tuple[str, str, dict[str, Any]]] = [(name, "oracle", {}) for name in POLICIES]
-    runs += [("marginal-gain", "oracle", dict(each)) for each in VARIANTS]
+    runs += [("marginal-gain", "oracle", dict(variant)) for variant in VARIANTS]
     runs += [("carma", "gpumemnet", {}), ("marginal-gain", "gpumemnet", {})]
-    if any(each.reported_bytes.get("cotenant") for each in drawn[0].profiles):
+    if any(profile.reported_bytes.get("cotenant") for profile in drawn[0].profiles):
         told = f"Not estimated by us: {', '.join(missing)}." if missing else "All are estimated by us."
         lines[1:1] = ["", told]
         runs += [(name, "cotenant", {}) for name in ("carma", "most-memory", "lucid", "marginal-gain")]
@@ -239,7 +239,7 @@ def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, fl
     for number in range(count):
         chance = random.Random(SEED + number)
         jobs = [chance.choice(known).job(at_s) for at_s in base.submit_s]
-        drawn.append(base.derived([replace(each) for each in jobs], name=f"half {half + 1}"))
+        drawn.append(base.derived([replace(job) for job in jobs], name=f"half {half + 1}"))
     told = f"Half {half + 1}: jobs of {len(tested)} of {len(paired)} families; the law is fitted to {len(rows) // 2} "
     told += f"pairs of the others: {shown(law)} (ships: {shown(AGGRESSIVENESS_WITH_MEMORY)})."
     return drawn, law, told

@@ -40,7 +40,7 @@ class AsTheGoalWasSet:
         ]
 
     def _cost(self, victim: TrueActivity, partner: TrueActivity) -> float:
-        return next(cost.slowdown for each in self._sources if (cost := each.cost(victim, partner)) is not None)
+        return next(cost.slowdown for source in self._sources if (cost := source.cost(victim, partner)) is not None)
 
 
 def fitted_law(rows: Sequence[tuple[str, float]]) -> tuple[float, float, float]:
@@ -53,7 +53,9 @@ def fitted_law(rows: Sequence[tuple[str, float]]) -> tuple[float, float, float]:
     profiles = [measured_a100()[partner].profile for partner, _ in rows]
 
     def misses(law: Any) -> list[float]:
-        costs = [math.exp(law[0]) * each.smact ** law[1] * (each.peak_bytes / 2**33) ** law[2] for each in profiles]
+        costs = [
+            math.exp(law[0]) * profile.smact ** law[1] * (profile.peak_bytes / 2**33) ** law[2] for profile in profiles
+        ]
         return [1.0 / (1.0 + cost) - min(1.0, speed) for cost, (_, speed) in zip(costs, rows, strict=True)]
 
     factor, power, of_memory = least_squares(misses, [0.0, 2.0, 0.5]).x

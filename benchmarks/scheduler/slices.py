@@ -65,7 +65,7 @@ def window_of(virtual_cluster: str, count: int) -> Trace:
     """Jobs of that virtual cluster, with workloads."""
     with gzip.open(SHARED, "rt", newline="") as file:
         titles, *rows = csv.reader(file)
-    kept = [each for each in rows if virtual_cluster in (EVERYBODY, each[titles.index("vc")])]
+    kept = [row for row in rows if virtual_cluster in (EVERYBODY, row[titles.index("vc")])]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"philly-{virtual_cluster}.csv"
         with path.open("w", newline="") as file:
@@ -84,7 +84,9 @@ def rows_of(name: str, trace: Trace, gpus: cluster.Cluster) -> list[str]:
         told = metrics_of(simulate(trace, gpus, policy, options=options, max_slowdown=1.5))
         changes = [getattr(told, each) / getattr(base, each) - 1 for each in ("makespan_s", "jct_mean_s", "jct_p95_s")]
         label = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
-        found.append(f"{head} {label} | {' | '.join(f'{each:+.1%}' for each in changes)} | {told.within_bound:.0%} |")
+        found.append(
+            f"{head} {label} | {' | '.join(f'{change:+.1%}' for change in changes)} | {told.within_bound:.0%} |"
+        )
         print(found[-1], flush=True)
     return found
 

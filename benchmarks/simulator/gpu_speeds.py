@@ -30,7 +30,8 @@ DIGITS = 4
 
 HEAD = """\
 # How fast a job alone is on kinds of GPU. No workload: the median of many, as a part of the speed on a V100. A
-# workload: as a part of its own speed on the kind where it has 1. Made by `benchmarks/simulator/gpu_speeds.py --write-table`.
+# workload: as a part of its own speed on the kind where it has 1. Made by
+# `benchmarks/simulator/gpu_speeds.py --write-table`.
 # Gavel: isolated throughputs, stanford-futuredata/gavel@c4fa400, MIT licence. Zeus: time per epoch at the full power
 # limit, SymbioticLab/Zeus@3df2fc4, Apache-2.0. Hydra: run times of PAI 2020's jobs (CC BY 4.0) by kind,
 # dos-lab/Hydra@e89f5b0. AEGIS: run times of workloads_a100.csv and workloads_rtx2080ti.csv.
@@ -160,8 +161,8 @@ def errors(gavel: Ratios, zeus: Ratios, hydra: Ratios) -> list[str]:
     ]
     for kind, source, ratios in every:
         counts = Counter(ratios)
-        missed = [abs(left_out(ratios, counts, each) / each - 1.0) for each in sorted(counts)]
-        plain = [abs(1.0 / each - 1.0) for each in counts]
+        missed = [abs(left_out(ratios, counts, count) / count - 1.0) for count in sorted(counts)]
+        plain = [abs(1.0 / count - 1.0) for count in counts]
         span = f"{min(ratios):.2f}, {statistics.median(ratios):.2f}, {max(ratios):.2f}"
         lines.append(f"| {kind} | {source} | {len(ratios)} | {span} | {_errors(missed)} | {_errors(plain)} |")
     return [*lines, "", "Errors: median and 90th percentile, over distinct relations."]

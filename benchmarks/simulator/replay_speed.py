@@ -115,8 +115,8 @@ def run_r4() -> dict[str, float]:
     return {
         **last,
         "seconds": seconds + last["seconds"],
-        "jobs": sum(len(each.trace) for each in runs) + len(trace),
-        "ended": sum(each.completed for each in runs) + last["ended"],
+        "jobs": sum(len(run.trace) for run in runs) + len(trace),
+        "ended": sum(run.completed for run in runs) + last["ended"],
     }
 
 
@@ -166,7 +166,7 @@ def lines(args: argparse.Namespace) -> list[str]:
     ]
     for name in names:
         runs = measure(name, args, 1 if name == "R3" else args.repeat)
-        seconds = [each["seconds"] for each in runs]
+        seconds = [run["seconds"] for run in runs]
         typical, last, (floor, goal) = statistics.median(seconds), runs[-1], GOALS[name]
         out.append(
             f"| {name} | {last['jobs']:.0f} | {last['ended']:.0f} | {typical:.2f} | {min(seconds):.2f} to "

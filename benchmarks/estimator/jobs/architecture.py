@@ -211,7 +211,7 @@ def _kept(lists: dict[str, Any], deepest: int, least: int) -> list[int]:
 
 def _of(config: Any, *names: str, default: Any = None) -> Any:
     """The first of these settings that it, or a part of it, has."""
-    parts = [each for each in vars(config).values() if type(each).__name__.endswith("Config")]
+    parts = [var for var in vars(config).values() if type(var).__name__.endswith("Config")]
     known = (getattr(part, name, None) for part in (config, *parts) for name in names)
     return next((each for each in known if each is not None), default)
 
@@ -277,7 +277,9 @@ def main() -> None:
     args = parser.parse_args()
     model, loss = LIBRARIES[args.library](args.name, args.batch)
     model.cuda().train()
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.01, momentum=0.9
+    )
     for _ in range(2):
         loss().backward()
         optimizer.step()
