@@ -22,5 +22,5 @@ def declare(folder, entry_points, *, name="acme-plugins", version="1.0"):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     lines = []
     for group, targets in entry_points.items():
-        lines += [f"[{group}]", *(f"{each} = {target}" for each, target in targets.items()), ""]
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in targets.items()), ""]
     (info / "entry_points.txt").write_text("\n".join(lines))

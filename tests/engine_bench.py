@@ -45,7 +45,7 @@ class Bench:
         self.engine.launch(spec, attempt, placement, env or {})
 
     def events(self, kind, job_id=1):
-        return [each for each in self.reported if isinstance(each, kind) and each.job_id == job_id]
+        return [event for event in self.reported if isinstance(event, kind) and event.job_id == job_id]
 
     def wait(self, kind, job_id=1):
         with self.changed:
@@ -77,7 +77,7 @@ def opened(name, folder):
     """The engine of that name; what it started is stopped in the end."""
     bench = Bench(name, folder)
     yield bench
-    for each in [each for each in bench.reported if isinstance(each, AttemptStarted)]:
-        bench.engine.stop(ref(each.job_id, each.attempt), reason="end of the test", grace_s=0)
-        bench.wait(AttemptExited, each.job_id)
+    for event in [event for event in bench.reported if isinstance(event, AttemptStarted)]:
+        bench.engine.stop(ref(event.job_id, event.attempt), reason="end of the test", grace_s=0)
+        bench.wait(AttemptExited, event.job_id)
     bench.engine.close()

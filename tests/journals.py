@@ -136,8 +136,8 @@ def reopened(path):
 def edit(path, *statements):
     """Damage the file as no cotenant would."""
     db = sqlite3.connect(path)
-    for each in ("DROP TRIGGER no_update", "DROP TRIGGER no_delete", *statements):
-        db.execute(each)
+    for statement in ("DROP TRIGGER no_update", "DROP TRIGGER no_delete", *statements):
+        db.execute(statement)
     db.commit()
     db.close()
 

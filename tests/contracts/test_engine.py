@@ -39,7 +39,7 @@ def test_an_exit_is_reported_with_code_and_signal(bench, command, code, number):
     bench.launch(*command)
     ended = bench.wait(AttemptExited)
     assert (ended.exit.exit_code, ended.exit.signal, ended.exit.reason) == (code, number, "exited")
-    assert [type(each) for each in bench.reported] == [AttemptStarted, AttemptExited]
+    assert [type(event) for event in bench.reported] == [AttemptStarted, AttemptExited]
     assert bench.reported[0].at_s <= ended.at_s
 
 
@@ -214,7 +214,7 @@ def test_many_at_once_end_once_each_and_leave_no_zombie(bench):
     assert len(bench.reported) == 40
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     if children.exists():
-        runners = {each.process.pid for each in bench.reported if isinstance(each, AttemptStarted)}
+        runners = {event.process.pid for event in bench.reported if isinstance(event, AttemptStarted)}
         assert not runners & {int(pid) for pid in children.read_text().split()}
 
 

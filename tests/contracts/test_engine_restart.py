@@ -55,9 +55,9 @@ def killed_daemon(request, tmp_path):
         return benches[0]
 
     yield launch_and_die
-    for each in benches:
-        each.engine.stop(ref(), reason="end of the test", grace_s=0)
-        each.engine.close()
+    for bench in benches:
+        bench.engine.stop(ref(), reason="end of the test", grace_s=0)
+        bench.engine.close()
 
 
 def test_recovers_an_attempt_that_outlived_the_daemon(killed_daemon, tmp_path):

@@ -32,10 +32,10 @@ def case(request, monkeypatch, tmp_path):
 
 def test_inventory(case):
     gpus = case.backend.inventory()
-    assert [each.index for each in gpus] == [0, 1]
-    assert len({each.uuid for each in gpus}) == 2
+    assert [gpu.index for gpu in gpus] == [0, 1]
+    assert len({gpu.uuid for gpu in gpus}) == 2
     assert all(gpu.memory_total_bytes > 0 for gpu in gpus)
-    assert all(each.name and each.mig_parent is None for each in gpus)
+    assert all(gpu.name and gpu.mig_parent is None for gpu in gpus)
     assert case.backend.inventory() == gpus
 
 
@@ -43,7 +43,7 @@ def test_sample(case):
     _, second = case.backend.inventory()
     case.hold(os.getpid(), 3 * GIB)
     samples = case.backend.sample(12.5)
-    assert set(samples) == {each.uuid for each in case.backend.inventory()}
+    assert set(samples) == {gpu.uuid for gpu in case.backend.inventory()}
     assert {sample.at_s for sample in samples.values()} == {12.5}
     held = samples[second.uuid]
     assert held.used_bytes == 3 * GIB

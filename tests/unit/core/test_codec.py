@@ -106,8 +106,8 @@ def test_lean_encoding_omits_defaults():
     assert encode(Tree(count=0, part=Leaf()), lean=True) == {"type": "Tree", "count": 0, "part": {"type": "Leaf"}}
     job = a_job(3, declared_bytes=5, env={"A": "b"}, time_limit_s=0.0)
     assert "time_limit_s" in encode(job, lean=True)["spec"]
-    for each in (job, Job(id=1, spec=a_spec(), submitted_at_s=0.0, state=Done(outcome="failed", at_s=1.0, code=0))):
-        assert decode(Job, json.loads(json.dumps(encode(each, lean=True)))) == each
+    for value in (job, Job(id=1, spec=a_spec(), submitted_at_s=0.0, state=Done(outcome="failed", at_s=1.0, code=0))):
+        assert decode(Job, json.loads(json.dumps(encode(value, lean=True)))) == value
     assert len(json.dumps(encode(job, lean=True))) < len(json.dumps(encode(job))) / 2
 
 

@@ -59,7 +59,7 @@ def test_discovery_gives_uuids_by_dcgm_index():
 def test_parsers_accept_any_text(text):
     for number, found in rows_of(text):
         assert number >= 0
-        assert all(each is None or 0 <= each <= 1 for each in (found.smact, found.smocc, found.drama))
+        assert all(ratio is None or 0 <= ratio <= 1 for ratio in (found.smact, found.smocc, found.drama))
     parse_discovery(text)
 
 
@@ -90,8 +90,8 @@ def reader():
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for reader_ in made:
+        reader_.close()
 
 
 def until(condition):

@@ -11,7 +11,7 @@ from cotenant.core.units import GiB
 from cotenant.gpu_specs import gpu_spec
 from cotenant.gpus import mig
 
-A100 = mig.parse_profiles([(each.name, each.memory_bytes) for each in gpu_spec("A100-40GB").mig])
+A100 = mig.parse_profiles([(profile.name, profile.memory_bytes) for profile in gpu_spec("A100-40GB").mig])
 A30 = mig.parse_profiles([("1g.6gb", 6 * GiB), ("2g.12gb", 12 * GiB), ("4g.24gb", 24 * GiB), ("1g.6gb+me", 6 * GiB)])
 
 
@@ -24,7 +24,7 @@ def layouts_of(slices):
 
 
 def test_instance_profiles_of_a_gpu():
-    assert [(each.name, each.compute, each.memory_slices) for each in A100] == [
+    assert [(profile.name, profile.compute, profile.memory_slices) for profile in A100] == [
         ("7g.40gb", 7, 8),
         ("4g.20gb", 4, 4),
         ("3g.20gb", 3, 4),
@@ -32,7 +32,7 @@ def test_instance_profiles_of_a_gpu():
         ("1g.10gb", 1, 2),
         ("1g.5gb", 1, 1),
     ]
-    assert [each.fraction for each in A30] == [1.0, 0.5, 0.25]
+    assert [profile.fraction for profile in A30] == [1.0, 0.5, 0.25]
 
 
 def test_a_gpu_without_mig_is_refused():
@@ -42,7 +42,7 @@ def test_a_gpu_without_mig_is_refused():
 
 def test_layouts_of_the_user_guide():
     """Those without 1g.10gb are the ones of NVIDIA's table for A100 that cannot grow."""
-    assert {each for each in layouts_of(A100) if "1g.10gb" not in each} == {
+    assert {layout for layout in layouts_of(A100) if "1g.10gb" not in layout} == {
         ("7g.40gb",),
         ("4g.20gb", "3g.20gb"),
         ("4g.20gb", "2g.10gb", "1g.5gb"),
@@ -67,10 +67,14 @@ def test_layouts_of_the_user_guide():
 @pytest.mark.parametrize("slices", [pytest.param(A100, id="A100"), pytest.param(A30, id="A30")])
 def test_instances_of_a_layout_do_not_overlap(slices):
     for layout in mig.layouts(slices):
-        taken = [place for each in layout for place in range(each.start, each.start + each.profile.memory_slices)]
+        taken = [
+            place
+            for instance in layout
+            for place in range(instance.start, instance.start + instance.profile.memory_slices)
+        ]
         assert len(taken) == len(set(taken))
         assert max(taken) < (8 if slices is A100 else 4)
-        assert sum(each.profile.compute for each in layout) <= layout[0].profile.of
+        assert sum(instance.profile.compute for instance in layout) <= layout[0].profile.of
 
 
 @pytest.mark.parametrize(
@@ -95,9 +99,9 @@ def test_the_plan_has_the_highest_summed_speed(queue, layout, placed):
 
 
 def test_seven_small_jobs_run_at_once():
-    found = mig.plan([need(each, 3, 0.14) for each in range(1, 8)], A100)
+    found = mig.plan([need(job_id, 3, 0.14) for job_id in range(1, 8)], A100)
     assert (len(found.placed), found.speed) == (7, 7.0)
-    assert {each.profile.compute for each in found.layout} == {1}
+    assert {instance.profile.compute for instance in found.layout} == {1}
 
 
 def test_idle_small_job_leaves_the_large_instance_to_others():
@@ -112,7 +116,7 @@ def test_idle_small_job_leaves_the_large_instance_to_others():
     [(0.95, "3g.20gb", 0.51), (0.95, "2g.10gb", 0.30), (0.95, "1g.5gb", 0.16), (0.15, "2g.10gb", 0.90)],
 )
 def test_predicted_speed_is_near_what_miso_measured(smact, kind, speed):
-    found = mig.predicted_speed(need(1, 1, smact), next(each for each in A100 if each.name == kind))
+    found = mig.predicted_speed(need(1, 1, smact), next(profile for profile in A100 if profile.name == kind))
     assert found == pytest.approx(speed, abs=0.11)
 
 
@@ -120,7 +124,7 @@ def test_predicted_speed_is_near_what_miso_measured(smact, kind, speed):
 def test_plans_give_each_instance_to_one_job_that_fits(jobs):
     queue = [need(number, gib, smact) for number, (gib, smact) in enumerate(jobs, 1)]
     found = mig.plan(queue, A100)
-    needs = {each.job_id: each for each in queue}
+    needs = {demand.job_id: demand for demand in queue}
     assert len({place for _, place in found.placed}) == len(found.placed) == len({job for job, _ in found.placed})
     assert all(needs[job].bytes <= found.layout[place].profile.memory_bytes for job, place in found.placed)
 

@@ -157,9 +157,9 @@ def test_a_folder_too_long_for_a_socket_is_refused(control, tmp_path):
 @pytest.mark.skipif(UID != 0, reason="only root may start one for somebody else")
 def test_the_control_daemon_runs_as_the_jobs_user(servers, control, tmp_path, place):
     control.chmod(0o777)
-    for each in (place, tmp_path, *tmp_path.parents):
-        if each.stat().st_uid == UID and not each.stat().st_mode & 0o001:
-            each.chmod(0o755)
+    for path in (place, tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == UID and not path.stat().st_mode & 0o001:
+            path.chmod(0o755)
     (control / "notes").touch()
     (control / "notes").chmod(0o666)
     servers.client_env(UUID, 65534)

@@ -62,7 +62,7 @@ def test_used_bytes_are_total_minus_free(backend):
 
 def test_broken_gpu_hides_no_other(backend):
     nvml, _ = backend(FakeGpu(uuid="GPU-a", broken={"Name"}), FakeGpu(uuid="GPU-b"))
-    assert [each.uuid for each in nvml.inventory()] == ["GPU-b"]
+    assert [gpu.uuid for gpu in nvml.inventory()] == ["GPU-b"]
 
 
 def test_gpu_whose_memory_cannot_be_read_is_left_out(backend):
@@ -139,7 +139,7 @@ def test_mig_instances_replace_their_gpu(backend):
     parent = FakeGpu(uuid="GPU-a", mig=[instance(1, 20000), None, instance(2, 96)], gpm=(50.0, 20.0, 10.0))
     nvml, _ = backend(parent, FakeGpu(uuid="GPU-b"))
     gpus = nvml.inventory()
-    assert [(each.uuid, each.index, each.mig_parent, each.mig_profile) for each in gpus] == [
+    assert [(gpu.uuid, gpu.index, gpu.mig_parent, gpu.mig_profile) for gpu in gpus] == [
         ("MIG-1", 0, "GPU-a", "3g.20gb"),
         ("MIG-2", 0, "GPU-a", "3g.20gb"),
         ("GPU-b", 1, None, None),
@@ -171,12 +171,12 @@ def test_power_and_energy_of_instances_are_assumed(backend, kinds, broken, card,
     ]
     nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=kinds, broken=card))
     found = list(nvml.sample(1.0).values())
-    assert [each.power_w for each in found] == pytest.approx(watts)
+    assert [sample.power_w for sample in found] == pytest.approx(watts)
     joules = [None if watt is None else watt / 312.5 * 7000.5 for watt in watts]
-    assert [each.energy_j for each in found] == pytest.approx(joules)
+    assert [sample.energy_j for sample in found] == pytest.approx(joules)
 
 
 def test_instances_get_at_most_the_power_of_their_gpu(backend):
     instances = [FakeGpu(uuid=f"MIG-{place}", sms=14, gpu_instance_id=place) for place in range(7)]
     nvml, _ = backend(FakeGpu(uuid="GPU-a", mig=list(instances), instance_sms=A100_KINDS))
-    assert sum(each.power_w for each in nvml.sample(1.0).values()) == pytest.approx(312.5)
+    assert sum(sample.power_w for sample in nvml.sample(1.0).values()) == pytest.approx(312.5)

@@ -23,9 +23,9 @@ def test_seconds_are_points_and_the_oldest_are_dropped():
     for second in range(8):
         read(history, 100.0 + second, smact=second / 10, power_w=50.0, energy_j=1000.0 + 50 * second)
     found = points(history, 4, 107.0)
-    assert [each.smact for each in found] == [0.4, 0.5, 0.6, 0.7]
-    assert [each.energy_j for each in found] == [50.0] * 4
-    assert [(each.at_s, each.seconds) for each in found[-1:]] == [(106.0, 1.0)]
+    assert [point.smact for point in found] == [0.4, 0.5, 0.6, 0.7]
+    assert [point.energy_j for point in found] == [50.0] * 4
+    assert [(point.at_s, point.seconds) for point in found[-1:]] == [(106.0, 1.0)]
     assert [point.smact for point in points(history, 5, 107.0)] == [0.3, 0.4, 0.5, 0.6, 0.7], "no more than kept"
 
 
@@ -35,7 +35,7 @@ def test_samples_in_quick_succession_share_a_point():
         read(history, 100.0 + tenth / 10, smact=0.1 * (tenth % 2), energy_j=10.0 * tenth)
     found = points(history, 5, 104.0)
     assert found[0].at_s <= 101.0
-    assert [each.energy_j for each in found[1:]] == pytest.approx([100.0] * (len(found) - 1)), "nothing falls between"
+    assert [point.energy_j for point in found[1:]] == pytest.approx([100.0] * (len(found) - 1)), "nothing falls between"
     assert found[1].smact == pytest.approx(0.05, abs=0.01), "and they are means"
 
 

@@ -72,7 +72,7 @@ def ran(command, tmp_path):
 def test_files_are_created_with_the_submitters_umask(attempt, tmp_path, home, uid):
     command = attempt("umask; touch made", uid=uid, umask=0o077, stderr=str(home / "errors"))
     assert ran(command, tmp_path)[1] == "0077\n"
-    assert [(home / each).stat().st_mode & 0o777 for each in ("made", "errors")] == [0o600, 0o600]
+    assert [(home / name).stat().st_mode & 0o777 for name in ("made", "errors")] == [0o600, 0o600]
     assert (tmp_path / "attempt/stdout.log").stat().st_mode & 0o777 == 0o600
 
 

@@ -32,7 +32,7 @@ def test_a_full_disk_refuses_the_batch_and_later_ones_succeed(path):
     (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
     journal._db.execute(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(JournalError, match=rf"cannot append to {path}: database or disk is full") as caught:
-        journal.append([hold(each, padding=1000) for each in range(2, 100)])
+        journal.append([hold(number, padding=1000) for number in range(2, 100)])
     assert caught.value.hint == "free some disk space and try again"
     assert list(journal.replay()) == [hold(1)]
     journal._db.execute("PRAGMA max_page_count = 100000")
@@ -52,14 +52,14 @@ journal = SqliteJournal(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 kept, refused, number = [], 0, 0
 while refused < 5:
-    batch = [JobHeld(at_s=0.0, cause="x" * 3000, job_id=number + each) for each in range(3)]
+    batch = [JobHeld(at_s=0.0, cause="x" * 3000, job_id=number + offset) for offset in range(3)]
     number += 3
     try:
         journal.append(batch)
-        kept += [each.job_id for each in batch]
+        kept += [event.job_id for event in batch]
     except JournalError:
         refused += 1
-assert [each.job_id for each in journal.replay()] == kept
+assert [event.job_id for event in journal.replay()] == kept
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 if sys.argv[2] == "goes on":
     journal.append([JobHeld(at_s=0.0, cause="", job_id=10**6)])
@@ -78,7 +78,7 @@ def test_a_file_size_limit_leaves_whole_batches_only(path, then):
     assert run.returncode == 0, run.stderr
     kept = json.loads(run.stdout)
     assert len(kept) > 3
-    assert [each.job_id for each in reopened(path)] == kept
+    assert [event.job_id for event in reopened(path)] == kept
 
 
 ONE_BY_ONE = """
@@ -116,7 +116,7 @@ def test_whichever_sync_fails_a_refused_event_does_not_come_back_after_a_crash(t
             pytest.skip(f"strace may not trace here: {run.stderr.strip()[:80]}")
         kept = json.loads(run.stdout)
         refusals += len(kept) < 4
-        assert [each.job_id for each in reopened(path)] == kept
+        assert [event.job_id for event in reopened(path)] == kept
     assert refusals >= 3, "no sync failed: this proves nothing"
 
 
@@ -132,7 +132,7 @@ journal = SqliteJournal(sys.argv[1])
 number = sum(1 for _ in journal.replay())
 while True:
     size = 1 + number % 7
-    journal.append([JobHeld(at_s=0.0, cause="x" * 500, job_id=number + each) for each in range(size)])
+    journal.append([JobHeld(at_s=0.0, cause="x" * 500, job_id=number + offset) for offset in range(size)])
     number += size
     print(number, flush=True)
 """
@@ -146,7 +146,7 @@ def test_sigkill_leaves_the_acknowledged_batches_or_one_more(path):
             appender.stdout.readline()
         appender.send_signal(signal.SIGKILL)
         told = [int(part) for part in appender.communicate()[0].split()]
-        kept = [each.job_id for each in reopened(path)]
+        kept = [event.job_id for event in reopened(path)]
         assert kept == list(range(len(kept))), "a prefix, nothing twice, nothing out of order"
         if told:
             acknowledged = told[-1]

@@ -33,7 +33,7 @@ def test_migrations_run_once_each_and_all_or_none(tmp_path):
     with pytest.raises(RuntimeError):
         migrate(db, (*MIGRATIONS, second, broken))
     assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
-    columns = [each[1] for each in db.execute("PRAGMA table_info(events)")]
+    columns = [column[1] for column in db.execute("PRAGMA table_info(events)")]
     assert "note" not in columns
     assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half_done'").fetchone() == (0,)
     migrate(db, (*MIGRATIONS, second))

@@ -242,9 +242,9 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
     def copy(_):
         here = tmp_path / f"crash-{len(copies)}"
         here.mkdir()
-        for each in path.parent.glob("journal.db*"):
-            if each.suffix != ".lock":
-                shutil.copy(each, here / each.name)
+        for file in path.parent.glob("journal.db*"):
+            if file.suffix != ".lock":
+                shutil.copy(file, here / file.name)
         copies.append(here / "journal.db")
 
     journal._db.set_trace_callback(copy)

@@ -45,7 +45,7 @@ def test_events_survive_a_close(path):
 
 
 def test_replays_more_events_than_it_reads_at_once(path):
-    events = [hold(each) for each in range(2500)]
+    events = [hold(number) for number in range(2500)]
     written(path, *events)
     assert reopened(path) == events
 
@@ -53,7 +53,7 @@ def test_replays_more_events_than_it_reads_at_once(path):
 def test_only_the_owner_can_read_it(path):
     journal = SqliteJournal(path)
     journal.append([hold(1)])
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     journal.close()
     assert len(modes) == 4, "database, log, index of the log, lock"
     assert set(modes.values()) == {0o600}
