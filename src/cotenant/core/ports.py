@@ -1,4 +1,4 @@
-"""Protocols that the daemon calls. Each has one contract test, which every implementation must pass."""
+"""Protocols that the daemon depends on. Each has one contract test, which every implementation must pass."""
 
 from __future__ import annotations
 
