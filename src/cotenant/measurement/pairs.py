@@ -110,13 +110,13 @@ def _together(
         finally:
             ended = [run.release() for run in runs]
     parts = [
-        PairRun(job=job, record=record_of(each, in_time=ok, limit_s=job.limit_s))
-        for job, each, ok in zip(timed, ended, in_time, strict=True)
+        PairRun(job=job, record=record_of(end, in_time=ok, limit_s=job.limit_s))
+        for job, end, ok in zip(timed, ended, in_time, strict=True)
     ]
     for position, part in enumerate(parts, start=1):
         (folder / f"{mode}-{position}.json").write_text(json.dumps(dict(part.record), indent=1) + "\n")
     overlap = overlap_of(parts)
-    pids = {pid for each in ended for pid in each.pids}
+    pids = {pid for end in ended for pid in end.pids}
     usage = MeasuredUsage() if setup.watch is None else setup.watch.usage(pids, None, overlap)
     return pair_rows(parts, mode, overlap, usage, alone)
 

@@ -36,7 +36,7 @@ class Axis:
         values = (
             log_ticks(self.low, self.high, abs(self._last - self._first)) if self.log else ticks(self.low, self.high, 6)
         )
-        return [(self.at(value), number(value)) for value in values]
+        return [(self.at(value), short(value)) for value in values]
 
 
 class Frame:
@@ -121,6 +121,14 @@ def number(value: float) -> str:
     if size < 0.095:
         return f"{value:.1g}"
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def short(value: float) -> str:
+    """`value` for a tick: as `number`, with k, M or G from 10,000 on."""
+    for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(10_000.0, factor):
+            return f"{value / factor:g}{suffix}"
+    return number(value)
 
 
 def text(x: float, y: float, content: str, *, anchor: str = "start", tone: str = "label") -> str:

@@ -44,14 +44,14 @@ class Box(NamedTuple):
 
 def histogram(bins: Sequence[Bin], *, x_label: str, width: int = 300, height: int = 200, log: bool = False) -> str:
     """Bars over a number axis, logarithmic with `log`."""
-    edges = [edge for each in bins for edge in (each.low, each.high)]
+    edges = [edge for one in bins for edge in (one.low, one.high)]
     ends = log_ends(edges) if log else (min(edges, default=0.0), max(edges, default=1.0))
-    top = max((each.size for each in bins), default=0.0) or 1.0
+    top = max((one.size for one in bins), default=0.0) or 1.0
     frame = Frame(ends, (0.0, 1.05 * top), width, height, x_log=log)
     parts = frame.axes(x_label, "")
-    for each in bins:
-        x, end, y = frame.x(each.low), frame.x(each.high), frame.y(each.size)
-        title = f"{number(each.low)} to {number(each.high)}: {number(each.size)}"
+    for one in bins:
+        x, end, y = frame.x(one.low), frame.x(one.high), frame.y(one.size)
+        title = f"{number(one.low)} to {number(one.high)}: {number(one.size)}"
         parts.append(
             f'<rect class="t0" x="{x:.1f}" y="{y:.1f}" width="{max(0.5, end - x - 0.4):.1f}" '
             f'height="{frame.bottom - y:.1f}"><title>{title}</title></rect>'

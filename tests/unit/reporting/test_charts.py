@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from cotenant.reporting.axes import number
+from cotenant.reporting.axes import number, short
 from cotenant.reporting.charts import Bar, Line, Point, Strip, bars, lines, pareto, strips
 
 
@@ -96,3 +96,11 @@ def test_strips_are_as_long_as_their_run():
 )
 def test_numbers_have_two_or_three_digits(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5000.0, "5,000"), (10_000.0, "10k"), (12_500.0, "12.5k"), (2e6, "2M"), (-3e9, "-3G"), (0.5, "0.50")],
+)
+def test_ticks_of_large_numbers_are_short(value, text):
+    assert short(value) == text
