@@ -85,7 +85,7 @@ class Client:
     def ids(self, refs: Sequence[str]) -> list[int]:
         """Resolve `17`, `17_3` and `17_[3-5]` to job ids; the id of an array stands for all of its tasks."""
         answer = self._call("GET", f"/v1/ids?{urllib.parse.urlencode({'refs': ','.join(refs)})}")
-        return [int(each) for each in answer["ids"]]
+        return [int(job_id) for job_id in answer["ids"]]
 
     def records(self) -> list[Job]:
         """All jobs as `Job` objects; the environments of their specs are empty."""
@@ -93,7 +93,7 @@ class Client:
         from cotenant.core.job import Job
 
         found = self._call("GET", "/v1/jobs?records=1")["jobs"]
-        return [decode(Job, each) for each in found]
+        return [decode(Job, job) for job in found]
 
     def job(self, job_id: int) -> dict[str, Any]:
         """The view of one job, with its attempts."""

@@ -228,7 +228,7 @@ def _daemon(socket_file: Path) -> Iterator[Diagnosis]:
 
 
 def _state(folder: Path) -> Iterator[Diagnosis]:
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(there, os.W_OK):
         yield Diagnosis(
             subject="state", grade="problem", detail=f"`{there}` cannot be written", advice="choose another --state-dir"

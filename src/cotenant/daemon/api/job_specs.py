@@ -53,7 +53,7 @@ def parse_specs(jobs: Sequence[object], peer: Peer) -> list[JobSpec]:
     if len(specs) > MAX_TASKS:
         raise UsageError(f"{len(specs)} jobs at once, wanted at most {MAX_TASKS}")
     limits = limits_of(peer)
-    return specs if limits is None else [replace(each, limits=limits) for each in specs]
+    return specs if limits is None else [replace(spec, limits=limits) for spec in specs]
 
 
 def _array(array: object) -> tuple[list[int], int | None]:
@@ -93,7 +93,7 @@ def _check(spec: JobSpec) -> None:
     if not spec.command or not spec.command[0]:
         raise UsageError("the job has no command")
     texts = (*spec.command, spec.workdir, *spec.env, *spec.env.values(), spec.stdout_path or "", spec.stderr_path or "")
-    if any("\0" in each for each in (*texts, spec.name, spec.notify or "")):
+    if any("\0" in text for text in (*texts, spec.name, spec.notify or "")):
         raise UsageError("the job has a NUL byte in its command, its environment, its name or a path")
     sizes = [len(text) for text in texts]
     if max(sizes) >= MAX_ARG_CHARS or sum(sizes) > MAX_ARGS_CHARS:
@@ -102,7 +102,7 @@ def _check(spec: JobSpec) -> None:
             f"takes {MAX_ARGS_CHARS} and {MAX_ARG_CHARS - 1}",
             hint="leave out variables with --export",
         )
-    if any(not each or "=" in each for each in spec.env):
+    if any(not variable or "=" in variable for variable in spec.env):
         raise UsageError("the job has an environment variable without a name, or with `=` in it")
     for path in (spec.workdir, spec.stdout_path, spec.stderr_path):
         if path is not None and not path.startswith("/"):

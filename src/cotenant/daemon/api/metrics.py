@@ -116,18 +116,18 @@ class PrometheusCollector(Collector):
     def _gpus(self, gpus: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         for name, key, text in _GPU_GAUGES:
             family = GaugeMetricFamily(f"cotenant_gpu_{name}", text, labels=["gpu", "uuid"])
-            for each in gpus:
-                if each[key] is not None:
-                    family.add_metric(_labels(each), each[key])
+            for gpu in gpus:
+                if gpu[key] is not None:
+                    family.add_metric(_labels(gpu), gpu[key])
             yield family
         energy = CounterMetricFamily(
             "cotenant_gpu_energy_joules", "energy since the driver was loaded", labels=["gpu", "uuid"]
         )
         residents = GaugeMetricFamily("cotenant_gpu_residents", "jobs on the GPU", labels=["gpu", "uuid"])
-        for each in gpus:
-            if each["energy_j"] is not None:
-                energy.add_metric(_labels(each), each["energy_j"])
-            residents.add_metric(_labels(each), len(each["residents"]))
+        for gpu in gpus:
+            if gpu["energy_j"] is not None:
+                energy.add_metric(_labels(gpu), gpu["energy_j"])
+            residents.add_metric(_labels(gpu), len(gpu["residents"]))
         yield energy
         yield residents
 
@@ -136,11 +136,11 @@ class PrometheusCollector(Collector):
         promised = GaugeMetricFamily("cotenant_job_memory_promised_bytes", "promised to the job", labels=labels)
         observed = GaugeMetricFamily("cotenant_job_memory_observed_bytes", "used by the job", labels=labels)
         for gpu in gpus:
-            for each in gpu["residents"]:
-                values = [str(each["job_id"]), str(each["name"]), *_labels(gpu)]
-                promised.add_metric(values, each["promised_bytes"])
-                if each["observed_bytes"] is not None:
-                    observed.add_metric(values, each["observed_bytes"])
+            for resident in gpu["residents"]:
+                values = [str(resident["job_id"]), str(resident["name"]), *_labels(gpu)]
+                promised.add_metric(values, resident["promised_bytes"])
+                if resident["observed_bytes"] is not None:
+                    observed.add_metric(values, resident["observed_bytes"])
         yield promised
         yield observed
 

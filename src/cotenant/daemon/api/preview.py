@@ -54,7 +54,7 @@ def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placemen
     placer = make_placer(policy, manager.history)
     for gpu in manager.snapshot(at_s).gpus:
         placer.update(gpu)
-    for each in (*manager.queue(), job):
-        placer.add(each)
-    place = next((each for each in placer.decide(at_s) if each.job_id == job.id), None)
+    for queued in (*manager.queue(), job):
+        placer.add(queued)
+    place = next((placed for placed in placer.decide(at_s) if placed.job_id == job.id), None)
     return place or placer.explain(job.id, at_s)

@@ -20,7 +20,7 @@ def unavailable_modes(
     ranked = policy if isinstance(policy, Ranked) else None
     alone = f"policy `{policy.name}` shares no GPU" if ranked is not None and ranked.exclusive else None
     by_policy = ranked is not None and ranked.sharing == "mps"
-    instances = any(each.mig_profile is not None for each in gpus)
+    instances = any(gpu.mig_profile is not None for gpu in gpus)
     return {
         "time": alone,
         "mps": alone or (None if by_policy else mps_unavailable_reason),

@@ -125,11 +125,11 @@ def history_view(points: Mapping[str, list[TimeSeriesPoint]], gpus: Iterable[Any
     """The history of the GPUs, in display order."""
     return [
         {
-            "index": each.index,
-            "uuid": each.uuid,
-            "name": each.name,
-            "memory_total_bytes": each.memory_total_bytes,
-            "points": [point._asdict() for point in points.get(each.uuid, ())],
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "memory_total_bytes": gpu.memory_total_bytes,
+            "points": [point._asdict() for point in points.get(gpu.uuid, ())],
         }
-        for each in gpus
+        for gpu in gpus
     ]

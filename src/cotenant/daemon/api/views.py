@@ -110,7 +110,7 @@ class JsonViews:
 
     @functools.cached_property
     def _indices(self) -> dict[str, int]:
-        return {each.gpu.uuid: each.gpu.index for each in self._server.gpus}
+        return {snapshot.gpu.uuid: snapshot.gpu.index for snapshot in self._server.gpus}
 
     @functools.cached_property
     def _seen(self) -> dict[int, int]:
@@ -125,7 +125,7 @@ class JsonViews:
     def job(self, job: Job) -> JobView:
         """A job in a list."""
         attempt = job.last_attempt
-        started_at_s = next((each.started_at_s for each in job.attempts if each.started_at_s is not None), None)
+        started_at_s = next((run.started_at_s for run in job.attempts if run.started_at_s is not None), None)
         ended_at_s = job.state.at_s if isinstance(job.state, Done) else None
         name = state_name(job)
         array = job.spec.array
@@ -199,8 +199,8 @@ class JsonViews:
             "gpu_indices": self._where(attempt),
             "usage": usage_view(self._manager.usage(job, attempt.number)),
             "co_runs": [
-                {**co_run_view(each), "neighbor_ids": list(self._manager.named(job, each.neighbor_ids))}
-                for each in self._manager.beside(job, attempt.number)
+                {**co_run_view(co_run), "neighbor_ids": list(self._manager.named(job, co_run.neighbor_ids))}
+                for co_run in self._manager.beside(job, attempt.number)
             ],
         }
 
@@ -232,7 +232,7 @@ class JsonViews:
 
     def gpus(self, *, hidden: AbstractSet[int] = frozenset()) -> list[GpuView]:
         """All GPUs, in display order; ids and names of `hidden` jobs are left out."""
-        return [self._gpu(each, hidden) for each in self._server.gpus]
+        return [self._gpu(snapshot, hidden) for snapshot in self._server.gpus]
 
     def _gpu(self, snapshot: GpuSnapshot, hidden: AbstractSet[int]) -> GpuView:
         gpu, latest = snapshot.gpu, snapshot.latest or GpuSample(at_s=self._at_s)

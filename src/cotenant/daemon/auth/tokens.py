@@ -68,7 +68,7 @@ class TokenStore:
         self._path = path
         self._now = now
         self._lock = threading.Lock()
-        self._tokens = {each.id: each for each in _read(path)}
+        self._tokens = {token.id: token for token in _read(path)}
 
     def create(self, uid: int, name: str, *, admin: bool = False, lifetime_s: float | None = None) -> tuple[Token, str]:
         """Create a token of `uid`; returns it with its text, which cannot be recovered later.
@@ -102,7 +102,7 @@ class TokenStore:
 
     def all(self) -> list[Token]:
         """Every token, oldest first, including expired ones."""
-        return sorted(self._tokens.values(), key=lambda each: (each.created_at_s, each.id))
+        return sorted(self._tokens.values(), key=lambda token: (token.created_at_s, token.id))
 
     def get(self, token_id: str) -> Token:
         """The token of this id.
@@ -124,7 +124,7 @@ class TokenStore:
         """
         with self._lock:
             found = self.get(token_id)
-            self._save({key: each for key, each in self._tokens.items() if key != token_id})
+            self._save({key: token for key, token in self._tokens.items() if key != token_id})
         return found
 
     def find(self, text: str) -> Token | None:
