@@ -165,18 +165,18 @@ def test_a_measured_run_that_ends_badly_is_told_as_that(watch, monkeypatch):
 
 OUT_OF_MEMORY = """
 import sys, torch
-from cotenant.learn.data_collection import job
+from cotenant.learn.data_collection import train_one
 from cotenant.learn.networks import building as networks
 
 def fail(self):
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
 networks.Training.__call__ = fail
-sys.exit(job.main(sys.argv[1:]))
+sys.exit(train_one.main(sys.argv[1:]))
 """
 
 
-def test_out_of_memory_is_told_by_its_exception(tmp_path):
+def test_an_out_of_memory_exception_becomes_the_status(tmp_path):
     answer = tmp_path / "answer.json"
     command = [sys.executable, "-c", OUT_OF_MEMORY, config_id(small()), "--answer", str(answer), "--device", "cpu"]
     subprocess.run(command, check=True, timeout=120, stdin=subprocess.DEVNULL)

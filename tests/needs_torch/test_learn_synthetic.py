@@ -147,7 +147,7 @@ def test_the_synthetic_trace_of_a_branched_cnn_is_near_the_real_one(group):
     from cotenant.tracing.process.trace_function import trace_function
 
     row = branched(group)
-    real = trace_function(functools.partial(train_from_layers, row), card=fake_gpu_of(gpu_spec("A100-40GB")), steps=4)
+    real = trace_function(functools.partial(train_from_layers, row), gpu=fake_gpu_of(gpu_spec("A100-40GB")), steps=4)
     ours = trace_of(layer_list_job(row))
     real, ours = (replays_of(trace, replay_input_for(trace)) for trace in (real, ours))
     assert ours.allocated_bytes == pytest.approx(real.allocated_bytes, rel=0.05)

@@ -1,4 +1,4 @@
-"""What the figures of a GPU are, and the rule for CUDA contexts that nobody has measured."""
+"""What the figures of a GPU are, and the rule for CUDA contexts that were not measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BARE_MIB_PER_SM = 3.0
 LOADED_MIB_PER_SM = 4.85
 MAX_MIB_PER_SM = 5.2
 LOADED_LATER_MIB = 26
-"""Size of a CUDA context where nobody measured it. With lazy loading (the default since CUDA 12.2) it follows the SMs.
+"""Size of a CUDA context where it was not measured. With lazy loading (the default since CUDA 12.2) it follows the SMs.
 
 Bare: 426 MiB on the 142 SMs of an RTX 6000 Ada (torch 2.10.0+cu130, unsloth-zoo pull request 1053), 256 MiB on the 82
 of an RTX 3090 (torch 2.7.1+cu128, InvokeAI issue 9413). With cuBLAS and cuDNN: 524 MiB on the 108 of an A100 (CARMA);
@@ -43,7 +43,7 @@ class ContextBytes:
 
 
 def derived_context(sm_count: int) -> ContextBytes:
-    """Context of a GPU with `sm_count` SMs where nobody measured it."""
+    """Context of a GPU with `sm_count` SMs where it was not measured."""
     return ContextBytes(
         low_bytes=round(BARE_MIB_PER_SM * sm_count) * MiB,
         typical_bytes=round(LOADED_MIB_PER_SM * sm_count) * MiB,
@@ -94,7 +94,7 @@ class GpuSpec:
     def usable_bytes(self) -> int:
         """What all processes on this GPU can allocate together, contexts included: its memory as CUDA counts it.
 
-        Where nobody read that number, the driver is assumed to reserve 1.5 % and at least 256 MiB: on ten GPUs it
+        Where that number is unknown, the driver is assumed to reserve 1.5 % and at least 256 MiB: on ten GPUs it
         reserves 0.5 to 1.5 %, and 250 to 255 MiB of 8, 12 and 15 GiB (their files name the sources). The memory of a
         MIG instance is what is left after that.
         """

@@ -1,6 +1,6 @@
 """Reads the files of `data/`, one per GPU, and finds a GPU by its name, an alias or the name NVML gives.
 
-Every figure in a file has its source. A figure that nobody measured is absent, or derived by a rule and marked so.
+Every figure in a file has its source. A figure that was not measured is absent, or derived by a rule and marked so.
 """
 
 from __future__ import annotations

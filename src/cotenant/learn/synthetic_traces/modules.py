@@ -40,7 +40,7 @@ class Leaf(SyntheticModule):
         return result
 
 
-class Sequential(SyntheticModule):
+class SyntheticSequential(SyntheticModule):
     """One module after another."""
 
     def __init__(self, modules: Sequence[SyntheticModule]) -> None:
@@ -53,7 +53,7 @@ class Sequential(SyntheticModule):
         return x
 
 
-class Residual(SyntheticModule):
+class SyntheticResidual(SyntheticModule):
     """`activation(shortcut(x) + body(x))`; the shortcut runs first."""
 
     def __init__(self, shortcut: SyntheticModule | None, body: SyntheticModule, activation: SyntheticModule) -> None:
@@ -72,7 +72,7 @@ class Residual(SyntheticModule):
         return result
 
 
-class Dense(SyntheticModule):
+class SyntheticDense(SyntheticModule):
     """`x` and `body(x)`, concatenated along the channels."""
 
     def __init__(self, body: SyntheticModule) -> None:
@@ -88,7 +88,7 @@ class Dense(SyntheticModule):
         return result
 
 
-class Head(SyntheticModule):
+class SyntheticHead(SyntheticModule):
     """A module whose caller holds the input until the result is there."""
 
     def __init__(self, body: SyntheticModule) -> None:
@@ -146,15 +146,15 @@ class SyntheticModules:
         return Leaf(lambda tape, x, samples: op.pool(tape, x, samples * elements))
 
     def sequential(self, modules: Sequence[SyntheticModule]) -> SyntheticModule:
-        return Sequential(modules)
+        return SyntheticSequential(modules)
 
     def residual(
         self, shortcut: SyntheticModule | None, body: SyntheticModule, activation: SyntheticModule
     ) -> SyntheticModule:
-        return Residual(shortcut, body, activation)
+        return SyntheticResidual(shortcut, body, activation)
 
     def dense(self, body: SyntheticModule) -> SyntheticModule:
-        return Dense(body)
+        return SyntheticDense(body)
 
     def head(self, body: SyntheticModule) -> SyntheticModule:
-        return Head(body)
+        return SyntheticHead(body)
