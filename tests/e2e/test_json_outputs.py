@@ -36,20 +36,22 @@ def problems(value, schema, place="$"):
         return [f"{place}: {value!r} is no {kind}"]
     if kind == "array":
         return [
-            problem for i, item in enumerate(value) for problem in problems(item, schema.get("items", {}), f"{place}[{i}]")
+            problem
+            for i, item in enumerate(value)
+            for problem in problems(item, schema.get("items", {}), f"{place}[{i}]")
         ]
     if kind != "object":
         return []
     named = schema.get("properties")
     if named is None:
         rest = schema.get("additionalProperties", {})
-        return [each for key, item in value.items() for each in problems(item, rest, f"{place}.{key}")]
+        return [problem for key, item in value.items() for problem in problems(item, rest, f"{place}.{key}")]
     missing = [f"{place}: no field `{key}`" for key in schema["required"] if key not in value]
     foreign = [f"{place}: unknown field `{key}`" for key in value if key not in named and key != "schema"]
     return (
         missing
         + foreign
-        + [each for key in named if key in value for each in problems(value[key], named[key], f"{place}.{key}")]
+        + [problem for key in named if key in value for problem in problems(value[key], named[key], f"{place}.{key}")]
     )
 
 
