@@ -132,7 +132,7 @@ def test_quotas_and_shares_of_the_configuration(site):
     assert "may run 1 jobs at once" in site.cli("explain", str(second)).stdout
     too_many = site.cli("submit", "-a", "1-2", "--gpu-mem", "1G", "--", "true")
     assert too_many.returncode == 5
-    assert "may have 3 jobs that are not over, has 2, asks for 2 more" in too_many.stderr
+    assert "may have 3 unfinished jobs, has 2, submits 2 more" in too_many.stderr
     site.open_gate(gate)
     assert site.wait(second)["state"] == "COMPLETED"
 

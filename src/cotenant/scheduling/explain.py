@@ -1,4 +1,4 @@
-"""Why a job is where it is, in the shape of a `Deferral`: a sentence, and a verdict per GPU where GPUs were looked at."""
+"""Why a job is where it is, as a `Deferral`: a sentence, and one rejection for each GPU that was considered."""
 
 from __future__ import annotations
 

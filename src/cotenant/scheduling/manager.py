@@ -195,7 +195,8 @@ class Manager:
         user, quota = specs[0].user, self._config.quota_of(specs[0].user)
         open_jobs = self._table.unfinished(user) + besides
         if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
-            return f"{user} may have {quota.max_unfinished} jobs that are not over, has {open_jobs}, asks for {len(specs)} more"
+            limit = f"{user} may have {quota.max_unfinished} unfinished jobs"
+            return f"{limit}, has {open_jobs}, submits {len(specs)} more"
         most = max(each.gpus for each in specs)
         if quota.gpus is not None and most > quota.gpus:
             return f"{user} may have {quota.gpus} GPUs at once, {most} asked for"

@@ -62,7 +62,7 @@ class LinearScan:
             self._keys.pop(view.place, None)
             return
         key = -(view.available_bytes or 0) if self._key is more_memory else self._key(view)
-        self._keys[view.place] = key if key == key else math.inf  # NaN is worst
+        self._keys[view.place] = math.inf if key != key else key  # noqa: PLR0124 -- NaN is worst
 
     def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
         if self._pairing is not None:
@@ -85,9 +85,13 @@ class LinearScan:
         views = self._views
         best: GpuView | None = None
         best_key = 0.0
+        needed, min_gpu_bytes = demand.bytes_per_gpu, demand.min_gpu_bytes
         for place, key in self._keys.items():
+            if best is not None and (key > best_key or (key == best_key and place > best.place)):
+                continue
             view = views[place]
-            if (best is None or key < best_key or (key == best_key and place < best.place)) and fits(view, demand):
+            # `rules.fits`, without the call.
+            if (view.available_bytes or 0) >= needed and view.total_bytes >= min_gpu_bytes:
                 best, best_key = view, key
         return () if best is None else (best,)
 
@@ -224,7 +228,7 @@ def node_count(views: Sequence[GpuView]) -> int:
 
 
 def _number(key: float) -> float:
-    return math.inf if key != key else key
+    return math.inf if key != key else key  # noqa: PLR0124 -- NaN is worst
 
 
 def _first(ranked: Iterator[tuple[int, GpuView]], count: int) -> Sequence[GpuView]:

@@ -263,9 +263,9 @@ class IncrementalPlacer:
     def _unblock(self) -> None:
         """GPUs improved: blocked classes, and the job with the reservation, may be placed now."""
         pool, reservation = self._pool, self._reservation
-        if reservation.job_id is not None:
-            if any(pool.views[place].reserved_for is not None for place in pool.improved):
-                reservation.retry_pending = True
+        is_reserved = reservation.job_id is not None
+        if is_reserved and any(pool.views[place].reserved_for is not None for place in pool.improved):
+            reservation.retry_pending = True
         self._queue.unblock(pool.max_improved_bytes())
 
     def _reserve_if_due(self, pending: PendingJob) -> None:
@@ -310,9 +310,9 @@ class IncrementalPlacer:
         demand = demand_class.demand
         head = None if policy.backfill else self._queue.in_order.head()
         is_behind = head is not None and head.demand_class.blocked and head.key < pending.key
-        if head is not None and is_behind and not demand.ignores_activity:
-            if not head.is_retry or policy.retries_block:
-                return head_of_line_wait(job_id, head.job.id, pool.views)
+        is_blocked = is_behind and not demand.ignores_activity
+        if head is not None and is_blocked and (not head.is_retry or policy.retries_block):
+            return head_of_line_wait(job_id, head.job.id, pool.views)
         if self._reservation.job_id == job_id:
             return pool.rules.deferral(demand, job_id, pool.views, at_s)
         as_of = (pool.changes, at_s)

@@ -1,4 +1,4 @@
-"""Policies that are a name for a composition. Apart from `composition` because a placer needs that, and this a placer."""
+"""Policies that are a name for a composition: `composition` is what a placer needs, this is what makes a placer."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ A GPU pool caches the outcome of 1 and 3, which no demand changes, until the GPU
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf as INFINITE
+from math import inf as INFINITE  # noqa: N812 -- a constant
 from typing import Any
 
 from cotenant.core.placement import Deferral, Rejection

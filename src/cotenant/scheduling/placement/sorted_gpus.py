@@ -54,7 +54,8 @@ class SortedGpus(SortedBuckets):
             return None
         if not self.turn and self._key is not less_memory:  # mostly the first of all
             view = self._views[buckets[0][0] & _PLACE_MASK]
-            if fits(view, demand):
+            # `rules.fits`, without the call.
+            if (view.available_bytes or 0) >= demand.bytes_per_gpu and view.total_bytes >= demand.min_gpu_bytes:
                 return view
         found = next(self.walk(demand), None)
         return None if found is None else found[1]
@@ -94,7 +95,7 @@ def ordered_int(key: float) -> int:
     ordered the other way around.
     """
     number = float(key)
-    if number != number:
+    if math.isnan(number):
         number = math.inf
     bits: int = _INT.unpack(_FLOAT.pack(number))[0]
     return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF)

@@ -26,8 +26,8 @@ def attribute_activity(
 ) -> float:
     """By what the SM activities that were expected are to be multiplied so that the GPU shows what was measured.
 
-    The likeliest factor, given that jobs slow each other down as `PriorInterference` says and that expectations are off by
-    `EXPECTED_LOG_STD`. A GPU all of whose SMs are active says little about who keeps them so: there expectations stand.
+    The likeliest factor, if jobs slow each other down as `PriorInterference` predicts and expectations are off by
+    `EXPECTED_LOG_STD`. A GPU with all SMs active shows little of each job's part: there expectations stand.
     """
     return min(
         FACTORS, key=lambda factor: _negative_log_likelihood(factor, known, expected, measured, gpu_memory_bytes)

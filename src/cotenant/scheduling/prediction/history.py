@@ -51,7 +51,8 @@ class WorkloadRecord:
         peaks_bytes, durations_s: of the newest completed runs; durations as if alone.
         least_bytes: more than any run was seen to hold, completed or not.
         solo_s: how long it was seen alone, with the means of that time.
-        beside: by the keys of its mates, `WORKLOAD_SEPARATOR` between them: seconds, steps a second, slowdown, or None for each.
+        beside: by the keys of its neighbors, joined by `WORKLOAD_SEPARATOR`: seconds, steps per second, slowdown; None
+            for each that is not known.
     """
 
     peaks_bytes: list[int] = field(default_factory=list)
