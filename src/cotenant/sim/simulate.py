@@ -108,7 +108,7 @@ def simulate(
     began_s = time.perf_counter()
     job_of = JobFactory(trace, estimator, max_slowdown=max_slowdown)
     if learn is None:
-        learn = facts is None and not getattr(chosen, "alone", False)
+        learn = facts is None and not getattr(chosen, "exclusive", False)
     feed: HistoryFeed | None = None
     if learn:
         minds_company = getattr(chosen, "uses_predictions", True)

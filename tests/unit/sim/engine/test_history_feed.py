@@ -9,6 +9,7 @@ from cotenant.core.units import GiB
 from cotenant.scheduling import policies
 from cotenant.scheduling.prediction.interference import GpuActivity
 from cotenant.sim import cluster
+from cotenant.sim import simulate as simulate_module
 from cotenant.sim.engine.config import SimulationConfig
 from cotenant.sim.engine.running_attempt import RunningAttempt
 from cotenant.sim.memory_source import JobFactory
@@ -27,7 +28,7 @@ class Remembering:
     """A registered policy that keeps hold of the facts it was given."""
 
     name = "remembering"
-    alone = False
+    exclusive = False
 
     def __init__(self, name, **options):
         self._policy = policies.create(name, options)
@@ -172,3 +173,14 @@ def test_an_oom_teaches_what_a_daemon_learns_from_it():
     assert record.solo_s >= 50.0
     assert record.smact == pytest.approx(0.3)
     assert record.least_bytes >= 40 * GiB
+
+
+@pytest.mark.parametrize(("policy", "learns"), [("exclusive", False), ("most-memory", True)])
+def test_by_default_policies_that_share_gpus_get_a_history(monkeypatch, policy, learns):
+    feeds = []
+    feed_class = simulate_module.HistoryFeed
+    monkeypatch.setattr(
+        simulate_module, "HistoryFeed", lambda *args, **options: feeds.append(policy) or feed_class(*args, **options)
+    )
+    run(a_trace(1), policy)
+    assert bool(feeds) is learns
