@@ -1,1 +1,1 @@
-"""Data of a traced script: a few samples stand for all."""
+"""Data loaders that read a few real samples, and synthetic data in place of missing data."""

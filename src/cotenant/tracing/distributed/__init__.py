@@ -1,1 +1,1 @@
-"""Several GPUs, of which a traced process plays its part."""
+"""Process groups, DDP and processes of a script, of which rank 0 is traced."""

@@ -1,1 +1,1 @@
-"""Mends of libraries around torch, applied as a script imports them."""
+"""The table of patches, and the patches of PyTorch and of libraries."""

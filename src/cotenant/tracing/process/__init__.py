@@ -1,1 +1,1 @@
-"""The process that traces: started, kept warm, asked and answered."""
+"""The tracing process: started for a script, forked by a fork server, or forked for a function."""

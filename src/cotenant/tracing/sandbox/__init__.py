@@ -1,1 +1,1 @@
-"""What a traced script reads and writes, kept apart from the user's files."""
+"""The sandbox of a traced script: an overlay of its files, and no network."""

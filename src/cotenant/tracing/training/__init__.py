@@ -1,1 +1,1 @@
-"""Models, optimizers and the loop around them, as a trace follows them."""
+"""The training loop, its models and its optimizers, as a trace observes them."""
