@@ -5,7 +5,7 @@
 Each row is one policy on one trace, over several seeds of the launch delays; in brackets the least and the most.
 Published are single runs: thesis, tables 6.3 to 6.6 and section 6.4 (4 x A100-40GB, MPS unless streams are named);
 AEGIS, its reports of 60 jobs on 3 x A100-40GB, of which it is not stated whether MPS ran. Its arrivals are not
-published, only their span and quantiles: ours are drawn to fit these. Energy is of `sim/power.py`. With `--write` each
+published, only their span and quantiles: ours are drawn to fit these. Energy is of `gpus/power_model.py`. With `--write` each
 table has a picture: bars are ours, whiskers the seeds, diamonds the published figures. `--report` also writes an HTML
 page for each trace: utilization over time, makespan against slowdown, JCTs, bars per policy.
 """
@@ -124,7 +124,7 @@ def main() -> None:
     for title, name, gpus, cases in EXPERIMENTS:
         trace = traces.load(name)
         lines += [f"## {title}, {gpus.replace('x', ' x ', 1)}", ""]
-        pairs = "".join(f" {each} | published |" for each in COMPARED)
+        pairs = "".join(f" {column} | published |" for column in COMPARED)
         lines += [f"| policy |{pairs} slowdown |", "| --- " * 10 + "|"]
         baseline = [run(trace, cluster.parse(gpus), cases[0], seed) for seed in seeds]
         lines.append(absolute(baseline))
@@ -168,9 +168,9 @@ def run(trace: Trace, gpus: Cluster, case: Case, seed: int) -> SimMetrics:
 
 def absolute(found: Sequence[SimMetrics]) -> str:
     names = ("makespan_s", "jct_mean_s", "energy_j")
-    means = [statistics.mean(getattr(each, name) for each in found) for name in names]
+    means = [statistics.mean(getattr(metrics, name) for metrics in found) for name in names]
     shown = (f"{means[0] / 60:.0f} min", f"{means[1] / 60:.0f} min", f"{means[2] / 1e6:.1f} MJ")
-    cells = [cell for each in shown for cell in (each, "")] + ["0", "0", "1.00"]
+    cells = [cell for value in shown for cell in (value, "")] + ["0", "0", "1.00"]
     return f"| exclusive | {' | '.join(cells)} |"
 
 
@@ -180,12 +180,12 @@ def row(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics])
         changes = [getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)]
         cells.append(f"{statistics.mean(changes):+.1%} [{min(changes):+.0%}, {max(changes):+.0%}]")
         cells.append("" if published is None else f"{published:+.1%}")
-    ooms = [each.ooms for each in found]
+    ooms = [metrics.ooms for metrics in found]
     cells += [
         f"{min(ooms)} to {max(ooms)}" if min(ooms) < max(ooms) else f"{ooms[0]}",
         "" if case.ooms is None else str(case.ooms),
     ]
-    cells.append(f"{statistics.mean(each.slowdown_mean for each in found):.2f}")
+    cells.append(f"{statistics.mean(metrics.slowdown_mean for metrics in found):.2f}")
     return f"| {case.name} | {' | '.join(cells)} |"
 
 
@@ -199,7 +199,7 @@ def row_of_picture(case: Case, found: Sequence[SimMetrics], baseline: Sequence[S
     ):
         parts = [getattr(a, name) / getattr(b, name) for a, b in zip(found, baseline, strict=True)]
         told[title] = (min(parts), statistics.mean(parts), max(parts), None if published is None else 1 + published)
-    ooms = [each.ooms for each in found]
+    ooms = [metrics.ooms for metrics in found]
     told["Out-of-memory failures"] = (min(ooms), statistics.mean(ooms), max(ooms), case.ooms)
     return Row(case.name, told)
 

@@ -1,6 +1,6 @@
 """Each way in which CARMA was found to lose a job or its service, and what happens here.
 
-Telemetry that fails and GPUs that vanish are in `unit/daemon/watching/test_monitor.py`, crashes in `test_daemon.py`.
+Telemetry that fails and GPUs that vanish are in `unit/daemon/monitoring/test_monitor.py`, crashes in `test_daemon.py`.
 """
 
 from __future__ import annotations
