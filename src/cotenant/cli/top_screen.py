@@ -25,7 +25,7 @@ SHOWN = 100
 """Waiting jobs on the screen."""
 
 GPU_COLUMNS = ("GPU", "NAME", "MEMORY", "USED", "PROMISED", "TOTAL", "SMACT", "LAST 5 MIN", "POWER", "JOBS")
-JOB_COLUMNS = ("JOB", "NAME", "USER", "ST", "GPU", "PROMISED", "SEEN", "TIME", "REASON")
+JOB_COLUMNS = ("JOB", "NAME", "USER", "ST", "GPU", "PROMISED", "PEAK", "TIME", "REASON")
 STYLES = {"RUNNING": "green", "STARTING": "cyan", "PENDING": "yellow", "HELD": "magenta"}
 
 
