@@ -64,7 +64,11 @@ def a_snapshot(
     **sample: Any,
 ) -> GpuSnapshot:
     """A GPU with one sample at `at_s`."""
-    used = None if strangers is None else int(strangers * GiB) + sum(each.observed_bytes or 0 for each in residents)
+    used = (
+        None
+        if strangers is None
+        else int(strangers * GiB) + sum(resident.observed_bytes or 0 for resident in residents)
+    )
     return GpuSnapshot(
         gpu=a_gpu(index, gib),
         samples=(GpuSample(**{"at_s": at_s, "used_bytes": used, "smact": 0.0, **sample}),),

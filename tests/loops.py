@@ -71,7 +71,7 @@ class Engine:
     def launch(self, spec, attempt, placement, env):
         if self.broken:
             raise BackendError("no room for a runner")
-        kept = any(isinstance(each, AttemptPlaced) for each in self.disk.replay())
+        kept = any(isinstance(event, AttemptPlaced) for event in self.disk.replay())
         self.kept_at_launch.append(kept and self.disk.is_synced)
         self.launched.append((placement.job_id, attempt, dict(env)))
 

@@ -27,7 +27,7 @@ class Life:
     """A manager over 40 GiB GPUs, and the events of its life in few words."""
 
     def __init__(self, gpus=1, policy="first-fit", options=None, **config):
-        self.gpus = tuple(a_gpu(each) for each in range(gpus))
+        self.gpus = tuple(a_gpu(index) for index in range(gpus))
         self.manager = Manager(create(policy, {"warmup_s": 0, **(options or {})}), ManagerConfig(**config))
         self.at_s = 0.0
         self.sample()
@@ -64,8 +64,10 @@ class Life:
                 cause="test",
                 gpus=self.gpus,
                 samples={
-                    gpu.uuid: GpuSample(at_s=self.at_s, used_bytes=None if each is None else int(each * GiB), smact=0.1)
-                    for gpu, each in zip(self.gpus, used, strict=False)
+                    gpu.uuid: GpuSample(
+                        at_s=self.at_s, used_bytes=None if gpu_used is None else int(gpu_used * GiB), smact=0.1
+                    )
+                    for gpu, gpu_used in zip(self.gpus, used, strict=False)
                 },
                 observed=tuple(
                     AttemptSample(job_id=job, attempt=attempt, gpu_uuid=f"GPU-{gpu}", used_bytes=int(gib * GiB))
@@ -84,7 +86,7 @@ class WorkingLife:
 
     def __init__(self, gpus=1, policy="marginal-gain", smact=0.3, **config):
         self.policy = create(policy) if isinstance(policy, str) else policy
-        self.gpus = tuple(a_gpu(each) for each in range(gpus))
+        self.gpus = tuple(a_gpu(index) for index in range(gpus))
         self.config = ManagerConfig(**config)
         self.manager = Manager(self.policy, self.config)
         self.kept = []
@@ -98,7 +100,7 @@ class WorkingLife:
         if not isinstance(event, (ServerSampled, Tick)):
             self.kept.append(event)
         commands = self.manager.handle(event)
-        self.kept += [each.placed for each in commands if isinstance(each, Launch)]
+        self.kept += [command.placed for command in commands if isinstance(command, Launch)]
         return commands
 
     def submit(self, job_id, gib=8, script="a.py", **spec):
@@ -106,7 +108,7 @@ class WorkingLife:
         self.send(JobSubmitted(at_s=self.at_s, cause="test", job_id=job_id, spec=spec))
         estimate = None if gib is None else an_estimate(gib)
         commands = self.send(EstimateReady(at_s=self.at_s, cause="test", job_id=job_id, estimate=estimate, error="no"))
-        return [each.placed for each in commands if isinstance(each, Launch)]
+        return [command.placed for command in commands if isinstance(command, Launch)]
 
     def start(self, job_id, holds=4):
         attempt = len(self.manager.jobs[job_id].attempts)
@@ -133,7 +135,7 @@ class WorkingLife:
             samples = {
                 gpu.uuid: GpuSample(
                     at_s=self.at_s,
-                    used_bytes=sum(each.used_bytes for each in observed if each.gpu_uuid == gpu.uuid),
+                    used_bytes=sum(process.used_bytes for process in observed if process.gpu_uuid == gpu.uuid),
                     smact=self.smact,
                 )
                 for gpu in self.gpus
@@ -163,4 +165,4 @@ class WorkingLife:
 
 
 def launches(commands):
-    return [each.placed.job_id for each in commands if isinstance(each, Launch)]
+    return [command.placed.job_id for command in commands if isinstance(command, Launch)]

@@ -36,15 +36,15 @@ def busy(gib=4, smact=0.5, job_id=100, **changes):
 
 def placer(name, *gpus, facts=None, **options):
     found = create(name, options).placer(facts or Facts())
-    for each in gpus:
-        found.update(each)
+    for gpu in gpus:
+        found.update(gpu)
     return found
 
 
 def decided(placer, *jobs, at_s=AT_S):
-    for each in jobs:
-        placer.add(each)
-    return {each.job_id: each.gpu_uuids for each in placer.decide(at_s)}
+    for job in jobs:
+        placer.add(job)
+    return {placement.job_id: placement.gpu_uuids for placement in placer.decide(at_s)}
 
 
 def gpu(place, *residents, **sample):

@@ -75,11 +75,11 @@ def _load() -> None:
     """Import once what a warm tracer has loaded: nine tenths of the time of a small trace, if each fork did so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in forkserver._PRELOADED:
-            importlib.import_module(f"cotenant.tracing.{each}")
-        for each in forkserver._PRELOADED_WHEN_IDLE:
+        for module in forkserver._PRELOADED:
+            importlib.import_module(f"cotenant.tracing.{module}")
+        for module in forkserver._PRELOADED_WHEN_IDLE:
             with contextlib.suppress(ImportError):
-                importlib.import_module(each)
+                importlib.import_module(module)
 
 
 def _child(request: dict, answer: Path, folder: Path) -> None:

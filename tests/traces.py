@@ -40,12 +40,12 @@ def steps(*, batch_mib: float = 400, layers: int = 4, count: int = 3) -> MemoryT
     number = 100
     for step in range(count):
         kept = list(range(number, number + layers))
-        events += [alloc(each, batch_mib, module=f"layer{i}") for i, each in enumerate(kept)]
-        for i, each in reversed(list(enumerate(kept))):
-            events += [alloc(each + 50, 100, "gradient", "backward", f"layer{i}"), free(each)]
+        events += [alloc(storage_id, batch_mib, module=f"layer{i}") for i, storage_id in enumerate(kept)]
+        for i, storage_id in reversed(list(enumerate(kept))):
+            events += [alloc(storage_id + 50, 100, "gradient", "backward", f"layer{i}"), free(storage_id)]
         if step == 0:
             events += [alloc(1000 + i, 200, "optimizer state", "step") for i in range(layers)]
-        events += [free(each + 50, "step") for each in kept]
+        events += [free(storage_id + 50, "step") for storage_id in kept]
         number += 100
     return a_trace(events)
 

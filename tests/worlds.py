@@ -19,7 +19,7 @@ class Halves:
     def speeds(self, members, gpu_type="A100-40GB", sharing="time-sliced"):
         if sharing == "mig":
             return [0.25] * len(members)
-        return [1.0 / (len(members) * each.sensitivity if len(members) > 1 else 1.0) for each in members]
+        return [1.0 / (len(members) * member.sensitivity if len(members) > 1 else 1.0) for member in members]
 
 
 class Eager:
@@ -33,7 +33,7 @@ class Eager:
 
     def decide(self, queue, server):
         self.seen.append(server)
-        uuids = tuple(each.gpu.uuid for each in server.gpus)
+        uuids = tuple(snapshot.gpu.uuid for snapshot in server.gpus)
         return [
             Placement(job_id=job.id, gpu_uuids=uuids[: job.spec.gpus], sharing=self.sharing, promised_bytes=need(job))
             for job in queue

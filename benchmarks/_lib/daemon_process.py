@@ -74,7 +74,7 @@ class Server:
 
     def abandon(self, living: Sequence[int]) -> None:
         """End the daemon and these jobs, and leave the queue as it is."""
-        pids = [self.client.job(each)["attempt_list"][0]["pid"] for each in living]
+        pids = [self.client.job(job_id)["attempt_list"][0]["pid"] for job_id in living]
         self.stop()
         for pid in pids:
             os.kill(pid, signal.SIGTERM)

@@ -120,7 +120,7 @@ class _Problem:
         start = self.start()
         found = minimize(self._misfit, start, args=(residuals,), jac=True, method="L-BFGS-B", options=options)
         q = len(self.apart)
-        values = [math.exp(float(each)) for each in found.x]
+        values = [math.exp(float(log_value)) for log_value in found.x]
         return Hyper(tuple(values[:q]), tuple(values[q:-1]), values[-1])
 
     def _misfit(self, theta: Any, residuals: Any) -> tuple[float, Any]:

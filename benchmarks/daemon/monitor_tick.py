@@ -101,20 +101,20 @@ def processes(count: int) -> Iterator[list[int]]:
         subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL) for _ in range(count)
     ]
     try:
-        yield [each.pid for each in started]
+        yield [process.pid for process in started]
     finally:
-        for each in started:
-            each.kill()
-            each.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
-def nvml(_: Path, pids: list[int], count: int, each: int) -> tuple[GpuBackend, Callable[[int], None]]:
+def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBackend, Callable[[int], None]]:
     """NVML with performance monitoring and SM times; what makes them new before a tick."""
     cards = [
         FakeGpu(
             uuid=f"GPU-{i}",
             gpm=(50.0, 20.0, 30.0),
-            processes=[(pid, 1024 * MIB) for pid in pids[i * each : (i + 1) * each]],
+            processes=[(pid, 1024 * MIB) for pid in pids[i * jobs_per_gpu : (i + 1) * jobs_per_gpu]],
         )
         for i in range(count)
     ]
@@ -128,21 +128,21 @@ def nvml(_: Path, pids: list[int], count: int, each: int) -> tuple[GpuBackend, C
     return gpus.create("nvml"), renew
 
 
-def simulated(folder: Path, _: list[int], count: int, each: int) -> tuple[GpuBackend, Callable[[int], None]]:
+def simulated(folder: Path, _: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBackend, Callable[[int], None]]:
     """Cards in files, with processes that this one attaches under the names of the others."""
     server = SimulatedServer.create(folder / "server", f"{count}xA100-40GB")
     for index in range(count):
-        for _ in range(each):
+        for _ in range(jobs_per_gpu):
             server.attach(str(index), context_bytes=GiB).set_activity(smact=0.3, utilization=0.5)
     return gpus.create("simulated", gpus.BackendOptions(simulated_dir=folder / "server")), lambda _: None
 
 
 def measured(
     name: str, make: Callable[..., tuple[GpuBackend, Callable[[int], None]]], folder: Path, pids: list[int],
-    count: int, each: int, ticks: int,
+    count: int, jobs_per_gpu: int, ticks: int,
 ) -> list[str]:  # fmt: skip
     """A line of the table for each part."""
-    plain, renew = make(folder, pids, count, each)
+    plain, renew = make(folder, pids, count, jobs_per_gpu)
     backend = TimedBackend(plain)
     inventory = backend.inventory()
     refs = {pid: AttemptRef(job_id=i + 1, attempt=1) for i, pid in enumerate(pids)}
@@ -162,7 +162,7 @@ def measured(
         emit=lambda _: None,
         observe=files.observe,
     )
-    manager, past = a_manager([gpu.uuid for gpu in inventory], each), GpuTimeSeries(folder / "past.jsonl")
+    manager, past = a_manager([gpu.uuid for gpu in inventory], jobs_per_gpu), GpuTimeSeries(folder / "past.jsonl")
     spent: dict[str, list[float]] = {part: [] for part in PARTS}
     for tick in range(ticks + 5):
         renew(tick)
@@ -195,11 +195,11 @@ def measured(
     ]
 
 
-def a_manager(uuids: list[str], each: int) -> Manager:
+def a_manager(uuids: list[str], jobs_per_gpu: int) -> Manager:
     """One with so many jobs on each GPU."""
     manager = Manager(policies.create("most-memory", {}))
-    for index in range(len(uuids) * each):
-        job_id, uuid = index + 1, uuids[index // each]
+    for index in range(len(uuids) * jobs_per_gpu):
+        job_id, uuid = index + 1, uuids[index // jobs_per_gpu]
         spec = JobSpec(
             command=("python", f"{job_id}.py"),
             workdir="/",

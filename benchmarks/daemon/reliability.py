@@ -82,7 +82,7 @@ def kills(*, quick: bool) -> list[str]:
             found.start()
         found.wait_for_all()
         views = {int(job["id"]): job for job in found.client.jobs()}
-        lost = [each for each in promised if each not in views or views[each]["state"] != "COMPLETED"]
+        lost = [job_id for job_id in promised if job_id not in views or views[job_id]["state"] != "COMPLETED"]
         twice = [view for view in views if (runs / str(view)).read_text().split() != ["start", "end"]]
     told = f"{len(lost)} lost, {len(twice)} run twice or half"
     return [f"{rounds} times `kill -9`, {len(promised)} jobs acknowledged: {told}."]
@@ -191,7 +191,7 @@ def _decisions_s(count: int) -> list[float]:
         manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=job_id, spec=spec))
     taken = []
     for second in range(1, 22):
-        samples = {each.uuid: GpuSample(at_s=float(second), used_bytes=30 * GiB, smact=0.5) for each in gpus}
+        samples = {gpu.uuid: GpuSample(at_s=float(second), used_bytes=30 * GiB, smact=0.5) for gpu in gpus}
         event = ServerSampled(at_s=float(second), cause="bench", gpus=gpus, samples=samples, observed=())
         begun = time.perf_counter()
         manager.handle(event)
@@ -225,7 +225,7 @@ def idle(*, quick: bool) -> list[str]:
 
 
 PARTS: dict[str, Callable[..., list[str]]] = {
-    each.__name__: each for each in (schedules, kills, fuzz, crowd, queue, submits, launches, idle)
+    part.__name__: part for part in (schedules, kills, fuzz, crowd, queue, submits, launches, idle)
 }
 
 

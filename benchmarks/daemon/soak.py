@@ -1,12 +1,12 @@
-"""A simulated server under load for a while: the 90 jobs of a published trace, wrong promises, and `kill -9` at random.
+"""Soak test: a simulated server under load, with wrong memory declarations and `kill -9` at random times.
 
     python -m benchmarks.daemon.soak [--minutes M] [--jobs N] [--seed N] [--write]
 
-Four A100s whose time runs as fast as the trace needs to last so long. Every fourth job declares three tenths of what it
-will take, so that it may run out of memory; and now and then a stranger takes all that is free on a card on which a job
-is still growing, which then does. The daemon is killed every ten to thirty seconds and started again. Each
-attempt leaves a line in a file of its job, so that attempts that nobody knows of would be seen. As root, the daemon
-serves all users and the jobs are those of three of them in turn, if there is a Python that they may run.
+The jobs are the 90 of mix-90, on four A100s whose clock is scaled so that the trace takes M minutes. Every fourth job
+declares 30 % of its peak memory, so that it may run out of memory. At times a foreign process allocates all free memory
+of a GPU on which a job still grows, so that this job runs out of memory, too. The daemon is killed every 10 to 30 s and
+restarted. Each attempt appends a line to a file of its job, so that attempts missing in the journal are found. As root,
+the daemon serves all users and the jobs belong to three of them in turn, if they can run some Python.
 """
 
 from __future__ import annotations
@@ -38,55 +38,55 @@ from cotenant.sim.workloads import workload
 from cotenant.simserver.server import Attachment, SimulatedServer
 
 TRACE_SPAN_S = 26_000.0
-"""How long the trace takes on four GPUs that are shared; sets the time scale."""
-LOOK_S = 0.25
-STRANGER_S = 3.0
+"""Duration of the trace on four shared GPUs, in simulated seconds; sets the time scale."""
+POLL_S = 0.25
+FOREIGN_S = 3.0
 TOO_SMALL_EVERY = 4
 TOO_SMALL = 0.3
 OTHERS = ("daemon", "games", "nobody")
-"""Users that every Debian has, and who have nothing."""
+"""Users that exist on every Debian and own no files."""
 
 
 def public_python() -> str | None:
-    """A Python that others may run, as root; None if there is none, or we are somebody else."""
+    """As root, an interpreter that other users can run; None if there is none, or without root."""
     if os.geteuid() != 0:
         return None
-    for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        command = [each, "-c", "import cotenant.simserver.fake_job"]
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        command = [python, "-c", "import cotenant.simserver.fake_job"]
         env = {"PATH": os.defpath, "PYTHONPATH": python_path()}
         with contextlib.suppress(OSError):
             other = {"user": "nobody", "group": "nogroup", "cwd": "/", "env": env}
             if subprocess.run(command, capture_output=True, check=False, **other).returncode == 0:
-                return each
+                return python
     return None
 
 
 def python_path() -> str:
-    """Where our modules are."""
+    """PYTHONPATH on which the jobs find cotenant and its dependencies."""
     return os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))
 
 
-Room = tuple[float, list[int], list[int]]
-"""When it was looked (seconds since 1970), and the bytes that GPUs had to promise, most first: all, the empty ones."""
+Available = tuple[float, list[int], list[int]]
+"""Unix time of a poll, and the available bytes per GPU in descending order: of all GPUs, and of the empty ones."""
 
 
-def wait_for_room_s(earlier: dict[str, Any], later: dict[str, Any], rooms: list[Room]) -> float:
-    """Real seconds from when its GPUs were first seen to have memory for the `later` attempt until that was placed.
+def wait_with_memory_s(earlier: dict[str, Any], later: dict[str, Any], polls: list[Available]) -> float:
+    """Real seconds between the first poll with enough available memory for the `later` attempt and its placement.
 
-    0 where none was seen before: it took the room between two looks. Other rules of the policy, on activity say, are
-    not looked at. While the daemon is down, nothing is seen.
+    0 if no poll before the placement showed enough. Only memory counts, not the policy's other rules (activity, for
+    example). There are no polls while the daemon is down.
     """
     ended_s, placed_s = _seconds(earlier["ended_at"]), _seconds(later["placed_at"])
-    for at_s, shared, alone in rooms:
-        room = alone if later["sharing"] == "exclusive" else shared
-        enough = [each for each in room if each >= later["promised_bytes"]]
+    for at_s, shared, empty in polls:
+        available = empty if later["sharing"] == "exclusive" else shared
+        enough = [available_bytes for available_bytes in available if available_bytes >= later["promised_bytes"]]
         if ended_s <= at_s < placed_s and len(enough) >= len(later["gpu_uuids"]):
             return placed_s - at_s
     return 0.0
 
 
 class Soak:
-    """One run."""
+    """One soak run: submits, kills, polls, and checks the outcome."""
 
     def __init__(self, found: Server, *, time_scale: float, seed: int, jobs: int) -> None:
         self.server = found
@@ -95,26 +95,26 @@ class Soak:
         self.trace: Trace = traces.load("mix-90")
         self.count = min(jobs, len(self.trace))
         self.submitted: list[int] = []
-        self.kills = self.looks = 0
-        self.strangers = 0
-        self.stranger_at_s = 0.0
-        self.hit: set[int] = set()  # jobs that a stranger was sent to: once each, for attempts are few
-        self.stranger: tuple[Attachment, float] | None = None
-        self.over: list[str] = []
+        self.kills = self.poll_count = 0
+        self.foreign_count = 0
+        self.foreign_at_s = 0.0
+        self.hit: set[int] = set()  # a foreign process starves each job at most once: attempts are limited
+        self.foreign: tuple[Attachment, float] | None = None
+        self.over_promised: list[str] = []
         self.down_s: list[float] = []
-        self.rooms: list[Room] = []
+        self.polls: list[Available] = []
         self.python = public_python()
         self.users = [pwd.getpwnam(other) for other in OTHERS] if self.python is not None else [None]
-        found.root.chmod(0o755)  # the socket is for all
+        found.root.chmod(0o755)  # all users connect to the socket
         for number in range(len(self.users)):
             (found.root / f"of-{number}").mkdir()
             (found.root / f"of-{number}").chmod(0o777)
 
     def run(self) -> list[dict[str, Any]]:
-        """Submit all jobs at their times, kill and look in between; the views of all jobs at the end."""
+        """Submit all jobs on schedule, kill and poll in between; returns the views of all jobs at the end."""
         began_s = time.monotonic()
         kill_at_s = began_s + self.rng.uniform(10, 30)
-        self.stranger_at_s = began_s + self.rng.uniform(15, 30)
+        self.foreign_at_s = began_s + self.rng.uniform(15, 30)
         while True:
             now_s = time.monotonic()
             while len(self.submitted) < self.count and self._due_s() <= now_s - began_s:
@@ -122,11 +122,11 @@ class Soak:
             if now_s >= kill_at_s:
                 self._kill()
                 kill_at_s = time.monotonic() + self.rng.uniform(10, 30)
-            self._look()
-            self._send_stranger()
+            self._poll()
+            self._start_foreign_process()
             if len(self.submitted) == self.count and not self.server.client.jobs(active=True):
                 return self.server.client.jobs()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _due_s(self) -> float:
         return self.trace.submit_s[len(self.submitted)] / self.time_scale
@@ -153,7 +153,7 @@ class Soak:
         return self.server.root / f"of-{number % len(self.users)}" / f"starts-{number}"
 
     def _submit_as(self, user: pwd.struct_passwd | None, job: dict[str, Any]) -> int:
-        """The id of the job, submitted by a process of that user: who asks is what the kernel says."""
+        """Submit the job from a process of `user`, since the daemon reads the user from SO_PEERCRED; the job's id."""
         if user is None:
             return int(self.server.client.submit([job])[0]["id"])
         read_end, write_end = os.pipe()
@@ -169,8 +169,8 @@ class Soak:
             finally:
                 os._exit(code)
         os.close(write_end)
-        with os.fdopen(read_end, "rb") as told:
-            answer = told.read()
+        with os.fdopen(read_end, "rb") as pipe:
+            answer = pipe.read()
         os.waitpid(child, 0)
         return int(answer)
 
@@ -181,60 +181,60 @@ class Soak:
         self.server.start()
         self.down_s.append(time.monotonic() - began_s)
 
-    def _look(self) -> None:
-        self.looks += 1
+    def _poll(self) -> None:
+        self.poll_count += 1
         gpus = self.server.client.gpus()
-        shared = sorted((each["available_bytes"] or 0 for each in gpus), reverse=True)
-        alone = sorted((each["available_bytes"] or 0 for each in gpus if not each["residents"]), reverse=True)
-        self.rooms.append((time.time(), shared, alone))
+        shared = sorted((gpu["available_bytes"] or 0 for gpu in gpus), reverse=True)
+        empty = sorted((gpu["available_bytes"] or 0 for gpu in gpus if not gpu["residents"]), reverse=True)
+        self.polls.append((time.time(), shared, empty))
         for gpu in gpus:
             if gpu["promised_bytes"] > gpu["memory_total_bytes"]:
-                self.over.append(f"GPU {gpu['index']}: {gpu['promised_bytes']} promised")
+                self.over_promised.append(f"GPU {gpu['index']}: {gpu['promised_bytes']} promised")
 
-    def _send_stranger(self) -> None:
-        """Take what is free on a card where a job is at less than half of its promise, for some seconds."""
+    def _start_foreign_process(self) -> None:
+        """Allocate all free memory of a GPU whose job uses less than half of its promise, for `FOREIGN_S`."""
         now_s = time.monotonic()
-        if self.stranger is not None:
-            attachment, until_s = self.stranger
+        if self.foreign is not None:
+            attachment, until_s = self.foreign
             if now_s >= until_s:
                 attachment.detach()
-                self.stranger = None
+                self.foreign = None
             return
-        if now_s < self.stranger_at_s:
+        if now_s < self.foreign_at_s:
             return
         for gpu in self.server.client.gpus():
-            for each in gpu["residents"]:
-                job_id = each["job_id"]
+            for resident in gpu["residents"]:
+                job_id = resident["job_id"]
                 if (
                     job_id in self.hit
                     or job_id not in self.submitted
                     or self._is_too_small(self.submitted.index(job_id))
                 ):
                     continue
-                if (each["observed_bytes"] or 0) * 2 >= each["promised_bytes"]:
+                if (resident["observed_bytes"] or 0) * 2 >= resident["promised_bytes"]:
                     continue
                 server = SimulatedServer.open(self.server.root / "state" / "simulated")
-                attachment = server.attach(gpu["uuid"], context_bytes=0, label="stranger")
+                attachment = server.attach(gpu["uuid"], context_bytes=0, label="foreign")
                 attachment.allocate(max(0, server.card(gpu["index"]).free_bytes - 64 * MiB))
                 self.hit.add(job_id)
-                self.strangers += 1
-                self.stranger = attachment, now_s + STRANGER_S
-                self.stranger_at_s = now_s + self.rng.uniform(15, 30)
+                self.foreign_count += 1
+                self.foreign = attachment, now_s + FOREIGN_S
+                self.foreign_at_s = now_s + self.rng.uniform(15, 30)
                 return
 
     def _is_too_small(self, number: int) -> bool:
         return number % TOO_SMALL_EVERY == TOO_SMALL_EVERY - 1
 
     def faults(self, views: list[dict[str, Any]]) -> list[str]:
-        """What must not have happened."""
-        found = list(self.over)
-        if sorted(each["id"] for each in views) != self.submitted:
+        """Violated invariants: jobs lost, started without an attempt, not completed, run as the wrong user."""
+        found = list(self.over_promised)
+        if sorted(job["id"] for job in views) != self.submitted:
             found.append(f"{len(self.submitted)} jobs submitted, {len(views)} known")
         for number, job_id in enumerate(self.submitted):
             view = self.server.client.job(job_id)
             note = self._note(number)
             starts = len(note.read_text().splitlines()) if note.exists() else 0
-            if starts != sum(each["started_at"] is not None for each in view["attempt_list"]):
+            if starts != sum(attempt["started_at"] is not None for attempt in view["attempt_list"]):
                 found.append(f"job {job_id}: {starts} starts, {view['attempts']} attempts")
             user = self.users[number % len(self.users)]
             if user is not None and view["user"] != user.pw_name:
@@ -247,47 +247,45 @@ class Soak:
 
 
 def report(soak: Soak, views: list[dict[str, Any]], *, took_s: float, seed: int) -> str:
-    """The result as a page."""
+    """The result page, as Markdown."""
     faults = soak.faults(views)
     retried = [view for view in views if view["attempts"] > 1]
-    waits_s, room_waits_s = [], []
-    for each in retried:
-        attempts = soak.server.client.job(each["id"])["attempt_list"]
+    waits_s, memory_waits_s = [], []
+    for job in retried:
+        attempts = soak.server.client.job(job["id"])["attempt_list"]
         for earlier, later in itertools.pairwise(attempts):
             waits_s.append(_seconds(later["placed_at"]) - _seconds(earlier["ended_at"]))
-            room_waits_s.append(wait_for_room_s(earlier, later, soak.rooms))
+            memory_waits_s.append(wait_with_memory_s(earlier, later, soak.polls))
     states = ", ".join(f"{count} {state}" for state, count in Counter(view["state"] for view in views).items())
     scale = soak.time_scale
     machine = f"{platform.machine()}, Python {platform.python_version()}, seed {seed}"
-    down = f"{statistics.median(soak.down_s or [0]):.2f} s in the median, {max(soak.down_s, default=0):.2f} s at most"
-    waited = f"{statistics.median(waits_s or [0]) * scale:.0f} s in the median, {max(waits_s, default=0) * scale:.0f} s"
-    roomy = sorted(each * scale for each in room_waits_s) or [0.0]
-    waited_with_room = (
-        f"{statistics.median(roomy):.0f} s in the median, "
-        f"{roomy[math.ceil(0.95 * len(roomy)) - 1]:.0f} s in the 95th percentile, {roomy[-1]:.0f} s at most"
+    down = f"median {statistics.median(soak.down_s or [0]):.2f} s, max {max(soak.down_s, default=0):.2f} s"
+    waited = f"median {statistics.median(waits_s or [0]) * scale:.0f} s, max {max(waits_s, default=0) * scale:.0f} s"
+    with_memory_s = sorted(wait_s * scale for wait_s in memory_waits_s) or [0.0]
+    waited_with_memory = (
+        f"median {statistics.median(with_memory_s):.0f} s, "
+        f"P95 {with_memory_s[math.ceil(0.95 * len(with_memory_s)) - 1]:.0f} s, max {with_memory_s[-1]:.0f} s"
     )
     queued_s = [view["queueing_s"] * scale for view in views if view["queueing_s"] is not None]
-    people = ", ".join(sorted({view["user"] for view in views}))
+    users = ", ".join(sorted({view["user"] for view in views}))
     lines = [
-        f"# A soak of {took_s / 60:.1f} minutes, {today()}",
+        f"# Soak test of {took_s / 60:.1f} minutes, {today()}",
         "",
-        f"{machine}; simulated 4 x A100-40GB, time runs {scale:.0f} times as fast.",
+        f"{machine}; simulated 4 x A100-40GB, time scale {scale:.0f}. Waits are in simulated seconds.",
         "Repeat with `python -m benchmarks.daemon.soak --write`.",
         "",
-        f"- {len(soak.submitted)} jobs of mix-90, of {people}: {states}.",
-        f"- Until the first start: {statistics.median(queued_s):.0f} s in the median, {max(queued_s):.0f} s at most.",
-        f"- {soak.kills} times `kill -9`; serving again after {down}.",
-        f"- {soak.strangers} times a stranger took what was free on the card of a job that was growing, and kept it",
-        f"  for {STRANGER_S:.0f} s, which are {STRANGER_S * scale:.0f} s of the server.",
-        f"- {len(retried)} jobs ran out of memory and were tried again, {len(waits_s)} times; the next attempt",
-        f"  was placed after {waited} at most, in the server's time,",
-        f"  within 60 s {sum(each * scale <= 60 for each in waits_s)} times, strangers and restarts included.",
-        "- From when GPUs were seen to have the memory for it, whatever else the policy asks of them, after",
-        f"  {waited_with_room},",
-        f"  within 60 s {sum(each <= 60 for each in roomy)} times. The GPUs were looked at every {LOOK_S} s, which are",
-        f"  {LOOK_S * scale:.0f} s of the server, while the daemon was up.",
-        f"- {soak.looks} looks at the GPUs, {len(soak.over)} times more promised than there is.",
-        f"- Faults (a job lost, started without an attempt, not completed, over-promised): {len(faults)}.",
+        f"- {len(soak.submitted)} jobs of mix-90, submitted by {users}: {states}.",
+        f"- Queueing time: median {statistics.median(queued_s):.0f} s, max {max(queued_s):.0f} s.",
+        f"- {soak.kills} `kill -9` of the daemon; recovery (real time): {down}.",
+        f"- {soak.foreign_count} times a foreign process allocated all free memory of a growing job's GPU,",
+        f"  for {FOREIGN_S * scale:.0f} s.",
+        f"- {len(retried)} jobs ran out of memory; {len(waits_s)} retries. From failure to the next placement:",
+        f"  {waited}; {sum(wait_s * scale <= 60 for wait_s in waits_s)} within 60 s, under all the faults above.",
+        "- From enough available memory to the next placement, whatever other rules of the policy apply:",
+        f"  {waited_with_memory}; {sum(wait_s <= 60 for wait_s in with_memory_s)} within 60 s.",
+        f"  GPUs were polled every {POLL_S * scale:.0f} s while the daemon was up.",
+        f"- {soak.poll_count} polls of the GPUs; promises above a GPU's memory: {len(soak.over_promised)}.",
+        f"- Faults (job lost, start without an attempt, not completed, over-promised): {len(faults)}.",
         *(f"  - {fault}" for fault in faults[:20]),
         "",
     ]
@@ -300,9 +298,9 @@ def _seconds(text: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--jobs", type=int, default=90, help="only the first N, at the pace of all")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=20.0, help="real duration (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=90, help="submit only the first N jobs, at the same rate")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     add_write_option(parser)
     args = parser.parse_args()
     time_scale = TRACE_SPAN_S / (60 * args.minutes)

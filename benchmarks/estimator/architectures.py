@@ -55,9 +55,16 @@ def _of_transformers() -> list[str]:
     """Classes that its tables of models name, without the bare models where there is one with a head."""
     from transformers.models.auto import modeling_auto
 
-    tables = [each for name, each in vars(modeling_auto).items() if re.fullmatch(r"MODEL_FOR_.*_MAPPING_NAMES", name)]
+    tables = [
+        table_value
+        for name, table_value in vars(modeling_auto).items()
+        if re.fullmatch(r"MODEL_FOR_.*_MAPPING_NAMES", name)
+    ]
     found = {
-        kind for table in tables for each in table.values() for kind in ([each] if isinstance(each, str) else each)
+        kind
+        for table in tables
+        for table_value in table.values()
+        for kind in ([table_value] if isinstance(table_value, str) else table_value)
     }
     return sorted(found)
 

@@ -132,7 +132,7 @@ def report_lines(rows: Sequence[Row], problems: Sequence[str], gpu: GpuSpec) -> 
     lines += [f"| job | {' | '.join(KINDS)} | reserved MiB, measured / estimated | bound |", "| --- |" + " --- |" * 5]
     for row in rows:
         errors = " | ".join(percent(row.error(kind)) for kind in KINDS)
-        sizes = " / ".join(str(round((each["reserved"] or 0) / MiB)) for each in (row.measured, row.estimated))
+        sizes = " / ".join(str(round((peak["reserved"] or 0) / MiB)) for peak in (row.measured, row.estimated))
         kept = "exceeded" if row.exceeds_bound else "kept"
         lines.append(f"| {row.job} | {errors} | {sizes} | {kept} ({format_bytes(row.bound_bytes)}) |")
     lines.append("")

@@ -49,7 +49,7 @@ def draw(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     figure.set_size_inches(7, 6.5)
     axes = figure.add_subplot()
     found = points(rows)
-    most = max((max(each) for told in found.values() for each in told), default=1.0)
+    most = max((max(point) for told in found.values() for point in told), default=1.0)
     axes.plot([0, most], [0, most], color="#999999", linewidth=0.8)
     for family, told in sorted(found.items()):
         measured, estimated, bounds = zip(*told, strict=True)

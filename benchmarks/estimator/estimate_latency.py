@@ -60,7 +60,7 @@ def timed(work: Callable[[], object], repeats: int, beside: int | None = None) -
         began, began_s = _cpu_seconds(beside), time.perf_counter()
         work()
         found.append((time.perf_counter() - began_s, _cpu_seconds(beside) - began))
-    return Waited(seconds=min(each for each, _ in found), cpu_seconds=min(each for _, each in found))
+    return Waited(seconds=min(time_s for time_s, _ in found), cpu_seconds=min(time_s for _, time_s in found))
 
 
 def _cpu_seconds(beside: int | None) -> float:
@@ -90,7 +90,7 @@ def measure(jobs: Mapping[str, tuple[str, ...]], repeats: int) -> list[str]:
                 timed(lambda request=request: loaded.estimate(request), repeats, warm.pid),  # type: ignore[misc]
                 timed(lambda request=request: kept.estimate(request), repeats),  # type: ignore[misc]
             )
-            print(name, *(f"{each.seconds:.2f}" for each in rows[name]), file=sys.stderr, flush=True)
+            print(name, *(f"{latency.seconds:.2f}" for latency in rows[name]), file=sys.stderr, flush=True)
     lines = [
         "| script | new, s | CPU s | loaded, s | CPU s | kept trace, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",

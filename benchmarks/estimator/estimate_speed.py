@@ -142,7 +142,7 @@ def measure(jobs: dict[str, tuple[str, int]], repeats: int) -> list[str]:
             with ProcessPoolExecutor(1, mp_context=context, initializer=warm_up) as pool:
                 found.append(pool.submit(side, name, batch, repeats).result())
         ours, theirs = found
-        sizes = " | ".join(f"{each.resident_bytes / MiB:.0f}" for each in found)
+        sizes = " | ".join(f"{run.resident_bytes / MiB:.0f}" for run in found)
         times = f"{ours.seconds:.2f} | {theirs.seconds:.2f} | {theirs.seconds / ours.seconds:.1f}"
         lines.append(f"| {title} | {times} | {sizes} |")
         print(lines[-1], file=sys.stderr, flush=True)

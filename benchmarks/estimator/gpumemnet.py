@@ -137,9 +137,9 @@ def utilization(args: argparse.Namespace) -> list[str]:
 
     found = []
     for by in ("config", "shape"):
-        for each in utilization_command([args.data / "mlp.csv", args.data / "cnn_step1.csv"], by=by):
-            numbers = f"{each.rows} | {each.r2:.4f} | {each.mae:.4f} | {each.constant_mae:.4f}"
-            found.append(f"| {each.family} {each.measure}, split by {by} | {numbers} |")
+        for line in utilization_command([args.data / "mlp.csv", args.data / "cnn_step1.csv"], by=by):
+            numbers = f"{line.rows} | {line.r2:.4f} | {line.mae:.4f} | {line.constant_mae:.4f}"
+            found.append(f"| {line.family} {line.measure}, split by {by} | {numbers} |")
     return [
         "5 folds by configuration; by shape, each shape of architecture is left out once. DRAMA was not published.",
         "",
@@ -249,10 +249,10 @@ def spread(args: argparse.Namespace) -> list[str]:
     for family in TRAINING_SETS:
         ranges = load_ranges(family)
         configs = generate(ranges, count, 0)
-        for name, each in ranges.ranges.items():
-            if isinstance(each, Span):
-                values = drawn(configs, name, each)
-                lines.append(f"| {family} | {name} | {len(values)} | {distance(values, each):.4f} |")
+        for name, range_ in ranges.ranges.items():
+            if isinstance(range_, Span):
+                values = drawn(configs, name, range_)
+                lines.append(f"| {family} | {name} | {len(values)} | {distance(values, range_):.4f} |")
         if args.write:
             path = RESULTS / f"gpumemnet_spread_{family}.svg"
             save_spread(path, configs, ranges)

@@ -55,17 +55,17 @@ def _draw_jobs(path: Path, title: str, jobs: Sequence[RealJob]) -> None:
     figure = new_figure(path)
     figure.set_size_inches(10, 1.6 + 0.3 * len(jobs))
     axes: Any = figure.add_subplot()
-    ordered = sorted(jobs, key=lambda each: -each.measured_bytes)
+    ordered = sorted(jobs, key=lambda job: -job.measured_bytes)
     heights = range(len(ordered))
-    measured = [each.measured_bytes / GiB for each in ordered]
+    measured = [job.measured_bytes / GiB for job in ordered]
     axes.plot(measured, heights, "|", color="black", markersize=16, markeredgewidth=2.5, label="measured", zorder=2)
     for place, (name, (color, marker, label)) in enumerate(MARKS.items()):
-        told = [(each.reported_bytes[name] / GiB, y) for y, each in enumerate(ordered) if name in each.reported_bytes]
+        told = [(job.reported_bytes[name] / GiB, y) for y, job in enumerate(ordered) if name in job.reported_bytes]
         if told:
             x, y = zip(*told, strict=True)
             size, above = (14 if name == "traced" else 34), 3 + len(MARKS) - place
             axes.scatter(x, y, s=size, color=color, marker=marker, label=label, linewidths=0, zorder=above)
-    axes.set_yticks(heights, [each.title for each in ordered], fontsize=8)
+    axes.set_yticks(heights, [job.title for job in ordered], fontsize=8)
     axes.set_xlabel("GiB of the device")
     _finish(figure, axes, path, title)
 

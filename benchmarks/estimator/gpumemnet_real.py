@@ -55,9 +55,9 @@ def real(args: argparse.Namespace) -> list[str]:
             errors.setdefault(name, []).append(error)
     lines += ["", "| absolute error | jobs | median | mean | P95 | max | too low |", "| --- |" + " ---: |" * 6]
     for name in (column for column in columns if column in errors):
-        sizes = [abs(each) for each in errors[name]]
+        sizes = [abs(error) for error in errors[name]]
         numbers = (quantile(sizes, 0.5), sum(sizes) / len(sizes), quantile(sizes, 0.95), max(sizes))
-        low = sum(each < 0 for each in errors[name])
+        low = sum(error < 0 for error in errors[name])
         lines.append(f"| {name} | {len(sizes)} | {' | '.join(f'{number:.1%}' for number in numbers)} | {low} |")
     if args.write:
         files = draw_all(RESULTS, jobs)
@@ -85,7 +85,11 @@ def estimates_of(job: MeasuredScript) -> dict[str, float]:
     """Device bytes by our estimators, from one trace of the example."""
     traced = trace_of(job)
     found = compare_estimators(traced, gpu_spec(GPU), (job.script, *job.args))
-    return {each.name: each.estimate.device_bytes for each in found if each.estimate is not None and each.name in REAL}
+    return {
+        result.name: result.estimate.device_bytes
+        for result in found
+        if result.estimate is not None and result.name in REAL
+    }
 
 
 @cache

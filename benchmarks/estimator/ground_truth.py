@@ -198,16 +198,16 @@ def main() -> int:
     options = Options(steps=args.steps, traces=args.traces)
     results = []
     folders = [part for part in args.pythonpath.split(os.pathsep) if part]
-    for number, each in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
-        told = each.problem or f"{each.elapsed_s:.1f} s"
-        print(f"[{number}/{len(rows)}] {each.row.title}: {told}", file=sys.stderr, flush=True)
-        results.append(each)
+    for number, result in enumerate(estimate_rows(rows, options, group.imports, folders, args.workers), start=1):
+        told = result.problem or f"{result.elapsed_s:.1f} s"
+        print(f"[{number}/{len(rows)}] {result.row.title}: {told}", file=sys.stderr, flush=True)
+        results.append(result)
     report = "\n".join(report_lines(group, results, left_out, fitted_rows))
     print(report)
     if args.dump:
         fitted, scored = split(results, fitted_rows if group.outside_bytes is None else None)
         outside = constants(group, fitted, results)
-        lines = [json.dumps(as_json(each, outside[each.row.loads])) for each in scored]
+        lines = [json.dumps(as_json(result, outside[result.row.loads])) for result in scored]
         args.dump.write_text("\n".join(lines) + "\n", encoding="utf-8")
     if args.write:
         write(group, report, args)

@@ -77,7 +77,7 @@ def _above_larger_batches(table: Sequence[Cells], series: str) -> set[int]:
     """Numbers of the rows that measured more than a larger batch of the same, which is not known to have crashed."""
     least: dict[str, int] = {}
     found = set()
-    for number, cells in sorted(enumerate(table), key=lambda each: -int(each[1]["batch"])):
+    for number, cells in sorted(enumerate(table), key=lambda item: -int(item[1]["batch"])):
         measured = int(cells["measured_mib"])
         if measured > least.get(cells[series], measured) and not cells["flag"]:
             found.add(number)

@@ -42,7 +42,7 @@ def commonest(values: Sequence[int]) -> int:
     """The value that most of `values` are within 2 MiB of, if that is a third of them, else their median."""
     middle = int(statistics.median(values))
     near = {value: sum(abs(value - other) <= 2 * MiB for other in values) for value in values}
-    best = max(values, key=lambda each: (near[each], -abs(each - middle)))
+    best = max(values, key=lambda value: (near[value], -abs(value - middle)))
     return best if near[best] >= max(2, len(values) / 3) else middle
 
 
@@ -83,14 +83,14 @@ def error_line(title: str, errors: Sequence[float]) -> str:
 
 def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
     """Errors of the rows that ran, ours and of two rules."""
-    ran = [each for each in scored if not each.row.measured_oom]
+    ran = [result for result in scored if not result.row.measured_oom]
     if not ran:
         return ["No row to score."]
-    truth = [each.row.measured_bytes for each in ran]
+    truth = [result.row.measured_bytes for result in ran]
     mean = statistics.fmean(truth)
     pairs = {
-        "cotenant": [each.reserved_bytes + outside[each.row.loads] for each in ran],
-        "16 bytes a parameter": [4 * each.parameter_bytes + outside[each.row.loads] for each in ran],
+        "cotenant": [result.reserved_bytes + outside[result.row.loads] for result in ran],
+        "16 bytes a parameter": [4 * result.parameter_bytes + outside[result.row.loads] for result in ran],
         "mean of these rows": [mean] * len(ran),
     }
     lines = [
@@ -101,8 +101,10 @@ def score_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[st
         errors = [signed_error(value, true) for value, true in zip(values, truth, strict=True)]
         lines.append(error_line(title, errors))
     within = sum(abs(value - true) <= 2 * MiB for value, true in zip(pairs["cotenant"], truth, strict=True))
-    missed = [each for each in ran if each.row.measured_bytes > bound(each, outside)]
-    margin = statistics.fmean(each.margin_bytes / (each.reserved_bytes + outside[each.row.loads]) for each in ran)
+    missed = [result for result in ran if result.row.measured_bytes > bound(result, outside)]
+    margin = statistics.fmean(
+        result.margin_bytes / (result.reserved_bytes + outside[result.row.loads]) for result in ran
+    )
     lines += [
         "",
         f"Within 2 MiB: {within} of {len(ran)}.",
@@ -123,8 +125,8 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
     job fits. Nothing was run here: one fails if its measured peak is above the cap. A capped allocator can squeeze a
     job a little, so this counts some failures that would not be.
     """
-    wrong = [each.row.title for each in scored if each.oom != each.row.measured_oom]
-    fits = [each for each in scored if not each.oom and not each.row.measured_oom]
+    wrong = [result.row.title for result in scored if result.oom != result.row.measured_oom]
+    fits = [result for result in scored if not result.oom and not result.row.measured_oom]
     lines = [f"Wrong OOM calls: {len(wrong)} of {len(scored)}" + (f" ({'; '.join(wrong)})." if wrong else ".")]
     for title, with_margin in (("estimate", 0), ("bound", 1)):
         failed = 0
@@ -142,15 +144,17 @@ def failure_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[
 
 def worst_lines(scored: Sequence[Result], outside: Mapping[str, int]) -> list[str]:
     """The largest errors, one by one."""
-    ran = [each for each in scored if not each.row.measured_oom]
+    ran = [result for result in scored if not result.row.measured_oom]
 
-    def error(each: Result) -> float:
-        return signed_error(each.reserved_bytes + outside[each.row.loads], each.row.measured_bytes)
+    def error(result: Result) -> float:
+        return signed_error(result.reserved_bytes + outside[result.row.loads], result.row.measured_bytes)
 
     lines = ["| largest errors | measured MiB | estimated MiB | error |", "| --- | ---: | ---: | ---: |"]
-    for each in sorted(ran, key=lambda one: -abs(error(one)))[:WORST]:
-        told = (each.reserved_bytes + outside[each.row.loads]) / MiB
-        lines.append(f"| {each.row.title} | {each.row.measured_bytes / MiB:.0f} | {told:.0f} | {error(each):+.1%} |")
+    for result in sorted(ran, key=lambda one: -abs(error(one)))[:WORST]:
+        told = (result.reserved_bytes + outside[result.row.loads]) / MiB
+        lines.append(
+            f"| {result.row.title} | {result.row.measured_bytes / MiB:.0f} | {told:.0f} | {error(result):+.1%} |"
+        )
     return lines
 
 
@@ -158,7 +162,7 @@ def constants(group: Group, fitted: Sequence[Result], scored: Sequence[Result]) 
     """What the figures of `group` hold beside reserved bytes, by what rows load; every row has one."""
     known = outside_of(fitted) if group.outside_bytes is None else {"": group.outside_bytes}
     usual = statistics.median_low(known.values())
-    return {**{each.row.loads: usual for each in scored}, **known}
+    return {**{result.row.loads: usual for result in scored}, **known}
 
 
 def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str], fitted_rows: int) -> list[str]:
@@ -167,13 +171,13 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
     outside = constants(group, fitted, scored)
     told = ", ".join(f"{size / MiB:.0f} MiB{f' with {loads}' if loads else ''}" for loads, size in outside.items())
     if fitted:
-        spread = [(each.row.measured_bytes - each.reserved_bytes) / MiB for each in fitted]
+        spread = [(result.row.measured_bytes - result.reserved_bytes) / MiB for result in fitted]
         told += f", by {len(fitted)} rows ({min(spread):.0f} to {max(spread):.0f})"
     lines = [f"Measured: {group.measures}. Beside reserved bytes: {told}."]
     if left_out:
         lines.append("Left out: " + ", ".join(f"{count} {why}" for why, count in left_out.most_common()) + ".")
     lines += ["", *score_lines(scored, outside)]
-    if any(each.row.measured_oom for each in scored):
+    if any(result.row.measured_oom for result in scored):
         lines += failure_lines(scored, outside)
     times = [result.elapsed_s for result in results]
     lines += [
@@ -181,7 +185,7 @@ def report_lines(group: Group, results: Sequence[Result], left_out: Counter[str]
         "",
         *worst_lines(scored, outside),
     ]
-    doubts = Counter(each.row.doubt for each in scored if each.row.doubt)
+    doubts = Counter(result.row.doubt for result in scored if result.row.doubt)
     lines += [f"\nCounted though doubtful: {count} readings {why}." for why, count in doubts.most_common()]
     failed = Counter(result.problem for result in results if result.problem is not None)
     lines += [f"\nNo estimate for {count}: {why}" for why, count in failed.most_common()]

@@ -70,14 +70,14 @@ def folds_of(rows: Sequence[Guessed]) -> Iterator[tuple[list[Guessed], list[Gues
     mixed = list(rows)
     random.Random(0).shuffle(mixed)
     for fold in range(FOLDS):
-        yield [each for i, each in enumerate(mixed) if i % FOLDS != fold], mixed[fold::FOLDS]
+        yield [row for i, row in enumerate(mixed) if i % FOLDS != fold], mixed[fold::FOLDS]
 
 
 def judged(way: Way, known: Sequence[Guessed], rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
     """(Above its bound, margin as a share of the estimate) of `rows` by the quantile of `known`."""
-    score, _ = quantile(sorted(way.score(each) for each in known), coverage)
+    score, _ = quantile(sorted(way.score(row) for row in known), coverage)
     margins = [way.margin_bytes(row, score) for row in rows]
-    return [(each.above_bytes > margin, margin / each.device_bytes) for each, margin in zip(rows, margins, strict=True)]
+    return [(row.above_bytes > margin, margin / row.device_bytes) for row, margin in zip(rows, margins, strict=True)]
 
 
 def by_way(way: Way, rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:

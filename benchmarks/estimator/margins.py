@@ -140,32 +140,34 @@ def replay_set(name: str, count: int | None, fitted: int, args: argparse.Namespa
 def score_set(name: str, found: Sequence[Replayed], fitted: int) -> list[Scored]:
     """Scores of the rows behind the fitted ones."""
     group = GROUPS[name]
-    done = [each for each in found if not each.problem]
+    done = [result for result in found if not result.problem]
     outside: dict[str, int] = {"": group.outside_bytes or 0}
     if group.outside_bytes is None:
         left: dict[str, list[int]] = {}
-        for each in done[:fitted]:
-            if not each.row.doubt:
-                left.setdefault(each.row.loads, []).append(each.row.measured_bytes - each.reserved_bytes)
+        for result in done[:fitted]:
+            if not result.row.doubt:
+                left.setdefault(result.row.loads, []).append(result.row.measured_bytes - result.reserved_bytes)
         outside = {loads: commonest(values) for loads, values in left.items()}
         done = done[fitted:]
     usual = statistics.median_low(outside.values())
     scored = []
-    for each in done:
-        if each.row.doubt:
+    for result in done:
+        if result.row.doubt:
             continue
-        beside = outside.get(each.row.loads, usual)
+        beside = outside.get(result.row.loads, usual)
         scored.append(
             Scored(
                 group=name,
-                title=each.row.title,
-                family=each.family,
-                reserved_bytes=each.reserved_bytes,
-                above_bytes=each.row.measured_bytes - beside - each.reserved_bytes,
-                spread_bytes=each.spread_bytes,
-                split_bytes=each.split_bytes,
-                scale_bytes=scale_bytes(each.family, each.reserved_bytes, each.allocated_bytes, each.split_bytes),
-                device_bytes=each.reserved_bytes + max(beside, CONTEXT_BYTES),
+                title=result.row.title,
+                family=result.family,
+                reserved_bytes=result.reserved_bytes,
+                above_bytes=result.row.measured_bytes - beside - result.reserved_bytes,
+                spread_bytes=result.spread_bytes,
+                split_bytes=result.split_bytes,
+                scale_bytes=scale_bytes(
+                    result.family, result.reserved_bytes, result.allocated_bytes, result.split_bytes
+                ),
+                device_bytes=result.reserved_bytes + max(beside, CONTEXT_BYTES),
             )
         )
     return scored
@@ -181,12 +183,12 @@ def out_of_fold(rows: Sequence[Scored], coverage: float) -> list[tuple[Scored, b
         mixed = [row for row in rows if row.family == family]
         random.Random(0).shuffle(mixed)
         for fold in range(FOLDS):
-            scores = sorted(each.score for i, each in enumerate(mixed) if i % FOLDS != fold)
+            scores = sorted(scored.score for i, scored in enumerate(mixed) if i % FOLDS != fold)
             if not scores:
                 continue
             score, _ = quantile(scores, coverage)
-            for each in mixed[fold::FOLDS]:
-                found.append((each, each.is_covered(score), each.margin_bytes(score) / each.device_bytes))
+            for scored in mixed[fold::FOLDS]:
+                found.append((scored, scored.is_covered(score), scored.margin_bytes(score) / scored.device_bytes))
     return found
 
 
@@ -202,17 +204,19 @@ def report_lines(rows: Sequence[Scored], left_out: Counter[str]) -> list[str]:
             if cells:
                 lines.append(f"| {part} | " + " | ".join(cells) + " |")
     guessed = (row for row in rows if row.family == FAMILIES[2])
-    lines += scale_lines([Guessed(**{name: getattr(each, name) for name in Guessed.__slots__}) for each in guessed])
+    lines += scale_lines([Guessed(**{name: getattr(item, name) for name in Guessed.__slots__}) for item in guessed])
     lines += ["", "The rows that are farthest above their estimate, in units of their family:", ""]
     lines += ["| row | family | score |", "| --- | --- | ---: |"]
     for family in FAMILIES:
-        worst = sorted((row for row in rows if row.family == family), key=lambda each: -each.score)
-        lines += [f"| {each.group}: {each.title} | {family} | {each.score:.3f} |" for each in worst[:5]]
+        worst = sorted((row for row in rows if row.family == family), key=lambda scored: -scored.score)
+        lines += [f"| {scored.group}: {scored.title} | {family} | {scored.score:.3f} |" for scored in worst[:5]]
     return lines
 
 
 def _cells(rows: Sequence[Scored], title: str, part: str) -> Iterator[str]:
-    key: Callable[[Scored], str] = (lambda each: each.family) if title == "family" else (lambda each: each.group)
+    key: Callable[[Scored], str] = (
+        (lambda scored: scored.family) if title == "family" else (lambda scored: scored.group)
+    )
     for coverage in COVERAGES:
         told = [judged for judged in out_of_fold(rows, coverage) if part in ("all", key(judged[0]))]
         if not told:
@@ -230,8 +234,8 @@ def shipped(rows: Sequence[Scored]) -> dict[str, object]:
     for family in FAMILIES:
         mine = [row for row in rows if row.family == family]
         families[family] = {
-            "rows": dict(sorted(Counter(each.group for each in mine).items())),
-            "scores": sorted(round(10_000 * each.score) for each in mine),
+            "rows": dict(sorted(Counter(scored.group for scored in mine).items())),
+            "scores": sorted(round(10_000 * scored.score) for scored in mine),
         }
     return {
         "source": "benchmarks/estimator/margins.py --ship; sets as in ground_truth_rows.py, sampled with seed 0",
@@ -258,8 +262,8 @@ def main() -> int:
     for name, count in (QUICK if args.quick else SETS).items():
         found = list(replay_set(name, count, fitted, args))
         scored = score_set(name, found, fitted)
-        left_out.update(each.problem[:70] for each in found if each.problem)
-        left_out.update(each.row.doubt for each in found if each.row.doubt)
+        left_out.update(result.problem[:70] for result in found if result.problem)
+        left_out.update(result.row.doubt for result in found if result.row.doubt)
         print(f"{name}: {len(scored)} rows", file=sys.stderr, flush=True)
         rows += scored
     report = "\n".join(report_lines(rows, left_out))

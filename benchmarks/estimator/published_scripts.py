@@ -57,10 +57,10 @@ def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
     """An estimate for every job; one that was measured twice is estimated once."""
     distinct = list({job.title: job for job in jobs}.values())
     found = {}
-    for number, each in enumerate(estimate_scripts(distinct, find_examples(), gpu=GPU), start=1):
-        told = each.problem or f"{each.elapsed_s:.1f} s"
-        print(f"[{number}/{len(distinct)}] {each.measured.title}: {told}", file=sys.stderr, flush=True)
-        found[each.measured.title] = each
+    for number, result in enumerate(estimate_scripts(distinct, find_examples(), gpu=GPU), start=1):
+        told = result.problem or f"{result.elapsed_s:.1f} s"
+        print(f"[{number}/{len(distinct)}] {result.measured.title}: {told}", file=sys.stderr, flush=True)
+        found[result.measured.title] = result
     return [
         ScriptEstimate(
             measured=job,
@@ -106,22 +106,22 @@ def table_lines(results: Sequence[ScriptEstimate]) -> list[str]:
 
 def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
     done = [result for result in results if result.estimate is not None]
-    ours = [each.error for each in done if each.error is not None]
-    fake = [error_of(each.measured.faketensor_bytes, each.measured.measured_bytes) for each in done]
-    rule = [error_of(rule_of_thumb_bytes(each), each.measured.measured_bytes) for each in done]
+    ours = [result.error for result in done if result.error is not None]
+    fake = [error_of(result.measured.faketensor_bytes, result.measured.measured_bytes) for result in done]
+    rule = [error_of(rule_of_thumb_bytes(result), result.measured.measured_bytes) for result in done]
     lines = [
         "| absolute relative error | rows | median | mean | P95 | max | too low |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         summary_line("cotenant", ours),
-        summary_line("FakeTensor, as published", [each for each in fake if each is not None]),
-        summary_line("4 x parameters", [each for each in rule if each is not None]),
+        summary_line("FakeTensor, as published", [error for error in fake if error is not None]),
+        summary_line("4 x parameters", [error for error in rule if error is not None]),
     ]
     if done:
-        times = [each.elapsed_s for each in done]
-        low = sum(each.exceeds_bound for each in done)
-        margin = sum(each.estimate.margin_bytes / each.estimate.device_bytes for each in done if each.estimate) / len(
-            done
-        )
+        times = [result.elapsed_s for result in done]
+        low = sum(result.exceeds_bound for result in done)
+        margin = sum(
+            result.estimate.margin_bytes / result.estimate.device_bytes for result in done if result.estimate
+        ) / len(done)
         lines += [
             "",
             f"Measured peak above the bound: {low} of {len(done)}; mean margin {margin:.1%}.",

@@ -90,7 +90,8 @@ def main() -> int:
 def measure(jobs: Sequence[MeasuredScript], folder: Path, horus: Mapping[str, int]) -> list[Row]:
     """A row for each job; one that was measured twice is traced once."""
     answers: dict[str, tuple[dict[str, int], dict[str, str]]] = {}
-    for number, job in enumerate({each.title: each for each in jobs}.values(), start=1):
+    distinct = {job.title: job for job in jobs}.values()
+    for number, job in enumerate(distinct, start=1):
         told, problems = ask(job, folder)
         print(f"[{number}] {job.title}: {problems.get('traced', 'done')}", file=sys.stderr, flush=True)
         answers[job.title] = told, problems
@@ -112,8 +113,8 @@ def ask(job: MeasuredScript, folder: Path) -> tuple[dict[str, int], dict[str, st
     except CotenantError as error:
         return {}, {"traced": error.message}
     found = compare_estimators(traced, gpu_spec(GPU), command)
-    told = {each.name: each.estimate.device_bytes for each in found if each.estimate is not None}
-    return told, {each.name: each.problem for each in found if each.problem is not None}
+    told = {result.name: result.estimate.device_bytes for result in found if result.estimate is not None}
+    return told, {result.name: result.problem for result in found if result.problem is not None}
 
 
 def published_horus(table: Path) -> dict[str, int]:
@@ -155,7 +156,7 @@ def ranking(rows: Sequence[Row]) -> list[str]:
     found = {name: summary for name, signed in errors.items() if (summary := summarize_errors(signed)) is not None}
     lines = []
     for name, summary in sorted(found.items(), key=lambda item: (item[1].median, item[0])):
-        numbers = " | ".join(f"{each:.1%}" for each in (summary.median, summary.mean, summary.p95, summary.worst))
+        numbers = " | ".join(f"{value:.1%}" for value in (summary.median, summary.mean, summary.p95, summary.worst))
         lines.append(f"| {name} | {summary.count} | {numbers} | {summary.low / summary.count:.0%} |")
     return lines
 

@@ -1,13 +1,14 @@
-"""The evaluation of the thesis' chapter 6, and of AEGIS, simulated: our figures beside the published ones.
+"""Simulated evaluation of chapter 6 of the thesis and of AEGIS, compared with the published figures.
 
     python -m benchmarks.reproductions.chapter6 [--quick] [--write] [--seeds 5] [--report FOLDER]
 
-Each row is one policy on one trace, over several seeds of the launch delays; in brackets the least and the most.
-Published are single runs: thesis, tables 6.3 to 6.6 and section 6.4 (4 x A100-40GB, MPS unless streams are named);
-AEGIS, its reports of 60 jobs on 3 x A100-40GB, of which it is not stated whether MPS ran. Its arrivals are not
-published, only their span and quantiles: ours are drawn to fit these. Energy is of `gpus/power_model.py`. With `--write` each
-table has a picture: bars are ours, whiskers the seeds, diamonds the published figures. `--report` also writes an HTML
-page for each trace: utilization over time, makespan against slowdown, JCTs, bars per policy.
+Each row is one policy on one trace, averaged over several seeds of the launch delays, with [min, max] in brackets.
+Published figures are single runs. Thesis: tables 6.3 to 6.6 and section 6.4, 4 x A100-40GB, MPS except where streams
+are named. AEGIS: reports of 60 jobs on 3 x A100-40GB, which do not state whether MPS ran. Only the span and quantiles
+of its arrivals are published, so arrivals are drawn to match these. Energy is computed by `gpus/power_model.py`. With
+`--write` each table has a chart: bars are simulated means, whiskers the range over seeds, diamonds the published
+figures. `--report` also writes an HTML page per trace: utilization over time, makespan against slowdown, JCTs, and
+bars per policy.
 """
 
 from __future__ import annotations

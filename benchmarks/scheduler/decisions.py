@@ -47,8 +47,8 @@ def a_server(count: int, rng: random.Random) -> ServerSnapshot:
 
 def a_queue(count: int, rng: random.Random, *, first: int = 1, sizes: tuple[int, ...] = (2, 4, 6, 8, 12)) -> list[Job]:
     return [
-        Job(id=each, spec=a_spec(rng, sizes), submitted_at_s=float(each), state=Queued(since_s=0.0))
-        for each in range(first, first + count)
+        Job(id=job_id, spec=a_spec(rng, sizes), submitted_at_s=float(job_id), state=Queued(since_s=0.0))
+        for job_id in range(first, first + count)
     ]
 
 
@@ -66,8 +66,8 @@ def a_spec(rng: random.Random, sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16)) ->
 
 def loop(server: ServerSnapshot, queue: list[Job]) -> int:
     """How many jobs the baseline places."""
-    free = [each.available_bytes or 0 for each in server.gpus]
-    activity = [each.samples[-1].smact or 0.0 for each in server.gpus]
+    free = [gpu.available_bytes or 0 for gpu in server.gpus]
+    activity = [gpu.samples[-1].smact or 0.0 for gpu in server.gpus]
     jobs_on = [0] * len(free)
     placed = 0
     for job in queue:
@@ -110,7 +110,7 @@ def followed(
     live: deque[int] = deque()
     for job in a_queue(gpus, rng):
         placer.add(job)
-    live.extend(each.job_id for each in placer.decide(0.0))
+    live.extend(placement.job_id for placement in placer.decide(0.0))
     for job in a_queue(backlog, rng, first=10_000_000, sizes=tuple(range(41, 47))):
         placer.add(job)
     placer.decide(0.0)
@@ -123,8 +123,8 @@ def followed(
         placer.add(job)
         if live:
             placer.release(live.popleft())
-        for each in placer.decide(0.0):
-            live.append(each.job_id)
+        for placement in placer.decide(0.0):
+            live.append(placement.job_id)
             placed += 1
     seconds = time.process_time() - began
     gc.unfreeze()
@@ -137,8 +137,8 @@ def managed(name: str, chosen: dict[str, object], gpus: int, count: int, seed: i
     """Submit jobs one by one; each starts and ends before the next."""
     rng = random.Random(seed)
     specs = [a_spec(rng) for _ in range(count)]
-    inventory = tuple(each.gpu for each in a_server(gpus, rng).gpus)
-    samples = {each.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for each in inventory}
+    inventory = tuple(snapshot.gpu for snapshot in a_server(gpus, rng).gpus)
+    samples = {gpu.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for gpu in inventory}
     done = AttemptExit(exit_code=0, signal=None, reason="exited")
     manager = Manager(create(name, chosen), ManagerConfig(estimate=False))
     manager.handle(ServerSampled(at_s=0.0, cause="bench", gpus=inventory, samples=samples, observed=()))
@@ -198,7 +198,7 @@ def main() -> None:
 
 def write(lines: list[str], policy: str) -> None:
     backlog = f"Backlog: {BACKLOG:,} jobs of six sizes that fit nowhere."
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     head = [
         f"# Decisions per second, {today()}",
         "",

@@ -95,7 +95,9 @@ def main() -> None:
         lines += section("2080 Ti: AEGIS' Saturn trace on 4 cards", drawn, cluster.parse("4xRTX2080Ti-11GB"))
         names = ("t1", "t2", "heavy-60", "mix-90")
         drawn = [
-            resampled(traces.load(each), seed=70_000 + 100 * n + i) for n, each in enumerate(names) for i in range(10)
+            resampled(traces.load(trace_name), seed=70_000 + 100 * n + i)
+            for n, trace_name in enumerate(names)
+            for i in range(10)
         ]
         lines += section("chosen on: t1, t2, heavy-60, mix-90 on 4 x A100-40GB", drawn, a100, quick=True)
         drawn = [resampled(traces.load("t1"), seed=SEED + i) for i in range(count)]
@@ -132,7 +134,7 @@ def section(
     columns = ("policy", "memory told by", "makespan", "mean JCT", "P95 JCT", "energy", "within 1.5", "OOM per 60")
     lines.append(f"| {' | '.join(columns)} | above best known | above bound |")
     lines.append("| --- " * (len(columns) + 2) + "|")
-    baseline = [metrics_of(simulate(each, gpus, "exclusive")) for each in drawn]
+    baseline = [metrics_of(simulate(trace, gpus, "exclusive")) for trace in drawn]
     best = (
         {} if quick else {i: best_found(drawn[i], gpus, tries=TRIES, seed=i).value_s for i in range(0, len(drawn), 10)}
     )
@@ -145,7 +147,12 @@ def section(
             kept = "" if bound == math.inf else ", nobody slower than 1.5 on average over its run"
             lines[1:1] = ["", f"No schedule beats {statistics.mean(beaten):+.1%} of makespan{kept}."]
     missing = sorted(
-        {each.workload for trace in drawn for each in trace.profiles if not each.reported_bytes.get("cotenant")}
+        {
+            profile.workload
+            for trace in drawn
+            for profile in trace.profiles
+            if not profile.reported_bytes.get("cotenant")
+        }
     )
     runs: list[tuple[str, str, dict[str, Any]]] = [(name, "oracle", {}) for name in POLICIES]
     runs += [("marginal-gain", "oracle", dict(variant)) for variant in VARIANTS]
@@ -159,7 +166,7 @@ def section(
         began = time.perf_counter()
         name = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
         asked = {"max_slowdown": options.pop("asked", 1.5), "estimator": estimator, "interference": world}
-        found = [metrics_of(simulate(each, gpus, policy, options=options, **asked)) for each in drawn]
+        found = [metrics_of(simulate(trace, gpus, policy, options=options, **asked)) for trace in drawn]
         lines.append(row(name, estimator, found, baseline, best, bounds))
         print(title, "|", lines[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
     if best and title.startswith("t1"):
@@ -172,7 +179,7 @@ def section(
             ]
             name = f"clairvoyant search, least {objective}" + ("" if bound == math.inf else ", bound 1.5 kept")
             picked = [baseline[i] for i in chosen]
-            found = [metrics_of(each) for each in runs_of]
+            found = [metrics_of(run) for run in runs_of]
             limits = ({n: best[i] for n, i in enumerate(chosen)}, {n: bounds[i] for n, i in enumerate(chosen)})
             lines.append(row(f"{name} ({len(chosen)} of them)", "truth", found, picked, *limits))
             print(title, "|", lines[-1], flush=True)
@@ -192,8 +199,8 @@ def row(
         changes = [getattr(a, name) / getattr(b, name) - 1 for a, b in zip(found, baseline, strict=True)]
         spread = interval(changes)
         cells.append(f"{spread.mean:+.1%} [{spread.low:+.0%}, {spread.high:+.0%}]")
-    cells.append(f"{statistics.mean(each.within_bound for each in found):.0%}")
-    cells.append(f"{statistics.mean(each.ooms * 60 / each.jobs for each in found):.2f}")
+    cells.append(f"{statistics.mean(metrics.within_bound for metrics in found):.0%}")
+    cells.append(f"{statistics.mean(metrics.ooms * 60 / metrics.jobs for metrics in found):.2f}")
     cells += [
         f"{statistics.mean(found[i].makespan_s / s - 1 for i, s in known.items()):.0%}" if known else "-"
         for known in (best, bounds)
@@ -216,9 +223,9 @@ def line_without(half: int) -> tuple[float, float]:
     """What activity to expect of a memory need, by least squares over the workloads of families not in that half."""
     tested = set(shuffled_families()[half::2])
     low, high = EXPECTED_SMACT_RANGE_MIB
-    known = [each.profile for name, each in measured_a100().items() if family(name) not in tested]
-    sizes = [math.log2(min(max(each.peak_bytes / MiB, low), high)) for each in known]
-    found = statistics.linear_regression(sizes, [each.smact for each in known])
+    known = [workload.profile for name, workload in measured_a100().items() if family(name) not in tested]
+    sizes = [math.log2(min(max(profile.peak_bytes / MiB, low), high)) for profile in known]
+    found = statistics.linear_regression(sizes, [profile.smact for profile in known])
     return found.intercept, found.slope
 
 
@@ -227,13 +234,13 @@ def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, fl
     paired = shuffled_families()
     tested = set(paired[half::2])
     rows = [
-        each
+        pair
         for first, second, one, two in pair_rows("A100")
         if family(first) not in tested and family(second) not in tested
-        for each in ((second, one), (first, two))
+        for pair in ((second, one), (first, two))
     ]
     law = fitted_law(rows)
-    known = [each for name, each in measured_a100().items() if family(name) in tested]
+    known = [workload for name, workload in measured_a100().items() if family(name) in tested]
     base = traces.load("t1")
     drawn = []
     for number in range(count):

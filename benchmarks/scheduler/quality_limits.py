@@ -90,7 +90,7 @@ def _gpu_s(trace: Trace, gpus: Cluster, world: Interference, work_s: dict[int, f
     sets = _sets(trace, gpus, world, kinds)
     rows = [kind for members, _ in sets for kind in members]
     columns = [place for place, (members, _) in enumerate(sets) for _ in members]
-    speeds = [speed for _, each in sets for speed in each]
+    speeds = [speed for _, set_speeds in sets for speed in set_speeds]
     shape = (len(kinds), len(sets))
     done = csc_matrix((speeds, (rows, columns)), shape=shape)
     limits, at_most = -done, -np.array([work_s[kind] for kind in kinds])
@@ -113,7 +113,7 @@ def _sets(
         for place in range(members[-1] if members else 0, len(kinds)):
             if sizes[place] <= left_bytes:
                 larger = (*members, place)
-                found.append((larger, world.speeds([jobs[each] for each in larger], slot.gpu_type)))
+                found.append((larger, world.speeds([jobs[member] for member in larger], slot.gpu_type)))
                 if len(larger) < LARGEST_SET:
                     grow(larger, left_bytes - sizes[place])
 

@@ -82,7 +82,9 @@ def rows_of(name: str, trace: Trace, gpus: cluster.Cluster) -> list[str]:
     print(found[0], flush=True)
     for policy, options in RUNS:
         told = metrics_of(simulate(trace, gpus, policy, options=options, max_slowdown=1.5))
-        changes = [getattr(told, each) / getattr(base, each) - 1 for each in ("makespan_s", "jct_mean_s", "jct_p95_s")]
+        changes = [
+            getattr(told, metric) / getattr(base, metric) - 1 for metric in ("makespan_s", "jct_mean_s", "jct_p95_s")
+        ]
         label = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
         found.append(
             f"{head} {label} | {' | '.join(f'{change:+.1%}' for change in changes)} | {told.within_bound:.0%} |"

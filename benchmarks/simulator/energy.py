@@ -96,7 +96,7 @@ def power_lines(runs: Sequence[Measured]) -> list[str]:
             start, slope = line([run for run in runs if run.trace != trace], name)
             off += [start + slope * run.activity[name] - run.power_w for run in runs if run.trace == trace]
         start, slope = line(runs, name)
-        rms = statistics.mean(each**2 for each in off) ** 0.5
+        rms = statistics.mean(error**2 for error in off) ** 0.5
         lines.append(f"| {name} | {start:.1f} W + {slope:.1f} W x | {rms:.1f} W | {max(map(abs, off)):.1f} W |")
     return lines
 
@@ -112,12 +112,12 @@ GPUS = 3
 
 
 def energy_lines(runs: Sequence[Measured]) -> list[str]:
-    head = " | ".join(f"{each} | off" for each in WAYS)
+    head = " | ".join(f"{way} | off" for way in WAYS)
     lines = ["## Energy against exclusive", "", f"| trace | policy | published | {head} | GPUs with work |"]
     lines.append("| --- " * (4 + 2 * len(WAYS)) + "|")
-    off: dict[str, list[float]] = {each: [] for each in WAYS}
+    off: dict[str, list[float]] = {way: [] for way in WAYS}
     for run in runs:
-        base = next(each for each in runs if each.trace == run.trace and each.policy == "Exclusive")
+        base = next(candidate for candidate in runs if candidate.trace == run.trace and candidate.policy == "Exclusive")
         if run is base:
             continue
         told = run.energy_mj / base.energy_mj - 1
@@ -130,7 +130,7 @@ def energy_lines(runs: Sequence[Measured]) -> list[str]:
         lines.append(f"| {run.trace} | {run.policy} | {told:+.1%} | {' | '.join(cells)} | {with_work(run):.0%} |")
     lines.append("")
     for way, found in off.items():
-        close = sum(1 for each in found if abs(each) <= 2.0)
+        close = sum(1 for error in found if abs(error) <= 2.0)
         lines.append(f"- {way}: within 2 points for {close} of {len(found)}, worst {max(map(abs, found)):.1f}.")
     return lines
 
@@ -140,7 +140,7 @@ def energies(run: Measured) -> dict[str, float]:
     model = power_model("A100-40GB")
     working_w, part = model.watts(1, run.activity[EXPLAINED_BY[0]]), with_work(run)
     watts = (working_w, run.power_w, part * working_w + (1 - part) * model.idle_w)
-    return {way: run.makespan_s * each for way, each in zip(WAYS, watts, strict=True)}
+    return {way: run.makespan_s * mean_w for way, mean_w in zip(WAYS, watts, strict=True)}
 
 
 def with_work(run: Measured) -> float:

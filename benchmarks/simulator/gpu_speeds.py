@@ -172,7 +172,7 @@ def left_out(ratios: list[float], counts: Counter[float], value: float) -> float
     """The median without this relation; of many thousand it is the same as with it."""
     if len(ratios) > 1000:
         return statistics.median(ratios)
-    others = [each for each, count in counts.items() for _ in range(count - (each == value))]
+    others = [ratio for ratio, count in counts.items() for _ in range(count - (ratio == value))]
     return statistics.median(others)
 
 

@@ -160,7 +160,11 @@ def lucid_name(row: Mapping[str, str], number: str) -> str:
 
 def directed(pairs: Sequence[PairRow]) -> list[PairSpeed]:
     rows = [PairSpeed(first, second, speed) for first, second, speed, _ in pairs]
-    return [each for pair, row in zip(pairs, rows, strict=True) for each in (row, PairSpeed(pair[1], pair[0], pair[3]))]
+    return [
+        directed_pair
+        for pair, row in zip(pairs, rows, strict=True)
+        for directed_pair in (row, PairSpeed(pair[1], pair[0], pair[3]))
+    ]
 
 
 def pair_folds(rows: Sequence[PairSpeed], count: int) -> Folds:
@@ -212,8 +216,8 @@ def errors(found: Sequence[float], rows: Sequence[PairSpeed]) -> str:
     truth = [min(1.0, row.speed) for row in rows]
     off = [abs(a - b) for a, b in zip(found, truth, strict=True)]
     mean = statistics.mean(truth)
-    explained = 1 - sum(each**2 for each in off) / sum((each - mean) ** 2 for each in truth)
-    relative = sorted(each / value for each, value in zip(off, truth, strict=True))
+    explained = 1 - sum(error**2 for error in off) / sum((error - mean) ** 2 for error in truth)
+    relative = sorted(error / value for error, value in zip(off, truth, strict=True))
     raw = statistics.mean(abs(a - row.speed) for a, row in zip(found, rows, strict=True))
     p90 = relative[math.ceil(0.9 * len(relative)) - 1]
     return f"{explained:.3f} | {statistics.mean(off):.3f} | {statistics.median(relative):.1%} | {p90:.1%} | {raw:.3f}"
@@ -279,7 +283,7 @@ def trees(known: Mapping[str, Traits]) -> Predict:
         model = HistGradientBoostingRegressor(max_iter=150, learning_rate=0.06, min_samples_leaf=6, random_state=SEED)
         table = lambda rows: [[*known[r.victim].values, *known[r.partner].values] for r in rows]  # noqa: E731
         model.fit(table(kept), [min(1.0, row.speed) for row in kept])
-        return [min(1.0, max(MIN_SPEED, float(each))) for each in model.predict(table(out))]
+        return [min(1.0, max(MIN_SPEED, float(value))) for value in model.predict(table(out))]
 
     return predict
 

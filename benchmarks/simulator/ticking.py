@@ -140,7 +140,7 @@ def _sample(
 def _mean(nodes: Sequence[Node], values_of: Callable[[Node], Any], *, used: bool) -> float:
     means = []
     for node in nodes:
-        values = [each for each in values_of(node) if each > 0 or not used]
+        values = [value for value in values_of(node) if value > 0 or not used]
         if values:
             means.append(np.mean(values))
     return float(np.mean(means)) if means else 0.0

@@ -53,18 +53,18 @@ def build_model(args: argparse.Namespace) -> nn.Module:
         body = [LastOutput(args.kind, width, args.layers)]
     elif args.kind == "conv1d":
         body = [nn.Conv1d(16, width, 9, padding=4)]
-        body += [each for _ in range(args.layers) for each in (nn.Conv1d(width, width, 9, padding=4), nn.ReLU())]
+        body += [layer for _ in range(args.layers) for layer in (nn.Conv1d(width, width, 9, padding=4), nn.ReLU())]
         body.append(Mean())
     elif args.kind == "conv3d":
         body = [nn.Conv3d(4, width, 3, padding=1)]
-        body += [each for _ in range(args.layers) for each in (nn.Conv3d(width, width, 3, padding=1), nn.ReLU())]
+        body += [layer for _ in range(args.layers) for layer in (nn.Conv3d(width, width, 3, padding=1), nn.ReLU())]
         body.append(Mean())
     elif args.kind == "transposed":
         body = [nn.Conv2d(3, width, 4, stride=4)]
         body += [
-            each
+            layer
             for _ in range(args.layers)
-            for each in (nn.ConvTranspose2d(width, width, 4, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            for layer in (nn.ConvTranspose2d(width, width, 4, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2))
         ]
         body.append(Mean())
     elif args.kind == "depthwise":

@@ -89,7 +89,7 @@ def of_torchvision(name: str, batch: int) -> tuple[nn.Module, Loss]:
     )
     images = torch.rand(batch, *size)
     if flow:
-        return model, lambda: sum(each.abs().mean() for each in model(images.cuda(), images.cuda()))
+        return model, lambda: sum(tensor.abs().mean() for tensor in model(images.cuda(), images.cuda()))
     if detects:
         return model, lambda: sum(model(list(images.cuda()), [_objects() for _ in images]).values())
     return model, lambda: _classified(model(images.cuda()))
@@ -99,7 +99,7 @@ def _objects() -> dict[str, torch.Tensor]:
     boxes = torch.tensor([[10.0, 10.0, 60.0, 60.0], [20.0, 20.0, 90.0, 80.0]])
     masks, points = torch.zeros(2, 320, 320, dtype=torch.uint8), torch.ones(2, 17, 3)
     found = {"boxes": boxes, "labels": torch.ones(2, dtype=torch.long), "masks": masks, "keypoints": points}
-    return {name: each.cuda() for name, each in found.items()}
+    return {name: tensor.cuda() for name, tensor in found.items()}
 
 
 def _classified(out: Any) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _classified(out: Any) -> torch.Tensor:
     if isinstance(out, torch.Tensor):
         return functional.cross_entropy(out, torch.zeros(out.shape[:1] + out.shape[2:], dtype=torch.long).cuda())
     several = out.values() if isinstance(out, dict) else out
-    return sum(_classified(each) for each in several if each is not None)
+    return sum(_classified(tensor) for tensor in several if tensor is not None)
 
 
 def of_timm(name: str, batch: int) -> tuple[nn.Module, Loss]:
@@ -131,7 +131,7 @@ def of_transformers(name: str, batch: int) -> tuple[nn.Module, Loss]:
     def loss() -> torch.Tensor:
         out = model(**_on_gpu(given))
         found = getattr(out, "loss", None)
-        return sum(each.float().mean() for each in _trained(dict(out))) if found is None else found.mean()
+        return sum(tensor.float().mean() for tensor in _trained(dict(out))) if found is None else found.mean()
 
     return model, loss
 
@@ -154,24 +154,30 @@ def _shallow(plain: Any) -> dict[str, Any]:
     Two layers of each kind that it lists stay, two at least, and all that it takes features from.
     """
     known = _settings(plain)
-    depths = {name: each for name, each in known.items() if name in LAYERS and type(each) is int and each > 2}
+    depths = {
+        name: setting for name, setting in known.items() if name in LAYERS and type(setting) is int and setting > 2
+    }
     made: dict[str, Any] = {name: False for name in PRETRAINED if known.get(name)}
-    parts = {name: each for name, each in known.items() if type(each).__name__.endswith("Config")}
-    made.update({name: _part(each) for name, each in parts.items()})
+    parts = {name: setting for name, setting in known.items() if type(setting).__name__.endswith("Config")}
+    made.update({name: _part(setting) for name, setting in parts.items()})
     if "head_dim" in plain.__dict__ and known.get("head_dim", 0) is None:  # some models cannot do without
         made["head_dim"] = known["hidden_size"] // known["num_attention_heads"]
     if not depths:
         return made
     deepest = max(depths.values())
-    lists = {name: each for name, each in known.items() if isinstance(each, (list, tuple)) and len(each) == deepest}
-    taken = [max(each) + 1 for name, each in known.items() if name.endswith("out_indices") and each]
+    lists = {
+        name: setting
+        for name, setting in known.items()
+        if isinstance(setting, (list, tuple)) and len(setting) == deepest
+    }
+    taken = [max(setting) + 1 for name, setting in known.items() if name.endswith("out_indices") and setting]
     kept = _kept(lists, deepest, max([2, *taken, *_reached(plain, known)]))
-    made.update({name: [each[at] for at in kept] for name, each in lists.items()})
-    for name, each in known.items():
+    made.update({name: [setting[at] for at in kept] for name, setting in lists.items()})
+    for name, setting in known.items():
         if name in depths:
-            made[name] = min(each, len(kept))
-        elif type(each) is int and len(kept) < each <= deepest and ("layers" in name or name in FIRST):
-            made[name] = max(1, each * len(kept) // deepest)
+            made[name] = min(setting, len(kept))
+        elif type(setting) is int and len(kept) < setting <= deepest and ("layers" in name or name in FIRST):
+            made[name] = max(1, setting * len(kept) // deepest)
     return made
 
 
@@ -181,8 +187,8 @@ def _settings(config: Any) -> dict[str, Any]:
         name
         for base in type(config).__mro__
         if "__init__" in vars(base) and base.__name__ not in ("PretrainedConfig", "PreTrainedConfig", "object")
-        for name, each in inspect.signature(vars(base)["__init__"]).parameters.items()
-        if name != "self" and each.kind is not each.VAR_KEYWORD
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
     ]
     return {name: getattr(config, name) for name in asked if hasattr(config, name)}
 
@@ -190,7 +196,7 @@ def _settings(config: Any) -> dict[str, Any]:
 def _reached(plain: Any, known: dict[str, Any]) -> list[int]:
     """How deep the first layer of each kind is, where a class makes the list of kinds itself and takes none."""
     made = [getattr(plain, name, None) or [] for name in ("layers_block_type", "layer_types") if name not in known]
-    return [each.index(kind) + 1 for each in made for kind in set(each)]
+    return [layer_kinds.index(kind) + 1 for layer_kinds in made for kind in set(layer_kinds)]
 
 
 def _part(config: Any) -> dict[str, Any]:
@@ -203,7 +209,7 @@ def _kept(lists: dict[str, Any], deepest: int, least: int) -> list[int]:
     """Which layers stay where lists say for each what it is: the first two of each kind, then others in their order."""
     kinds: dict[str, list[int]] = {}
     for at in range(deepest):
-        kinds.setdefault(repr([each[at] for each in lists.values()]), []).append(at)
+        kinds.setdefault(repr([setting[at] for setting in lists.values()]), []).append(at)
     first = [at for found in kinds.values() for at in found[:2]] if 1 < len(kinds) <= KINDS else []
     others = [at for at in range(deepest) if at not in first]
     return sorted([*first, *others[: max(0, least - len(first))]])
@@ -213,7 +219,7 @@ def _of(config: Any, *names: str, default: Any = None) -> Any:
     """The first of these settings that it, or a part of it, has."""
     parts = [var for var in vars(config).values() if type(var).__name__.endswith("Config")]
     known = (getattr(part, name, None) for part in (config, *parts) for name in names)
-    return next((each for each in known if each is not None), default)
+    return next((value for value in known if value is not None), default)
 
 
 def _batch(kind: Any, config: Any, batch: int) -> dict[str, Any]:
@@ -232,14 +238,14 @@ def _batch(kind: Any, config: Any, batch: int) -> dict[str, Any]:
         "input_features": torch.randn(batch, _of(config, "num_mel_bins", default=80), 3000),
         "labels": _labels(name, words, height, width),
     }
-    required = {each for each, asked in accepted.items() if asked.default is asked.empty}
+    required = {name for name, asked in accepted.items() if asked.default is asked.empty}
     wanted = {*([main] if isinstance(main, str) else main), "labels", *required}
     if main == "input_ids":
         wanted.add("attention_mask")
     if "decoder_input_ids" in accepted and "labels" not in accepted:
         made["decoder_input_ids"] = words
         wanted.add("decoder_input_ids")
-    return {each: made[each] for each in made if each in wanted and each in accepted}
+    return {name: made[name] for name in made if name in wanted and name in accepted}
 
 
 def _labels(name: str, words: torch.Tensor, height: int, width: int) -> Any:
@@ -255,15 +261,15 @@ def _labels(name: str, words: torch.Tensor, height: int, width: int) -> Any:
 
 def _on_gpu(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _on_gpu(each) for name, each in value.items()}
-    return [_on_gpu(each) for each in value] if isinstance(value, list) else value.cuda()
+        return {name: _on_gpu(tensor) for name, tensor in value.items()}
+    return [_on_gpu(tensor) for tensor in value] if isinstance(value, list) else value.cuda()
 
 
 def _trained(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value] if value.requires_grad else []
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [found for each in inner for found in _trained(each)]
+    return [found for tensor in inner for found in _trained(tensor)]
 
 
 LIBRARIES = {"torchvision": of_torchvision, "timm": of_timm, "transformers": of_transformers}

@@ -1,4 +1,4 @@
-"""How the soak measures the wait of a retry."""
+"""How the soak test measures the wait before a retry."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ def placed(at_s, *, gpus=1, promised=8, sharing="time-sliced"):
 
 
 @pytest.mark.parametrize(
-    ("later", "rooms", "wait_s"),  # rooms: when, available on all GPUs, on empty ones
+    ("later", "polls", "wait_s"),  # polls: (time, available per GPU, available per empty GPU)
     [
-        pytest.param(placed(30), [(5, [40], [40]), (20, [4], []), (25, [9, 4], [])], 5.0, id="since there was room"),
-        pytest.param(placed(30), [(12, [7], []), (20, [4], [])], 0.0, id="took it between two looks"),
-        pytest.param(placed(30, gpus=2), [(12, [40, 4], []), (28, [9, 8], [])], 2.0, id="room on both GPUs"),
+        pytest.param(
+            placed(30), [(5, [40], [40]), (20, [4], []), (25, [9, 4], [])], 5.0, id="available since an earlier poll"
+        ),
+        pytest.param(placed(30), [(12, [7], []), (20, [4], [])], 0.0, id="became available between polls"),
+        pytest.param(placed(30, gpus=2), [(12, [40, 4], []), (28, [9, 8], [])], 2.0, id="enough on both GPUs"),
         pytest.param(placed(30, sharing="exclusive"), [(12, [40], [7]), (27, [40], [9])], 3.0, id="on an empty one"),
-        pytest.param(placed(30), [(30, [40], [])], 0.0, id="looked at when it was there already"),
+        pytest.param(placed(30), [(30, [40], [])], 0.0, id="polled after the placement"),
     ],
 )
-def test_wait_for_room(monkeypatch, later, rooms, wait_s):
+def test_wait_with_enough_memory(monkeypatch, later, polls, wait_s):
     monkeypatch.syspath_prepend(Path(__file__).parents[3])
     soak = importlib.import_module("benchmarks.daemon.soak")
-    assert soak.wait_for_room_s(ENDED, later, rooms) == wait_s
+    assert soak.wait_with_memory_s(ENDED, later, polls) == wait_s
