@@ -133,9 +133,9 @@ class Server(RuleBasedStateMachine):
             assert self.at_s - reading.at_s <= CONFIG.stale_after_s, "placed on a stale reading"
             assert reading.foreign_bytes is not None, "placed on nonsense"
             mates = [each for each in self.live.values() if uuid in each.placement.gpu_uuids]
-            held = reading.foreign_bytes + sum(each.held_bytes(uuid) for each in mates)
+            held = reading.foreign_bytes + sum(mate.held_bytes(uuid) for mate in mates)
             assert held + placed.placement.promised_bytes <= TOTAL[uuid], "over-promised"
-            assert not any(each.placement.sharing == "exclusive" for each in mates), "put beside an exclusive job"
+            assert not any(mate.placement.sharing == "exclusive" for mate in mates), "put beside an exclusive job"
             assert placed.placement.sharing != "exclusive" or not mates, "exclusive, but not alone"
         self.live[key] = Live(placed.placement)
 
@@ -162,7 +162,7 @@ class Server(RuleBasedStateMachine):
         )
         job_id = len(self.manager.jobs) + 1
         commands = self.send(JobSubmitted(at_s=self.at_s, cause="test", job_id=job_id, spec=spec))
-        asked = any(isinstance(each, RequestEstimate) and each.job_id == job_id for each in commands)
+        asked = any(isinstance(command, RequestEstimate) and command.job_id == job_id for command in commands)
         assert asked != self.manager.jobs[job_id].is_done
 
     @rule(data=st.data(), count=st.integers(1, 4), gib=st.sampled_from([4, 8, 16]))
@@ -215,9 +215,9 @@ class Server(RuleBasedStateMachine):
     def tick(self, pass_s) -> None:
         self.at_s += pass_s
         commands = self.send(Tick(at_s=self.at_s, cause="test"))
-        for each in commands:
-            if isinstance(each, Stop):
-                assert (each.job_id, each.attempt) in self.live, "stops what does not run"
+        for command in commands:
+            if isinstance(command, Stop):
+                assert (command.job_id, command.attempt) in self.live, "stops what does not run"
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -241,7 +241,7 @@ class Server(RuleBasedStateMachine):
     def cancel(self, data) -> None:
         job_id = self.any_job(data)
         commands = self.send(JobCancelled(at_s=self.at_s, cause="test", job_id=job_id))
-        stops = [each for each in commands if isinstance(each, Stop) and each.cause == "cancelled"]
+        stops = [command for command in commands if isinstance(command, Stop) and command.cause == "cancelled"]
         assert len(stops) == any(live_id == job_id for live_id, _ in self.live)
 
     @precondition(lambda self: self.manager.jobs)
@@ -279,9 +279,9 @@ class Server(RuleBasedStateMachine):
         """kill -9, then a new daemon on the same journal, whose engine finds all that lives."""
         self.manager = Manager(self.policy, CONFIG)
         commands = self.manager.restore(self.journal)
-        assert not any(isinstance(each, Launch) for each in commands)
-        waiting = {each.id for each in self.manager.jobs.values() if not each.is_done and each.estimate is None}
-        asked = {each.job_id for each in commands if isinstance(each, RequestEstimate)}
+        assert not any(isinstance(command, Launch) for command in commands)
+        waiting = {job.id for job in self.manager.jobs.values() if not job.is_done and job.estimate is None}
+        asked = {command.job_id for command in commands if isinstance(command, RequestEstimate)}
         assert asked == {each for each in waiting if self.manager.jobs[each].estimate_error is None}
         self.readings.clear()
         for live in self.live.values():
@@ -297,9 +297,9 @@ class Server(RuleBasedStateMachine):
         submitted = {each.job_id for each in self.journal if isinstance(each, JobSubmitted)}
         assert set(self.manager.jobs) == submitted
         running = {
-            (each.id, each.state.attempt)
-            for each in self.manager.jobs.values()
-            if isinstance(each.state, (Starting, Running))
+            (job.id, job.state.attempt)
+            for job in self.manager.jobs.values()
+            if isinstance(job.state, (Starting, Running))
         }
         assert running == set(self.live)
         assert all(self.manager.explain(each).reason for each in submitted)
@@ -313,18 +313,18 @@ class Server(RuleBasedStateMachine):
                 assert len(job.attempts) >= len(old.attempts)
                 assert not old.is_done or job == old
             assert len(job.attempts) <= job.spec.max_attempts
-            assert [each.number for each in job.attempts] == list(range(1, len(job.attempts) + 1))
-            assert all(each.exit is not None for each in job.attempts[:-1])
+            assert [attempt.number for attempt in job.attempts] == list(range(1, len(job.attempts) + 1))
+            assert all(attempt.exit is not None for attempt in job.attempts[:-1])
         self.before = dict(self.manager.jobs)
 
     @rule()
     def keep_a_snapshot(self) -> None:
-        state = self.manager.folded()
+        state = self.manager.snapshot()
         assert not any(isinstance(job.state, Held) and job.state.reason.startswith("needs") for job in state.jobs)
         jobs = json.loads(json.dumps([encode(job, lean=True) for job in state.jobs]))
         history = json.loads(json.dumps(state.history))
         self.snapshot = replace(state, jobs=[decode(Job, each) for each in jobs], history=history)
-        self.folded = len(self.journal)
+        self.snapshot_events = len(self.journal)
         assert self.snapshot == state
 
     def teardown(self) -> None:
@@ -332,9 +332,9 @@ class Server(RuleBasedStateMachine):
         if not hasattr(self, "snapshot"):
             return
         with_it, without = Manager(self.policy, CONFIG), Manager(self.policy, CONFIG)
-        commands = with_it.restore(self.journal[self.folded :], self.snapshot)
+        commands = with_it.restore(self.journal[self.snapshot_events :], self.snapshot)
         assert commands == without.restore(self.journal)
-        assert with_it.folded() == without.folded()
+        assert with_it.snapshot() == without.snapshot()
         assert with_it.queue() == without.queue()
 
     @invariant()
@@ -352,7 +352,10 @@ class Server(RuleBasedStateMachine):
                 assert again.jobs[job_id] == job
         sampled = ServerSampled(at_s=self.at_s, cause="test", gpus=GPUS, samples={}, observed=())
         again.handle(sampled)
-        assert tenants(again.snapshot(self.at_s)) == tenants(self.manager.snapshot(self.at_s)) or not self.readings
+        assert (
+            tenants(again.server_snapshot(self.at_s)) == tenants(self.manager.server_snapshot(self.at_s))
+            or not self.readings
+        )
 
 
 def tenants(server: ServerSnapshot) -> dict[str, list[Resident]]:

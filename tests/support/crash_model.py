@@ -265,7 +265,7 @@ class CrashSchedule:
         commands = manager.restore(later, since)
         self._starts += 1
         if self._starts % 2 == 0:
-            self._disk.save_snapshot(manager.folded())
+            self._disk.save_snapshot(manager.snapshot())
         live = [job for job in manager.jobs.values() if isinstance(job.state, (Starting, Running))]
         found = self._machine.recover([AttemptRef(job_id=job.id, attempt=len(job.attempts)) for job in live])
         inbox = self._inbox = Inbox()
@@ -346,5 +346,5 @@ class CrashSchedule:
             ]
             if sorted(ref.attempt for ref in ran) != recorded:
                 verdict.faults.append(f"job {job_id} ran as {ran}, its attempts are {recorded}")
-        if self._loop.is_consistent() and self._manager.folded() != self._replayed().folded():
+        if self._loop.is_consistent() and self._manager.snapshot() != self._replayed().snapshot():
             verdict.faults.append("the daemon, which began with a snapshot, differs from what all events give")

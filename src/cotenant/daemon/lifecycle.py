@@ -189,7 +189,7 @@ class Daemon:
             saver.close()
             self._loop.close()
             if self._loop.is_consistent():
-                self._telemetry.save(self._manager.watched())
+                self._telemetry.save(self._manager.telemetry_state())
                 save_snapshot_if_due(self._manager, self._resources.journal)
             self._estimates.close()
             self._services.close()
@@ -205,7 +205,7 @@ class Daemon:
         return recovered_reports(running, found, at_s=self._now())
 
     def _telemetry_state(self) -> dict[str, Any]:
-        return self._loop.query(lambda manager: manager.watched()).result(timeout=QUERY_TIMEOUT_S)
+        return self._loop.query(lambda manager: manager.telemetry_state()).result(timeout=QUERY_TIMEOUT_S)
 
     def _metrics_snapshot(self, info: dict[str, Any]) -> MetricsSnapshot:
         journal_ok = self._loop.journal_error is None

@@ -37,7 +37,7 @@ def save_snapshot_if_due(manager: Manager, journal: Journal) -> None:
     """Save a snapshot after `MIN_EVENTS` events. `manager` must be exactly at the end of `journal`."""
     try:
         if journal.events_since_snapshot() >= MIN_EVENTS:
-            journal.save_snapshot(manager.folded())
+            journal.save_snapshot(manager.snapshot())
     except JournalError as error:  # only the next start suffers: it replays more events
         logger.warning("no snapshot was saved", extra={"fields": {"why": error.message}})
 

@@ -28,30 +28,30 @@ class AdmissionControl:
         self._config = config
         self._ready: dict[int, Job] = {}
         self._limited: set[int] = set()  # ready jobs whose array or user has a limit
-        self._begins: list[tuple[float, int]] = []
+        self._begin_times: list[tuple[float, int]] = []
         self._over_limit: dict[int, str] = {}
-        self._places: list[int] | None = None
-        self._touched: set[int] = set()
+        self._queue_ids: list[int] | None = None
+        self._changed: set[int] = set()
 
     def follow(self, changed: Iterable[int], at_s: float) -> None:
         """Look again at jobs that changed; at those, too, whose time to begin has come."""
         for job_id in changed:
-            self._look(job_id, at_s)
-        while self._begins and self._begins[0][0] <= at_s:
-            self._look(heapq.heappop(self._begins)[1], at_s)
+            self._refresh(job_id, at_s)
+        while self._begin_times and self._begin_times[0][0] <= at_s:
+            self._refresh(heapq.heappop(self._begin_times)[1], at_s)
 
-    def _look(self, job_id: int, at_s: float) -> None:
+    def _refresh(self, job_id: int, at_s: float) -> None:
         job = self._table.jobs.get(job_id)
         self._ready.pop(job_id, None)
         self._limited.discard(job_id)
         self._over_limit.pop(job_id, None)
-        self._places = None
-        self._touched.add(job_id)
+        self._queue_ids = None
+        self._changed.add(job_id)
         if job is None or not isinstance(job.state, Queued):
             return
         begin_at_s = job.spec.begin_at_s
         if begin_at_s is not None and begin_at_s > at_s:
-            heapq.heappush(self._begins, (begin_at_s, job_id))
+            heapq.heappush(self._begin_times, (begin_at_s, job_id))
             return
         if self._table.is_blocked(job) or not self._knows_need(job):
             return
@@ -70,7 +70,7 @@ class AdmissionControl:
 
     def offered(self) -> list[Job]:
         """The jobs to ask the policy about, oldest first."""
-        over = self._over_limit = self._exceeding() if self._limited else {}
+        over = self._over_limit = self._held_by_limits() if self._limited else {}
         jobs = [job for job_id, job in self._ready.items() if job_id not in over] if over else [*self._ready.values()]
         jobs.sort(key=lambda job: (job.submitted_at_s, job.id))
         return jobs
@@ -78,21 +78,21 @@ class AdmissionControl:
     def take_changes(self) -> tuple[list[Job], list[int]]:
         """Since the last call: the jobs that are offered anew, or changed, and those that are offered no longer."""
         before = self._over_limit
-        over = self._over_limit = self._exceeding() if self._limited else {}
-        touched = self._touched
-        touched.update(before.keys() ^ over.keys())
-        self._touched = set()
-        offered = {each for each in touched if each in self._ready and each not in over}
-        return [self._ready[each] for each in sorted(offered)], sorted(touched - offered)
+        over = self._over_limit = self._held_by_limits() if self._limited else {}
+        changed = self._changed
+        changed.update(before.keys() ^ over.keys())
+        self._changed = set()
+        offered = {job_id for job_id in changed if job_id in self._ready and job_id not in over}
+        return [self._ready[job_id] for job_id in sorted(offered)], sorted(changed - offered)
 
-    def _exceeding(self) -> dict[int, str]:
+    def _held_by_limits(self) -> dict[int, str]:
         """Ready jobs that a limit keeps back, and the sentence for each."""
-        use = _RunningCounts(self._table, self._config)
+        counts = _RunningCounts(self._table, self._config)
         over: dict[int, str] = {}
-        for job in sorted((self._ready[each] for each in self._limited), key=_queue_key):
-            why = use.refuses(job)
+        for job in sorted((self._ready[job_id] for job_id in self._limited), key=_queue_key):
+            why = counts.refuses(job)
             if why is None:
-                use.count(job)
+                counts.count(job)
             else:
                 over[job.id] = why
         return over
@@ -115,10 +115,10 @@ class AdmissionControl:
         """What to say of a queued job that no policy has answered yet."""
         if job_id not in self._ready:
             return "waits for its memory estimate"
-        if self._places is None:
-            self._places = sorted(self._table.queued)
-        place = bisect_right(self._places, job_id)
-        return f"number {place} of {len(self._places)} in the queue, looked at with the next reading of the GPUs"
+        if self._queue_ids is None:
+            self._queue_ids = sorted(self._table.queued)
+        place = bisect_right(self._queue_ids, job_id)
+        return f"number {place} of {len(self._queue_ids)} in the queue, looked at with the next reading of the GPUs"
 
 
 class _RunningCounts:

@@ -22,25 +22,25 @@ def open_dependencies(job: Job, jobs: Mapping[int, Job]) -> tuple[int, ...]:
     if not (spec.after or spec.after_any or spec.after_failed):
         return ()
     found = (
-        *(each for each in spec.after if not _ended(jobs.get(each), ok=True)),
-        *(each for each in spec.after_any if not _ended(jobs.get(each), ok=None)),
-        *(each for each in spec.after_failed if not _ended(jobs.get(each), ok=False)),
+        *(needed for needed in spec.after if not _ended(jobs.get(needed), ok=True)),
+        *(needed for needed in spec.after_any if not _ended(jobs.get(needed), ok=None)),
+        *(needed for needed in spec.after_failed if not _ended(jobs.get(needed), ok=False)),
     )
     return tuple(dict.fromkeys(found))
 
 
 def unsatisfiable_reason(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) -> str | None:
     """Why a job with this spec and id can never start, given how others ended; None if it may."""
-    for each in all_dependencies(spec):
-        if each not in jobs or each == job_id:
-            return f"dependency {each} unknown"
-    for each in spec.after:
-        state = jobs[each].state
+    for dependency in all_dependencies(spec):
+        if dependency not in jobs or dependency == job_id:
+            return f"dependency {dependency} unknown"
+    for dependency in spec.after:
+        state = jobs[dependency].state
         if isinstance(state, Done) and state.outcome != "completed":
-            return f"dependency {each} {'cancelled' if state.outcome == 'cancelled' else 'failed'}"
-    for each in spec.after_failed:
-        if is_completed(jobs[each]):
-            return f"dependency {each} completed"
+            return f"dependency {dependency} {'cancelled' if state.outcome == 'cancelled' else 'failed'}"
+    for dependency in spec.after_failed:
+        if is_completed(jobs[dependency]):
+            return f"dependency {dependency} completed"
     return None
 
 
@@ -53,7 +53,7 @@ def dependency_text(job: Job, jobs: Mapping[int, Job], older_singletons: Iterabl
         ("after_any", spec.after_any, None),
         ("after_failed", spec.after_failed, False),
     ):
-        still = [each for each in ids if not _ended(jobs.get(each), ok=ok)]
+        still = [job_id for job_id in ids if not _ended(jobs.get(job_id), ok=ok)]
         if still:
             parts.append(f"for {_named(still)} {_ENDS[field]}")
     older = sorted(older_singletons)
@@ -74,6 +74,6 @@ def _ended(job: Job | None, *, ok: bool | None) -> bool:
 
 
 def _named(ids: list[int]) -> str:
-    shown = ", ".join(str(each) for each in ids[:5])
+    shown = ", ".join(str(job_id) for job_id in ids[:5])
     more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
     return f"job{'' if len(ids) == 1 else 's'} {shown}{more}"

@@ -32,7 +32,7 @@ def explanation(
     pending: Callable[[], str],
     indices: Mapping[str, int],
     peak_bytes: int = 0,
-    company: CoRunStatus | None = None,
+    co_run_status: CoRunStatus | None = None,
 ) -> Deferral:
     """The sentence for `job`.
 
@@ -50,7 +50,7 @@ def explanation(
         case Held(reason=reason):
             return _deferral(job, f"held: {reason}" if reason else "held until released")
         case Starting() | Running():
-            return _deferral(job, _live_text(job, indices, peak_bytes) + _co_run_text(company))
+            return _deferral(job, _live_text(job, indices, peak_bytes) + _co_run_text(co_run_status))
         case Done(outcome=outcome, reason=reason):
             return _deferral(job, f"{outcome}: {reason}" if reason else outcome)
 
@@ -69,20 +69,20 @@ def _live_text(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     )
 
 
-def _co_run_text(company: CoRunStatus | None) -> str:
-    if company is None:
+def _co_run_text(co_run_status: CoRunStatus | None) -> str:
+    if co_run_status is None:
         return ""
-    told = [
+    slowdowns = [
         f"{value:.2f} times as long {word}"
-        for value, word in ((company.measured, "measured"), (company.predicted, "predicted"))
+        for value, word in ((co_run_status.measured, "measured"), (co_run_status.predicted, "predicted"))
         if value is not None
     ]
-    return f", beside {name_neighbors(company.neighbor_ids)}{': ' if told else ''}{', '.join(told)}"
+    return f", beside {name_neighbors(co_run_status.neighbor_ids)}{': ' if slowdowns else ''}{', '.join(slowdowns)}"
 
 
 def name_neighbors(neighbor_ids: Sequence[int | None]) -> str:
     """`job 3`, `jobs 3, 4`, `job 3 and 2 of other users`, `another user's job`."""
-    known = [str(each) for each in neighbor_ids if each is not None]
+    known = [str(job_id) for job_id in neighbor_ids if job_id is not None]
     hidden = len(neighbor_ids) - len(known)
     if not known:
         return "another user's job" if hidden == 1 else f"{hidden} jobs of other users"

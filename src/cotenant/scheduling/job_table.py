@@ -45,7 +45,7 @@ class JobTable:
         ] = {}  # held for want of a GPU that is large enough; the state to go back to
         self.last_at_s = 0.0
         self._dependents: dict[int, list[int]] = {}
-        self._namesakes: dict[tuple[int, str], set[int]] = {}
+        self._same_name: dict[tuple[int, str], set[int]] = {}
         self._singletons: dict[tuple[int, str], set[int]] = {}  # those of the namesakes that wait for the others
         self._unfinished: dict[str, int] = {}
         self._changed: dict[int, None] = {}
@@ -86,19 +86,19 @@ class JobTable:
 
     def forget(self, job_ids: Iterable[int]) -> None:
         """Drop jobs that are over and that nobody waits for; they are kept elsewhere."""
-        for each in job_ids:
-            job = self.jobs.pop(each)
-            self._dependents.pop(each, None)
-            self._changed.pop(each, None)
+        for job_id in job_ids:
+            job = self.jobs.pop(job_id)
+            self._dependents.pop(job_id, None)
+            self._changed.pop(job_id, None)
             for needed in all_dependencies(job.spec):
                 if needed in self._dependents:
-                    self._dependents[needed].remove(each)
+                    self._dependents[needed].remove(job_id)
 
     def export(self) -> list[Job]:
         """All jobs as the events alone have left them, by id; `adopt` takes them over again."""
         return [
-            replace(job, state=self.unsatisfiable[each]) if each in self.unsatisfiable else job
-            for each, job in sorted(self.jobs.items())
+            replace(job, state=self.unsatisfiable[job_id]) if job_id in self.unsatisfiable else job
+            for job_id, job in sorted(self.jobs.items())
         ]
 
     def unfinished(self, user: str) -> int:
@@ -119,7 +119,7 @@ class JobTable:
         """Older jobs that a `singleton` waits for; none for other jobs."""
         if not job.spec.singleton:
             return set()
-        return {each for each in self._namesakes.get(_names(job), ()) if each < job.id}
+        return {older_id for older_id in self._same_name.get(_name_key(job), ()) if older_id < job.id}
 
     def is_blocked(self, job: Job) -> bool:
         """Whether it waits for other jobs."""
@@ -159,9 +159,9 @@ class JobTable:
         job = Job(id=event.job_id, spec=event.spec, submitted_at_s=event.at_s, state=state)
         self._register(job)
         self._set(job)
-        spoiled = unsatisfiable_reason(job.spec, self.jobs, job.id)
-        if spoiled is not None:
-            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=spoiled))
+        unsatisfiable = unsatisfiable_reason(job.spec, self.jobs, job.id)
+        if unsatisfiable is not None:
+            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=unsatisfiable))
         return [self.request(job, event.at_s, "submitted")] if self.lacks_estimate(job) else []
 
     def _estimated(self, event: EstimateReady) -> list[Command]:
@@ -185,7 +185,7 @@ class JobTable:
         if job is None or job.state != Starting(attempt=event.attempt):
             return []
         attempt = replace(job.attempts[-1], started_at_s=event.at_s, process=event.process)
-        self._set(_with_last(job, attempt, Running(attempt=event.attempt)))
+        self._set(_with_last_attempt(job, attempt, Running(attempt=event.attempt)))
         return []
 
     def _exited(self, event: AttemptExited) -> list[Command]:
@@ -212,7 +212,7 @@ class JobTable:
             return []
         if job.id not in self.live:
             return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason="on request"))
-        return [self._ask_to_stop(job, event.at_s, "cancelled")]
+        return [self._request_stop(job, event.at_s, "cancelled")]
 
     def _held(self, event: JobHeld) -> list[Command]:
         job = self.jobs.get(event.job_id)
@@ -235,15 +235,15 @@ class JobTable:
             return []
         self._unregister(old)
         job = replace(old, spec=event.spec)
-        asked_memory = (old.spec.declared_bytes, old.spec.estimator) == (job.spec.declared_bytes, job.spec.estimator)
-        if not asked_memory:
+        keeps_estimate = (old.spec.declared_bytes, old.spec.estimator) == (job.spec.declared_bytes, job.spec.estimator)
+        if not keeps_estimate:
             job = replace(job, estimate=None, estimate_error=None)
         self._register(job)
         self._set(job)
-        spoiled = unsatisfiable_reason(job.spec, self.jobs, job.id)
-        if spoiled is not None:
-            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=spoiled))
-        if asked_memory or not self.lacks_estimate(job):
+        unsatisfiable = unsatisfiable_reason(job.spec, self.jobs, job.id)
+        if unsatisfiable is not None:
+            return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=unsatisfiable))
+        if keeps_estimate or not self.lacks_estimate(job):
             return []
         return [self.request(job, event.at_s, "updated")]
 
@@ -256,13 +256,13 @@ class JobTable:
             self._changed.update(dict.fromkeys(self._dependents.get(job.id, ())))
             return [self.request(job, event.at_s, "requeued")] if self.lacks_estimate(job) else []
         if job.id in self.live and job.attempts[-1].stop_reason is None:
-            return [self._ask_to_stop(job, event.at_s, REQUEUE)]
+            return [self._request_stop(job, event.at_s, REQUEUE)]
         return []
 
     # -- what they have in common
 
-    def _ask_to_stop(self, job: Job, at_s: float, why: str) -> Stop:
-        job = _with_last(job, replace(job.attempts[-1], stop_reason=why), job.state)
+    def _request_stop(self, job: Job, at_s: float, why: str) -> Stop:
+        job = _with_last_attempt(job, replace(job.attempts[-1], stop_reason=why), job.state)
         self._set(job)
         return self.stop(job, at_s, why)
 
@@ -273,20 +273,20 @@ class JobTable:
         """Finish `job` and, where its end spoils their dependencies, those that wait for it."""
         ended = [(job, done)]
         while ended:
-            each, state = ended.pop()
-            self._set(replace(each, state=state))
-            # By id: who registered first is not part of the state, see `core.folded`.
-            for dependent in [self.jobs[found] for found in sorted(self._dependents.get(each.id, ()))]:
+            done_job, state = ended.pop()
+            self._set(replace(done_job, state=state))
+            # By id: who registered first is not part of the state, see `core.snapshot`.
+            for dependent in [self.jobs[job_id] for job_id in sorted(self._dependents.get(done_job.id, ()))]:
                 if dependent.is_done or dependent.id in self.live:
                     continue
-                spoiled = unsatisfiable_reason(dependent.spec, self.jobs, dependent.id)
-                if spoiled is not None:
-                    ended.append((dependent, Done(outcome="cancelled", at_s=state.at_s, reason=spoiled)))
+                unsatisfiable = unsatisfiable_reason(dependent.spec, self.jobs, dependent.id)
+                if unsatisfiable is not None:
+                    ended.append((dependent, Done(outcome="cancelled", at_s=state.at_s, reason=unsatisfiable)))
                 elif not open_dependencies(dependent, self.jobs):
-                    self._now_waits(dependent, state.at_s)
+                    self._restart_wait(dependent, state.at_s)
         return []
 
-    def _now_waits(self, job: Job, at_s: float) -> None:
+    def _restart_wait(self, job: Job, at_s: float) -> None:
         """Its dependencies are met: it waits for a place from now on."""
         if job.id in self.unsatisfiable:
             self.unsatisfiable[job.id] = Queued(since_s=at_s)
@@ -295,25 +295,25 @@ class JobTable:
 
     def _register(self, job: Job) -> None:
         """Note whom it depends on."""
-        for each in all_dependencies(job.spec):
-            self._dependents.setdefault(each, []).append(job.id)
+        for dependency in all_dependencies(job.spec):
+            self._dependents.setdefault(dependency, []).append(job.id)
 
     def _unregister(self, job: Job) -> None:
-        for each in all_dependencies(job.spec):
-            self._dependents[each].remove(job.id)
-        self._leave_namesakes(job)
+        for dependency in all_dependencies(job.spec):
+            self._dependents[dependency].remove(job.id)
+        self._remove_from_same_name(job)
 
-    def _leave_namesakes(self, job: Job) -> None:
-        mates = self._namesakes.get(_names(job), set())
-        if job.id not in mates:
+    def _remove_from_same_name(self, job: Job) -> None:
+        same_name = self._same_name.get(_name_key(job), set())
+        if job.id not in same_name:
             return
-        mates.remove(job.id)
-        singletons = self._singletons.get(_names(job), set())
+        same_name.remove(job.id)
+        singletons = self._singletons.get(_name_key(job), set())
         singletons.discard(job.id)
         self._changed.update(dict.fromkeys(singletons))
-        if not mates:
-            self._namesakes.pop(_names(job), None)
-            self._singletons.pop(_names(job), None)
+        if not same_name:
+            self._same_name.pop(_name_key(job), None)
+            self._singletons.pop(_name_key(job), None)
 
     def _set(self, job: Job) -> None:
         old = self.jobs.get(job.id)
@@ -335,16 +335,16 @@ class JobTable:
         if job.is_done:
             if was_open:
                 self._ended.append(job.id)
-            self._leave_namesakes(job)
+            self._remove_from_same_name(job)
         else:
-            self._namesakes.setdefault(_names(job), set()).add(job.id)
+            self._same_name.setdefault(_name_key(job), set()).add(job.id)
             if job.spec.singleton:
-                self._singletons.setdefault(_names(job), set()).add(job.id)
+                self._singletons.setdefault(_name_key(job), set()).add(job.id)
 
 
-def _names(job: Job) -> tuple[int, str]:
+def _name_key(job: Job) -> tuple[int, str]:
     return job.spec.uid, job.spec.name
 
 
-def _with_last(job: Job, attempt: Attempt, state: JobState) -> Job:
+def _with_last_attempt(job: Job, attempt: Attempt, state: JobState) -> Job:
     return replace(job, attempts=(*job.attempts[:-1], attempt), state=state)

@@ -57,8 +57,8 @@ class Manager:
         self._policy = policy
         self._config = config or ManagerConfig()
         self._table = JobTable(self._config)
-        self._eligible = AdmissionControl(self._table, self._config)
-        self._watched: dict[int, int] = {}  # the attempt of each live job
+        self._admission = AdmissionControl(self._table, self._config)
+        self._watched_attempts: dict[int, int] = {}  # the attempt of each live job
         self._telemetry = Telemetry(
             stale_after_s=self._config.stale_after_s,
             window_s=self._config.window_s,
@@ -66,14 +66,14 @@ class Manager:
             smact_of=lambda job: self._history.activity(job).smact,
         )
         self._history = WorkloadHistory(pace=self._config.pace)
-        self._seating = PolicyDriver(policy, self._table, self._telemetry, self._history)
-        self._timed: set[int] = set()  # live jobs that have a time limit
-        self._limit_asked_at_s: dict[int, float] = {}
+        self._driver = PolicyDriver(policy, self._table, self._telemetry, self._history)
+        self._time_limited: set[int] = set()  # live jobs that have a time limit
+        self._stop_sent_at_s: dict[int, float] = {}
         self._at_s = 0.0
-        self._unfitted: set[int] = set()  # jobs to compare with the GPUs and MIG instances there are
+        self._unchecked: set[int] = set()  # jobs to compare with the GPUs and MIG instances there are
         self._totals_bytes: list[int] = []  # largest first
         self._instances_bytes: list[int] = []
-        self._fitted_to: tuple[Gpu, ...] = ()
+        self._checked_gpus: tuple[Gpu, ...] = ()
 
     @property
     def jobs(self) -> Mapping[int, Job]:
@@ -89,9 +89,9 @@ class Manager:
         commands = self._apply(event)
         if isinstance(event, ServerSampled):
             self._telemetry.add(event, self._table.jobs)
-            self._seating.sampled()
+            self._driver.sampled()
         commands += self._stop_overdue(event.at_s)
-        if self._worth_deciding(event, queued_before):
+        if self._is_decision_due(event, queued_before):
             commands += self._decide(event)
         return commands
 
@@ -105,14 +105,14 @@ class Manager:
             self._table.load(since.jobs)
             self._table.last_at_s = since.last_at_s
             self._history = WorkloadHistory.restored(since.history, pace=self._config.pace)
-            self._seating = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
+            self._driver = PolicyDriver(self._policy, self._table, self._telemetry, self._history)
         for event in events:
             self._table.apply(event)
             if isinstance(event, AttemptExited):
                 self._learn(event)
         at_s = self._table.last_at_s
         self._table.take_ended()
-        self._follow(at_s)
+        self._propagate_changes(at_s)
         commands: list[Command] = []
         for job in self._table.jobs.values():
             if not job.is_done and self._table.lacks_estimate(job):
@@ -122,13 +122,13 @@ class Manager:
                 commands.append(self._table.stop(job, at_s, attempt.stop_reason))
         return commands
 
-    def folded(self) -> ManagerSnapshot:
+    def snapshot(self) -> ManagerSnapshot:
         """What the events taken in so far amount to: with it, `restore` needs only the later ones."""
         return ManagerSnapshot(
             last_at_s=self._table.last_at_s, jobs=self._table.export(), history=self._history.state()
         )
 
-    def watched(self) -> dict[str, Any]:
+    def telemetry_state(self) -> dict[str, Any]:
         """What was seen of attempts that are not over, as plain values; `restore_telemetry` goes on from there."""
         return self._telemetry.state()
 
@@ -136,7 +136,7 @@ class Manager:
         """Go on from what was seen before a restart; of attempts that are over, nothing is taken over.
 
         Raises:
-            ValueError, TypeError, KeyError: it is nothing that `watched` gave.
+            ValueError, TypeError, KeyError: it is nothing that `telemetry_state` gave.
         """
         self._telemetry.restore(state)
 
@@ -145,32 +145,34 @@ class Manager:
         attempt = job.attempts[number - 1]
         return attempt.usage if attempt.exit is not None else self._telemetry.usage(job.id, number)
 
-    def beside(self, job: Job, number: int) -> tuple[CoRun, ...]:
+    def co_runs(self, job: Job, number: int) -> tuple[CoRun, ...]:
         """What an attempt did in each company, with the slowdowns that it measured."""
         attempt = job.attempts[number - 1]
         if attempt.exit is not None:
             return attempt.co_runs
-        return self._history.measured(job, self._telemetry.beside(job.id, number))
+        return self._history.measured(job, self._telemetry.co_runs(job.id, number))
 
-    def company(self, job: Job) -> CoRunStatus | None:
+    def co_run_status(self, job: Job) -> CoRunStatus | None:
         """How a job that runs fares in its present company; None for one that does not run, or is alone."""
         if job.id not in self._table.live:
             return None
-        neighbor_ids = self._seating.neighbor_ids(job)
+        neighbor_ids = self._driver.neighbor_ids(job)
         if not neighbor_ids:
             return None
         number = len(job.attempts)
-        spell = self._telemetry.current_co_run(job.id, number)
+        current = self._telemetry.current_co_run(job.id, number)
         measured = None
-        if spell is not None and spell.neighbor_ids == neighbor_ids:
-            measured = self._history.measured(job, [*self._telemetry.beside(job.id, number), spell])[-1].slowdown
+        if current is not None and current.neighbor_ids == neighbor_ids:
+            measured = self._history.measured(job, [*self._telemetry.co_runs(job.id, number), current])[-1].slowdown
         predicted = self._history.predicted(job, neighbor_ids, self._table.jobs)
-        return CoRunStatus(neighbor_ids=self.named(job, neighbor_ids), predicted=predicted, measured=measured)
+        return CoRunStatus(neighbor_ids=self.redact_ids(job, neighbor_ids), predicted=predicted, measured=measured)
 
-    def named(self, job: Job, neighbor_ids: Iterable[int]) -> tuple[int | None, ...]:
-        """`mates` as the user of `job` may know them: jobs of others have no id."""
+    def redact_ids(self, job: Job, neighbor_ids: Iterable[int]) -> tuple[int | None, ...]:
+        """`neighbor_ids` as the user of `job` may see them: None for jobs of other users."""
         jobs = self._table.jobs
-        return tuple(each if each in jobs and jobs[each].spec.uid == job.spec.uid else None for each in neighbor_ids)
+        return tuple(
+            job_id if job_id in jobs and jobs[job_id].spec.uid == job.spec.uid else None for job_id in neighbor_ids
+        )
 
     @property
     def history(self) -> WorkloadHistory:
@@ -179,11 +181,11 @@ class Manager:
 
     def take_ended(self) -> list[Job]:
         """Jobs that have ended since the last call; those of a restored journal are not among them."""
-        return [self._table.jobs[each] for each in self._table.take_ended() if self._table.jobs[each].is_done]
+        return [self._table.jobs[job_id] for job_id in self._table.take_ended() if self._table.jobs[job_id].is_done]
 
     def queue(self) -> list[Job]:
         """The jobs that the policy is asked about, oldest first."""
-        return self._eligible.offered()
+        return self._admission.offered()
 
     @property
     def last_at_s(self) -> float:
@@ -197,9 +199,9 @@ class Manager:
         if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
             limit = f"{user} may have {quota.max_unfinished} unfinished jobs"
             return f"{limit}, has {open_jobs}, submits {len(specs)} more"
-        most = max(each.gpus for each in specs)
-        if quota.gpus is not None and most > quota.gpus:
-            return f"{user} may have {quota.gpus} GPUs at once, {most} asked for"
+        max_gpus = max(spec.gpus for spec in specs)
+        if quota.gpus is not None and max_gpus > quota.gpus:
+            return f"{user} may have {quota.gpus} GPUs at once, {max_gpus} requested"
         return None
 
     def older_singletons(self, job: Job) -> set[int]:
@@ -217,9 +219,9 @@ class Manager:
         event = self._telemetry.with_telemetry(event, uuids)
         return event if job is None else replace(event, co_runs=self._history.measured(job, event.co_runs))
 
-    def snapshot(self, at_s: float) -> ServerSnapshot:
+    def server_snapshot(self, at_s: float) -> ServerSnapshot:
         """The GPUs as a policy would see them at `at_s`."""
-        return self._seating.snapshot(at_s)
+        return self._driver.snapshot(at_s)
 
     def explain(self, job_id: int) -> Deferral:
         """Why the job waits, or where it is: a sentence, and a verdict per GPU that was looked at.
@@ -230,26 +232,28 @@ class Manager:
         job = self._table.jobs.get(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}")
-        lives = job_id in self._table.live
+        is_live = job_id in self._table.live
         return explanation(
             job,
-            refusal=self._eligible.refusal(job, self._at_s) if isinstance(job.state, Queued) else None,
-            wait=self._seating.explain(job_id),
-            pending=lambda: self._eligible.pending(job_id),
-            indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if lives else {},
-            peak_bytes=max(self._telemetry.peaks_bytes(job_id, len(job.attempts)).values(), default=0) if lives else 0,
-            company=self.company(job) if lives else None,
+            refusal=self._admission.refusal(job, self._at_s) if isinstance(job.state, Queued) else None,
+            wait=self._driver.explain(job_id),
+            pending=lambda: self._admission.pending(job_id),
+            indices={gpu.uuid: gpu.index for gpu in self._telemetry.gpus} if is_live else {},
+            peak_bytes=max(self._telemetry.peaks_bytes(job_id, len(job.attempts)).values(), default=0)
+            if is_live
+            else 0,
+            co_run_status=self.co_run_status(job) if is_live else None,
         )
 
     def _apply(self, event: Event) -> list[Command]:
         self._at_s = max(self._at_s, event.at_s)
         if isinstance(event, (ServerSampled, Tick)):
-            self._eligible.follow((), event.at_s)
+            self._admission.follow((), event.at_s)
             return []
         commands = self._table.apply(event)
         if isinstance(event, AttemptExited):
             self._learn(event)
-        self._follow(event.at_s)
+        self._propagate_changes(event.at_s)
         return commands
 
     def _learn(self, event: AttemptExited) -> None:
@@ -258,33 +262,33 @@ class Manager:
         if job is not None and job.attempts and job.attempts[-1].number == event.attempt:
             key = self._history.learn(job, self._table.jobs)
             if key is not None:
-                self._seating.learned(key)
+                self._driver.learned(key)
 
-    def _follow(self, at_s: float) -> None:
+    def _propagate_changes(self, at_s: float) -> None:
         """Bring what is kept beside the jobs in line with those that have changed."""
         changed = self._table.take_changed()
         for job_id in changed:
             job = self._table.jobs[job_id]
             if job.attempts:
-                self._follow_attempt(job)
-                self._seating.follow(job)
-        self._unfitted.update(changed)
-        self._eligible.follow(changed, at_s)
+                self._watch_attempt(job)
+                self._driver.follow(job)
+        self._unchecked.update(changed)
+        self._admission.follow(changed, at_s)
 
-    def _follow_attempt(self, job: Job) -> None:
+    def _watch_attempt(self, job: Job) -> None:
         number = len(job.attempts) if job.id in self._table.live else None
-        watched = self._watched.get(job.id)
+        watched = self._watched_attempts.get(job.id)
         if watched == number:
             return
         if watched is not None:
-            del self._watched[job.id]
-            self._timed.discard(job.id)
+            del self._watched_attempts[job.id]
+            self._time_limited.discard(job.id)
             self._telemetry.forget(job.id, watched)
-            self._limit_asked_at_s.pop(job.id, None)
+            self._stop_sent_at_s.pop(job.id, None)
         if number is not None:
-            self._watched[job.id] = number
+            self._watched_attempts[job.id] = number
             if job.spec.time_limit_s is not None or job.spec.time_slice_s is not None:
-                self._timed.add(job.id)
+                self._time_limited.add(job.id)
             self._telemetry.watch(job.id, number)
 
     # What follows from time and from the server.
@@ -295,7 +299,7 @@ class Manager:
         Asked again should an attempt outlive several times its grace.
         """
         commands: list[Command] = []
-        for job_id in sorted(self._timed):
+        for job_id in sorted(self._time_limited):
             job = self._table.jobs[job_id]
             attempt = job.attempts[-1]
             if attempt.started_at_s is None:
@@ -303,17 +307,17 @@ class Manager:
             limit_s = job.spec.time_limit_s
             if limit_s is not None and at_s - attempt.started_at_s >= limit_s:
                 why, grace_s = "timeout", self._config.stop_grace_s
-            elif self._seating.waiting and is_time_slice_over(job, attempt, at_s):
+            elif self._driver.waiting and is_time_slice_over(job, attempt, at_s):
                 why, grace_s = "time slot over", self._config.time_slice_grace_s
             else:
                 continue
-            asked_at_s = self._limit_asked_at_s.get(job_id)
-            if asked_at_s is None or at_s - asked_at_s >= 6 * grace_s:
-                self._limit_asked_at_s[job_id] = at_s
+            sent_at_s = self._stop_sent_at_s.get(job_id)
+            if sent_at_s is None or at_s - sent_at_s >= 6 * grace_s:
+                self._stop_sent_at_s[job_id] = at_s
                 commands.append(replace(self._table.stop(job, at_s, why), grace_s=grace_s))
         return commands
 
-    def _worth_deciding(self, event: Event, queued_before: int) -> bool:
+    def _is_decision_due(self, event: Event, queued_before: int) -> bool:
         if not self._table.queued and not self._table.unsatisfiable:
             return False
         if isinstance(event, (AttemptPlaced, AttemptStarted, JobHeld)):
@@ -323,37 +327,37 @@ class Manager:
         return True
 
     def _decide(self, event: Event) -> list[Command]:
-        self._hold_misfits(event.at_s)
-        self._seating.offer(*self._eligible.take_changes())
+        self._hold_unsatisfiable(event.at_s)
+        self._driver.offer(*self._admission.take_changes())
         commands: list[Command] = []
-        for placement in self._seating.decide(event.at_s):
-            if self._seating.admit(placement, event.at_s):
+        for placement in self._driver.decide(event.at_s):
+            if self._driver.admit(placement, event.at_s):
                 commands.append(self._launch(self._table.jobs[placement.job_id], placement, event))
         return commands
 
-    def _hold_misfits(self, at_s: float) -> None:
+    def _hold_unsatisfiable(self, at_s: float) -> None:
         """Hold the jobs that can never fit, and queue those again for which a GPU has appeared."""
         gpus = self._telemetry.gpus
         table = self._table
-        if gpus is not self._fitted_to:
-            self._fitted_to = gpus
+        if gpus is not self._checked_gpus:
+            self._checked_gpus = gpus
             totals = sorted((gpu.memory_total_bytes for gpu in gpus), reverse=True)
             instances = sorted((gpu.memory_total_bytes for gpu in gpus if gpu.mig_profile is not None), reverse=True)
             if totals != self._totals_bytes or instances != self._instances_bytes:
-                self._unfitted |= table.queued | table.unsatisfiable.keys()
+                self._unchecked |= table.queued | table.unsatisfiable.keys()
                 self._totals_bytes, self._instances_bytes = totals, instances
         totals, instances = self._totals_bytes, self._instances_bytes
-        if not totals or not self._unfitted:
+        if not totals or not self._unchecked:
             return
-        for job_id in sorted(self._unfitted & (table.queued | table.unsatisfiable.keys())):
+        for job_id in sorted(self._unchecked & (table.queued | table.unsatisfiable.keys())):
             job = table.jobs[job_id]
             why = never_fits(job, instances if job.spec.sharing == "mig" else totals)
             if why is not None:
                 table.hold_unsatisfiable(job, why, at_s)
             elif job_id in table.unsatisfiable:
                 table.requeue_satisfiable(job)
-        self._follow(at_s)
-        self._unfitted.clear()
+        self._propagate_changes(at_s)
+        self._unchecked.clear()
 
     def _launch(self, job: Job, placement: Placement, event: Event) -> Launch:
         placed = AttemptPlaced(

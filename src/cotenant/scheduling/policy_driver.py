@@ -159,7 +159,7 @@ class PolicyDriver:
     def gpu_at(self, gpu: Gpu, at_s: float) -> GpuSnapshot:
         """One of them."""
         residents = tuple(self._resident(job_id, gpu.uuid) for job_id in sorted(self._residents.get(gpu.uuid, ())))
-        return self._telemetry.one(gpu, at_s, residents)
+        return self._telemetry.gpu_snapshot(gpu, at_s, residents)
 
     def _resident(self, job_id: int, uuid: str) -> Resident:
         job = self._table.jobs[job_id]
@@ -167,7 +167,7 @@ class PolicyDriver:
         activity = self._predictions.activity(job)
         smact = activity.smact if activity is not None else None
         if smact is None:
-            smact = self._telemetry.smact_alone(job_id, attempt.number)
+            smact = self._telemetry.solo_smact(job_id, attempt.number)
         resident = Resident(
             job_id=job_id,
             attempt=attempt.number,

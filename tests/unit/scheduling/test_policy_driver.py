@@ -149,7 +149,7 @@ def test_jobs_of_other_users_have_no_id():
     life = WorkingLife()
     for job_id, uid in ((1, 7), (2, 7), (3, 8)):
         life.submit(job_id, uid=uid)
-    assert life.manager.named(life.manager.jobs[1], (2, 3, 99)) == (2, None, None)
+    assert life.manager.redact_ids(life.manager.jobs[1], (2, 3, 99)) == (2, None, None)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_activity_is_learned_alone_and_known_of_residents():
     life = WorkingLife()
     life.run(1)
     life.submit(2)
-    (resident,) = life.manager.snapshot(life.at_s).gpus[0].residents
+    (resident,) = life.manager.server_snapshot(life.at_s).gpus[0].residents
     assert resident.workload == "python /tmp/a.py"
     assert resident.smact == pytest.approx(0.3)
     assert life.submit(3), "no settling is needed beside work that is known"
@@ -55,14 +55,14 @@ def test_what_a_resident_does_is_known_from_its_own_time_alone():
     life.submit(1)
     life.start(1)
     life.pass_(5)
-    (resident,) = life.manager.snapshot(life.at_s).gpus[0].residents
+    (resident,) = life.manager.server_snapshot(life.at_s).gpus[0].residents
     assert resident.smact is None, "its start says nothing"
     life.pass_(60)
     life.submit(2, script="b.py")
     life.start(2)
     life.smact = 0.9
     life.pass_(60)
-    neighbor_ids = life.manager.snapshot(life.at_s).gpus[0].residents
+    neighbor_ids = life.manager.server_snapshot(life.at_s).gpus[0].residents
     assert [each.smact for each in neighbor_ids] == [pytest.approx(0.3), None]
 
 
@@ -123,7 +123,7 @@ def test_how_a_job_fares_beside_others_is_told():
     life.pass_(30)
     assert ", beside job 4: 1.25 times as long measured, " in life.manager.explain(3).reason
     life.end(4)
-    (spell,) = [each for each in life.manager.beside(life.manager.jobs[3], 1) if each.neighbor_ids]
+    (spell,) = [each for each in life.manager.co_runs(life.manager.jobs[3], 1) if each.neighbor_ids]
     assert (spell.neighbor_ids, spell.slowdown) == ((4,), 1.25)
     assert spell.gpu_memory_bytes == 40 * GiB
     life.end(3)
@@ -146,7 +146,7 @@ def test_what_was_seen_of_live_attempts_survives_a_restart():
     again = Manager(life.policy, life.config)
     again.restore(life.kept)
     assert again.usage(again.jobs[2], 1) is None
-    again.restore_telemetry(json.loads(json.dumps(before.watched())))
+    again.restore_telemetry(json.loads(json.dumps(before.telemetry_state())))
     life.manager = again
     life.pass_(1)
     assert again.usage(again.jobs[2], 1).gpu_s == before.usage(before.jobs[2], 1).gpu_s + 1.0

@@ -80,7 +80,7 @@ def manager():
 def folded(events):
     found = manager()
     found.restore(events)
-    return found.folded()
+    return found.snapshot()
 
 
 def resumed(path):
@@ -90,7 +90,7 @@ def resumed(path):
     found, events = manager(), list(later)
     found.restore(events, since)
     journal.close()
-    return found.folded(), len(events)
+    return found.snapshot(), len(events)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_snapshot_at_any_place_and_later_events_give_what_all_events_give(make
         again = manager()
         again.restore(later, since)
         assert later == EVENTS[place:]
-        assert again.folded() == folded(EVENTS), place
+        assert again.snapshot() == folded(EVENTS), place
         assert list(journal.replay()) == EVENTS
         assert journal.of_job(1) == EVENTS[:4]
         journal.close()
@@ -124,12 +124,12 @@ def test_only_jobs_that_changed_are_written_again(path):
     living = manager()
     journal.append(EVENTS[:12])
     living.restore(EVENTS[:12])
-    journal.save_snapshot(living.folded())
+    journal.save_snapshot(living.snapshot())
     assert len(writes) == 5
     journal.append(EVENTS[12:])
     for event in EVENTS[12:]:
         living.handle(event)
-    journal.save_snapshot(living.folded())
+    journal.save_snapshot(living.snapshot())
     assert len(writes) == 5 + 4  # jobs 3, 4 and 5 changed, job 6 is new
     journal.close()
     assert resumed(path) == (folded(EVENTS), 0)
@@ -146,7 +146,7 @@ def test_the_order_of_the_queue_is_not_part_of_the_state():
     end = JobCancelled(at_s=6.0, cause="x", job_id=1)
     again = manager()
     again.restore([end], folded(events))
-    assert again.folded() == folded([*events, end])
+    assert again.snapshot() == folded([*events, end])
     assert again.jobs[4].is_done
 
 
@@ -212,7 +212,7 @@ def test_a_snapshot_of_another_version_is_replaced(path, monkeypatch):
     assert since is None
     found = manager()
     found.restore(later)
-    journal.save_snapshot(found.folded())
+    journal.save_snapshot(found.snapshot())
     journal.close()
     assert resumed(path) == (folded(EVENTS[:8]), 0)
 
@@ -248,7 +248,7 @@ def test_a_crash_at_any_statement_leaves_the_old_snapshot_or_the_new_one(path, t
         copies.append(here / "journal.db")
 
     journal._db.set_trace_callback(copy)
-    journal.save_snapshot(found.folded())
+    journal.save_snapshot(found.snapshot())
     journal._db.set_trace_callback(None)
     copy(None)
     journal.close()
@@ -270,7 +270,7 @@ def test_a_snapshot_that_fails_half_way_is_rolled_back(path, monkeypatch):
     found = manager()
     since, later = journal.load_snapshot()
     found.restore(later, since)
-    state = found.folded()
+    state = found.snapshot()
     broken = type(state)(last_at_s=float("nan"), jobs=state.jobs, history=state.history)
     with pytest.raises(JournalError, match="cannot encode a snapshot"):
         journal.save_snapshot(broken)
@@ -301,7 +301,7 @@ def test_startup_continues_if_no_snapshot_can_be_saved(monkeypatch, caplog):
     journal, found = Full(), manager()
     journal.append(EVENTS)
     startup.restore_manager(found, journal)
-    assert found.folded() == folded(EVENTS)
+    assert found.snapshot() == folded(EVENTS)
     assert "disk full" in caplog.records[-1].fields["why"]
 
 

@@ -98,7 +98,9 @@ class JobsApi(Handlers):
         events = await asyncio.to_thread(self._context.journal.of_job, job.id)
 
         def entries(manager: Manager) -> list[JobEvent]:
-            return timeline(events, lambda neighbor_ids: manager.named(job, neighbor_ids), job=manager.jobs.get(job.id))
+            return timeline(
+                events, lambda neighbor_ids: manager.redact_ids(job, neighbor_ids), job=manager.jobs.get(job.id)
+            )
 
         return json_response({"id": job.id, "events": await self._query(entries)})
 

@@ -75,7 +75,7 @@ def metrics_snapshot(manager: Manager, *, at_s: float, info: Mapping[str, Any], 
 
 
 def _running(job: Job, manager: Manager) -> dict[str, Any]:
-    company = manager.company(job)
+    company = manager.co_run_status(job)
     return {
         "job": str(job.id),
         "name": job.spec.name,

@@ -52,7 +52,7 @@ def preview(
 def _answer(manager: Manager, policy: Policy, job: Job, at_s: float) -> Placement | Deferral:
     """The decision of the policy now, with the manager's history."""
     placer = make_placer(policy, manager.history)
-    for gpu in manager.snapshot(at_s).gpus:
+    for gpu in manager.server_snapshot(at_s).gpus:
         placer.update(gpu)
     for queued in (*manager.queue(), job):
         placer.add(queued)

@@ -42,7 +42,7 @@ class ServerApi(Handlers):
         if not seconds > 0:
             raise UsageError(f"`seconds` is {seconds:g}, wanted a number above zero")
         now_s = self._context.now()
-        gpus = await self._query(lambda manager: [snapshot.gpu for snapshot in manager.snapshot(now_s).gpus])
+        gpus = await self._query(lambda manager: [snapshot.gpu for snapshot in manager.server_snapshot(now_s).gpus])
         points = await asyncio.to_thread(self._context.gpu_history.since, now_s - seconds, now_s)
         return json_response({"gpus": history_view(points, gpus)})
 

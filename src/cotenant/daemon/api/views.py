@@ -106,7 +106,7 @@ class JsonViews:
 
     @functools.cached_property
     def _server(self) -> ServerSnapshot:
-        return self._manager.snapshot(self._at_s)
+        return self._manager.server_snapshot(self._at_s)
 
     @functools.cached_property
     def _indices(self) -> dict[str, int]:
@@ -199,8 +199,8 @@ class JsonViews:
             "gpu_indices": self._where(attempt),
             "usage": usage_view(self._manager.usage(job, attempt.number)),
             "co_runs": [
-                {**co_run_view(co_run), "neighbor_ids": list(self._manager.named(job, co_run.neighbor_ids))}
-                for co_run in self._manager.beside(job, attempt.number)
+                {**co_run_view(co_run), "neighbor_ids": list(self._manager.redact_ids(job, co_run.neighbor_ids))}
+                for co_run in self._manager.co_runs(job, attempt.number)
             ],
         }
 

@@ -106,11 +106,11 @@ class WorkloadHistory:
 
     def __init__(self, *, pace: float = 1.0) -> None:
         self.interference = LearnedInterference()
-        self._least_spell_s = MIN_LEARNED_CO_RUN_S / pace
-        self._least_run_s = MIN_RUN_S / pace
+        self._min_co_run_s = MIN_LEARNED_CO_RUN_S / pace
+        self._min_run_s = MIN_RUN_S / pace
         self._records: dict[str, WorkloadRecord] = {}
         self._activities: dict[str, GpuActivity] = {}  # of `_records`, made once
-        self._gists: dict[str, tuple[object, ...]] = {}
+        self._summary_keys: dict[str, tuple[object, ...]] = {}
         self._learned: dict[int, int] = {}
 
     def record(self, job: Job) -> WorkloadRecord | None:
@@ -155,21 +155,21 @@ class WorkloadHistory:
 
         Gives the key of the work of which something else is known now, or None where nothing that matters is new.
         """
-        ended = [each for each in job.attempts[self._learned.get(job.id, 0) :] if each.exit is not None]
+        ended = [attempt for attempt in job.attempts[self._learned.get(job.id, 0) :] if attempt.exit is not None]
         if not ended:
             return None
         self._learned[job.id] = ended[-1].number
-        return self.take_in(job, ended, jobs)
+        return self.learn_attempts(job, ended, jobs)
 
-    def take_in(self, job: Job, ended: Sequence[Attempt], jobs: Mapping[int, Job]) -> str | None:
+    def learn_attempts(self, job: Job, ended: Sequence[Attempt], jobs: Mapping[int, Job]) -> str | None:
         """As `learn`, for attempts of `job` that the caller knows to be new."""
         key = workload_key(job.spec)
-        before = self._gists.get(key)
+        before = self._summary_keys.get(key)
         if before is None and key in self._records:
             before = self._records[key].summary_key()
         for attempt in ended:
             self._learn_attempt(job, attempt, key, jobs)
-        after = self._gists[key] = self._records[key].summary_key()
+        after = self._summary_keys[key] = self._records[key].summary_key()
         return key if after != before else None
 
     def _learn_attempt(self, job: Job, attempt: Attempt, key: str, jobs: Mapping[int, Job]) -> None:
@@ -179,80 +179,82 @@ class WorkloadHistory:
         record.least_bytes = max(record.least_bytes, _least_bytes(attempt))
         self._activities.pop(key, None)
         if attempt.co_runs:
-            self._learn_spells(job, attempt, record, jobs)
+            self._learn_co_runs(job, attempt, record, jobs)
         end = attempt.exit
         if end is not None and end.reason == "exited" and end.exit_code == 0:
             self._learn_completed(job, attempt, record, jobs)
 
-    def _learn_spells(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
-        long = [each for each in attempt.co_runs if each.seconds >= self._least_spell_s]
-        for each in long:
-            if not each.neighbor_ids:
-                _learn_solo(record, each)
-        alone_hz = _solo_hz(record, attempt.co_runs)
-        for each in long:
-            if each.neighbor_ids:
-                self._learn_shared(job, each, jobs, alone_hz)
+    def _learn_co_runs(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
+        long = [co_run for co_run in attempt.co_runs if co_run.seconds >= self._min_co_run_s]
+        for co_run in long:
+            if not co_run.neighbor_ids:
+                _learn_solo(record, co_run)
+        solo_hz = _solo_hz(record, attempt.co_runs)
+        for co_run in long:
+            if co_run.neighbor_ids:
+                self._learn_shared(job, co_run, jobs, solo_hz)
 
     def _learn_completed(self, job: Job, attempt: Attempt, record: WorkloadRecord, jobs: Mapping[int, Job]) -> None:
         if attempt.started_at_s is None or attempt.ended_at_s is None:
             return
         ran_s = attempt.ended_at_s - attempt.started_at_s
-        if ran_s < self._least_run_s:
+        if ran_s < self._min_run_s:
             return
         peak = max(attempt.peak_observed_bytes.values(), default=0)
         if peak:
             record.peaks_bytes = [*record.peaks_bytes, peak][-MAX_RUNS:]
         lost_s = sum(
             [
-                each.seconds * (1.0 - 1.0 / self._slowdown(job, each, jobs))
-                for each in attempt.co_runs
-                if each.neighbor_ids
+                co_run.seconds * (1.0 - 1.0 / self._slowdown(job, co_run, jobs))
+                for co_run in attempt.co_runs
+                if co_run.neighbor_ids
             ]
         )
         record.durations_s = [*record.durations_s, max(0.0, ran_s - lost_s)][-MAX_RUNS:]
 
-    def _slowdown(self, job: Job, spell: CoRun, jobs: Mapping[int, Job]) -> float:
-        company = self._company(job, spell, jobs)
-        return 1.0 if company is None else self.interference.slowdowns(company)[0]
+    def _slowdown(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job]) -> float:
+        group = self._group_activities(job, co_run, jobs)
+        return 1.0 if group is None else self.interference.slowdowns(group)[0]
 
-    def _company(self, job: Job, spell: CoRun, jobs: Mapping[int, Job]) -> list[GpuActivity] | None:
+    def _group_activities(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job]) -> list[GpuActivity] | None:
         """`job` and its mates, or None where one of them is not known any more."""
-        company = [self.activity(job)._replace(gpu_memory_bytes=spell.gpu_memory_bytes)]
-        for each in spell.neighbor_ids:
-            mate = jobs.get(each)
-            if mate is None:
+        group = [self.activity(job)._replace(gpu_memory_bytes=co_run.gpu_memory_bytes)]
+        for neighbor_id in co_run.neighbor_ids:
+            neighbor = jobs.get(neighbor_id)
+            if neighbor is None:
                 return None
-            company.append(self.activity(mate))
-        return company
+            group.append(self.activity(neighbor))
+        return group
 
-    def _learn_shared(self, job: Job, spell: CoRun, jobs: Mapping[int, Job], alone_hz: float | None) -> None:
+    def _learn_shared(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], solo_hz: float | None) -> None:
         """What its mates cost it."""
-        company = self._company(job, spell, jobs)
-        if company is None:
+        group = self._group_activities(job, co_run, jobs)
+        if group is None:
             return
-        predicted = self.interference.slowdowns(company)
-        slowdown, spread = _by_steps(spell, alone_hz), MEASUREMENT_STD
-        if slowdown is None and not (spell.steps_hz and alone_hz):
-            slowdown, spread = _by_activity(company, predicted, spell), SMACT_SLOWDOWN_STD
+        predicted = self.interference.slowdowns(group)
+        slowdown, spread = _by_steps(co_run, solo_hz), MEASUREMENT_STD
+        if slowdown is None and not (co_run.steps_hz and solo_hz):
+            slowdown, spread = _by_activity(group, predicted, co_run), SMACT_SLOWDOWN_STD
         if slowdown is None:
             return
-        _record_co_run(self._records[workload_key(job.spec)], company[1:], spell, slowdown)
-        nobody_else: Sequence[float | None] = [None] * len(spell.neighbor_ids)
-        self.interference.learn(company, [slowdown, *nobody_else], spread=spread, predicted=predicted)
+        _record_co_run(self._records[workload_key(job.spec)], group[1:], co_run, slowdown)
+        unknown: Sequence[float | None] = [None] * len(co_run.neighbor_ids)
+        self.interference.learn(group, [slowdown, *unknown], spread=spread, predicted=predicted)
 
     def measured(self, job: Job, co_runs: Sequence[CoRun]) -> tuple[CoRun, ...]:
         """`spells` of an attempt of `job` with the slowdowns that its step rates show."""
-        alone_hz = _solo_hz(self.record(job), co_runs)
+        solo_hz = _solo_hz(self.record(job), co_runs)
         return tuple(
-            replace(each, slowdown=_by_steps(each, alone_hz)) if each.neighbor_ids and each.slowdown is None else each
-            for each in co_runs
+            replace(co_run, slowdown=_by_steps(co_run, solo_hz))
+            if co_run.neighbor_ids and co_run.slowdown is None
+            else co_run
+            for co_run in co_runs
         )
 
     def predicted(self, job: Job, neighbor_ids: Sequence[int], jobs: Mapping[int, Job]) -> float | None:
         """The slowdown of `job` beside these, as a policy that asks would hear now; None where one is not known."""
-        company = self._company(job, CoRun(neighbor_ids=tuple(neighbor_ids), seconds=0.0), jobs)
-        return None if company is None else self.interference.slowdowns(company)[0]
+        group = self._group_activities(job, CoRun(neighbor_ids=tuple(neighbor_ids), seconds=0.0), jobs)
+        return None if group is None else self.interference.slowdowns(group)[0]
 
     def records(self) -> Mapping[str, WorkloadRecord]:
         """What is known of each kind of work, by its key."""
@@ -288,36 +290,36 @@ def _least_bytes(attempt: Attempt) -> int:
 
 def _solo_hz(record: WorkloadRecord | None, co_runs: Sequence[CoRun]) -> float | None:
     """Steps a second alone: of this very attempt if it was, for it counts in the same way; else of earlier ones."""
-    own = next((each.steps_hz for each in co_runs if not each.neighbor_ids and each.steps_hz), None)
+    own = next((co_run.steps_hz for co_run in co_runs if not co_run.neighbor_ids and co_run.steps_hz), None)
     return own if own is not None or record is None else record.steps_hz
 
 
-def _by_steps(spell: CoRun, alone_hz: float | None) -> float | None:
+def _by_steps(co_run: CoRun, solo_hz: float | None) -> float | None:
     """The slowdown that the step rates show; None where they do not, or count different things."""
-    if not spell.steps_hz or not alone_hz:
+    if not co_run.steps_hz or not solo_hz:
         return None
-    slowdown = alone_hz / spell.steps_hz
+    slowdown = solo_hz / co_run.steps_hz
     return slowdown if PLAUSIBLE_SLOWDOWNS[0] <= slowdown <= PLAUSIBLE_SLOWDOWNS[1] else None
 
 
-def _by_activity(company: Sequence[GpuActivity], predicted: Sequence[float], spell: CoRun) -> float | None:
-    """The slowdown of the first of `company` if all are off by what the SM activity of all together is off by."""
-    alone = [each.smact for each in company if each.smact is not None]
-    if not spell.smact or len(alone) < len(company):
+def _by_activity(group: Sequence[GpuActivity], predicted: Sequence[float], co_run: CoRun) -> float | None:
+    """The slowdown of the first of `group` if all are off by what the SM activity of all together is off by."""
+    alone = [activity.smact for activity in group if activity.smact is not None]
+    if not co_run.smact or len(alone) < len(group):
         return None
     expected = sum([smact / slowdown for smact, slowdown in zip(alone, predicted, strict=True)])
-    return predicted[0] * expected / spell.smact
+    return predicted[0] * expected / co_run.smact
 
 
-def _record_co_run(record: WorkloadRecord, neighbor_ids: Sequence[GpuActivity], spell: CoRun, slowdown: float) -> None:
-    """Means by company; those of the least time are forgotten first."""
-    key = WORKLOAD_SEPARATOR.join(sorted([each.workload or "" for each in neighbor_ids]))
+def _record_co_run(record: WorkloadRecord, neighbors: Sequence[GpuActivity], co_run: CoRun, slowdown: float) -> None:
+    """Means by group; those of the least time are forgotten first."""
+    key = WORKLOAD_SEPARATOR.join(sorted([neighbor.workload or "" for neighbor in neighbors]))
     seconds, hz, slower = record.beside.get(key, [0.0, None, None])
-    total_s = (seconds or 0.0) + spell.seconds
-    weight = spell.seconds / total_s
-    record.beside[key] = [total_s, _updated_mean(hz, spell.steps_hz, weight), _updated_mean(slower, slowdown, weight)]
+    total_s = (seconds or 0.0) + co_run.seconds
+    weight = co_run.seconds / total_s
+    record.beside[key] = [total_s, _updated_mean(hz, co_run.steps_hz, weight), _updated_mean(slower, slowdown, weight)]
     if len(record.beside) > MAX_CO_RUN_RECORDS:
-        del record.beside[min(record.beside, key=lambda each: record.beside[each][0] or 0.0)]
+        del record.beside[min(record.beside, key=lambda group_key: record.beside[group_key][0] or 0.0)]
 
 
 def _updated_mean(old: float | None, new: float | None, weight: float) -> float | None:
@@ -327,9 +329,9 @@ def _updated_mean(old: float | None, new: float | None, weight: float) -> float 
     return old + weight * (new - old)
 
 
-def _learn_solo(record: WorkloadRecord, spell: CoRun) -> None:
+def _learn_solo(record: WorkloadRecord, co_run: CoRun) -> None:
     """Means over all time seen alone."""
-    weight = spell.seconds / (record.solo_s + spell.seconds)
+    weight = co_run.seconds / (record.solo_s + co_run.seconds)
     for name in ("smact", "smocc", "drama", "steps_hz"):
-        setattr(record, name, _updated_mean(getattr(record, name), getattr(spell, name), weight))
-    record.solo_s += spell.seconds
+        setattr(record, name, _updated_mean(getattr(record, name), getattr(co_run, name), weight))
+    record.solo_s += co_run.seconds

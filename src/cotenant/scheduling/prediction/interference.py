@@ -104,11 +104,11 @@ def aggressiveness(smact: float, memory_bytes: int | None, gpu_memory_bytes: int
 def prior_slowdowns(activities: Sequence[GpuActivity], smacts: Sequence[float]) -> list[float]:
     """What activity and memory alone say; not yet cut to what all SMs can do. All are on the GPU that one tells of."""
     gpu_memory_bytes = next(
-        (each.gpu_memory_bytes for each in activities if each.gpu_memory_bytes), ASSUMED_GPU_MEMORY_BYTES
+        (activity.gpu_memory_bytes for activity in activities if activity.gpu_memory_bytes), ASSUMED_GPU_MEMORY_BYTES
     )
     costs = [
-        aggressiveness(smact, each.memory_bytes, gpu_memory_bytes)
-        for smact, each in zip(smacts, activities, strict=True)
+        aggressiveness(smact, activity.memory_bytes, gpu_memory_bytes)
+        for smact, activity in zip(smacts, activities, strict=True)
     ]
     total = sum(costs)
     return [1.0 + total - cost for cost in costs]
@@ -136,7 +136,7 @@ class PriorInterference:
 
 def smacts_or_assumed(activities: Sequence[GpuActivity]) -> list[float]:
     """SM activity of each, or what is assumed."""
-    return [ASSUMED_SMACT if each.smact is None else each.smact for each in activities]
+    return [ASSUMED_SMACT if activity.smact is None else activity.smact for activity in activities]
 
 
 class GaussianEstimate(NamedTuple):
@@ -167,8 +167,8 @@ class LearnedInterference:
     def _learned(self, activities: Sequence[GpuActivity], smacts: Sequence[float]) -> list[float]:
         # Nobody learns of a workload that has no name: `None` is no key of these.
         victims, aggressors = self._victims, self._aggressors
-        suffering = [victims.get(each.workload, _UNKNOWN)[0] for each in activities]  # type: ignore[arg-type]
-        aggression = [aggressors.get(each.workload, _UNKNOWN)[0] for each in activities]  # type: ignore[arg-type]
+        suffering = [victims.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
+        aggression = [aggressors.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
         total = sum(aggression)
         return [
             cold * math.exp(victim + total - own)
@@ -202,7 +202,7 @@ class LearnedInterference:
     def _move(self, activities: Sequence[GpuActivity], victim: int, surprise: float, spread: float) -> None:
         """Share `surprise` out among the victim and its aggressors by how uncertain each is."""
         roles = [(self._victims, activities[victim].workload)]
-        roles += [(self._aggressors, each.workload) for index, each in enumerate(activities) if index != victim]
+        roles += [(self._aggressors, activity.workload) for index, activity in enumerate(activities) if index != victim]
         uncertain = [(_UNKNOWN if name is None else effects.get(name, _UNKNOWN)).variance for effects, name in roles]
         total = spread**2 + sum(uncertain)
         for effects, name in roles:
@@ -219,7 +219,7 @@ class LearnedInterference:
     def state(self) -> dict[str, list[float]]:
         """What was learned, as plain values: by workload, value and variance as victim, then as aggressor."""
         keys = sorted(self._victims.keys() | self._aggressors.keys())
-        return {each: [*self._victims.get(each, _UNKNOWN), *self._aggressors.get(each, _UNKNOWN)] for each in keys}
+        return {key: [*self._victims.get(key, _UNKNOWN), *self._aggressors.get(key, _UNKNOWN)] for key in keys}
 
     @classmethod
     def restored(cls, state: Mapping[str, Sequence[float]]) -> LearnedInterference:

@@ -60,9 +60,9 @@ class Telemetry:
         self._window_s = window_s
         self._windows: dict[str, deque[GpuSample]] = {}
         self._tuples: dict[str, tuple[GpuSample, ...]] = {}
-        self._strangers: dict[str, int | None] = {}
+        self._foreign_bytes_by_gpu: dict[str, int | None] = {}
         self._seen: dict[Key, dict[str, _ObservedPeak]] = {}
-        self._spells: dict[Key, CoRunSampler] = {}
+        self._co_runs: dict[Key, CoRunSampler] = {}
 
     def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
         """Take in a reading. Memory that is not of an attempt of `jobs` on its own GPU is a stranger's."""
@@ -70,40 +70,41 @@ class Telemetry:
         self._totals_bytes = {gpu.uuid: gpu.memory_total_bytes for gpu in event.gpus}
         ours: dict[str, int] = {}
         present: dict[str, list[AttemptSample]] = {}
-        for each in event.observed:
-            if each.used_bytes > 0 and _is_ours(each, jobs, event.at_s):
-                present.setdefault(each.gpu_uuid, []).append(each)
-                ours[each.gpu_uuid] = ours.get(each.gpu_uuid, 0) + each.used_bytes
-                self._see((each.job_id, each.attempt), each.gpu_uuid, each.used_bytes, event.at_s)
+        for observed in event.observed:
+            if observed.used_bytes > 0 and _is_ours(observed, jobs, event.at_s):
+                uuid = observed.gpu_uuid
+                present.setdefault(uuid, []).append(observed)
+                ours[uuid] = ours.get(uuid, 0) + observed.used_bytes
+                self._record_peak((observed.job_id, observed.attempt), uuid, observed.used_bytes, event.at_s)
         for gpu in event.gpus:
             sample = event.samples.get(gpu.uuid)
-            if sample is not None and self._keep(gpu.uuid, sample):
+            if sample is not None and self._append(gpu.uuid, sample):
                 here = present.get(gpu.uuid, [])
                 if here:
-                    self._note_company(gpu.uuid, sample, here, jobs)
-                strangers = self._strangers[gpu.uuid] = _foreign_bytes(sample, gpu, ours.get(gpu.uuid, 0))
-                self._meter.note(gpu.uuid, sample, here, jobs, others=(strangers or 0) > MAX_IDLE_BYTES)
+                    self._add_co_runs(gpu.uuid, sample, here, jobs)
+                foreign_bytes = self._foreign_bytes_by_gpu[gpu.uuid] = _foreign_bytes(
+                    sample, gpu, ours.get(gpu.uuid, 0)
+                )
+                self._meter.note(gpu.uuid, sample, here, jobs, has_foreign=(foreign_bytes or 0) > MAX_IDLE_BYTES)
 
-    def _note_company(
-        self, uuid: str, sample: GpuSample, present: list[AttemptSample], jobs: Mapping[int, Job]
-    ) -> None:
+    def _add_co_runs(self, uuid: str, sample: GpuSample, present: list[AttemptSample], jobs: Mapping[int, Job]) -> None:
         """Who was there with whom since the last sample, and what the GPU did; a job's first GPU stands for all."""
         window = self._windows[uuid]
         seconds = sample.at_s - window[-2].at_s if len(window) > 1 else 0.0
-        seen = [self._seen.get((each.job_id, each.attempt), {}).get(uuid) for each in present]
-        newest_s = max((each.at_s for each in seen if each is not None), default=sample.at_s)
+        seen = [self._seen.get((observed.job_id, observed.attempt), {}).get(uuid) for observed in present]
+        newest_s = max((peak.at_s for peak in seen if peak is not None), default=sample.at_s)
         if not 0 < seconds <= self._stale_after_s or sample.at_s - newest_s < WARMUP_S / self._pace:
             return
-        group = tuple(sorted(each.job_id for each in present))
-        for each in present:
-            if jobs[each.job_id].attempts[-1].placement.gpu_uuids[0] != uuid:
+        group = tuple(sorted(observed.job_id for observed in present))
+        for observed in present:
+            if jobs[observed.job_id].attempts[-1].placement.gpu_uuids[0] != uuid:
                 continue
-            spells = self._spells.get((each.job_id, each.attempt))
-            if spells is not None:
-                spells.add_sample(group, seconds, sample, each.steps_hz, each.steps_s)
-                spells.gpu_memory_bytes = self._totals_bytes.get(uuid)
+            co_runs = self._co_runs.get((observed.job_id, observed.attempt))
+            if co_runs is not None:
+                co_runs.add_sample(group, seconds, sample, observed.steps_hz, observed.steps_s)
+                co_runs.gpu_memory_bytes = self._totals_bytes.get(uuid)
 
-    def _see(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
+    def _record_peak(self, key: Key, uuid: str, used_bytes: int, at_s: float) -> None:
         on_gpu = self._seen.get(key)
         if on_gpu is None:
             return
@@ -113,7 +114,7 @@ class Telemetry:
         elif used_bytes > seen.peak_bytes:
             seen.peak_bytes = used_bytes
 
-    def _keep(self, uuid: str, sample: GpuSample) -> bool:
+    def _append(self, uuid: str, sample: GpuSample) -> bool:
         """Append `sample` unless it is out of order; a clock that was set back starts the window afresh."""
         window = self._windows.setdefault(uuid, deque(maxlen=MAX_SAMPLES))
         if window and sample.at_s < window[-1].at_s:
@@ -129,13 +130,13 @@ class Telemetry:
     def watch(self, job_id: int, attempt: int) -> None:
         """Remember what is seen of this attempt until it is forgotten."""
         self._seen[job_id, attempt] = {}
-        self._spells[job_id, attempt] = CoRunSampler(job_id, min_s=MIN_CO_RUN_S / self._pace)
+        self._co_runs[job_id, attempt] = CoRunSampler(job_id, min_s=MIN_CO_RUN_S / self._pace)
         self._meter.watch((job_id, attempt))
 
     def forget(self, job_id: int, attempt: int) -> None:
         """Drop what was seen of an attempt that has ended."""
         self._seen.pop((job_id, attempt), None)
-        self._spells.pop((job_id, attempt), None)
+        self._co_runs.pop((job_id, attempt), None)
         self._meter.forget((job_id, attempt))
 
     def usage(self, job_id: int, attempt: int) -> ResourceUsage | None:
@@ -144,18 +145,18 @@ class Telemetry:
 
     def current_co_run(self, job_id: int, attempt: int) -> CoRun | None:
         """What a live attempt does in the company that it has now; None until that has lasted for a while."""
-        spells = self._spells.get((job_id, attempt))
-        return spells.current() if spells is not None else None
+        co_runs = self._co_runs.get((job_id, attempt))
+        return co_runs.current() if co_runs is not None else None
 
-    def beside(self, job_id: int, attempt: int) -> tuple[CoRun, ...]:
+    def co_runs(self, job_id: int, attempt: int) -> tuple[CoRun, ...]:
         """What a live attempt did in each company, longest first."""
-        spells = self._spells.get((job_id, attempt))
-        return spells.co_runs() if spells is not None else ()
+        co_runs = self._co_runs.get((job_id, attempt))
+        return co_runs.co_runs() if co_runs is not None else ()
 
-    def smact_alone(self, job_id: int, attempt: int) -> float | None:
+    def solo_smact(self, job_id: int, attempt: int) -> float | None:
         """SM activity of the GPU while a live attempt had it to itself; None if it has not for long enough."""
-        spells = self._spells.get((job_id, attempt))
-        return spells.solo_smact() if spells is not None else None
+        co_runs = self._co_runs.get((job_id, attempt))
+        return co_runs.solo_smact() if co_runs is not None else None
 
     def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
         """Most bytes seen of a live attempt, by GPU UUID; a GPU where it was not seen is absent."""
@@ -168,19 +169,21 @@ class Telemetry:
         if oom.free_bytes is None and least is not None:
             oom = replace(oom, free_bytes=least[0], total_bytes=least[1])
         peaks = {**self.peaks_bytes(event.job_id, event.attempt), **event.peak_observed_bytes}
-        noted = self._spells.get((event.job_id, event.attempt))
-        spells = event.co_runs or (noted.co_runs() if noted is not None else ())
+        noted = self._co_runs.get((event.job_id, event.attempt))
+        co_runs = event.co_runs or (noted.co_runs() if noted is not None else ())
         usage = event.usage or self.usage(event.job_id, event.attempt)
-        return replace(event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, co_runs=spells, usage=usage)
+        return replace(
+            event, exit=replace(event.exit, oom=oom), peak_observed_bytes=peaks, co_runs=co_runs, usage=usage
+        )
 
     def state(self) -> dict[str, Any]:
         """What is known of live attempts, as plain values; the windows of samples are not, for they come anew."""
         return {
             "seen": [
-                [*key, {uuid: [each.at_s, each.peak_bytes] for uuid, each in on_gpu.items()}]
+                [*key, {uuid: [peak.at_s, peak.peak_bytes] for uuid, peak in on_gpu.items()}]
                 for key, on_gpu in self._seen.items()
             ],
-            "spells": [[*key, each.state()] for key, each in self._spells.items()],
+            "spells": [[*key, co_runs.state()] for key, co_runs in self._co_runs.items()],
             "meter": self._meter.state(),
         }
 
@@ -195,10 +198,10 @@ class Telemetry:
             if (job_id, attempt) in self._seen:
                 seen = {uuid: _ObservedPeak(float(at_s), int(peak)) for uuid, (at_s, peak) in on_gpu.items()}
                 self._seen[job_id, attempt] = seen
-        for job_id, attempt, told in state["spells"]:
-            spells = self._spells.get((job_id, attempt))
-            if spells is not None:
-                spells.restore(told)
+        for job_id, attempt, saved in state["spells"]:
+            co_runs = self._co_runs.get((job_id, attempt))
+            if co_runs is not None:
+                co_runs.restore(saved)
 
     def _least_free(self, uuids: Iterable[str], at_s: float) -> tuple[int, int] | None:
         totals = self._totals_bytes
@@ -221,16 +224,16 @@ class Telemetry:
 
     def snapshot(self, at_s: float, residents: Mapping[str, tuple[Resident, ...]]) -> ServerSnapshot:
         """All GPUs at `at_s`. Strangers' use is None where the newest sample is stale, absent or nonsense."""
-        gpus = tuple(self.one(gpu, at_s, residents.get(gpu.uuid, ())) for gpu in self.gpus)
+        gpus = tuple(self.gpu_snapshot(gpu, at_s, residents.get(gpu.uuid, ())) for gpu in self.gpus)
         return ServerSnapshot(at_s=at_s, gpus=gpus)
 
-    def one(self, gpu: Gpu, at_s: float, residents: tuple[Resident, ...]) -> GpuSnapshot:
+    def gpu_snapshot(self, gpu: Gpu, at_s: float, residents: tuple[Resident, ...]) -> GpuSnapshot:
         """One GPU of `snapshot`."""
         return GpuSnapshot(
             gpu=gpu,
             samples=self._samples(gpu.uuid),
             residents=residents,
-            foreign_bytes=self._fresh_strangers(gpu.uuid, at_s),
+            foreign_bytes=self._fresh_foreign_bytes(gpu.uuid, at_s),
         )
 
     def fresh_until_s(self) -> float:
@@ -244,12 +247,12 @@ class Telemetry:
             found = self._tuples[uuid] = tuple(self._windows.get(uuid, ()))
         return found
 
-    def _fresh_strangers(self, uuid: str, at_s: float) -> int | None:
+    def _fresh_foreign_bytes(self, uuid: str, at_s: float) -> int | None:
         window = self._windows.get(uuid)
         # A sample from the future means a clock was set: no better than an old one. Written so that NaN fails.
         if not window or not abs(at_s - window[-1].at_s) <= self._stale_after_s:
             return None
-        return self._strangers.get(uuid)
+        return self._foreign_bytes_by_gpu.get(uuid)
 
 
 def _is_ours(seen: AttemptSample, jobs: Mapping[int, Job], at_s: float) -> bool:

@@ -9,7 +9,7 @@ Between two readings of a GPU (decision 0041):
 - SM shares are those that the driver tells of each process; where it does not tell them of all, or of nothing, what is
   known of each kind of work alone; where that is not known of all, parts are equal, and nobody's SM activity is known.
 - Processes that are not ours take their part like one more job; it is charged to nobody.
-- After a gap longer than fresh readings have, time counts for those who were there before and after it, energy only if
+- After a gap longer than fresh readings have, time counts for those present before and after it, energy only if
   nobody came or went.
 """
 
@@ -38,12 +38,12 @@ FOREIGN: Key = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The last reading of a GPU: when, energy and power as far as they are numbers, and who was there."""
+    """The last reading of a GPU: when, energy and power as far as they are numbers, and present was there."""
 
     at_s: float
     energy_j: float | None
     power_w: float | None
-    who: frozenset[Key]
+    present: frozenset[Key]
 
 
 class UsageMeter:
@@ -77,23 +77,29 @@ class UsageMeter:
         return found if found is not None and found.gpu_s else None
 
     def note(
-        self, uuid: str, sample: GpuSample, present: Sequence[AttemptSample], jobs: Mapping[int, Job], *, others: bool
+        self,
+        uuid: str,
+        sample: GpuSample,
+        observed: Sequence[AttemptSample],
+        jobs: Mapping[int, Job],
+        *,
+        has_foreign: bool,
     ) -> None:
         """A reading of a GPU, with our attempts on it; `others`: somebody else has memory there too."""
-        seen = {(each.job_id, each.attempt): each for each in present}
-        who = frozenset((*seen, FOREIGN) if others else seen)
-        now = _Reading(sample.at_s, _number(sample.energy_j), _number(sample.power_w), who)
+        seen = {(attempt.job_id, attempt.attempt): attempt for attempt in observed}
+        present = frozenset((*seen, FOREIGN) if has_foreign else seen)
+        now = _Reading(sample.at_s, _number(sample.energy_j), _number(sample.power_w), present)
         before = self._last.get(uuid)
         self._last[uuid] = now
-        if not who and now.power_w is not None:
+        if not present and now.power_w is not None:
             self._idle_w[uuid] = min(now.power_w, self._idle_w.get(uuid, math.inf))
-        if before is None or not who or not now.at_s > before.at_s:
+        if before is None or not present or not now.at_s > before.at_s:
             return
         fresh = now.at_s - before.at_s <= self._stale_after_s
-        counted = who if fresh else who & before.who
+        counted = present if fresh else present & before.present
         seconds = (now.at_s - before.at_s) * self._pace
-        energy_j = _energy_j(before, now, seconds, fresh=fresh) if fresh or who == before.who else None
-        shares, known = self._shares(who, seen, sample, jobs)
+        energy_j = _energy_j(before, now, seconds, fresh=fresh) if fresh or present == before.present else None
+        shares, known = self._shares(present, seen, sample, jobs)
         idle_j = 0.0 if energy_j is None else min(energy_j, self._idle_w.get(uuid, 0.0) * seconds)
         smact = _number(sample.smact) if known else None
         for key in counted - {FOREIGN}:
@@ -102,39 +108,40 @@ class UsageMeter:
             metered = energy_j is not None
             self._usage[key] += ResourceUsage(
                 gpu_s=seconds,
-                gpu_share_s=seconds / len(who),
+                gpu_share_s=seconds / len(present),
                 byte_s=seen[key].used_bytes * seconds,
                 sm_s=0.0 if smact is None else min(1.0, smact) * shares[key] * seconds,
                 sm_known_s=0.0 if smact is None else seconds,
-                energy_j=idle_j / len(who) + ((energy_j or 0.0) - idle_j) * shares[key],
-                idle_energy_j=idle_j / len(who),
+                energy_j=idle_j / len(present) + ((energy_j or 0.0) - idle_j) * shares[key],
+                idle_energy_j=idle_j / len(present),
                 metered_s=seconds if metered else 0.0,
             )
 
     def _shares(
-        self, who: frozenset[Key], seen: Mapping[Key, AttemptSample], sample: GpuSample, jobs: Mapping[int, Job]
+        self, present: frozenset[Key], seen: Mapping[Key, AttemptSample], sample: GpuSample, jobs: Mapping[int, Job]
     ) -> tuple[dict[Key, float], bool]:
         """The part of the GPU's work that each does, 1 in all; and whether that is known."""
-        if len(who) == 1:
-            return dict.fromkeys(who, 1.0), True
-        for weights in (_driver_weights(seen, sample, others=FOREIGN in who), self._known(who, jobs)):
+        if len(present) == 1:
+            return dict.fromkeys(present, 1.0), True
+        for weights in (_driver_weights(seen, sample, has_foreign=FOREIGN in present), self._known(present, jobs)):
             total = sum(weights.values())
             if total > 0:
                 return {key: weight / total for key, weight in weights.items()}, True
-        return dict.fromkeys(who, 1.0 / len(who)), False
+        return dict.fromkeys(present, 1.0 / len(present)), False
 
-    def _known(self, who: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
+    def _known(self, present: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
         """SM activity alone of all of them; empty where that of one is not known."""
-        alone = {key: None if key == FOREIGN else _number(self._smact_of(jobs[key[0]])) for key in who}
+        alone = {key: None if key == FOREIGN else _number(self._smact_of(jobs[key[0]])) for key in present}
         known = {key: smact for key, smact in alone.items() if smact is not None}
         return known if len(known) == len(alone) else {}
 
     def state(self) -> dict[str, Any]:
         """All of it as plain values."""
         return {
-            "usage": [[*key, [getattr(each, name) for name in USAGE_FIELDS]] for key, each in self._usage.items()],
+            "usage": [[*key, [getattr(usage, name) for name in USAGE_FIELDS]] for key, usage in self._usage.items()],
             "last": {
-                uuid: [each.at_s, each.energy_j, each.power_w, sorted(each.who)] for uuid, each in self._last.items()
+                uuid: [last.at_s, last.energy_j, last.power_w, sorted(last.present)]
+                for uuid, last in self._last.items()
             },
             "idle_w": dict(self._idle_w),
         }
@@ -150,11 +157,13 @@ class UsageMeter:
             for job_id, number, values in state["usage"]
         }
         last = {
-            uuid: _Reading(float(at_s), energy_j, power_w, frozenset((int(job), int(number)) for job, number in who))
-            for uuid, (at_s, energy_j, power_w, who) in state["last"].items()
+            uuid: _Reading(
+                float(at_s), energy_j, power_w, frozenset((int(job), int(number)) for job, number in present)
+            )
+            for uuid, (at_s, energy_j, power_w, present) in state["last"].items()
         }
         idle_w = {uuid: float(watts) for uuid, watts in state["idle_w"].items()}
-        self._usage |= {key: each for key, each in usage.items() if key in self._usage}
+        self._usage |= {key: restored for key, restored in usage.items() if key in self._usage}
         self._last |= last
         self._idle_w |= idle_w
 
@@ -165,23 +174,23 @@ def _energy_j(before: _Reading, now: _Reading, seconds: float, *, fresh: bool) -
         spent_j = now.energy_j - before.energy_j
         if 0.0 <= spent_j <= MAX_POWER_W * seconds:
             return spent_j
-    powers = [each.power_w for each in (before, now) if each.power_w is not None]
+    powers = [reading.power_w for reading in (before, now) if reading.power_w is not None]
     return sum(powers) / len(powers) * seconds if fresh and powers else None
 
 
-def _driver_weights(seen: Mapping[Key, AttemptSample], sample: GpuSample, *, others: bool) -> dict[Key, float]:
+def _driver_weights(seen: Mapping[Key, AttemptSample], sample: GpuSample, *, has_foreign: bool) -> dict[Key, float]:
     """SM times of all on the GPU as the driver tells them; empty where one is missing."""
     weights: dict[Key, float] = {}
-    for key, each in seen.items():
-        told = _number(each.sm)
-        if told is None:
+    for key, observed in seen.items():
+        sm = _number(observed.sm)
+        if sm is None:
             return {}
-        weights[key] = told
-    if others:
-        all_of_them = [_number(each.sm) for each in sample.processes]
-        if None in all_of_them:
+        weights[key] = sm
+    if has_foreign:
+        sm_shares = [_number(process.sm) for process in sample.processes]
+        if None in sm_shares:
             return {}
-        weights[FOREIGN] = max(0.0, sum(each for each in all_of_them if each is not None) - sum(weights.values()))
+        weights[FOREIGN] = max(0.0, sum(sm for sm in sm_shares if sm is not None) - sum(weights.values()))
     return weights
 
 

@@ -73,7 +73,7 @@ class HistoryFeed:
                 means = activity.smact, activity.smocc or 0.0, activity.drama or 0.0
                 attempt.co_runs.add_interval((attempt.job.id,), seconds, *means)
         record = attempt.ended(at_s, FAILURE if failed else SUCCESS, held_bytes)
-        return self._to_reconsider(attempt.job, self.history.take_in(attempt.job, (record,), self._jobs))
+        return self._to_reconsider(attempt.job, self.history.learn_attempts(attempt.job, (record,), self._jobs))
 
     def ended(self, job: Job) -> list[Job]:
         """The last attempt of `job` is over; pending jobs to reconsider."""

@@ -24,7 +24,7 @@ def test_what_is_kept_is_restored(tmp_path):
     state = {"seen": [], "spells": [], "meter": {"usage": [], "last": {}, "idle_w": {"GPU-0": 49.5}}}
     TelemetryFile(tmp_path / "watched.json").save(state)
     TelemetryFile(tmp_path / "watched.json").restore(manager)
-    assert manager.watched() == state
+    assert manager.telemetry_state() == state
     assert [path.name for path in tmp_path.iterdir()] == ["watched.json"]
     assert (tmp_path / "watched.json").stat().st_mode & 0o777 == 0o600
 

@@ -33,7 +33,7 @@ class Card:
         processes = [GpuProcess(pid=each, used_bytes=100, sm=sm.get(each)) for each in who]
         processes += [GpuProcess(pid=99, used_bytes=9, sm=other_sm)] if others else []
         reading = GpuSample(at_s=at_s, used_bytes=0, processes=tuple(processes), **sample)
-        self.meter.note("GPU-0", reading, present, JOBS, others=others)
+        self.meter.note("GPU-0", reading, present, JOBS, has_foreign=others)
 
     def energy(self, *jobs):
         return tuple(None if (u := self.meter.usage((each, 1))) is None else round(u.energy_j, 6) for each in jobs)

@@ -212,13 +212,13 @@ def test_settings_out_of_range_are_refused(changes, message):
 @pytest.mark.parametrize(("policy", "largest_group"), [("most-memory", 1), ("marginal-gain", 2), ("gandiva", 2)])
 def test_the_history_gets_co_runs_only_if_the_policy_uses_them(monkeypatch, policy, largest_group):
     groups: list[int] = []
-    take_in = WorkloadHistory.take_in
+    learn_attempts = WorkloadHistory.learn_attempts
 
     def record(self, job, attempts, jobs):
         groups.extend(1 + len(spell.neighbor_ids) for attempt in attempts for spell in attempt.co_runs)
-        return take_in(self, job, attempts, jobs)
+        return learn_attempts(self, job, attempts, jobs)
 
-    monkeypatch.setattr(WorkloadHistory, "take_in", record)
+    monkeypatch.setattr(WorkloadHistory, "learn_attempts", record)
     jobs = [(at_s, 100, 1, a_profile(smact=0.2)) for at_s in (0, 20, 200)]
     simulate(a_trace(*jobs), cluster.parse("1xA100-40GB"), policy, config=NO_DELAY, interference=Halves())
     assert max(groups) == largest_group
