@@ -169,7 +169,7 @@ def test_a_setting_of_the_script_itself_counts(ask, monkeypatch):
 
 def test_a_backend_that_is_not_modeled_is_told(kept, ask, monkeypatch):
     monkeypatch.setenv(CONF, "backend:cudaMallocAsync")
-    assert any("cudaMallocAsync" in each for each in ask()["warnings"])
+    assert any("cudaMallocAsync" in warning for warning in ask()["warnings"])
 
 
 def test_a_setting_that_torch_refuses_is_an_error(ask, monkeypatch):
@@ -188,7 +188,7 @@ def test_the_interval_holds_the_answer_and_the_margin_covers_it(kept, ask):
 
 def test_tables(kept, ask):
     told = ask("--fits-on", "--what-if")
-    assert {each["gpu"]: each["verdict"] for each in told["fits_on"]}["A100-40GB"] == "fits"
+    assert {fit["gpu"]: fit["verdict"] for fit in told["fits_on"]}["A100-40GB"] == "fits"
     assert told["what_if"][0]["name"] == "expandable_segments:True"
 
 
@@ -197,7 +197,7 @@ def test_find_batch_size(trials, ask, given):
     limit = 2000 * MiB
     told = ask("--find-batch-size", "--memory-limit", "2000MiB", *given)
     found = told["batch_size"]
-    bounds = {each["batch_size"]: each["bound_bytes"] for each in found["trials"]}
+    bounds = {trial["batch_size"]: trial["bound_bytes"] for trial in found["trials"]}
     assert bounds[found["largest"]] == told["bound_bytes"] <= limit
     assert found["smallest_misfit"] == found["largest"] + 1
     assert bounds[found["smallest_misfit"]] > limit
@@ -238,7 +238,7 @@ def test_snapshot_is_read_by_torch(kept, ask, job, monkeypatch, conf):
     assert "parameter" in viz.memory(data, **stacks)
     assert ("segment_map" if conf else "cudaMalloc") in viz.trace(data)
     assert "MemoryViz" in viz.trace_plot(data)
-    assert sum(each["total_size"] for each in data["segments"]) == told["peak_reserved_bytes"]
+    assert sum(segment["total_size"] for segment in data["segments"]) == told["peak_reserved_bytes"]
 
 
 def test_files_that_cannot_be_written_are_refused_at_once(ask, tmp_path):

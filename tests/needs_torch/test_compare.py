@@ -39,7 +39,7 @@ def test_all_estimators_on_one_run(folder, capsys):
     told = json.loads(capsys.readouterr().out)
     assert (folder / "runs.txt").read_text() == "run\n"
     assert told["gpu"] == "H100-80GB"
-    found = {each["name"]: each for each in told["estimators"]}
+    found = {row["name"]: row for row in told["estimators"]}
     assert set(found) == set(ESTIMATORS) - {"declared"}
     assert found["traced"]["ratio_to_traced"] == 1
     assert found["params16"]["device_bytes"] == 16 * PARAMETERS

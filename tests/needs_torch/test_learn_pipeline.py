@@ -44,7 +44,7 @@ def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatc
         rows = read_dataset(tmp_path / "data" / f"{family}.csv")
         assert Counter(row.status for row in rows) == {"ok": count}
         configs = read_configs(tmp_path / f"{family}.txt")
-        assert [row.config_id for row in rows] == [config_id(each) for each in configs]
+        assert [row.config_id for row in rows] == [config_id(config) for config in configs]
         assert {row.source for row in rows} == {"traced"}
         assert [row.layers for row in rows[:3]] == [layers_of(config) for config in configs[:3]]
         for row in rows:

@@ -11,7 +11,9 @@ torch = pytest.importorskip("torch", reason="the modules are torch's")
 
 
 def plain(module, *inputs, **more):
-    return [(each.kind, each.output_shape, each.parameters) for each in summarize_module(module, inputs, **more).layers]
+    return [
+        (layer.kind, layer.output_shape, layer.parameters) for layer in summarize_module(module, inputs, **more).layers
+    ]
 
 
 def test_a_convolutional_network_is_left_as_it_was():
@@ -26,14 +28,16 @@ def test_a_convolutional_network_is_left_as_it_was():
     ]
     assert int(net[1].num_batches_tracked) == 0
     assert net[0].weight.device.type == "cpu"
-    assert not any(each._forward_hooks for each in net.modules())
+    assert not any(module._forward_hooks for module in net.modules())
 
 
 def test_attention_is_one_layer_with_its_projections():
     net = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     first = plain(net, torch.ones(4, 7, 16))[0]
     assert first == ("attention", (7, 16), 3 * 16 * 16 + 3 * 16 + 16 * 16 + 16)
-    assert sum(each[2] for each in plain(net, torch.ones(4, 7, 16))) == sum(each.numel() for each in net.parameters())
+    assert sum(layer[2] for layer in plain(net, torch.ones(4, 7, 16))) == sum(
+        parameter.numel() for parameter in net.parameters()
+    )
 
 
 def test_a_module_that_is_meta_already_and_samples_in_the_second_dimension():

@@ -182,7 +182,7 @@ def test_layers_of_a_trace_make_the_features_of_the_described_network():
     seen, described = network_of(trace, None), network_of_row(cnn_row(activation="prelu"))
     assert paper_features(seen) == paper_features(described)
     assert byte_features(seen) == byte_features(described)
-    assert [each.positions for each in seen.layers] == [each.positions for each in described.layers]
+    assert [layer.positions for layer in seen.layers] == [layer.positions for layer in described.layers]
 
 
 def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):

@@ -1,4 +1,4 @@
-"""A storage on a simulated card that changes its size in place."""
+"""A storage on a simulated GPU that changes its size in place."""
 
 from __future__ import annotations
 

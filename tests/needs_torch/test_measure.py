@@ -124,7 +124,7 @@ def test_pairs_wait_for_each_other(campaign, tmp_path):
     folder = tmp_path / "out" / "a-with-b"
     ended = [json.loads((folder / f"time-sliced-{n}.json").read_text())["step_ended_s"] for n in (1, 2)]
     # Two steps to warm up; the third of each ends after both had their second.
-    assert min(each[2] for each in ended) >= max(each[1] for each in ended)
+    assert min(interval[2] for interval in ended) >= max(interval[1] for interval in ended)
 
 
 def test_a_partner_that_dies_does_not_hold_up_the_other(campaign):
@@ -159,7 +159,7 @@ def test_dry_run_estimates_every_job(tmp_path, capsys):
     (tmp_path / "b.py").write_text("raise SystemExit(2)\n")
     assert main(["measure", str(tmp_path / "jobs.toml"), "--dry-run", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)["estimates"]
-    assert [each["job"] for each in told] == ["a", "b"]
+    assert [estimate["job"] for estimate in told] == ["a", "b"]
     assert told[0]["peak_reserved_bytes"] > 0
     assert told[1]["device_bytes"] is None
 

@@ -24,9 +24,9 @@ def lightened(config):
 
 
 SMALL = [
-    lightened(each)
+    lightened(config)
     for name, count in (("mlp-small", 4), ("cnn-small", 7), ("transformer-small", 5))
-    for each in generate(load_ranges(name), count, 1)
+    for config in generate(load_ranges(name), count, 1)
 ]
 
 
@@ -39,8 +39,10 @@ def test_it_trains_and_its_layers_hold_all_its_weights(config):
     losses = [float(training()) for _ in range(2)]
     assert all(0 < loss < 1e3 for loss in losses)
     network = training._network
-    assert all(each.grad is not None for each in network.parameters()), "a weight has no part in the loss"
-    assert sum(each.parameters for each in layers_of(config)) == sum(each.numel() for each in network.parameters())
+    assert all(parameter.grad is not None for parameter in network.parameters()), "a weight has no part in the loss"
+    assert sum(layer.parameters for layer in layers_of(config)) == sum(
+        parameter.numel() for parameter in network.parameters()
+    )
     assert training.steps == 2
 
 
@@ -51,7 +53,7 @@ def test_it_ends_in_logits(config):
     logits = network(*inputs)
     assert logits.shape == (*wanted.shape, config.classes)
     assert (logits.sum(-1) - 1).abs().max() > 1e-3  # a softmax would sum to 1
-    assert not any("Softmax" in type(each).__name__ for each in network.modules())
+    assert not any("Softmax" in type(module).__name__ for module in network.modules())
 
 
 def one(name, **changes):
@@ -79,7 +81,7 @@ def test_pooling_halves_the_image_up_to_four_times():
     for pooling, least in (("nopool", 32), ("maxpool", 2), ("stride", 2)):
         for shape in ("uniform", "residual", "dense"):
             layers = layers_of(one("cnn-small", pooling=pooling, shape=shape, depth=6, image=32))
-            sizes = [each.output_shape[-1] for each in layers if len(each.output_shape) == 3]
+            sizes = [layer.output_shape[-1] for layer in layers if len(layer.output_shape) == 3]
             assert sizes[-2] == least, (pooling, shape)  # the last is the mean over the image
 
 
@@ -103,7 +105,7 @@ def test_a_decoder_uses_its_memory(shape):
     config = one("transformer-small", shape=shape, vocabulary=50, length=8, width=32, heads=4, depth=2)
     tokens = torch.arange(8)[None]
     assert not torch.allclose(predict(config, tokens, tokens), predict(config, tokens, tokens + 9), atol=1e-4)
-    kinds = [type(each).__name__ for each in build(config).modules()]
+    kinds = [type(module).__name__ for module in build(config).modules()]
     assert kinds.count("TransformerDecoderLayer") == (2 if shape == "decoder" else 1)
     assert kinds.count("TransformerEncoderLayer") == (0 if shape == "decoder" else 1)
 
@@ -124,8 +126,8 @@ def test_tied_weights_of_gpt_are_counted_once():
         "transformer_gpt_batch1_classes50_gelu_dropout0_adam_fp32_vocabulary50_length8_width32_depth1_heads4_feedforward64"
     )
     layers = layers_of(config)
-    assert [each.parameters for each in layers if each.name == "Linear"] == [0]
-    assert [each.name for each in layers].count("Conv1D") == 4
+    assert [layer.parameters for layer in layers if layer.name == "Linear"] == [0]
+    assert [layer.name for layer in layers].count("Conv1D") == 4
 
 
 def test_layers_of_a_large_network_take_no_memory():
@@ -133,4 +135,4 @@ def test_layers_of_a_large_network_take_no_memory():
         "transformer_encoder_batch128_classes1000_gelu_dropout100_adam_fp32_vocabulary262144_length1024_width2048_depth39"
         "_heads16_feedforward8192"
     )
-    assert sum(each.parameters for each in layers_of(config)) > 2 * 10**9
+    assert sum(layer.parameters for layer in layers_of(config)) > 2 * 10**9

@@ -45,7 +45,7 @@ def test_compile_is_left_out_and_told(tmp_path):
 def test_a_compiled_step_is_told_to_be_an_upper_bound(tmp_path, lines, told):
     warnings = trained(tmp_path, lines).warnings
     assert len(warnings) == len(told)
-    assert all(words in each for words, each in zip(told, warnings, strict=True))
+    assert all(words in warning for words, warning in zip(told, warnings, strict=True))
 
 
 def test_what_is_compiled_and_never_called_is_not_told(tmp_path):

@@ -39,7 +39,7 @@ def test_layers_without_a_shape_get_it_on_the_gpu(tmp_path, move):
     source += "assert all(a is b for a, b in zip(first, model.parameters())) and model[3].weight.is_cuda\n"
     source += "assert isinstance(model[0].weight, nn.Parameter) and not model[1].running_mean.requires_grad\n"
     trace = traced(tmp_path, source + LOOP.format(x="torch.randn(2, 3, 8, 8, device='cuda')"))
-    weights = [4 * each for each in (8 * 3 * 9, 8, 8, 8, 10 * 288, 10)]
+    weights = [4 * numel for numel in (8 * 3 * 9, 8, 8, 8, 10 * 288, 10)]
     assert by_category(trace)["optimizer state"] == 2 * sum(weights)
     assert [nbytes for nbytes in allocations(trace) if nbytes == weights[4]]  # never moved as a whole
 
@@ -234,7 +234,7 @@ for _ in range(3):
 DETECTION = """
 import torch, torchvision
 model = torchvision.models.detection.{model}(weights=None, weights_backbone=None, num_classes=2).cuda()
-optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
 def images():
     return [torch.rand(3, 120, 160).cuda() for _ in range(2)]
 def targets():
@@ -280,7 +280,7 @@ torch.cuda.memory._dump_snapshot("snapshot.pickle")
 """
     )
     assert not traced(tmp_path, source).partial
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["answer", "log", "scratch", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answer", "log", "scratch", "train.py"]
 
 
 def test_loaders_with_persistent_workers_begin_again(tmp_path):

@@ -20,7 +20,7 @@ import torch
 def check(wanted):
     assert torch.cuda.current_device() == wanted, (torch.cuda.current_device(), wanted)
     made = (torch.empty(1, device="cuda"), torch.empty(1).cuda(), torch.empty(1).to("cuda"), torch.cuda.FloatTensor(1))
-    assert [each.device.index for each in made] == [wanted] * 4, (made, wanted)
+    assert [tensor.device.index for tensor in made] == [wanted] * 4, (made, wanted)
 
 there = torch.empty(1, device="cuda:1")
 """
@@ -102,10 +102,10 @@ def worker(index):
 met = threading.Barrier(torch.cuda.device_count())
 threads = [threading.Thread(target=worker, args=(i,)) for i in range(torch.cuda.device_count())]
 with torch.cuda.device(1):
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     check(1)
 assert not told, told
 """,
@@ -163,10 +163,10 @@ def test_threads_have_their_own_current_gpu(tmp_path):
                 threading.Thread(target=worker, args=(module, x, outputs, index))
                 for index, (module, x) in enumerate(zip(replicate(model, range(4)), inputs))
             ]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
             gather(outputs, 0).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()

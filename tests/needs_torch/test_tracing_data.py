@@ -54,7 +54,7 @@ TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason
         pytest.param(
             "from datasets import load_dataset\ndata = load_dataset('nobody/nothing', split='train')\n"
             "from torchvision.transforms.functional import to_tensor\n"
-            "data.set_transform(lambda rows: {'x': [to_tensor(each) for each in rows['image']]})\n",
+            "data.set_transform(lambda rows: {'x': [to_tensor(image) for image in rows['image']]})\n",
             3 * 24 * 32,
             id="a table",
             marks=[VISION, TABLES],
@@ -115,7 +115,7 @@ def test_lengths_that_grow(tmp_path):
     data = "data = [torch.ones(10 + index) for index in range(100)]\n"
     source = TRAIN.format(data=data, more=", collate_fn=torch.stack").replace("LazyLinear(3)", "Linear(1, 3)")
     trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), sequence_lengths="growing")
-    sizes = [each for each in allocations(trace, category="input") if each in {16 * n for n in (89, 99, 109)}]
+    sizes = [size for size in allocations(trace, category="input") if size in {16 * n for n in (89, 99, 109)}]
     assert sizes[:3] == [16 * 89, 16 * 99, 16 * 109]
     (warning,) = trace.warnings
     assert warning.startswith("batches are made of samples of length 89, then 99, then 109; of 100 samples inspected")
@@ -204,7 +204,7 @@ def collate(rows):
 """
     source = TRAIN.format(data=data, more=", collate_fn=collate").replace("LazyLinear(3)", "Linear(1, 3)")
     trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), sequence_lengths=which)
-    sizes = [each for each in allocations(trace, category="input") if each in {16 * n for n in (40, 200)}]
+    sizes = [size for size in allocations(trace, category="input") if size in {16 * n for n in (40, 200)}]
     assert sizes[:3] == [16 * 40, 16 * 200, 16 * 200]
     (warning,) = trace.warnings
     assert warning.endswith("shortest 20, median 20, P95 200, longest 200")

@@ -92,7 +92,7 @@ def test_segmentation_with_a_matrix_of_integers(tmp_path):
     trace = example(tmp_path, "segmentation.py", *small)
     assert not trace.partial
     # Labels are known, and so is which of them count; what was found is not.
-    assert [each.split("`")[1] for each in trace.warnings] == ["bincount"]
+    assert [warning.split("`")[1] for warning in trace.warnings] == ["bincount"]
 
 
 LLM = ("--width", "128", "--layers", "2", "--words", "1000", "--length", "64", "--batch-size", "2")
@@ -141,8 +141,8 @@ def test_a_translator(tmp_path, cell):
     table = 4 * 500 * 32
     assert allocations(trace, category="optimizer state").count(table) == 4  # of both embeddings, the tied one once
     assert allocations(trace, category="parameter").count(table) == 2
-    assert any("recurrent" in each for each in trace.warnings)
-    assert any("vary in length" in each for each in trace.warnings)
+    assert any("recurrent" in warning for warning in trace.warnings)
+    assert any("vary in length" in warning for warning in trace.warnings)
 
 
 def test_speech_of_the_longest_kind(tmp_path):
@@ -151,7 +151,7 @@ def test_speech_of_the_longest_kind(tmp_path):
     )
     assert not trace.partial
     assert 4 * 4 * 16_000 * 12 in allocations(trace, category="input")  # four of twelve seconds
-    assert any("recurrent" in each for each in trace.warnings)
+    assert any("recurrent" in warning for warning in trace.warnings)
 
 
 def test_videos(tmp_path):
@@ -175,7 +175,7 @@ def test_experts_share_the_tokens(tmp_path):
     trace = example(tmp_path, "moe.py", *small, "--experts", "4", "--chosen", "2")
     hidden = 4 * (4 * 16) * 2 // 4 * (4 * 64)  # two of four experts for 64 tokens: 32 of them each
     assert allocations(trace, "forward").count(hidden) == 3 * 4 * 2  # steps, experts, before and after the gelu
-    assert any("every expert gets the same number of tokens" in each for each in trace.warnings)
+    assert any("every expert gets the same number of tokens" in warning for warning in trace.warnings)
 
 
 @pytest.mark.parametrize("how", ["zero1", "zero2", "zero3", "fsdp1", "fsdp2", "tp", "ddp-static", "ddp-unused"])
@@ -301,7 +301,7 @@ def test_kernels_of_attention(tmp_path, how, dtype, quadratic):
     assert not trace.partial
     scores = 2 * 4 * 512 * 512  # a number for each pair of positions, in each head
     assert any(nbytes >= 2 * scores for nbytes in allocations(trace, "forward")) == quadratic
-    assert any("torch.compile" in each for each in trace.warnings)
+    assert any("torch.compile" in warning for warning in trace.warnings)
 
 
 def test_lightning(tmp_path):

@@ -29,7 +29,7 @@ def views(x):  # (2, 6, 24), as queries, keys and values are cut out of one prod
 real = torch.empty(2, 6, 24)
 on_gpu = list(views(real.to("cuda")))
 for ours, theirs in zip(on_gpu, views(real), strict=True):
-    told = [(each.shape, each.stride(), each.storage_offset()) for each in (ours, theirs)]
+    told = [(view.shape, view.stride(), view.storage_offset()) for view in (ours, theirs)]
     assert told[0] == told[1], told
 assert not asked, asked
 try:

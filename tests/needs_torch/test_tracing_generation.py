@@ -42,10 +42,10 @@ for _ in range(4):
     ends[is_end.any(1)] = is_end.int().argmax(1)[is_end.any(1)]
     mask = torch.arange(made.shape[1], device="cuda") <= ends[:, None]
     lists = [row[kept].tolist() for row, kept in zip(made, mask)]
-    assert [len(each) for each in lists] == [LONGEST - PROMPT] * TEXTS
+    assert [len(tokens) for tokens in lists] == [LONGEST - PROMPT] * TEXTS
     assert ids[0, :PROMPT].tolist() == [5] * PROMPT
-    texts = [" ".join(words[each] for each in row if each > 1) for row in lists]
-    rewards = torch.tensor([1.0 / len(each.split()) for each in texts]).cuda()
+    texts = [" ".join(words[token] for token in row if token > 1) for row in lists]
+    rewards = torch.tensor([1.0 / len(text.split()) for text in texts]).cuda()
     assert len(set(texts)) == TEXTS
     scores = model(torch.tensor(lists, device="cuda")).log_softmax(-1).gather(-1, made[..., None])
     (-(scores.squeeze(-1) * mask * rewards[:, None]).sum() / mask.sum()).backward()
@@ -73,7 +73,7 @@ for _ in range(4):
 )
 def test_generated_texts_have_the_maximum_length(tmp_path, draw):
     script = LOOP.format(draw=draw)
-    line = next(i for i, each in enumerate(script.splitlines(), 1) if "token == EOS" in each)
+    line = next(i for i, text in enumerate(script.splitlines(), 1) if "token == EOS" in text)
     trace = traced(tmp_path, script)
     assert not trace.partial
     (told,) = trace.warnings
@@ -95,8 +95,8 @@ for _ in range(3):
     prompt = torch.full((4, 3), 7, device="cuda")
     ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, top_k=5, max_new_tokens=6)
     kept = [row[row != 2].tolist() for row in ids]
-    assert [len(each) for each in kept] == [9] * 4
-    assert [each[-1] not in (0, 2) for each in kept] == [True] * 4
+    assert [len(tokens) for tokens in kept] == [9] * 4
+    assert [tokens[-1] not in (0, 2) for tokens in kept] == [True] * 4
     model(ids, labels=ids).loss.backward()
     optimizer.step()
 """

@@ -37,9 +37,9 @@ def test_graphed_callables_share_a_pool_and_continue_training(tmp_path):
     small = ("--what", "model", "--width", "64", "--batch-size", "32")
     trace = traced(tmp_path, (EXAMPLES / "cuda_graph.py").read_text(), *small)
     assert trace.header.steps == 3
-    private = {each for each in streams(trace) if each < 0}
+    private = {stream for stream in streams(trace) if stream < 0}
     assert len(private) == 1
-    after = [each for each in streams(trace) if each >= 0]
+    after = [stream for stream in streams(trace) if stream >= 0]
     assert after[-1] == 0
     assert allocations(trace, category="optimizer state")
 
@@ -106,7 +106,7 @@ pipelining = __import__("torch.distributed.pipelining", fromlist=["*"])
 dist.init_process_group("nccl")
 rank, stages, rows = dist.get_rank(), dist.get_world_size(), 4096
 torch.cuda.set_device(rank)
-layers = [each for _ in range(8) for each in (nn.Linear(16, 16, bias=False), nn.Tanh())]
+layers = [layer for _ in range(8) for layer in (nn.Linear(16, 16, bias=False), nn.Tanh())]
 model = nn.Sequential(*layers).cuda()
 given = {"input_args": (torch.zeros(rows, 16, device="cuda"),)} if "shapes" in sys.argv else {}
 stage = pipelining.PipelineStage(model, rank, stages, torch.device("cuda", rank), **given)
@@ -139,7 +139,7 @@ def test_a_stage_keeps_what_its_schedule_has_in_flight(tmp_path, monkeypatch, ra
 def test_the_first_stage_needs_no_shapes_and_later_ones_do(tmp_path, monkeypatch):
     trace = stage(tmp_path, monkeypatch, "Schedule1F1B", 0)
     assert (trace.partial, trace.header.steps) == (False, 3)
-    assert any("stage 0 of 4 of a pipeline is traced" in each for each in trace.warnings)
+    assert any("stage 0 of 4 of a pipeline is traced" in warning for warning in trace.warnings)
     with failing("unsupported", "stage 2 of a pipeline gets the shapes of its inputs from stage 1"):
         stage(tmp_path, monkeypatch, "Schedule1F1B", 2)
 

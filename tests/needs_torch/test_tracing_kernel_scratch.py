@@ -24,9 +24,9 @@ def scratch(tmp_path, line, more_than=512):
     """Sizes of all storages that the line makes, those of its operands and small ones left out."""
     before = allocations(traced(tmp_path, HEAD + line.split("---")[0] + "\n" + STEP))
     after = allocations(traced(tmp_path, HEAD + line.replace("---", "\n") + "\n" + STEP))
-    for each in before:
-        after.remove(each)
-    return sorted((each for each in after if each > more_than), reverse=True)
+    for size in before:
+        after.remove(size)
+    return sorted((size for size in after if size > more_than), reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_many_indices_of_an_embedding_are_sorted(tmp_path, tokens, rows, dtype, 
     line = f"table = nn.Embedding({rows}, 24, dtype=torch.{dtype}).cuda()\n"
     line += f"y = table(torch.zeros({tokens}, dtype=torch.long, device='cuda'))\n"
     sizes = backward(tmp_path, line + "(y * one).sum().backward()")
-    assert {each: sizes.count(each) for each in taken} == taken
+    assert {size: sizes.count(size) for size in taken} == taken
     result = sizes.index(rows * 24 * getattr(torch, dtype).itemsize)  # it comes between sorting and summing
     assert sizes[:result].count(tokens * 8) == (2 if tokens > 3072 else 0)
     assert (tokens * 8 in sizes) == (tokens > 3072)
@@ -164,7 +164,7 @@ def test_scratch_memory_of_attention_backward(tmp_path, dtype, grouped, wanted):
     line = f"q = made(2, 3, 100, 40, {kind})\nk, v = (made(2, {grouped}, 100, 40, {kind}) for _ in 'kv')\n"
     line += f"y = F.scaled_dot_product_attention(q, k, v, enable_gqa={grouped != 3})\n"
     sizes = backward(tmp_path, line + f"y.backward(torch.ones(2, 3, 100, 40, device='cuda', {kind}))")
-    assert {each: sizes.count(each) for each in wanted} == wanted
+    assert {size: sizes.count(size) for size in wanted} == wanted
 
 
 def test_a_contiguous_gradient_is_not_copied(tmp_path):
@@ -172,7 +172,7 @@ def test_a_contiguous_gradient_is_not_copied(tmp_path):
     line += "y = F.scaled_dot_product_attention(q, k, v)\n"
     usual = "torch.ones(2, 3, 100, 40, device='cuda')"
     turned = "torch.ones(2, 100, 3, 40, device='cuda').transpose(1, 2)"
-    copied, used = (backward(tmp_path, line + f"y.backward({each})") for each in (usual, turned))
+    copied, used = (backward(tmp_path, line + f"y.backward({gradient})") for gradient in (usual, turned))
     assert copied.count(2 * 3 * 100 * 40 * 4) == used.count(2 * 3 * 100 * 40 * 4) + 1
     assert used.count(2 * 3 * 100 * 4) == 2  # a number for each query
 

@@ -256,8 +256,8 @@ def test_zero_3_places_what_scripts_make_and_not_what_the_tracer_does(tmp_path):
         pytest.skip("the library itself is installed, whose place a stand-in would take")
     folder = tmp_path / "deepspeed" / "runtime" / "zero"
     folder.mkdir(parents=True)
-    for each in (folder, folder.parent, folder.parent.parent):
-        (each / "__init__.py").write_text("")
+    for package in (folder, folder.parent, folder.parent.parent):
+        (package / "__init__.py").write_text("")
     (folder / "partition_parameters.py").write_text(
         """
 def zero_wrapper_for_fp_tensor_constructor(fn, target_fp_dtype, target_device):

@@ -25,8 +25,8 @@ forkserver._preload()
 before, later = set(sys.modules), [*forkserver._PRELOADED_WHEN_IDLE, *sys.argv[2:]]
 while later:
     forkserver._preload_one(later)
-modules = {name: each for name, each in list(sys.modules.items()) if isinstance(each, types.ModuleType)}
-held = {name: dict(vars(each)) for name, each in modules.items()}
+modules = {name: module for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)}
+held = {name: dict(vars(module)) for name, module in modules.items()}
 
 from cotenant.tracing.process.session import TracingSession
 request = {"gpu": json.loads(sys.argv[1]), "options": {"sandbox": False, "allow_network": True},
@@ -56,7 +56,7 @@ def look(folder, *more):
     env = {**os.environ, **_ONE_THREAD}
     done = subprocess.run(words, cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=120)
     found = json.loads(done.stdout.splitlines()[-1])
-    return found["replaced"], [each for each in found["stale"] if not each.startswith(COMPILER)]
+    return found["replaced"], [name for name in found["stale"] if not name.startswith(COMPILER)]
 
 
 def test_nothing_loaded_beforehand_keeps_what_is_replaced(tmp_path):

@@ -47,7 +47,7 @@ error, other = x.sum(), x.mean()
     trace = traced(tmp_path, HEAD + WAITS.format(loop=setup + loop) + f"for _ in range(3): {TRAINS}")
     found = (tmp_path / "log").read_text().split()[-1]
     assert abs(int(found) - rounds) <= 1
-    assert [("values that are not known" in each) for each in trace.warnings] == [True] * told
+    assert [("values that are not known" in warning) for warning in trace.warnings] == [True] * told
 
 
 def test_training_until_a_loss_is_small_continues(tmp_path):

@@ -14,7 +14,7 @@ from torch import nn
 model = nn.Linear(16, 16).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def check(found, *shapes):
-    assert [tuple(each.shape) for each in found] == list(shapes), [each.shape for each in found]
+    assert [tuple(tensor.shape) for tensor in found] == list(shapes), [tensor.shape for tensor in found]
 """
 TRAINS = """
 for _ in range(3):

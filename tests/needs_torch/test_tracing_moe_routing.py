@@ -20,7 +20,7 @@ for _ in range(3):
     assert counts == [{tokens} * 8 // {experts}] * {experts}, counts[:9]
     order = chosen.flatten().sort(0)[1]
     parts = x[order.div(8, rounding_mode="trunc")].split(counts, dim=0)
-    torch.cat([expert(each) for each in parts]).mean().backward()
+    torch.cat([expert(part) for part in parts]).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 """
@@ -45,4 +45,4 @@ def test_every_expert_gets_the_same_number_of_tokens(tmp_path, counts, tokens):
     experts = 32 if tokens == 64 else 256
     trace = traced(tmp_path, MIXTURE.format(counts=counts, tokens=tokens, experts=experts))
     assert not trace.partial
-    assert ["every expert gets the same number" in each for each in trace.warnings] == [True]
+    assert ["every expert gets the same number" in warning for warning in trace.warnings] == [True]

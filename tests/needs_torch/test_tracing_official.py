@@ -66,7 +66,7 @@ assert isinstance(data[0][1], float)
 MASKS = """
 from torchvision import datasets
 from torchvision.transforms.functional import pil_to_tensor
-data = datasets.VOCSegmentation("gone", transforms=lambda *both: [pil_to_tensor(each) for each in both])
+data = datasets.VOCSegmentation("gone", transforms=lambda *both: [pil_to_tensor(image) for image in both])
 assert data[0][1].shape == (1, 8, 9)
 """
 
@@ -176,10 +176,10 @@ class COCO:
             open(annotation_file)
 
     def createIndex(self):
-        self.imgs = {each["id"]: each for each in self.dataset["images"]}
+        self.imgs = {image["id"]: image for image in self.dataset["images"]}
 
     def getAnnIds(self, image):
-        return [each for each in self.dataset["annotations"] if each["image_id"] == image]
+        return [annotation for annotation in self.dataset["annotations"] if annotation["image_id"] == image]
 
     def loadAnns(self, found):
         return found
@@ -213,10 +213,10 @@ def test_annotations_of_coco_are_made_up(tmp_path):
 )
 def test_tables_have_the_columns_that_examples_ask_for(name, part, texts, classes):
     columns, found = synthetic_hf_datasets.synthetic_columns([parse_sample("64:int64:30000")], name, part)
-    assert {each: len(columns[each][0].split()) for each in texts} == texts
+    assert {text: len(columns[text][0].split()) for text in texts} == texts
     assert found == classes
     assert len(set(map(str, columns.get("label", [])))) == (classes or ("label" in columns))
-    assert {len(each) for each in columns.values()} == {synthetic_hf_datasets.ROWS}
+    assert {len(column) for column in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
 def test_translations_are_of_the_languages_asked_for():
@@ -281,8 +281,8 @@ for epoch in range(100):
         model.zero_grad()
         model(x.cuda()).sum().backward()
         with torch.no_grad():
-            for each in model.parameters():
-                each.data.add_(each.grad, alpha=-0.1)
+            for parameter in model.parameters():
+                parameter.data.add_(parameter.grad, alpha=-0.1)
     with torch.no_grad():
         model(torch.zeros(100, 8).cuda())
 """
@@ -355,7 +355,7 @@ def test_a_sharded_model_without_memory_gets_it(tmp_path):
     pytest.importorskip("torch.distributed.tensor", reason="needs a torch with DTensor")
     trace = traced(tmp_path, SHARDED)
     assert not trace.partial
-    states = [each for each in allocations(trace, "step", "optimizer state") if each > 4]
+    states = [size for size in allocations(trace, "step", "optimizer state") if size > 4]
     assert states == [4 * 128 * 256] * 6
 
 
@@ -376,5 +376,7 @@ for _ in range(3):
 @VISION
 def test_weights_that_cannot_be_fetched_are_the_models_own(tmp_path):
     trace = traced(tmp_path, WEIGHTS)
-    assert [each.split("`")[1] for each in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
-    assert all(each.endswith("are not on this machine: the model keeps its initial ones") for each in trace.warnings)
+    assert [warning.split("`")[1] for warning in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
+    assert all(
+        warning.endswith("are not on this machine: the model keeps its initial ones") for warning in trace.warnings
+    )

@@ -65,7 +65,7 @@ import numpy
 import torch
 from timm.data.dataset import ImageDataset
 data = ImageDataset("gone")
-assert len(data) > 1000 and [data[each][1] for each in (0, 1, 5)] == [0, 1, 0]
+assert len(data) > 1000 and [data[index][1] for index in (0, 1, 5)] == [0, 1, 0]
 assert len(data.reader.class_to_idx) == 5 and data.reader.filename(7) == "2/7.png"
 
 def collate(batch):
@@ -82,8 +82,8 @@ for images in torch.utils.data.DataLoader(data, batch_size=4, collate_fn=collate
 def _with_readers(folder: Path) -> None:
     package = folder / "timm" / "data"
     package.mkdir(parents=True)
-    for each in (package.parent / "__init__.py", package / "__init__.py"):
-        each.touch()
+    for path in (package.parent / "__init__.py", package / "__init__.py"):
+        path.touch()
     (package / "dataset.py").write_text(READERS)
 
 
@@ -124,8 +124,8 @@ for _ in range(3):
 def test_weights_of_timm_that_are_not_here_are_the_models_own(tmp_path):
     package = tmp_path / "timm" / "models"
     package.mkdir(parents=True)
-    for each in (package.parent / "__init__.py", package / "__init__.py"):
-        each.touch()
+    for path in (package.parent / "__init__.py", package / "__init__.py"):
+        path.touch()
     (package / "_builder.py").write_text(BUILDER)
     trace = traced(tmp_path, PRETRAINED)
     assert 4 * 8 * 2 in allocations(trace, category="parameter")

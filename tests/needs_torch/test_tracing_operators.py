@@ -22,16 +22,16 @@ def tensors(value):
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors(each)
+        for item in value:
+            yield from tensors(item)
 
 def told(out, args):
     if isinstance(out, (list, tuple)):
-        return [told(each, args) for each in out]
+        return [told(item, args) for item in out]
     if not isinstance(out, FakeTensor):
         return out
     storage = out.untyped_storage()
-    sources = [at for at, each in enumerate(tensors(args)) if each.untyped_storage()._cdata == storage._cdata]
+    sources = [at for at, tensor in enumerate(tensors(args)) if tensor.untyped_storage()._cdata == storage._cdata]
     nbytes = storage.nbytes() if not sources else 0
     seen = tuple(out.shape), out.stride(), out.dtype, out.fake_device, out.storage_offset()
     # FakeTensor gives views of nothing a storage of their own, or not, by what was imported.
@@ -135,7 +135,7 @@ UNLIKE = ("t_", "unsqueeze_", "_local_scalar_dense", "is_pinned", "record_stream
 
 
 def compared(folder, body, *wanted, unlike=()):
-    names = ", ".join(repr(each) for each in (*UNLIKE, *unlike))
+    names = ", ".join(repr(name) for name in (*UNLIKE, *unlike))
     traced(folder, COMPARING.format(body=body, not_compared=names, wanted=wanted), steps=30)
 
 

@@ -95,7 +95,7 @@ time.sleep(600)
 """
     with failing("timeout", "8.0s"):
         run(tmp_path, source, timeout_s=8, sandbox=False)
-    pids = [int(each) for each in (tmp_path / "pids").read_text().split()]
+    pids = [int(part) for part in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
 
@@ -172,7 +172,7 @@ def test_a_script_changes_no_file(tmp_path):
         (work / name).write_text(text)
     found = run(work, WRITES.replace("\\\\", "\\"), env={**os.environ, "HERE": str(work)})
     assert (found.partial, found.warnings) == (False, ())
-    after = {str(each.relative_to(work)): each.read_text() for each in work.rglob("*") if each.is_file()}
+    after = {str(path.relative_to(work)): path.read_text() for path in work.rglob("*") if path.is_file()}
     assert after.pop("train.py")
     assert after == before
 
@@ -200,7 +200,7 @@ def test_files_can_be_written_for_real(tmp_path):
     body = "import torch\n" + body + "assert torch.load('by_torch').is_cuda\nraise SystemExit('done')\n"
     with failing("raised", "done"):
         run(tmp_path, body, sandbox=False)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["by_hand", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["by_hand", "train.py"]
 
 
 def test_the_network_is_out_of_reach_and_the_line_is_named(tmp_path):

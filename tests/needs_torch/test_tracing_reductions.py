@@ -79,13 +79,13 @@ def test_reductions_that_are_never_split_are_left_out(tmp_path, line):
 )
 def test_bias_gradients_are_recorded_as_sums(tmp_path, layer, shape, wanted):
     lines = f"layer = {layer}.cuda()\nx = made(*{shape})\ny = layer(x)\ny.backward(torch.ones_like(y))"
-    found = [(tuple(each["shape"]), tuple(each["dims"])) for each in reductions(tmp_path, lines)]
+    found = [(tuple(reduction["shape"]), tuple(reduction["dims"])) for reduction in reductions(tmp_path, lines)]
     assert found == ([] if wanted is None else [wanted])
 
 
 def test_inputs_of_another_dtype_are_converted_first(tmp_path):
     trace = traced(tmp_path, HEAD + "mask = made(300, 7) > 0\ncount = mask.sum(0)\n" + STEP)
-    sizes = [each.bytes for each in trace.events if each.action == "alloc"]
+    sizes = [event.bytes for event in trace.events if event.action == "alloc"]
     at = sizes.index(300 * 7 * 8)
     assert sizes[at - 1 : at + 1] == [7 * 8, 300 * 7 * 8]
     (call,) = (op.params for op in trace.ops if op.kind == "reduction")
@@ -95,7 +95,7 @@ def test_inputs_of_another_dtype_are_converted_first(tmp_path):
 def test_half_precision_is_not_converted_for_a_float32_result(tmp_path):
     lines = "x = made(300, 8, dtype=torch.float16)\ny = x.sum(0, dtype=torch.float32)\n"
     trace = traced(tmp_path, HEAD + lines + STEP)
-    assert 300 * 8 * 4 not in [each.bytes for each in trace.events if each.action == "alloc"]
+    assert 300 * 8 * 4 not in [event.bytes for event in trace.events if event.action == "alloc"]
 
 
 def test_the_buffer_is_allocated_while_the_bias_gets_its_gradient(tmp_path):
@@ -105,6 +105,6 @@ def test_the_buffer_is_allocated_while_the_bias_gets_its_gradient(tmp_path):
     for name in ("A100-40GB", "A10G-24GB"):
         gpu = gpu_spec(name)
         events = make_replay_input(trace, gpu, software_stack(trace.header)).events
-        big[name] = [each for each in events if each.category == "workspace" and each.bytes > 40 * MiB]
-    assert [(each.bytes, each.phase) for each in big["A100-40GB"]] == [(108 * MiB, "backward")]
-    assert [(each.bytes, each.phase) for each in big["A10G-24GB"]] == [(60 * MiB, "backward")]
+        big[name] = [event for event in events if event.category == "workspace" and event.bytes > 40 * MiB]
+    assert [(event.bytes, event.phase) for event in big["A100-40GB"]] == [(108 * MiB, "backward")]
+    assert [(event.bytes, event.phase) for event in big["A10G-24GB"]] == [(60 * MiB, "backward")]

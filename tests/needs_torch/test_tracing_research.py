@@ -45,7 +45,7 @@ def forward():
 """
     trace = traced(tmp_path, source + TRAINS)
     assert by_category(trace)["parameter"] == 64 * 64 * 4
-    assert not [each for each in allocations(trace) if each > 64 * 64 * 4]
+    assert not [size for size in allocations(trace) if size > 64 * 64 * 4]
 
 
 def test_the_default_kind_of_tensors_is_one_of_cuda(tmp_path):
@@ -54,7 +54,7 @@ import numpy, torch
 torch.set_default_tensor_type("torch.cuda.FloatTensor")
 kinds = [torch.Tensor([1.0]), torch.Tensor(3, 4), torch.Tensor(numpy.zeros((2, 2))), torch.Tensor(torch.Size([2]))]
 p = torch.nn.Parameter(torch.Tensor(64, 64))
-print([each.device.type for each in kinds], [tuple(each.shape) for each in kinds])
+print([tensor.device.type for tensor in kinds], [tuple(tensor.shape) for tensor in kinds])
 def forward():
     return torch.cat([p, torch.Tensor([1e10]).expand(64, 1)], -1)
 TRAINS
@@ -115,7 +115,7 @@ def views(device):
     turned = joint.transpose(0, 1)
     yield from (part.view(2, 5, 4, 2), part.view(10, 8), part.view(1, 10, 1, -1), turned.view(5, 2, 1, 3, 8))
     yield from (joint[:, 1:, :1].view(2, 4), joint[:1].expand(3, 5, 24).view(3, 120), joint[:1, :, ::2].view(5, 12))
-assert [each.stride() for each in views("cuda")] == [each.stride() for each in views("cpu")]
+assert [view.stride() for view in views("cuda")] == [view.stride() for view in views("cpu")]
 assert not general, general
 p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
 forward = lambda: p * 2
@@ -294,5 +294,5 @@ def test_places_drawn_for_a_mask_are_no_choice_of_a_router(tmp_path, drawn):
 @pytest.mark.parametrize("scores", ["p * 3 + torch.randn_like(p)", "torch.randn_like(p).add_(p)"])
 def test_scores_with_noise_are_of_a_router(tmp_path, scores):
     trace = traced(tmp_path, DRAWS.replace("DRAWN", scores) + TRAINS)
-    assert ["every expert gets the same number" in each for each in trace.warnings] == [True]
+    assert ["every expert gets the same number" in warning for warning in trace.warnings] == [True]
     assert 16 * 8 * 4 in allocations(trace, "forward")

@@ -210,7 +210,7 @@ class Stream(IterableDataset):
 model = torch.nn.Linear(8, 3).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def pad(samples):
-    return torch.stack([each["x"] for each in samples] + [torch.zeros(8)])
+    return torch.stack([sample["x"] for sample in samples] + [torch.zeros(8)])
 for batch in LOADER:
     x = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
     model(x.to("cuda", non_blocking=True)).sum().backward()
@@ -245,7 +245,7 @@ def test_batches_have_their_true_shape(tmp_path, loader, rows):
     trace = traced(tmp_path, LOADER.replace("LOADER", loader))
     assert trace.header.steps == 3
     found = [nbytes for nbytes in allocations(trace, category="input") if nbytes % (4 * 8) == 0]
-    assert found[:3] == [4 * 8 * each for each in rows]
+    assert found[:3] == [4 * 8 * row for row in rows]
 
 
 def test_a_batch_mixes_lengths(tmp_path):

@@ -128,7 +128,7 @@ def test_a_gpu_without_a_number_is_the_current_one(tmp_path):
         torch.cuda.set_device(1)
         model = nn.Linear(4, 4).cuda()
         found = [torch.ones(2).cuda(), torch.ones(2).to("cuda"), torch.ones(2, device="cuda"), model.weight]
-        assert [each.device.index for each in found] == [1, 1, 1, 1]
+        assert [tensor.device.index for tensor in found] == [1, 1, 1, 1]
         with torch.cuda.device(2):
             assert torch.ones(2).cuda().device.index == nn.Linear(2, 2).to("cuda").weight.device.index == 2
             assert torch.ones(2).cuda(0).device.index == torch.ones(2).to("cuda:0").device.index == 0
@@ -196,10 +196,10 @@ def test_states_of_others_are_collected_to_be_saved(tmp_path):
     source += """
     optimizer.consolidate_state_dict(to=0)
     states = optimizer.state_dict()["state"]
-    assert sorted(states) == [0, 1, 2, 3] and all(not each["exp_avg"].is_cuda for each in states.values())
+    assert sorted(states) == [0, 1, 2, 3] and all(not state["exp_avg"].is_cuda for state in states.values())
 """
     trace = traced(tmp_path, source, launcher=[*TORCHRUN, "2"])
-    assert not any("raised" in each for each in trace.warnings)
+    assert not any("raised" in warning for warning in trace.warnings)
     assert 2 * (4 * MiB // 2) + 2 * 4 in allocations(trace)  # two states of half of the weights, and two counts
 
 
@@ -232,12 +232,12 @@ if __name__ == "__main__":
     producer.join()
     queue = context.Queue()
     workers = [{worker} for rank in range(2)]
-    for each in workers:
-        each.start()
+    for worker in workers:
+        worker.start()
     queue.put("filled")
-    for each in workers:
-        each.join()
-        assert each.exitcode == 0 and not each.is_alive()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0 and not worker.is_alive()
 """
 
 

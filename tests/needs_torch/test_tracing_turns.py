@@ -52,12 +52,12 @@ def test_steps_within_backward_reach_all_parameters(tmp_path):
         HEAD
         + """
 model = nn.Sequential(*[nn.Linear(32, 32, bias=False) for _ in range(6)]).cuda()
-optimizers = {each: torch.optim.Adam([each], foreach=False) for each in model.parameters()}
+optimizers = {parameter: torch.optim.Adam([parameter], foreach=False) for parameter in model.parameters()}
 def step(parameter):
     optimizers[parameter].step()
     optimizers[parameter].zero_grad()
-for each in model.parameters():
-    each.register_post_accumulate_grad_hook(step)
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(step)
 while True:
     model(torch.randn(4, 32, device="cuda")).mean().backward()
 """
@@ -80,14 +80,14 @@ for _ in range(4):
     x = torch.nested.nested_tensor(rows, layout=torch.jagged, {made}
     q, k, v = (e.unflatten(-1, [4, 8]).transpose(1, 2) for e in model(embed(x)).chunk(3, -1))
     out = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
-    torch.stack([each.mean(0) for each in out.unbind()]).square().mean().backward()
+    torch.stack([row.mean(0) for row in out.unbind()]).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 """
     )
     forward = allocations(traced(tmp_path, source), "forward")
     assert {4 * 10 * 32, 4 * 10 * 96} <= set(forward)  # ten tokens, and no padding
-    assert not [each for each in forward if each in (4 * 2 * 7 * 32, 4 * 2 * 7 * 96)]
+    assert not [size for size in forward if size in (4 * 2 * 7 * 32, 4 * 2 * 7 * 96)]
 
 
 def test_quasi_newton_keeps_all_the_pairs_of_its_history(tmp_path):

@@ -35,7 +35,7 @@ def test_power_of_two_divisions(request_bytes, divisions, size):
 )
 def test_the_interval_of_divisions_for_a_size(mib, interval):
     request_bytes = int(mib * MiB) + 1
-    only = tuple(2 if each == interval else 0 for each in range(16))
+    only = tuple(2 if index == interval else 0 for index in range(16))
     power = 1 << (request_bytes.bit_length() - 1)
     expected = power + power // 2 if request_bytes <= power + power // 2 else 2 * power
     assert block_bytes(request_bytes, only) == expected

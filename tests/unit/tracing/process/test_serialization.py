@@ -93,4 +93,4 @@ def test_a_trace_of_schema_1_loads():
 
 def test_save_leaves_nothing_beside_the_file(tmp_path):
     serialization.save(tmp_path / "answer", {"a": 1})
-    assert [each.name for each in tmp_path.iterdir()] == ["answer"]
+    assert [path.name for path in tmp_path.iterdir()] == ["answer"]
