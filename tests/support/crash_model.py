@@ -1,7 +1,7 @@
 """A daemon that crashes at every kind of step, simulated in one process.
 
 The control loop, the manager and the policy are the daemon's own. The machine under them is a model that knows the
-truth: which attempts ran and how often, what each holds, and how it ended. A crash is an exception that is never caught,
+truth: which attempts ran and how often, what each holds, and how it ended. A crash is an exception that nobody catches,
 raised before or after the journal writes and before or after the engine launches or stops an attempt. After it only the
 journal and the machine are left, and the next daemon starts from them as `serve` does.
 """

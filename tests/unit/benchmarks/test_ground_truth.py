@@ -125,7 +125,9 @@ def test_every_job_script_exists(tables):
         "xmem_lm.py",
         "peft_row.py",
     }
-    assert scripts == {path.name for path in (ROOT / "benchmarks" / "estimator" / "jobs").glob("*.py")} - {"architecture.py"}
+    assert scripts == {path.name for path in (ROOT / "benchmarks" / "estimator" / "jobs").glob("*.py")} - {
+        "architecture.py"
+    }
 
 
 def test_read_counts_what_it_leaves_out(tables, tmp_path):

@@ -11,7 +11,6 @@ pytest.importorskip("numpy", reason="fitting needs numpy")
 pytest.importorskip("scipy", reason="fitting needs scipy")
 
 from benchmarks._lib.interference_fitting import Hyper, PairSpeed, fit
-
 from cotenant.sim.interference.kernel import TERMS, Traits
 from cotenant.sim.interference.tables import fits, pair_rows, traits
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks._lib.trace_diff import (
     Alloc,
     compare,
@@ -10,7 +11,6 @@ from benchmarks._lib.trace_diff import (
     recorded_allocs,
     traced_allocs,
 )
-
 from cotenant.core.trace import MemoryEvent
 from cotenant.measurement.probe_history import compact_history
 
