@@ -45,25 +45,25 @@ def server(tmp_path):
 
 @pytest.fixture
 def run(server, tmp_path):
-    """Run a script as a job of the server on its cards."""
+    """Run a script as a job of the server on its GPUs."""
 
-    def run(script, *args, cards=(0,), **env):
+    def run(script, *args, gpus=(0,), **env):
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
-        told = {
+        child_env = {
             **os.environ,
             "PYTHONPATH": str(SITE),
             "COTENANT_SIM_SERVER": str(server.folder),
-            "CUDA_VISIBLE_DEVICES": ",".join(server.uuids[each] for each in cards),
+            "CUDA_VISIBLE_DEVICES": ",".join(server.uuids[gpu] for gpu in gpus),
             **env,
         }
         command = [sys.executable, str(path), *map(str, args)]
-        return subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        return subprocess.run(command, env=child_env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
     return run
 
 
-def test_a_script_fills_the_card_as_torch_would(run, server):
+def test_a_script_fills_the_gpu_as_torch_would(run, server):
     done = run(TRAIN, 1024)
     assert done.returncode == 0, done.stderr
     name, numbers = done.stdout.splitlines()
@@ -74,12 +74,12 @@ def test_a_script_fills_the_card_as_torch_would(run, server):
     assert 4 * weights <= allocated <= 4 * weights + workspaces + MIB
     assert reserved % (2 * MIB) == 0
     assert reserved >= allocated
-    card = server.card(0)
-    assert card.free_bytes == card.total_bytes  # all given back
-    assert free <= card.total_bytes - reserved
+    gpu = server.gpu(0)
+    assert gpu.free_bytes == gpu.total_bytes  # all given back
+    assert free <= gpu.total_bytes - reserved
 
 
-def test_full_card_ends_the_script_with_torchs_own_error(run):
+def test_a_full_gpu_ends_the_script_with_torchs_own_error(run):
     done = run(TRAIN, 2_000_000)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -87,9 +87,9 @@ def test_full_card_ends_the_script_with_torchs_own_error(run):
     assert "During handling" not in done.stderr
 
 
-def test_partner_takes_what_the_script_would_need(run, server):
+def test_a_neighbor_that_holds_the_memory_causes_an_oom(run, server):
     partner = server.attach(server.uuids[0], context_bytes=0)
-    partner.allocate(server.card(0).free_bytes - 400 * MIB)
+    partner.allocate(server.gpu(0).free_bytes - 400 * MIB)
     done = run(TRAIN, 1024)
     assert done.returncode == 1
     assert f"Process {os.getpid()} has" in done.stderr
@@ -116,12 +116,12 @@ def test_caught_error_frees_what_the_script_lets_go(run):
     assert done.stdout.splitlines() == [f"0 {2**30}", "0"], done.stderr
 
 
-def test_second_card(run, server):
-    done = run(TRAIN, 64, "cuda:1", cards=(0, 1))
+def test_a_script_can_use_the_second_gpu(run, server):
+    done = run(TRAIN, 64, "cuda:1", gpus=(0, 1))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Tesla T4 2\n")
-    assert len(server.card(0).changes) == 1  # nobody was ever active there
-    assert len(server.card(1).changes) > 1
+    assert len(server.gpu(0).changes) == 1  # nobody was ever active there
+    assert len(server.gpu(1).changes) > 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_activity_and_pace(run, server):
     done = run(TRAIN, 16, COTENANT_SIM_STEP_S="20", COTENANT_SIM_SMACT="0.7")
     assert done.returncode == 0, done.stderr
     assert server.now_s() - began_s >= 3 * 20
-    active = [smact for change in server.card(0).changes for _, _, smact in change.active]
+    active = [smact for change in server.gpu(0).changes for _, _, smact in change.active]
     assert active == [0.7]
 
 
@@ -160,5 +160,5 @@ def test_users_own_sitecustomize_still_runs(run, tmp_path):
 
 
 def test_without_a_gpu_torch_stays_as_it_is(run):
-    done = run("import torch; print(torch.cuda.is_available())", cards=())
+    done = run("import torch; print(torch.cuda.is_available())", gpus=())
     assert done.stdout == "False\n", done.stderr

@@ -43,7 +43,7 @@ MEASURED = {
 }
 
 
-def card_power(gpu_type: str, board_w: float) -> PowerModel:
+def gpu_power(gpu_type: str, board_w: float) -> PowerModel:
     """What a whole GPU of this type, e.g. `A100-40GB`, draws; without measurements, parts of its board power."""
     known = MEASURED.get(gpu_type.partition("-")[0])
     return known or PowerModel(IDLE_FRACTION * board_w, 0.0, WORK_FRACTION * board_w)
@@ -56,7 +56,7 @@ def power_model(gpu_type: str) -> PowerModel:
     whole, _, profile = gpu_type.partition("/")
     spec = gpu_specs_by_name().get(whole)
     board_w = None if spec is None else spec.board_power_w
-    found = card_power(whole, board_w or DEFAULT_BOARD_POWER_W)
+    found = gpu_power(whole, board_w or DEFAULT_BOARD_POWER_W)
     if not profile:
         return found
     part = int(profile.partition("g")[0]) / 7.0

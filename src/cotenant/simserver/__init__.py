@@ -1,1 +1,1 @@
-"""A simulated GPU server: cards, power, jobs and an NVML-like backend."""
+"""A simulated GPU server: GPUs, power, jobs and an NVML-like backend."""

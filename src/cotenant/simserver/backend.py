@@ -8,7 +8,7 @@ from pathlib import Path
 from cotenant.core.errors import BackendError
 from cotenant.core.gpu import Gpu, GpuProcess, GpuSample
 from cotenant.gpus import BackendOptions
-from cotenant.simserver.card import CardState, SimulatedOutOfMemory
+from cotenant.simserver.gpu import GpuState, SimulatedOutOfMemory
 from cotenant.simserver.server import Attachment, SimulatedServer
 
 __all__ = ["Attachment", "SimulatedBackend", "SimulatedOutOfMemory", "SimulatedServer"]
@@ -38,37 +38,37 @@ class SimulatedBackend:
         self.server = SimulatedServer.open(folder)
 
     def inventory(self) -> tuple[Gpu, ...]:
-        """The cards, by index."""
-        cards = [self.server.card(i) for i in range(len(self.server.uuids))]
+        """The GPUs, by index."""
+        states = [self.server.gpu(i) for i in range(len(self.server.uuids))]
         return tuple(
-            Gpu(uuid=card.uuid, index=card.number, name=card.model, memory_total_bytes=card.total_bytes)
-            for card in cards
+            Gpu(uuid=state.uuid, index=state.number, name=state.model, memory_total_bytes=state.total_bytes)
+            for state in states
         )
 
     def sample(self, at_s: float) -> Mapping[str, GpuSample]:
-        """A sample of every card that has not failed. Power and energy are those of virtual time."""
-        cards = []
+        """A sample of every GPU that has not failed. Power and energy are those of virtual time."""
+        states = []
         for index in range(len(self.server.uuids)):
             try:
-                cards.append(self.server.card(index))
+                states.append(self.server.gpu(index))
             except (OSError, ValueError):
                 continue  # like a GPU that fell off the bus
-        return {card.uuid: self._sample(card, at_s) for card in cards if not card.failed}
+        return {state.uuid: self._sample(state, at_s) for state in states if not state.failed}
 
     def close(self) -> None:
         """Does nothing: no file is open."""
 
-    def _sample(self, card: CardState, at_s: float) -> GpuSample:
-        processes = card.processes
+    def _sample(self, state: GpuState, at_s: float) -> GpuSample:
+        processes = state.processes
         return GpuSample(
             at_s=at_s,
-            used_bytes=card.used_bytes,
-            smact=card.smact,
+            used_bytes=state.used_bytes,
+            smact=state.smact,
             smocc=min(1.0, sum(process.smocc * process.speed for process in processes)),
             drama=min(1.0, sum(process.drama * process.speed for process in processes)),
-            utilization=card.utilization,
-            power_w=card.power_w,
-            energy_j=self.server.energy_j(card),
+            utilization=state.utilization,
+            power_w=state.power_w,
+            energy_j=self.server.energy_j(state),
             processes=tuple(
                 GpuProcess(pid=process.pid, used_bytes=process.used_bytes, sm=process.smact * process.speed)
                 for process in processes

@@ -26,7 +26,7 @@ from cotenant.core.errors import CotenantError, UsageError
 from cotenant.progress import at as report_steps
 from cotenant.sim.interference import PairTable
 from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload
-from cotenant.simserver.card import SimulatedOutOfMemory
+from cotenant.simserver.gpu import SimulatedOutOfMemory
 from cotenant.simserver.job_progress import JobProgress
 from cotenant.simserver.oom_message import out_of_memory_text
 from cotenant.simserver.server import Attachment, SimulatedServer
@@ -95,7 +95,7 @@ class SimulatedJob:
         self.server = server
         self.gpus = gpus
         self.plan = plan
-        self.cards: list[Attachment] = []
+        self.attachments: list[Attachment] = []
         self.started_s = server.now_s()
         self.held_bytes = 0
         self.shown_speed: float | None = None
@@ -108,7 +108,7 @@ class SimulatedJob:
         print(f"{plan.name}: loading data", flush=True)
         self._sleep_until(0.4 * plan.delay_s)
         for gpu in self.gpus:
-            self.cards.append(self.server.attach(gpu, context_bytes=plan.context_bytes, label=plan.name))
+            self.attachments.append(self.server.attach(gpu, context_bytes=plan.context_bytes, label=plan.name))
         self.held_bytes = plan.context_bytes
         self._sleep_until(0.6 * plan.delay_s)
         self._grow_to(plan.context_bytes + int(WEIGHTS_SHARE * (plan.first_peak_bytes - plan.context_bytes)))
@@ -120,22 +120,24 @@ class SimulatedJob:
 
     def leave(self) -> None:
         """Detach from all GPUs."""
-        for card in self.cards:
-            card.detach()
-        self.cards.clear()
+        for attachment in self.attachments:
+            attachment.detach()
+        self.attachments.clear()
 
     def _train(self) -> int:
         plan = self.plan
         since_s = max(self.server.now_s(), self.started_s + plan.delay_s)
-        for card in self.cards:
-            card.set_activity(**self._activity(1.0))
-        progress = JobProgress(PairTable(pair_speeds()), [card.key for card in self.cards], since_s=since_s)
+        for attachment in self.attachments:
+            attachment.set_activity(**self._activity(1.0))
+        progress = JobProgress(
+            PairTable(pair_speeds()), [attachment.key for attachment in self.attachments], since_s=since_s
+        )
         second_growth_s = min(SECOND_GROWTH_S, 0.5 * plan.work_s)
         fails_s = math.inf if plan.fail_after_s is None else max(0.0, plan.fail_after_s - plan.delay_s)
         reported = 0
         while True:
             stamps = self._stamps()  # before reading the changes, so that a later change ends the sleep below
-            progress.advance([card.changes() for card in self.cards], self.server.now_s())
+            progress.advance([attachment.changes() for attachment in self.attachments], self.server.now_s())
             self._show_speed(progress.speed)
             report_steps(progress.done_s)  # a step is one second of work alone
             if progress.done_s >= second_growth_s:
@@ -156,8 +158,8 @@ class SimulatedJob:
     def _show_speed(self, speed: float) -> None:
         if self.shown_speed is None or abs(speed - self.shown_speed) > 1e-6:
             self.shown_speed = speed
-            for card in self.cards:
-                card.set_activity(**self._activity(speed))
+            for attachment in self.attachments:
+                attachment.set_activity(**self._activity(speed))
 
     def _activity(self, speed: float) -> dict[str, float]:
         plan = self.plan
@@ -166,8 +168,8 @@ class SimulatedJob:
 
     def _grow_to(self, size_bytes: int) -> None:
         if size_bytes > self.held_bytes:
-            for card in self.cards:
-                card.allocate(size_bytes - self.held_bytes)
+            for attachment in self.attachments:
+                attachment.allocate(size_bytes - self.held_bytes)
             self.held_bytes = size_bytes
 
     def _report(self, progress: JobProgress, reported: int) -> int:
@@ -182,15 +184,15 @@ class SimulatedJob:
             time.sleep(left_s)
 
     def _stamps(self) -> list[tuple[int, int]]:
-        return [self.server.stamp(card.index) for card in self.cards]
+        return [self.server.stamp(attachment.index) for attachment in self.attachments]
 
     def _sleep(self, at_most_s: float, stamps: list[tuple[int, int]]) -> None:
         """Sleep for `at_most_s` real seconds, or until a GPU has changed since it had these `stamps`."""
         wake_s = time.monotonic() + at_most_s
         while self._stamps() == stamps and (left_s := wake_s - time.monotonic()) > 0:
             time.sleep(min(left_s, self.look_s))
-            for card in self.cards:
-                self.server.card(card.index)  # reading removes killed processes, which changes the stamp
+            for attachment in self.attachments:
+                self.server.gpu(attachment.index)  # reading removes killed processes, which changes the stamp
 
 
 def _plan(options: argparse.Namespace, server_seed: int) -> JobPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotenant.sim.interference import Interference, TrueActivity
-from cotenant.simserver.card import CardChange
+from cotenant.simserver.gpu import ActivityChange
 
 
 class JobProgress:
@@ -21,7 +21,7 @@ class JobProgress:
         self.done_s = 0.0
         self.speed = 1.0
 
-    def advance(self, histories: Sequence[Sequence[CardChange]], until_s: float) -> None:
+    def advance(self, histories: Sequence[Sequence[ActivityChange]], until_s: float) -> None:
         """Add the work since the last call up to `until_s`; `histories` has the changes of each of its GPUs."""
         moments = {change.at_s for history in histories for change in history if self.at_s < change.at_s < until_s}
         for moment_s in [*sorted(moments), until_s]:
@@ -30,10 +30,10 @@ class JobProgress:
             self.at_s = max(self.at_s, moment_s)
         self.speed = self._speed_at(histories, until_s)
 
-    def _speed_at(self, histories: Sequence[Sequence[CardChange]], at_s: float) -> float:
+    def _speed_at(self, histories: Sequence[Sequence[ActivityChange]], at_s: float) -> float:
         return min(self._gpu_speed(history, key, at_s) for history, key in zip(histories, self._keys, strict=True))
 
-    def _gpu_speed(self, history: Sequence[CardChange], own_key: str, at_s: float) -> float:
+    def _gpu_speed(self, history: Sequence[ActivityChange], own_key: str, at_s: float) -> float:
         now = next((change for change in reversed(history) if change.at_s <= at_s), history[0])
         keys = [key for key, _, _ in now.active]
         if own_key not in keys:

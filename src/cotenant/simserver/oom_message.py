@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cotenant.core.units import GiB, MiB
-from cotenant.simserver.card import SimulatedOutOfMemory
+from cotenant.simserver.gpu import SimulatedOutOfMemory
 
 
 def out_of_memory_text(error: SimulatedOutOfMemory, script: Path, *, device: int) -> str:

@@ -1,9 +1,9 @@
-"""A simulated GPU server made of files: real processes attach to its cards, allocate memory and compute on them.
+"""A simulated GPU server made of files: real processes attach to its GPUs, allocate memory and compute on them.
 
-No process serves it. Each card is one JSON file, changed under a lock and replaced atomically, so any process may be
+No process serves it. Each GPU is one JSON file, changed under a lock and replaced atomically, so any process may be
 killed at any time: the next reader finds a complete file and removes processes that are gone, recognized by pid, start
 time and boot. Until then these count, as load and as memory. Readers take no lock. Energy is integrated with each
-change of a card.
+change of a GPU.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Any
 from cotenant.osutil import atomic
 from cotenant.osutil.locks import locked
 from cotenant.osutil.procfs import boot_id, is_alive, start_ticks
-from cotenant.simserver.card import (
-    CardChange,
-    CardProcess,
-    CardState,
+from cotenant.simserver.gpu import (
+    ActivityChange,
+    AttachedProcess,
+    GpuState,
     SimulatedOutOfMemory,
-    card_json,
-    read_card,
+    gpu_json,
+    read_gpu,
 )
 
 SERVER_FILE = "server.json"
 SCHEMA = 2
 
 MAX_CHANGES = 256
-"""Changes of activity that a card records, so that a job that wakes up late can still compute its progress."""
+"""Changes of activity that a GPU records, so that a job that wakes up late can still compute its progress."""
 
 
 class SimulatedServer:
-    """The cards of one simulated server, and its virtual clock."""
+    """The GPUs of one simulated server, and its virtual clock."""
 
     def __init__(self, folder: Path, description: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -47,37 +47,37 @@ class SimulatedServer:
         self.uuids: tuple[str, ...] = tuple(description["uuids"])
 
     @classmethod
-    def create(cls, folder: Path, cards: str, *, time_scale: float = 1.0, seed: int = 0) -> SimulatedServer:
+    def create(cls, folder: Path, gpus: str, *, time_scale: float = 1.0, seed: int = 0) -> SimulatedServer:
         """A server with e.g. `4xA100-40GB` or `2xA100-40GB,1xL4-24GB`, whose time runs `time_scale` times as fast.
 
         Raises:
-            UsageError: `cards` cannot be parsed, or the folder holds a server already.
-            UnknownName: there is no such card.
+            UsageError: `gpus` cannot be parsed, or the folder holds a server already.
+            UnknownName: there is no such GPU.
         """
         from cotenant.core.errors import UsageError
         from cotenant.gpu_specs import gpu_specs_by_name
 
         folder = Path(folder)
-        models, specs = _parse_cards(cards), gpu_specs_by_name()
+        models, specs = _parse_gpus(gpus), gpu_specs_by_name()
         if time_scale <= 0:
             raise UsageError(f"`time_scale` must be > 0, got {time_scale:g}")
         if (folder / SERVER_FILE).exists():
             raise UsageError(f"`{folder}` holds a simulated server already", hint="open it, or remove the folder")
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            folder.chmod(0o777)  # jobs of all users change the cards
+            folder.chmod(0o777)  # jobs of all users change the GPUs
         uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'cotenant {seed} {i}')}" for i in range(len(models))]
         for index, (model, name) in enumerate(zip(models, uuids, strict=True)):
             spec = specs[model]
-            assert spec.board_power_w is not None  # `_parse_cards` refuses the others
-            state = CardState(
+            assert spec.board_power_w is not None  # `_parse_gpus` refuses the others
+            state = GpuState(
                 uuid=name,
                 number=index,
                 model=model,
                 total_bytes=spec.memory_total_bytes,
                 board_power_w=spec.board_power_w,
             )
-            _replace(folder / f"card-{index}.json", card_json(state))
+            _replace(folder / f"card-{index}.json", gpu_json(state))
             lock = folder / f"card-{index}.lock"
             lock.touch()
             if os.geteuid() == 0:
@@ -96,7 +96,7 @@ class SimulatedServer:
 
     @classmethod
     def open(cls, folder: Path) -> SimulatedServer:
-        """The server in `folder`. After a reboot its virtual time continues from the last change of a card.
+        """The server in `folder`. After a reboot its virtual time continues from the last change of a GPU.
 
         Raises:
             BackendError: there is none, or its files cannot be read.
@@ -105,8 +105,8 @@ class SimulatedServer:
         try:
             description = _described(folder)
             if description["boot_id"] != boot_id():
-                cards = [read_card(folder / f"card-{i}.json") for i in range(len(description["uuids"]))]
-                now = {"virtual_start_s": max(card.at_s for card in cards), "clock_start_s": _clock_s()}
+                states = [read_gpu(folder / f"card-{i}.json") for i in range(len(description["uuids"]))]
+                now = {"virtual_start_s": max(state.at_s for state in states), "clock_start_s": _clock_s()}
                 description |= {**now, "boot_id": boot_id()}
                 _replace(folder / SERVER_FILE, description)
             return cls(folder, description)
@@ -121,10 +121,10 @@ class SimulatedServer:
         return self._virtual_start_s + (_clock_s() - self._clock_start_s) * self.time_scale
 
     def index_of(self, gpu: str) -> int:
-        """The card that `gpu` names, by UUID or by index.
+        """The GPU that `gpu` names, by UUID or by index.
 
         Raises:
-            UnknownName: there is no such card.
+            UnknownName: there is no such GPU.
         """
         if gpu in self.uuids:
             return self.uuids.index(gpu)
@@ -134,52 +134,52 @@ class SimulatedServer:
 
         raise UnknownName("GPU", gpu, self.uuids)
 
-    def card(self, index: int) -> CardState:
-        """A card as it is now. Processes that are gone are removed from it, and from its file."""
-        state = read_card(self._card_path(index))
-        return state if all(map(is_alive, state.processes)) else self._change(index, lambda card: card)
+    def gpu(self, index: int) -> GpuState:
+        """A GPU as it is now. Processes that are gone are removed from it, and from its file."""
+        state = read_gpu(self._gpu_path(index))
+        return state if all(map(is_alive, state.processes)) else self._change(index, lambda state: state)
 
     def stamp(self, index: int) -> tuple[int, int]:
-        """Changes whenever the card changes, and is cheap to read."""
-        stat = self._card_path(index).stat()
+        """Changes whenever the GPU changes, and is cheap to read."""
+        stat = self._gpu_path(index).stat()
         return stat.st_ino, stat.st_mtime_ns
 
-    def energy_j(self, card: CardState) -> float:
+    def energy_j(self, state: GpuState) -> float:
         """Energy used up to now, in virtual time."""
-        return card.energy_j + card.power_w * max(0.0, self.now_s() - card.at_s)
+        return state.energy_j + state.power_w * max(0.0, self.now_s() - state.at_s)
 
     def set_failed(self, gpu: str, *, failed: bool) -> None:
-        """Let a card fail or recover; a failed card is in no sample."""
-        self._change(self.index_of(gpu), lambda card: card._replace(failed=failed))
+        """Let a GPU fail or recover; a failed GPU is in no sample."""
+        self._change(self.index_of(gpu), lambda state: state._replace(failed=failed))
 
     def attach(self, gpu: str, *, context_bytes: int, label: str = "") -> Attachment:
-        """Create this process's context on a card.
+        """Create this process's context on a GPU.
 
         Raises:
             SimulatedOutOfMemory: the context does not fit.
-            UnknownName: there is no such card.
+            UnknownName: there is no such GPU.
         """
         index = self.index_of(gpu)
         pid = os.getpid()
-        process = CardProcess(uuid.uuid4().hex, pid, start_ticks(pid) or 0, boot_id(), label, context_bytes)
+        process = AttachedProcess(uuid.uuid4().hex, pid, start_ticks(pid) or 0, boot_id(), label, context_bytes)
 
-        def add(card: CardState) -> CardState:
-            if card.free_bytes < context_bytes:
-                raise SimulatedOutOfMemory(context_bytes, card, process)
-            return card._replace(processes=(*card.processes, process))
+        def add(state: GpuState) -> GpuState:
+            if state.free_bytes < context_bytes:
+                raise SimulatedOutOfMemory(context_bytes, state, process)
+            return state._replace(processes=(*state.processes, process))
 
         self._change(index, add)
         return Attachment(self, index, process.key)
 
-    def _card_path(self, index: int) -> Path:
+    def _gpu_path(self, index: int) -> Path:
         return self.folder / f"card-{index}.json"
 
-    def _change(self, index: int, edit: Callable[[CardState], CardState]) -> CardState:
-        """Apply `edit` to a card under its lock; if it raises, the card stays as it was."""
+    def _change(self, index: int, edit: Callable[[GpuState], GpuState]) -> GpuState:
+        """Apply `edit` to a GPU under its lock; if it raises, the GPU stays as it was."""
         with locked(self.folder / f"card-{index}.lock"):
-            before = read_card(self._card_path(index))
+            before = read_gpu(self._gpu_path(index))
             now_s = max(before.at_s, self.now_s())
-            # Energy first, for the card as it was; only then are dead processes removed and the edit applied.
+            # Energy first, for the GPU as it was; only then are dead processes removed and the edit applied.
             energy_j = before.energy_j + before.power_w * (now_s - before.at_s)
             alive = tuple(process for process in before.processes if is_alive(process))
             after = edit(before._replace(at_s=now_s, energy_j=energy_j, processes=alive))
@@ -187,14 +187,14 @@ class SimulatedServer:
                 (process.key, process.label, process.smact) for process in after.processes if process.smact > 0
             )
             if active != after.changes[-1].active:
-                after = after._replace(changes=(*after.changes, CardChange(now_s, active))[-MAX_CHANGES:])
+                after = after._replace(changes=(*after.changes, ActivityChange(now_s, active))[-MAX_CHANGES:])
             if after.processes != before.processes or after.failed != before.failed:
-                _replace(self._card_path(index), card_json(after))
+                _replace(self._gpu_path(index), gpu_json(after))
             return after
 
 
 class Attachment:
-    """The handle of a process on the card that it attached to."""
+    """The handle of a process on the GPU that it attached to."""
 
     def __init__(self, server: SimulatedServer, index: int, key: str) -> None:
         self.server = server
@@ -205,7 +205,7 @@ class Attachment:
         """Allocate memory.
 
         Raises:
-            SimulatedOutOfMemory: the card has less than `size_bytes` free.
+            SimulatedOutOfMemory: the GPU has less than `size_bytes` free.
         """
         self._edit(lambda own: own._replace(allocated_bytes=own.allocated_bytes + size_bytes), grows_bytes=size_bytes)
 
@@ -216,33 +216,33 @@ class Attachment:
     def set_activity(
         self, *, smact: float, smocc: float = 0.0, drama: float = 0.0, utilization: float = 0.0, speed: float = 1.0
     ) -> None:
-        """Report the activity of this process alone on the card, and the share of its speed alone that it runs at."""
+        """Report the activity of this process alone on the GPU, and the share of its speed alone that it runs at."""
         self._edit(
             lambda own: own._replace(smact=smact, smocc=smocc, drama=drama, utilization=utilization, speed=speed)
         )
 
-    def partners(self) -> tuple[CardProcess, ...]:
-        """The other processes on the card."""
-        return tuple(process for process in self.server.card(self.index).processes if process.key != self.key)
+    def partners(self) -> tuple[AttachedProcess, ...]:
+        """The other processes on the GPU."""
+        return tuple(process for process in self.server.gpu(self.index).processes if process.key != self.key)
 
-    def changes(self) -> tuple[CardChange, ...]:
-        """The changes of who is active on the card, oldest first; the last one holds until now."""
-        return self.server.card(self.index).changes
+    def changes(self) -> tuple[ActivityChange, ...]:
+        """The changes of who is active on the GPU, oldest first; the last one holds until now."""
+        return self.server.gpu(self.index).changes
 
     def detach(self) -> None:
-        """Detach from the card, which frees all memory."""
+        """Detach from the GPU, which frees all memory."""
         self.server._change(
-            self.index, lambda card: card._replace(processes=tuple(p for p in card.processes if p.key != self.key))
+            self.index, lambda state: state._replace(processes=tuple(p for p in state.processes if p.key != self.key))
         )
 
-    def _edit(self, edit: Callable[[CardProcess], CardProcess], *, grows_bytes: int = 0) -> None:
-        def change(card: CardState) -> CardState:
-            own = next((process for process in card.processes if process.key == self.key), None)
+    def _edit(self, edit: Callable[[AttachedProcess], AttachedProcess], *, grows_bytes: int = 0) -> None:
+        def change(state: GpuState) -> GpuState:
+            own = next((process for process in state.processes if process.key == self.key), None)
             if own is None:
                 raise ValueError(f"process {os.getpid()} is not attached to GPU {self.index}")
-            if grows_bytes > card.free_bytes:
-                raise SimulatedOutOfMemory(grows_bytes, card, own)
-            return card._replace(processes=tuple(edit(p) if p.key == self.key else p for p in card.processes))
+            if grows_bytes > state.free_bytes:
+                raise SimulatedOutOfMemory(grows_bytes, state, own)
+            return state._replace(processes=tuple(edit(p) if p.key == self.key else p for p in state.processes))
 
         self.server._change(self.index, change)
 
@@ -264,16 +264,16 @@ def _described(folder: Path) -> dict[str, Any]:
     return description
 
 
-def check_cards(text: str) -> None:
-    """Check that `text` describes cards, e.g. `4xA100-40GB`.
+def check_gpus(text: str) -> None:
+    """Check that `text` describes GPUs, e.g. `4xA100-40GB`.
 
     Raises:
         UsageError: it does not.
     """
-    _parse_cards(text)
+    _parse_gpus(text)
 
 
-def _parse_cards(text: str) -> list[str]:
+def _parse_gpus(text: str) -> list[str]:
     from cotenant.core.errors import UnknownName, UsageError
     from cotenant.gpu_specs import gpu_specs_by_name
 
@@ -282,8 +282,8 @@ def _parse_cards(text: str) -> list[str]:
     for part in text.split(","):
         count, cross, name = part.strip().partition("x")
         if not cross or not count.isdigit() or not 1 <= int(count) <= 64:
-            raise UsageError(f"`{part}` is not a number of cards", hint="write e.g. `4xA100-40GB`")
+            raise UsageError(f"`{part}` is not a number of GPUs", hint="write e.g. `4xA100-40GB`")
         if name not in known:
-            raise UnknownName("simulated card", name, known)
+            raise UnknownName("simulated GPU", name, known)
         models += [name] * int(count)
     return models

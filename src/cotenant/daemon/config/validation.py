@@ -11,7 +11,7 @@ from cotenant.engines import ENGINES
 from cotenant.estimators import ESTIMATORS
 from cotenant.gpus import AUTO, GPU_BACKENDS
 from cotenant.scheduling import policies
-from cotenant.simserver.server import check_cards
+from cotenant.simserver.server import check_gpus
 
 
 def check_config(config: Config) -> None:
@@ -25,7 +25,7 @@ def check_config(config: Config) -> None:
     config.quotas.of_users()
     check_plugins(config)
     if config.gpus.simulate is not None:
-        check_cards(config.gpus.simulate)
+        check_gpus(config.gpus.simulate)
     if config.tcp.listen is not None:
         check_tcp(config.tcp)
     percent = config.mps.thread_percent

@@ -40,7 +40,7 @@ def install() -> None:
 def _install() -> None:
     server = SimulatedServer.open(Path(os.environ["COTENANT_SIM_SERVER"]))
     uuids = [server.uuids[server.index_of(part)] for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    model = gpu_spec(server.card(server.index_of(uuids[0])).model)
+    model = gpu_spec(server.gpu(server.index_of(uuids[0])).model)
     pace = StepThrottle.of(os.environ)
 
     import torch
@@ -52,14 +52,14 @@ def _install() -> None:
     conf = settings_text(os.environ, version)
     stack = make_software_stack(version, conf, os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
 
-    def make(device: int, card: Attachment) -> ProcessGpu:
-        return ProcessGpu(device, card, parse_options(conf, version), rules_for(version), model.usable_bytes)
+    def make(device: int, attachment: Attachment) -> ProcessGpu:
+        return ProcessGpu(device, attachment, parse_options(conf, version), rules_for(version), model.usable_bytes)
 
     label = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     gpus = ProcessGpus(server, uuids, make, context_bytes=model.context.typical_bytes, label=label)
     session = TracingSession(
         {
-            "gpu": _card(model, len(uuids)),
+            "gpu": _gpu_fields(model, len(uuids)),
             # The job writes its own files and has network access; only checkpoints of fake tensors go to `scratch`.
             "options": {
                 "steps": UNLIMITED_STEPS,
@@ -128,7 +128,7 @@ def _autograd_activity() -> list[str]:
     return found
 
 
-def _card(model: GpuSpec, count: int) -> dict[str, Any]:
+def _gpu_fields(model: GpuSpec, count: int) -> dict[str, Any]:
     return {
         "name": model.nvml_names[0] if model.nvml_names else model.name,
         "total_bytes": model.usable_bytes,

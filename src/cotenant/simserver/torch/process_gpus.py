@@ -9,7 +9,7 @@ from cotenant.allocator import AllocatorOptions, AllocatorRules
 from cotenant.allocator.caching import CachingAllocator
 from cotenant.allocator.driver import MemoryDriver
 from cotenant.allocator.errors import OutOfMemory
-from cotenant.simserver.card import SimulatedOutOfMemory
+from cotenant.simserver.gpu import SimulatedOutOfMemory
 from cotenant.simserver.oom_message import out_of_memory_message
 from cotenant.simserver.server import Attachment, SimulatedServer
 
@@ -21,17 +21,17 @@ class GpuOutOfMemory(Exception):
 class SimServerDriver(MemoryDriver):
     """The driver below the allocator. Other processes allocate from the same GPU at any time."""
 
-    __slots__ = ("_card", "refusal")
+    __slots__ = ("_attachment", "refusal")
 
-    def __init__(self, card: Attachment) -> None:
+    def __init__(self, attachment: Attachment) -> None:
         super().__init__(None)
-        self._card = card
+        self._attachment = attachment
         self.refusal: SimulatedOutOfMemory | None = None
 
     def take(self, size_bytes: int) -> bool:
         """Reserve memory of the GPU; False if it has less free."""
         try:
-            self._card.allocate(size_bytes)
+            self._attachment.allocate(size_bytes)
         except SimulatedOutOfMemory as refusal:
             # Without its traceback, whose frames keep tensors of the script alive: it may catch the error and go on.
             self.refusal = refusal.with_traceback(None)
@@ -41,18 +41,18 @@ class SimServerDriver(MemoryDriver):
     def give_back(self, size_bytes: int) -> None:
         """Free memory reserved before."""
         super().give_back(size_bytes)
-        self._card.free(size_bytes)
+        self._attachment.free(size_bytes)
 
 
 class ProcessGpu:
     """One GPU of the process, from the creation of its context on."""
 
     def __init__(
-        self, device: int, card: Attachment, options: AllocatorOptions, rules: AllocatorRules, total_bytes: int
+        self, device: int, attachment: Attachment, options: AllocatorOptions, rules: AllocatorRules, total_bytes: int
     ) -> None:
         self.device = device
-        self.card = card
-        self.driver = SimServerDriver(card)
+        self.attachment = attachment
+        self.driver = SimServerDriver(attachment)
         self.allocator = CachingAllocator(options, rules, total_bytes=total_bytes, driver=self.driver)
 
     def malloc(self, size_bytes: int, stream: int) -> int:
@@ -73,7 +73,7 @@ class ProcessGpu:
     @property
     def free_bytes(self) -> int:
         """Free memory of the GPU, for any process."""
-        return self.card.server.card(self.card.index).free_bytes
+        return self.attachment.server.gpu(self.attachment.index).free_bytes
 
 
 class ProcessGpus:
@@ -105,12 +105,14 @@ class ProcessGpus:
         found = self._gpus.get(device)
         if found is None:
             try:
-                card = self._server.attach(self._uuids[device], context_bytes=self._context_bytes, label=self._label)
+                attachment = self._server.attach(
+                    self._uuids[device], context_bytes=self._context_bytes, label=self._label
+                )
             except SimulatedOutOfMemory:
                 raise GpuOutOfMemory("CUDA error: out of memory") from None
-            found = self._gpus[device] = self._make(device, card)
+            found = self._gpus[device] = self._make(device, attachment)
             if self._activity is not None:
-                card.set_activity(**self._activity)
+                attachment.set_activity(**self._activity)
         return found
 
     @property
@@ -123,7 +125,7 @@ class ProcessGpus:
         if activity != self._activity:
             self._activity = activity
             for gpu in self._gpus.values():
-                gpu.card.set_activity(**activity)
+                gpu.attachment.set_activity(**activity)
 
     def rest(self, virtual_s: float) -> None:
         """Sleep for this much time of the server."""
@@ -136,5 +138,5 @@ class ProcessGpus:
 
     def partners_smact(self) -> tuple[float, ...]:
         """Solo SM activities of the other processes on the busiest of the GPUs in use."""
-        found = [tuple(partner.smact for partner in gpu.card.partners()) for gpu in self._gpus.values()]
+        found = [tuple(partner.smact for partner in gpu.attachment.partners()) for gpu in self._gpus.values()]
         return max(found, key=sum, default=())

@@ -1,4 +1,4 @@
-"""A card of a simulated server: its state, the processes on it, and its file.
+"""A GPU of a simulated server: its state, the processes on it, and its file.
 
 Every simulated job imports this module, so it imports only what is quick to import: no dataclasses, no tables.
 """
@@ -11,28 +11,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cotenant.gpus.power_model import card_power
+from cotenant.gpus.power_model import gpu_power
 
 
 class SimulatedOutOfMemory(Exception):
-    """The card has less free memory than was requested; the attributes are what torch's message contains."""
+    """The GPU has less free memory than was requested; the attributes are what torch's message contains."""
 
-    def __init__(self, tried_bytes: int, card: CardState, own: CardProcess) -> None:
-        super().__init__(f"tried to allocate {tried_bytes} bytes with {card.free_bytes} free")
-        self.gpu_uuid = card.uuid
+    def __init__(self, tried_bytes: int, gpu: GpuState, own: AttachedProcess) -> None:
+        super().__init__(f"tried to allocate {tried_bytes} bytes with {gpu.free_bytes} free")
+        self.gpu_uuid = gpu.uuid
         self.tried_bytes = tried_bytes
-        self.free_bytes = card.free_bytes
-        self.total_bytes = card.total_bytes
-        attached = own in card.processes
+        self.free_bytes = gpu.free_bytes
+        self.total_bytes = gpu.total_bytes
+        attached = own in gpu.processes
         self.own_bytes = own.used_bytes if attached else 0
         self.own_allocated_bytes = own.allocated_bytes
-        self.others = tuple((process.pid, process.used_bytes) for process in card.processes if process.key != own.key)
+        self.others = tuple((process.pid, process.used_bytes) for process in gpu.processes if process.key != own.key)
 
 
-class CardProcess(NamedTuple):
-    """A process on a card.
+class AttachedProcess(NamedTuple):
+    """A process on a GPU.
 
-    `smact`, `smocc`, `drama`, `utilization` are those of the process alone on the card; `speed`, 0..1, is its present
+    `smact`, `smocc`, `drama`, `utilization` are those of the process alone on the GPU; `speed`, 0..1, is its present
     speed as a share of its speed alone, as it reported last.
     """
 
@@ -55,15 +55,15 @@ class CardProcess(NamedTuple):
         return self.context_bytes + self.allocated_bytes
 
 
-class CardChange(NamedTuple):
+class ActivityChange(NamedTuple):
     """The processes that are active from virtual time `at_s` on: (key, label, SM activity alone)."""
 
     at_s: float
     active: tuple[tuple[str, str, float], ...]
 
 
-class CardState(NamedTuple):
-    """A card at virtual time `at_s`; `board_power_w` is its power limit."""
+class GpuState(NamedTuple):
+    """A GPU at virtual time `at_s`; `board_power_w` is its power limit."""
 
     uuid: str
     number: int
@@ -73,8 +73,8 @@ class CardState(NamedTuple):
     at_s: float = 0.0
     energy_j: float = 0.0
     failed: bool = False
-    processes: tuple[CardProcess, ...] = ()
-    changes: tuple[CardChange, ...] = (CardChange(0.0, ()),)
+    processes: tuple[AttachedProcess, ...] = ()
+    changes: tuple[ActivityChange, ...] = (ActivityChange(0.0, ()),)
 
     @property
     def used_bytes(self) -> int:
@@ -104,29 +104,29 @@ class CardState(NamedTuple):
     @property
     def power_w(self) -> float:
         """Watts now."""
-        model = card_power(self.model, self.board_power_w)
+        model = gpu_power(self.model, self.board_power_w)
         return model.watts(len(self.processes), self.utilization)
 
 
-def card_json(card: CardState) -> dict[str, Any]:
-    """The card as its file holds it."""
+def gpu_json(gpu: GpuState) -> dict[str, Any]:
+    """The GPU as its file holds it."""
     return {
-        **card._asdict(),
-        "processes": [process._asdict() for process in card.processes],
-        "changes": [change._asdict() for change in card.changes],
+        **gpu._asdict(),
+        "processes": [process._asdict() for process in gpu.processes],
+        "changes": [change._asdict() for change in gpu.changes],
     }
 
 
-def read_card(path: Path) -> CardState:
-    """A card as it was last changed.
+def read_gpu(path: Path) -> GpuState:
+    """A GPU as it was last changed.
 
     Raises:
         OSError, ValueError: there is none, or its file cannot be decoded.
     """
     value = json.loads(path.read_text())
-    processes = tuple(CardProcess(**process) for process in value["processes"])
-    changes = tuple(CardChange(change["at_s"], _active(change["active"])) for change in value["changes"])
-    return CardState(**{**value, "processes": processes, "changes": changes})
+    processes = tuple(AttachedProcess(**process) for process in value["processes"])
+    changes = tuple(ActivityChange(change["at_s"], _active(change["active"])) for change in value["changes"])
+    return GpuState(**{**value, "processes": processes, "changes": changes})
 
 
 def _active(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, str, float], ...]:
