@@ -38,15 +38,15 @@ def verbs():
 
 
 def options_of(command):
-    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    return [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
 
 
 def daemon_calls():
     """Command lines that need a daemon: the verb's words, and arguments."""
     for words, command in verbs():
-        takes_socket = any("--socket" in each.opts for each in command.params)
+        takes_socket = any("--socket" in param.opts for param in command.params)
         if takes_socket and not isinstance(command, click.Group) and words not in WITHOUT_DAEMON:
-            required = [each for each in command.params if isinstance(each, click.Argument) and each.required]
+            required = [param for param in command.params if isinstance(param, click.Argument) and param.required]
             yield words.split(), ARGUMENTS.get(words, ["0"] * len(required))
 
 
@@ -91,7 +91,7 @@ def test_has_json(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_parameter_has_a_help_text(command):
-    visible = [each for each in command.params if not getattr(each, "hidden", False)]
+    visible = [param for param in command.params if not getattr(param, "hidden", False)]
     assert [each.name for each in visible if not getattr(each, "help", None)] == []
 
 

@@ -25,6 +25,7 @@ CONTRACTS = (
     "test_engine_restart",
     "test_estimator",
     "test_gpu_backend",
+    "test_policy",
     "test_trace_reader",
 )
 TIMEOUT_S = 240
@@ -106,6 +107,17 @@ def test_the_simulator_replays_a_trace_in_a_format_of_others(acme, tmp_path):
     assert done.returncode == 0, done.stderr
     trace = json.loads(done.stdout)["trace"]
     assert (trace["trace"], trace["jobs"]) == ("jobs", 2)
+
+
+def test_the_simulator_compares_a_policy_of_others(acme, tmp_path):
+    """The second job waits for the first although both fit the GPU: the policy shares none."""
+    path = tmp_path / "jobs.csv"
+    path.write_text("submit_s,duration_s,peak_gib\n0,600,4\n0,600,4\n")
+    command = [sys.executable, "-m", "cotenant", "simulate", "--trace", str(path), "--gpus", "1xA100-40GB", "--json"]
+    command += ["--policies", "acme,most-memory"]
+    done = subprocess.run(command, env=acme, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
 
 
 def test_help_lists_a_verb_of_another_distribution_with_its_origin(acme):

@@ -89,17 +89,17 @@ def placements(policy: Policy, queue: list[Job], server: ServerSnapshot) -> list
 @given(queues(), servers())
 def test_gives_each_job_exactly_one_answer(policy, queue, server):
     answers = policy.decide(queue, server)
-    assert sorted(each.job_id for each in answers) == [each.id for each in queue]
+    assert sorted(answer.job_id for answer in answers) == [each.id for each in queue]
 
 
 @FEW
 @given(queues(), servers())
 def test_promises_no_more_than_a_gpu_has(policy, queue, server):
     promised = Counter[str]()
-    for each in placements(policy, queue, server):
-        assert each.promised_bytes > 0
-        for uuid in each.gpu_uuids:
-            promised[uuid] += each.promised_bytes
+    for placement in placements(policy, queue, server):
+        assert placement.promised_bytes > 0
+        for uuid in placement.gpu_uuids:
+            promised[uuid] += placement.promised_bytes
     available = {each.gpu.uuid: each.available_bytes or 0 for each in server.gpus}
     for uuid, total in promised.items():
         assert total <= available[uuid]
@@ -109,9 +109,9 @@ def test_promises_no_more_than_a_gpu_has(policy, queue, server):
 @given(queues(), servers())
 def test_promises_a_job_at_least_its_bound_unless_it_is_alone(policy, queue, server):
     bounds = {each.id: each.estimate.bound_bytes if each.estimate else None for each in queue}
-    for each in placements(policy, queue, server):
-        bound = bounds[each.job_id]
-        assert each.sharing == "exclusive" or (bound is not None and each.promised_bytes >= bound)
+    for placement in placements(policy, queue, server):
+        bound = bounds[placement.job_id]
+        assert placement.sharing == "exclusive" or (bound is not None and placement.promised_bytes >= bound)
 
 
 @FEW
@@ -121,9 +121,9 @@ def test_exclusive_holds_both_ways(policy, queue, server):
     tenants = {each.gpu.uuid: [mate.sharing for mate in each.residents] for each in server.gpus}
     crowded = {uuid for uuid, found in tenants.items() if found.count("exclusive") and len(found) > 1}
     assert not crowded, "the generator itself must not mix"
-    for each in answers:
-        for uuid in each.gpu_uuids:
-            tenants[uuid].append(each.sharing)
+    for answer in answers:
+        for uuid in answer.gpu_uuids:
+            tenants[uuid].append(answer.sharing)
     for found in tenants.values():
         assert "exclusive" not in found or len(found) == 1
 
@@ -132,7 +132,9 @@ def test_exclusive_holds_both_ways(policy, queue, server):
 @given(queues(), servers())
 def test_a_job_that_asked_to_be_alone_is(policy, queue, server):
     must = {each.id for each in queue if each.spec.exclusive or each.exclusive_retry or each.estimate is None}
-    assert all(each.sharing == "exclusive" for each in placements(policy, queue, server) if each.job_id in must)
+    assert all(
+        placement.sharing == "exclusive" for placement in placements(policy, queue, server) if placement.job_id in must
+    )
 
 
 @FEW
@@ -140,19 +142,19 @@ def test_a_job_that_asked_to_be_alone_is(policy, queue, server):
 def test_a_job_shares_as_it_asked_or_not_at_all(policy, queue, server):
     asked = {each.id: each.spec.sharing for each in queue}
     instances = {each.gpu.uuid for each in server.gpus if each.gpu.mig_profile is not None}
-    for each in placements(policy, queue, server):
-        share = asked[each.job_id]
+    for placement in placements(policy, queue, server):
+        share = asked[placement.job_id]
         ways = {"time": {"time-sliced", "exclusive"}, "mps": {"mps", "exclusive"}, "mig": {"exclusive"}}
-        assert each.sharing in ways.get(share, {each.sharing})
-        assert share != "mig" or instances.issuperset(each.gpu_uuids)
+        assert placement.sharing in ways.get(share, {placement.sharing})
+        assert share != "mig" or instances.issuperset(placement.gpu_uuids)
 
 
 @FEW
 @given(queues(), servers())
 def test_gangs_get_all_of_their_gpus_or_none(policy, queue, server):
     wanted = {each.id: each.spec.gpus for each in queue}
-    for each in placements(policy, queue, server):
-        assert len(set(each.gpu_uuids)) == len(each.gpu_uuids) == wanted[each.job_id]
+    for placement in placements(policy, queue, server):
+        assert len(set(placement.gpu_uuids)) == len(placement.gpu_uuids) == wanted[placement.job_id]
 
 
 @FEW
@@ -170,9 +172,9 @@ def test_every_wait_has_a_reason_and_one_verdict_per_gpu(policy, queue, server):
 def test_unknown_memory_in_use_admits_nothing(policy, queue, server):
     blind = ServerSnapshot(at_s=NOW_S, gpus=tuple(replace(each, foreign_bytes=None) for each in server.gpus))
     answers = policy.decide(queue, blind)
-    assert all(isinstance(each, Deferral) for each in answers)
-    first = next(each for each in answers if isinstance(each, Deferral))
-    assert {each.rule for each in first.rejections} <= {"stale_telemetry"}
+    assert all(isinstance(answer, Deferral) for answer in answers)
+    first = next(answer for answer in answers if isinstance(answer, Deferral))
+    assert {rejection.rule for rejection in first.rejections} <= {"stale_telemetry"}
 
 
 @FEW

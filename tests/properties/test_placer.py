@@ -48,7 +48,7 @@ class Plain:
 
     def decide(self, at_s: float) -> list[Placement]:
         placements = []
-        totals = sorted((each.total_bytes for each in self.views.values()), reverse=True)
+        totals = sorted((view.total_bytes for view in self.views.values()), reverse=True)
         stopped = False
         for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NO_PREDICTIONS)):
             demand = self.policy.demand(job, totals, None)
@@ -129,14 +129,14 @@ def some_gpu(rng: random.Random, place: int, at_s: float, residents):
 def as_resident(place: int, view_residents, rng: random.Random, at_s: float):
     return [
         a_resident(
-            each.promised_bytes / GiB,
+            view_resident.promised_bytes / GiB,
             rng.choice([None, 1]),
-            job_id=each.job_id,
-            sharing=each.sharing,
-            placed_at_s=each.placed_at_s,
-            first_active_at_s=rng.choice([None, each.placed_at_s + 1]),
+            job_id=view_resident.job_id,
+            sharing=view_resident.sharing,
+            placed_at_s=view_resident.placed_at_s,
+            first_active_at_s=rng.choice([None, view_resident.placed_at_s + 1]),
         )
-        for each in view_residents
+        for view_resident in view_residents
     ]
 
 
@@ -170,18 +170,18 @@ def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gate
             last_id += 1
             job = some_job(rng, last_id, at_s)
             plain.jobs[job.id] = job
-            for each in placers:
-                each.add(job)
+            for placer in placers:
+                placer.add(job)
         elif what < 0.55 and plain.jobs:
             job = replace(some_job(rng, rng.choice(sorted(plain.jobs)), at_s), submitted_at_s=100.0)
             plain.jobs[job.id] = job
-            for each in placers:
-                each.add(job)
+            for placer in placers:
+                placer.add(job)
         elif what < 0.6 and plain.jobs:
             job_id = rng.choice(sorted(plain.jobs))
             del plain.jobs[job_id]
-            for each in placers:
-                each.remove(job_id)
+            for placer in placers:
+                placer.remove(job_id)
         elif what < 0.9:
             view = rng.choice(list(plain.views.values()))
             staying = [each for each in as_resident(view.place, view.residents, rng, at_s) if rng.random() < 0.5]
@@ -189,9 +189,9 @@ def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gate
         else:
             at_s += rng.choice([1.0, 20.0, 70.0])
         expected = plain.decide(at_s)
-        for each in placers:
-            assert each.decide(at_s) == expected
-            assert each.waiting == len(plain.jobs)
+        for placer in placers:
+            assert placer.decide(at_s) == expected
+            assert placer.waiting == len(plain.jobs)
         for job_id in plain.jobs:
             assert placers[0].explain(job_id, at_s) == placers[1].explain(job_id, at_s)
 

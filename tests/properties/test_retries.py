@@ -125,7 +125,7 @@ def test_aegis_keeps_its_own_rule():
     placer.update(busy(0, [4]))
     placer.add(a_retry(1, 2))
     assert placer.decide(AT_S) == []
-    assert [each.rule for each in placer.explain(1, AT_S).rejections] == ["warming_up"]
+    assert [rejection.rule for rejection in placer.explain(1, AT_S).rejections] == ["warming_up"]
 
 
 def test_its_wait_tells_of_memory_alone():
@@ -134,8 +134,10 @@ def test_its_wait_tells_of_memory_alone():
     placer.add(a_retry(1, 4))
     placer.add(a_job(2, 1, at_s=2.0))
     assert placer.decide(AT_S) == []
-    assert [each.reason for each in placer.explain(1, AT_S).rejections] == ["needs 4.0 GiB, 2.0 GiB available"]
-    assert [each.rule for each in placer.explain(2, AT_S).rejections] == ["warming_up"]
+    assert [rejection.reason for rejection in placer.explain(1, AT_S).rejections] == [
+        "needs 4.0 GiB, 2.0 GiB available"
+    ]
+    assert [rejection.rule for rejection in placer.explain(2, AT_S).rejections] == ["warming_up"]
 
 
 def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
@@ -143,13 +145,13 @@ def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
     crowded.update(busy(0, [4, 4]))
     crowded.add(a_retry(1, 4))
     assert crowded.decide(AT_S) == []
-    assert [each.rule for each in crowded.explain(1, AT_S).rejections] == ["max_jobs"]
+    assert [rejection.rule for rejection in crowded.explain(1, AT_S).rejections] == ["max_jobs"]
 
     bounded = create("marginal-gain").placer()
     resident = a_resident(8, 8, job_id=100, placed_at_s=AT_S - 1, first_active_at_s=AT_S, max_slowdown=1.05, smact=1.0)
     bounded.update(a_snapshot(0, residents=(resident,), at_s=AT_S, smact=1.0))
     bounded.add(a_retry(1, 8))
     assert bounded.decide(AT_S) == []
-    assert [each.rule for each in bounded.explain(1, AT_S).rejections] == ["max_slowdown"]
+    assert [rejection.rule for rejection in bounded.explain(1, AT_S).rejections] == ["max_slowdown"]
     bounded.update(a_snapshot(0, residents=(replace(resident, max_slowdown=None),), at_s=AT_S, smact=1.0))
     assert [each.job_id for each in bounded.decide(AT_S)] == [1]
