@@ -1,1 +1,1 @@
-"""What several benchmarks share."""
+"""Helpers shared by the benchmarks."""

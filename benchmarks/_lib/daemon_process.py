@@ -1,4 +1,4 @@
-"""A daemon of its own for a benchmark: started, killed, stopped, and its folder removed."""
+"""Starts, kills and stops a private daemon for a benchmark, and removes its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cotenant.daemon.client import Client
 
 
 class Server:
-    """A daemon on simulated GPUs, in a folder of its own."""
+    """A daemon process on simulated GPUs, with socket and state in `root`."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Server:
                 pass_fds=(write_end,),
             )
         os.close(write_end)
-        with os.fdopen(read_end, "rb") as told:
-            answer = json.loads(told.read() or b"{}")
+        with os.fdopen(read_end, "rb") as pipe:
+            answer = json.loads(pipe.read() or b"{}")
         if "pid" not in answer:
             raise SystemExit(f"the daemon did not start: {answer} {(self.root / 'log').read_text()[-2000:]}")
 
@@ -72,9 +72,9 @@ class Server:
         self._process.terminate()
         self._process.wait()
 
-    def abandon(self, living: Sequence[int]) -> None:
-        """End the daemon and these jobs, and leave the queue as it is."""
-        pids = [self.client.job(job_id)["attempt_list"][0]["pid"] for job_id in living]
+    def abandon(self, running: Sequence[int]) -> None:
+        """Stop the daemon and the `running` jobs without draining the queue."""
+        pids = [self.client.job(job_id)["attempt_list"][0]["pid"] for job_id in running]
         self.stop()
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
@@ -96,17 +96,18 @@ class Server:
 
 @contextlib.contextmanager
 def server(**settings: object) -> Iterator[Server]:
+    """A started daemon; on exit its active jobs are cancelled, and it is stopped and removed."""
     root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
-    found = Server(root, **settings)  # type: ignore[arg-type]
-    found.start()
+    started = Server(root, **settings)  # type: ignore[arg-type]
+    started.start()
     try:
-        yield found
+        yield started
     finally:
-        if found.is_up:
+        if started.is_up:
             with contextlib.suppress(CotenantError):
-                for job in found.client.jobs(active=True):
+                for job in started.client.jobs(active=True):
                     with contextlib.suppress(CotenantError):
-                        found.client.cancel(job["id"])
-                found.wait_for_all()
-            found.stop()
+                        started.client.cancel(job["id"])
+                started.wait_for_all()
+            started.stop()
         shutil.rmtree(root, ignore_errors=True)

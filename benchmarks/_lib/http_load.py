@@ -1,7 +1,7 @@
-"""Many clients in one process that cost next to nothing: what is measured is the daemon.
+"""HTTP load generator: many clients in one process on raw sockets, cheap enough that the daemon dominates.
 
-Each sends the same request again as soon as it has its answer, over a connection that stays open, or over a new one
-each time, as the command line does.
+Each client repeats the same request as soon as it has the response, over one keep-alive connection or over a new
+connection per request, as the command line does.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ LENGTH = b"content-length:"
 
 
 @dataclass(slots=True)
-class _Answer:
-    """What has come of an answer, and how long it will be once its head is there."""
+class _Response:
+    """The part of a response received so far; `total_bytes` is known once its head is complete."""
 
     text: bytes = b""
     total_bytes: int | None = None
 
-    def take(self, piece: bytes) -> bool:
-        """Whether the answer is complete with `piece`."""
+    def feed(self, piece: bytes) -> bool:
+        """Append `piece`; returns whether the response is complete."""
         if not piece:
             raise SystemExit(f"the daemon closed the connection after {self.text[:200]!r}")
         self.text += piece
@@ -36,8 +36,8 @@ class _Answer:
         return self.total_bytes == len(self.text)
 
 
-def pound(path: Path, body: bytes, *, times: int, clients: int, keep_open: bool) -> None:
-    """POST `body` to `/v1/jobs` so many times in all; every answer is awaited, and must be 201."""
+def generate_load(path: Path, body: bytes, *, times: int, clients: int, keep_alive: bool) -> None:
+    """POST `body` to `/v1/jobs` `times` times from `clients` concurrent clients; every response must be 201."""
     head = f"POST /v1/jobs HTTP/1.1\r\nhost: d\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     request = head.encode() + body
     selector = selectors.DefaultSelector()
@@ -48,10 +48,10 @@ def pound(path: Path, body: bytes, *, times: int, clients: int, keep_open: bool)
         if connection is None:
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(str(path))
-            selector.register(connection, selectors.EVENT_READ, _Answer())
+            selector.register(connection, selectors.EVENT_READ, _Response())
             open_now += 1
         else:
-            selector.modify(connection, selectors.EVENT_READ, _Answer())
+            selector.modify(connection, selectors.EVENT_READ, _Response())
         connection.sendall(request)
         left -= 1
 
@@ -67,9 +67,9 @@ def pound(path: Path, body: bytes, *, times: int, clients: int, keep_open: bool)
         for key, _ in selector.select():
             connection = key.fileobj
             assert isinstance(connection, socket.socket)
-            if not key.data.take(connection.recv(1 << 20)):
+            if not key.data.feed(connection.recv(1 << 20)):
                 continue
-            if left and keep_open:
+            if left and keep_alive:
                 send(connection)
                 continue
             close(connection)

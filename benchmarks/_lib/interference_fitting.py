@@ -1,8 +1,8 @@
-"""Fits of measured pairs: a Gaussian process over who suffers and who causes it. Needs numpy and scipy (`[sim]`).
+"""Fits a Gaussian process to measured pairs of co-located jobs. Needs numpy and scipy (`[sim]`).
 
-The speed of a victim v beside a partner p is a mean plus smooth functions of what v is, of what p is and of both,
-plus a part of v alone and of p alone that nothing explains. How far likeness reaches, and how much each part
-weighs, are found by the likelihood of the measurements; `kernel.py` evaluates the result without numpy.
+The speed of a victim v beside a partner p is a mean plus smooth functions of the traits of v, of p and of both, plus a
+random effect of v and one of p. Length scales and weights maximize the posterior of the measurements; `kernel.py`
+evaluates the fit without numpy.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 from cotenant.sim.interference.kernel import TERMS, KernelFit, Traits
 
-START_LENGTH = 2.0  # of standardized traits
+START_LENGTH = 2.0  # length scale of standardized traits
 START_WEIGHTS = {"victim": 0.03, "partner": 0.03, "both": 0.03, "victim_own": 0.002, "partner_own": 0.002}
 START_NOISE = 0.001
 MIN_NOISE = 1e-5
-PRIOR = 0.15  # how firmly logs of all of these stay where they start, in 1 / variance
+PRIOR = 0.15  # precision (1 / variance) of the prior on the log hyperparameters, centered on their start
 
 
 class PairSpeed(NamedTuple):
-    """Measured speed of a victim beside a partner, as a part of its speed alone."""
+    """Measured speed of a victim beside a partner, relative to its solo speed."""
 
     victim: str
     partner: str
@@ -29,7 +29,7 @@ class PairSpeed(NamedTuple):
 
 
 class Hyper(NamedTuple):
-    """What the likelihood chooses: reach of each trait, weight of each term, variance of the noise."""
+    """Hyperparameters: the length scale of each trait, the weight of each term, the variance of the noise."""
 
     lengths: tuple[float, ...]
     weights: tuple[float, ...]
@@ -45,11 +45,11 @@ def fit(
     iterations: int = 80,
     max_speed: float = 1.0,
 ) -> tuple[KernelFit, Hyper]:
-    """The fit to `rows`; `traits` has every name in them.
+    """Fit `rows`; `traits` must contain every job in them. Returns the fit and its hyperparameters.
 
-    Speeds above `max_speed` count as that: no company pays a job. With `smact_law` the mean is 1 / (1 + a SMACT^b) of
-    the partner, a and b by least squares, and the first trait is SMACT; else the mean is that of the rows. With
-    `hyper` nothing else is searched.
+    Speeds are clipped to `max_speed`, since sharing does not speed a job up. With `smact_law` the mean is
+    1 / (1 + a SMACT^b) of the partner, with a and b by least squares, and the first trait must be SMACT; otherwise the
+    mean is that of the rows. Given `hyper`, the search is skipped.
     """
     import numpy as np
 
@@ -76,7 +76,7 @@ def fit(
 
 
 class _Problem:
-    """The measurements as arrays: N rows over n jobs with q traits (the last is whether families differ)."""
+    """The measurements as arrays: N rows over n jobs with q traits; the last trait is whether families differ."""
 
     def __init__(self, np: Any, rows: Sequence[PairSpeed], traits: Mapping[str, Traits], max_speed: float) -> None:
         self.np = np
@@ -95,16 +95,16 @@ class _Problem:
         np.fill_diagonal(differ_nn, 0.0)
         self.apart = [(z_nq[:, None, k] - z_nq[None, :, k]) ** 2 for k in range(z_nq.shape[1])] + [differ_nn]
 
-    def _likeness(self, log_lengths: Any) -> Any:
+    def _similarity(self, log_lengths: Any) -> Any:
         exponents = sum(apart * math.exp(-2.0 * length) for apart, length in zip(self.apart, log_lengths, strict=True))
         return self.np.exp(-0.5 * exponents)
 
     def _terms(self, log_lengths: Any) -> list[Any]:
         """Covariance of the rows under each term, in the order of `TERMS`, each with weight 1."""
         np, v, p = self.np, self.victims, self.partners
-        likeness = self._likeness(log_lengths)
+        similarity = self._similarity(log_lengths)
         same = np.eye(len(self.names))
-        of_victims, of_partners = likeness[np.ix_(v, v)], likeness[np.ix_(p, p)]
+        of_victims, of_partners = similarity[np.ix_(v, v)], similarity[np.ix_(p, p)]
         return [of_victims, of_partners, of_victims * of_partners, same[np.ix_(v, v)], same[np.ix_(p, p)]]
 
     def start(self) -> Any:
@@ -113,7 +113,7 @@ class _Problem:
         return self.np.array([*lengths, *weights, math.log(START_NOISE)])
 
     def search(self, residuals: Any, iterations: int) -> Hyper:
-        """The most likely hyperparameters, by quasi-Newton steps from a fixed start."""
+        """The hyperparameters with the highest posterior, by L-BFGS-B from a fixed start."""
         from scipy.optimize import minimize
 
         options = {"maxiter": iterations}
@@ -124,7 +124,7 @@ class _Problem:
         return Hyper(tuple(values[:q]), tuple(values[q:-1]), values[-1])
 
     def _misfit(self, theta: Any, residuals: Any) -> tuple[float, Any]:
-        """Minus the log of likelihood times prior, and its gradient, at the logs of the hyperparameters."""
+        """Negative log posterior and its gradient with respect to the log hyperparameters."""
         np, q = self.np, len(self.apart)
         weights, noise = np.exp(theta[q:-1]), math.exp(theta[-1])
         terms = [weight * term for weight, term in zip(weights, self._terms(theta[:q]), strict=True)]
@@ -163,7 +163,7 @@ class _Problem:
 
 
 def _fit_law(np: Any, problem: _Problem) -> tuple[float, float]:
-    """A and b of 1 / (1 + a SMACT^b), by least squares on a grid of 2 % steps."""
+    """Fit a and b of 1 / (1 + a SMACT^b) by least squares on a grid with 2 % steps."""
     factors = 0.2 * 1.02 ** np.arange(150)
     powers = 1.0 * 1.02 ** np.arange(110)
     costs = factors[:, None, None] * problem.smact[None, None, :] ** powers[None, :, None]

@@ -1,4 +1,4 @@
-"""Result pages of benchmarks: file name with the date, the commit and the versions they were measured with."""
+"""Writes result pages of benchmarks: dated file names, the commit, the versions of the packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_write_option(parser: argparse.ArgumentParser) -> None:
 
 
 class _WriteAction(argparse.Action):
-    """Checks the tree while arguments are parsed: a refusal after an hour of measuring would come too late."""
+    """Checks the tree while arguments are parsed, so that a refusal comes before an hour of measuring."""
 
     def __call__(
         self,
@@ -41,7 +41,7 @@ class _WriteAction(argparse.Action):
 
 
 def uncommitted_files() -> list[str]:
-    """Files of this checkout that differ from HEAD, those in `benchmarks/results` left out."""
+    """Files of this checkout that differ from HEAD, outside of `benchmarks/results`."""
     done = subprocess.run(
         ["git", "status", "--porcelain", "--", ":/", ":(exclude,top)benchmarks/results"],
         cwd=RESULTS,
@@ -53,7 +53,7 @@ def uncommitted_files() -> list[str]:
 
 
 def today() -> str:
-    """The day in UTC, as in the names of the pages."""
+    """The date in UTC, as in the names of the pages."""
     return datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
 
 
@@ -65,7 +65,7 @@ def write_result(name: str, text: str) -> None:
 
 
 def commit() -> str:
-    """The commit of this checkout, `-dirty` where files differ from it."""
+    """The commit of this checkout, with `-dirty` appended if tracked files differ from it."""
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=RESULTS, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What benchmarks of time have in common: `--quick`, `--write`, and what their result says of the machine."""
+"""Command line of the timing benchmarks: `--quick`, `--write`, and the machine in the result's head."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks._lib.results import add_write_option, commit, today, version, wr
 
 
 def run(doc: str | None, name: str, title: str, measure: Callable[[bool], list[str]]) -> int:
-    """Print the lines of `measure`, which is told whether to be quick; with `--write`, keep them. The exit code."""
+    """Print the lines of `measure(quick)` and write them with `--write`; returns the exit code."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one small job, once")
+    parser.add_argument("--quick", action="store_true", help="one small job, one repeat")
     add_write_option(parser)
     args = parser.parse_args()
     load = os.getloadavg()[0]

@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 from cotenant.core.trace import MemoryEvent
 
 WINDOW = 200
-"""How many allocations one side may have more than the other before they are given up as unlike."""
+"""Maximum number of unmatched allocations on one side before the comparison is aborted."""
 
 MATCH = 4
-"""Allocations in a row that must agree for the two to be in step again."""
+"""Consecutive allocations that must match to resynchronize."""
 
 REORDERED = 8
-"""Allocations that may come in another order: operators of one kernel ask for their outputs as they like."""
+"""Maximum length of a permuted run: operators allocate their outputs in any order."""
 
 
 class Alloc(NamedTuple):
     """An allocation of either side.
 
     Attributes:
-        live_bytes: requested bytes alive when it had been made.
+        live_bytes: requested bytes alive after this allocation.
         where: module (traced) or line of the script (recorded).
     """
 
@@ -41,7 +41,7 @@ class Alloc(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A run of allocations that one side has and the other has not; indices into both lists."""
+    """A run of allocations that only one side has; indices into both lists."""
 
     traced_index: int
     recorded_index: int
@@ -51,12 +51,12 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What two lists of allocations have in common.
+    """Result of comparing two lists of allocations.
 
     Attributes:
         matched: allocations in both.
-        differences: in order; the first is where they first part.
-        gave_up_at: index in the recorded list after which nothing was compared; None if all was.
+        differences: in order; the first is the first mismatch.
+        gave_up_at: index in the recorded list at which the comparison was aborted; None if it was complete.
         drift: first matched allocation at which the bytes alive differ by more than `drift_limit_bytes`, as
             (traced, recorded); None if there is none.
         traced_peak_bytes, recorded_peak_bytes: most requested bytes alive at an allocation.
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def traced_allocs(events: Iterable[MemoryEvent]) -> list[Alloc]:
-    """Allocations of a trace whose library calls were lowered; empty storages ask the allocator for nothing."""
+    """Allocations of a trace whose library calls were lowered. Empty storages do not reach the allocator."""
     live: dict[int, int] = {}
     total = 0
     found = []
@@ -108,14 +108,14 @@ def recorded_allocs(history: Mapping[str, Any]) -> list[Alloc]:
 
 
 def read_history(path: Path) -> dict[str, Any]:
-    """The columns that the probe wrote."""
+    """Read the columns that the probe wrote."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         history: dict[str, Any] = json.load(file)
     return history
 
 
 def compare(traced: Sequence[Alloc], recorded: Sequence[Alloc], *, drift_limit_bytes: int = 2**20) -> Comparison:
-    """Walk both lists in step, and find each other again after every difference."""
+    """Walk both lists in step and resynchronize after every difference."""
     differences = []
     drift = None
     gave_up_at = None
@@ -148,7 +148,7 @@ def compare(traced: Sequence[Alloc], recorded: Sequence[Alloc], *, drift_limit_b
 
 
 def _reordered(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j: int) -> int:
-    """How many allocations from here are the same ones in another order; 0 if none."""
+    """Length of the shortest run from here that is a permutation of the other side's; 0 if there is none."""
     for count in range(2, REORDERED + 1):
         ours, theirs = traced[i : i + count], recorded[j : j + count]
         if len(ours) < count or len(theirs) < count:
@@ -159,7 +159,7 @@ def _reordered(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j: in
 
 
 def _back_in_step(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j: int) -> tuple[int, int] | None:
-    """The fewest allocations to pass over on both sides so that the next few agree."""
+    """The smallest numbers of allocations to skip on both sides so that the next `MATCH` agree."""
     for total in range(1, WINDOW + 1):
         for a in range(total + 1):
             b = total - a
@@ -171,10 +171,10 @@ def _back_in_step(traced: Sequence[Alloc], recorded: Sequence[Alloc], i: int, j:
 
 
 def describe(found: Comparison) -> list[str]:
-    """The comparison for people; sizes in bytes, for they are to be recognized."""
+    """The comparison as text; sizes are exact bytes, so that tensors can be recognized."""
     peaks = f"traced {found.traced_peak_bytes}, recorded {found.recorded_peak_bytes}"
     lines = [
-        f"{found.matched} allocations agree, {len(found.differences)} differences; most bytes alive: {peaks}",
+        f"{found.matched} allocations match, {len(found.differences)} differences; peak live bytes: {peaks}",
     ]
     for difference in found.differences[:3]:
         lines.append(f"  at traced {difference.traced_index}, recorded {difference.recorded_index}:")
@@ -191,7 +191,7 @@ def describe(found: Comparison) -> list[str]:
     if found.drift is not None:
         ours, theirs = found.drift
         lines.append(
-            f"  bytes alive part at an allocation of {ours.size} ({ours.phase}, {ours.where}): "
+            f"  live bytes diverge at an allocation of {ours.size} ({ours.phase}, {ours.where}): "
             f"traced {ours.live_bytes}, recorded {theirs.live_bytes}"
         )
     if found.gave_up_at is not None:

@@ -1,11 +1,11 @@
-"""Processor time of one look at the GPUs: reading them, telling whose processes are there, and adding up.
+"""CPU time of one monitoring tick: sample the GPUs, attribute processes to jobs, accumulate telemetry.
 
     python -m benchmarks.daemon.monitor_tick [--gpus 8] [--jobs 4] [--ticks 300] [--quick] [--write]
 
-Two backends: NVML over a driver that does not exist (what Python does; a driver's own time is not in it), and the
-simulated server, whose cards are files. On each GPU are so many jobs, each with a file that tells its steps; under NVML
-all are processes of their own. What counts is the processor time of the thread, so other work on the machine hardly
-matters. A tick a second that takes 10 ms is 1 % of a core; the goal is 5 ms for 8 GPUs.
+Two backends: NVML with a fake driver (so only Python's time counts, not the driver's), and the simulated server, whose
+GPUs are files. Every job reports its steps in a progress file; under NVML every job is a process of its own. Times are
+CPU time of the thread, so other load on the machine hardly matters. One 10 ms tick per second is 1 % of a core; the
+goal is 5 ms for 8 GPUs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from cotenant.scheduling.manager import Manager
 from cotenant.simserver.backend import SimulatedServer
 from fake_pynvml import MIB, FakeDriver, FakeGpu
 
-PARTS = ("read the GPUs", "whose processes, and their steps", "keep the past", "add up, in the manager", "all")
+PARTS = ("sample GPUs", "attribute processes, read progress", "store history", "update manager", "total")
 
 
 class TimedBackend:
-    """A backend, and how long its thread worked for the last sample."""
+    """Wraps a backend; `spent_s` is the thread's CPU time for the last sample."""
 
     def __init__(self, backend: GpuBackend) -> None:
         self._backend = backend
@@ -55,7 +55,7 @@ class TimedBackend:
         self.close = backend.close
 
     def sample(self, at_s: float) -> Mapping[str, object]:
-        """As the backend's."""
+        """Sample the backend and time it."""
         before_s = time.thread_time()
         found = self._backend.sample(at_s)
         self.spent_s = time.thread_time() - before_s
@@ -64,10 +64,10 @@ class TimedBackend:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--jobs", type=int, default=4, help="on each GPU")
-    parser.add_argument("--ticks", type=int, default=300)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--gpus", type=int, default=8, help="number of GPUs (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=4, help="jobs per GPU (default: %(default)s)")
+    parser.add_argument("--ticks", type=int, default=300, help="ticks to measure (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="30 ticks")
     add_write_option(parser)
     args = parser.parse_args()
     ticks = 30 if args.quick else args.ticks
@@ -77,12 +77,12 @@ def main() -> int:
             rows += measured(name, make, Path(folder), pids, args.gpus, args.jobs, ticks)
     text = "\n".join(
         [
-            f"# One look at {args.gpus} GPUs with {args.jobs} jobs each, {today()}",
+            f"# One monitoring tick: {args.gpus} GPUs with {args.jobs} jobs each, {today()}",
             "",
-            f"Python {platform.python_version()}; no GPU. Milliseconds of processor time, over {ticks} ticks.",
-            "The goal is 5 ms for all of it. Repeat with `python -m benchmarks.daemon.monitor_tick --write`.",
+            f"Python {platform.python_version()}; no GPU. Milliseconds of CPU time, over {ticks} ticks.",
+            "The goal is a total of 5 ms. Repeat with `python -m benchmarks.daemon.monitor_tick --write`.",
             "",
-            "| backend | part | median | 95 % | most |",
+            "| backend | part | median | P95 | max |",
             "| --- | --- | ---: | ---: | ---: |",
             *rows,
             "",
@@ -96,7 +96,7 @@ def main() -> int:
 
 @contextmanager
 def processes(count: int) -> Iterator[list[int]]:
-    """So many processes that do nothing."""
+    """The PIDs of `count` sleeping processes."""
     started = [
         subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL) for _ in range(count)
     ]
@@ -109,7 +109,7 @@ def processes(count: int) -> Iterator[list[int]]:
 
 
 def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBackend, Callable[[int], None]]:
-    """NVML with performance monitoring and SM times; what makes them new before a tick."""
+    """NVML with GPM metrics and SM samples, and a function that renews these before each tick."""
     cards = [
         FakeGpu(
             uuid=f"GPU-{i}",
@@ -129,7 +129,7 @@ def nvml(_: Path, pids: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBa
 
 
 def simulated(folder: Path, _: list[int], count: int, jobs_per_gpu: int) -> tuple[GpuBackend, Callable[[int], None]]:
-    """Cards in files, with processes that this one attaches under the names of the others."""
+    """Simulated GPUs; this process attaches on behalf of all jobs."""
     server = SimulatedServer.create(folder / "server", f"{count}xA100-40GB")
     for index in range(count):
         for _ in range(jobs_per_gpu):
@@ -141,7 +141,7 @@ def measured(
     name: str, make: Callable[..., tuple[GpuBackend, Callable[[int], None]]], folder: Path, pids: list[int],
     count: int, jobs_per_gpu: int, ticks: int,
 ) -> list[str]:  # fmt: skip
-    """A line of the table for each part."""
+    """One table row per part."""
     plain, renew = make(folder, pids, count, jobs_per_gpu)
     backend = TimedBackend(plain)
     inventory = backend.inventory()
@@ -149,7 +149,7 @@ def measured(
     engine = LocalEngine(folder / "state")
     files = ProgressService(folder / "progress")
     paths = [files.create_file(ref.job_id, os.geteuid()) for ref in refs.values()]
-    # As if the engine had started them; on the simulated server all are this process.
+    # Register the processes as if the engine had started them; on the simulated server all are this process.
     for pid, ref in refs.items() if name != "simulated" else [(os.getsid(0), AttemptRef(job_id=1, attempt=1))]:
         folder_of = AttemptDir(folder, ref)
         engine._watched[ref] = _WatchedAttempt(attempt_dir=folder_of, runner_pid=pid, runner=None, descriptor=-1)
@@ -173,15 +173,15 @@ def measured(
         event: ServerSampled = monitor.read()
         read_s = time.thread_time()
         past.add(event.samples)
-        kept_s = time.thread_time()
+        stored_s = time.thread_time()
         manager.handle(event)
         end_s = time.thread_time()
         if tick >= 5:
             times = (
                 backend.spent_s,
                 read_s - begin_s - backend.spent_s,
-                kept_s - read_s,
-                end_s - kept_s,
+                stored_s - read_s,
+                end_s - stored_s,
                 end_s - begin_s,
             )
             for part, seconds in zip(PARTS, times, strict=True):
@@ -196,7 +196,7 @@ def measured(
 
 
 def a_manager(uuids: list[str], jobs_per_gpu: int) -> Manager:
-    """One with so many jobs on each GPU."""
+    """A manager with `jobs_per_gpu` placed jobs on each GPU."""
     manager = Manager(policies.create("most-memory", {}))
     for index in range(len(uuids) * jobs_per_gpu):
         job_id, uuid = index + 1, uuids[index // jobs_per_gpu]

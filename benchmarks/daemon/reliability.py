@@ -1,11 +1,11 @@
-"""What the daemon withstands, and how fast it is, in figures: crashes, nonsense, crowds, long queues, short jobs.
+"""Reliability and throughput of the daemon: crashes, fuzzing, concurrent clients, long queues, short jobs.
 
     python -m benchmarks.daemon.reliability [--quick] [--write] [--only PART ...]
 
-Parts: schedules (random crashes in one process), kills (`kill -9` of a real daemon), fuzz (requests, job files and
-outputs of tools at random), crowd (100 clients at once), queue (10,000 waiting jobs), submits, launches (`/bin/true`
-end to end, beside task-spooler and HyperQueue where these are installed), idle. The machine's load while it ran stands
-on top: on a busy machine rates are lower, and waiting is longer; processor time changes little.
+Parts: schedules (random crashes in one process), kills (`kill -9` of a real daemon), fuzz (random requests, job files
+and tool outputs), crowd (100 concurrent clients), queue (10,000 pending jobs), submits, launches (`/bin/true` end to
+end, compared with task-spooler and HyperQueue where these are installed), idle. The head of the result gives the load
+average: on a busy machine rates drop and latencies rise; CPU time changes little.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.support.crash_model import CrashSchedule
-
 from benchmarks._lib.daemon_process import Server, server
 from benchmarks._lib.results import add_write_option, commit, today, write_result
 from benchmarks.daemon import reliability_fuzz, reliability_launches
@@ -36,6 +34,7 @@ from cotenant.core.job import JobSpec
 from cotenant.core.units import GiB
 from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create
+from tests.support.crash_model import CrashSchedule
 
 SEED = 20261121
 
@@ -54,9 +53,9 @@ def schedules(*, quick: bool) -> list[str]:
     lines = [
         f"{count} random schedules in one process: {jobs} jobs acknowledged, {attempts} attempts,",
         f"{sum(steps.values())} crashes.",
-        f"Jobs lost, run twice, or promised memory that was not there: {len(faults)}.",
+        f"Faults (jobs lost or run twice, memory over-promised): {len(faults)}.",
         "",
-        "| crash | times |",
+        "| crash | count |",
         "| --- | ---: |",
         *(f"| {step} | {times} |" for step, times in sorted(steps.items())),
     ]
@@ -84,8 +83,8 @@ def kills(*, quick: bool) -> list[str]:
         views = {int(job["id"]): job for job in found.client.jobs()}
         lost = [job_id for job_id in promised if job_id not in views or views[job_id]["state"] != "COMPLETED"]
         twice = [view for view in views if (runs / str(view)).read_text().split() != ["start", "end"]]
-    told = f"{len(lost)} lost, {len(twice)} run twice or half"
-    return [f"{rounds} times `kill -9`, {len(promised)} jobs acknowledged: {told}."]
+    outcome = f"{len(lost)} lost, {len(twice)} run twice or only in part"
+    return [f"{rounds} times `kill -9`, {len(promised)} jobs acknowledged: {outcome}."]
 
 
 def fuzz(*, quick: bool) -> list[str]:
@@ -113,8 +112,8 @@ def crowd(*, quick: bool) -> list[str]:
     right = len(set(ids)) == clients and {view["state"] for view in views} == {"CANCELLED"}
     median_s = statistics.median(taken_s)
     return [
-        f"{clients} clients at once, each submits, explains, lists and cancels: {'all right' if right else 'WRONG'};",
-        f"median {median_s * 1000:.0f} ms, longest {max(taken_s) * 1000:.0f} ms for the four calls.",
+        f"{clients} concurrent clients, each submits, explains, lists and cancels: {'correct' if right else 'WRONG'};",
+        f"median {median_s * 1000:.0f} ms, max {max(taken_s) * 1000:.0f} ms for the four calls.",
     ]
 
 
@@ -139,26 +138,26 @@ def queue(*, quick: bool) -> list[str]:
         found.start()
         found.client.status()
         restart_s = time.perf_counter() - begun
-        kept = len(found.client.jobs(active=True)) == len(ids)
+        complete = len(found.client.jobs(active=True)) == len(ids)
         found.abandon(ids[:8])
     decisions_s = _decisions_s(count)
     median_s = statistics.median(decisions_s)
     return [
-        f"{count} jobs wait, 8 run. Submitted, durable, in one request: {submit_s:.2f} s.",
-        f"The request of `ls` takes {list_s * 1000:.0f} ms, that of `ls --all` {all_s * 1000:.0f}.",
-        f"`explain` of one {explain_s * 1000:.1f} ms. Daemon: {rss / 2**20:.0f} MiB.",
-        f"A decision (a reading of 8 GPUs on which none of them fits): median {median_s * 1000:.1f} ms,",
-        f"longest {max(decisions_s) * 1000:.1f} ms.",
-        f"After `kill -9` it serves again in {restart_s:.2f} s, {'with all of them' if kept else 'BUT NOT ALL'}.",
+        f"{count} jobs pending, 8 running. Durable submission in one request: {submit_s:.2f} s.",
+        f"The request of `ls` takes {list_s * 1000:.0f} ms, that of `ls --all` {all_s * 1000:.0f} ms.",
+        f"`explain` of one job takes {explain_s * 1000:.1f} ms. RSS of the daemon: {rss / 2**20:.0f} MiB.",
+        f"One decision (a sample of 8 GPUs on which no job fits): median {median_s * 1000:.1f} ms,",
+        f"max {max(decisions_s) * 1000:.1f} ms.",
+        f"Recovery after `kill -9`: {restart_s:.2f} s, {'all jobs recovered' if complete else 'JOBS MISSING'}.",
         "",
-        "| command | its processor time, ms | from start to end, ms | printed, KiB |",
+        "| command | CPU time, ms | wall time, ms | output, KiB |",
         "| --- | ---: | ---: | ---: |",
         *listings,
     ]
 
 
 def _listing(found: Server, *flags: str) -> str:
-    """The best of five, as a row: `ls` shows 200 jobs that wait, `--all` all of them."""
+    """Table row with the best of five runs; plain `ls` lists 200 pending jobs, `--all` all of them."""
     command = [sys.executable, "-m", "cotenant", "ls", "--socket", str(found.socket), *flags]
     runs = []
     for _ in range(5):
@@ -219,8 +218,8 @@ def idle(*, quick: bool) -> list[str]:
         rss = process.memory_info().rss
         helpers = sum(child.memory_info().rss for child in process.children(recursive=True))
     return [
-        f"Idle, 8 simulated GPUs, a reading a second: {used:.1%} of a core, {rss / 2**20:.0f} MiB RSS",
-        f"(other processes of it: {helpers / 2**20:.0f} MiB).",
+        f"Idle, 8 simulated GPUs, one sample per second: {used:.1%} of a core, {rss / 2**20:.0f} MiB RSS",
+        f"(child processes: {helpers / 2**20:.0f} MiB).",
     ]
 
 
@@ -244,17 +243,19 @@ def report(parts: Sequence[str], *, quick: bool) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("--quick", action="store_true", help="a tenth of each part")
     add_write_option(parser)
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}"
+    )
     args = parser.parse_args()
     load = os.getloadavg()[0]
     text = report(args.only, quick=args.quick)
     if args.write:
-        some = [] if args.only == list(PARTS) else args.only  # which do not take the place of all
+        some = [] if args.only == list(PARTS) else args.only  # a partial result has a page of its own
         flags = (" --quick" if args.quick else "") + (f" --only {' '.join(some)}" if some else "")
         head = [
-            f"# What the daemon withstands, {today()}",
+            f"# Reliability and throughput of the daemon, {today()}",
             "",
             f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, no GPU.",
             f"Load average before {load:.1f}, after {os.getloadavg()[0]:.1f}; seed {SEED}.",

@@ -1,4 +1,4 @@
-"""Nonsense by the thousand: requests to a daemon, job files, and what dcgmi prints. Parts of `reliability.py`."""
+"""Fuzzing of requests, job files and `dcgmi` output. Parts of `reliability.py`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ exclusive
 
 
 def requests(count: int, seed: int) -> list[str]:
-    """Requests at random to a real daemon."""
+    """Send random requests to a real daemon."""
     rng = random.Random(seed)
     answers: Counter[str] = Counter()
     with server() as found:
@@ -57,7 +57,7 @@ def requests(count: int, seed: int) -> list[str]:
         for number in range(count):
             if number % 10 == 0:
                 _send_raw(found.socket, rng)
-                answers["bytes that are no HTTP"] += 1
+                answers["not HTTP"] += 1
                 continue
             method, path, body = _some_request(rng)
             connection = http.client.HTTPConnection("localhost", timeout=60)
@@ -69,13 +69,13 @@ def requests(count: int, seed: int) -> list[str]:
         alive = found.process.pid == before and found.client.status()["pid"] == before
         log = (found.root / "log").read_text()
     crashes = answers.get("500", 0) + log.count("Traceback")
-    told = ", ".join(f"{status}: {times}" for status, times in sorted(answers.items()))
+    counts = ", ".join(f"{status}: {times}" for status, times in sorted(answers.items()))
     end = "yes" if alive else "NO"
-    return [f"{count} requests at random ({told}). Internal errors: {crashes}. The daemon lives: {end}."]
+    return [f"{count} random requests ({counts}). Internal errors: {crashes}. Daemon alive: {end}."]
 
 
 def texts(count: int, seed: int) -> list[str]:
-    """Files and outputs with random damage, each read as the program does; only our own errors may come of it."""
+    """Parse randomly corrupted files and outputs with cotenant's readers; they may raise only `CotenantError`."""
     rng = random.Random(seed)
     readers: dict[str, tuple[str, Callable[[str], object]]] = {
         "job scripts (`#COTENANT`, `#SBATCH`)": (SCRIPT, _read_script),
@@ -85,7 +85,7 @@ def texts(count: int, seed: int) -> list[str]:
     }
     lines = [
         "",
-        "| damaged at random | times | read | refused with a reason | crashes |",
+        "| corrupted input | inputs | accepted | rejected with a reason | crashes |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     faults = []
@@ -98,11 +98,11 @@ def texts(count: int, seed: int) -> list[str]:
                 tally["read"] += 1
             except CotenantError:
                 tally["refused"] += 1
-            except Exception as error:  # noqa: BLE001 - to be counted, whatever it is
+            except Exception as error:  # noqa: BLE001 - every other exception counts as a crash
                 tally["crash"] += 1
                 faults.append(f"{name}: {error!r} of {text[:200]!r}")
         lines.append(f"| {name} | {count} | {tally['read']} | {tally['refused']} | {tally['crash']} |")
-    return [*lines, "", "GPUs are read through NVML: no output of nvidia-smi is read anywhere.", *faults[:10]]
+    return [*lines, "", "GPUs are read through NVML; cotenant does not parse output of nvidia-smi.", *faults[:10]]
 
 
 def _read_script(text: str) -> object:
@@ -123,7 +123,7 @@ def _read_dmon(text: str) -> object:
 
 
 def _damaged(text: str, rng: random.Random) -> str:
-    """`text` after one to four changes: lines lost, doubled, moved, cut; words and characters replaced."""
+    """`text` after one to four mutations: lines deleted, duplicated, moved, cut; words and characters replaced."""
     lines = text.split("\n")
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(lines))

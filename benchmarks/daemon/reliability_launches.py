@@ -1,8 +1,8 @@
-"""Short jobs: how many can be submitted, and run, in a second, and what that costs. Parts of `reliability.py`.
+"""Submission and launch rates of short jobs, and their CPU time. Parts of `reliability.py`.
 
-Rates depend on what else the machine does; processor time a job does so far less. Beside us: task-spooler (Debian's
-package `task-spooler`) and HyperQueue, whose wheel has no `hq` program, but a Python module that starts a server and a
-worker within the process (`pip install hyperqueue`, here or in the environment of `$HYPERQUEUE_PYTHON`).
+Rates depend on the load of the machine; CPU time per job depends on it much less. Baselines: task-spooler (Debian's
+package `task-spooler`) and HyperQueue, whose wheel lacks the `hq` program and has a Python module that starts server
+and worker in the process (`pip install hyperqueue`, here or in the environment of `$HYPERQUEUE_PYTHON`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 import psutil
 
 from benchmarks._lib.daemon_process import server
-from benchmarks._lib.http_load import pound
+from benchmarks._lib.http_load import generate_load
 
 SLOTS = 8
 HYPERQUEUE = """
@@ -46,41 +46,41 @@ with LocalCluster() as cluster:
 
 
 def submits(*, quick: bool) -> list[str]:
-    """16 clients at once, one job in a request and 200 in one."""
+    """Submission rates of 16 concurrent clients, with 1 and with 200 jobs per request."""
     clients, together = 16, 200
     singles, batches = (500, 16) if quick else (10_000, 100)
     with server(tick_s=1.0) as found:
         one, many = (json.dumps({"jobs": found.jobs(count, hold=True)}).encode() for count in (1, together))
 
-        def row(told: str, body: bytes, times: int, jobs: int, *, keep_open: bool) -> str:
+        def row(label: str, body: bytes, times: int, jobs: int, *, keep_alive: bool) -> str:
             used_s, ours_s, began_s = _used_s(found.process), time.process_time(), time.perf_counter()
-            pound(found.socket, body, times=times, clients=clients, keep_open=keep_open)
+            generate_load(found.socket, body, times=times, clients=clients, keep_alive=keep_alive)
             rate = times * jobs / (time.perf_counter() - began_s)
             used_ms = (_used_s(found.process) - used_s) * 1000 / (times * jobs)
             ours_ms = (time.process_time() - ours_s) * 1000 / (times * jobs)
-            return f"| {told} | {rate:.0f} | {used_ms:.3f} | {ours_ms:.3f} |"
+            return f"| {label} | {rate:.0f} | {used_ms:.3f} | {ours_ms:.3f} |"
 
-        pound(found.socket, one, times=100, clients=clients, keep_open=True)  # as in a daemon that is in use
+        generate_load(found.socket, one, times=100, clients=clients, keep_alive=True)  # warm-up
         rows = [
-            row("one job in a request, connections stay open", one, singles, 1, keep_open=True),
-            row("one job in a request, each over a connection of its own", one, singles, 1, keep_open=False),
-            row(f"{together} jobs in a request", many, batches, together, keep_open=True),
+            row("1 job per request, keep-alive", one, singles, 1, keep_alive=True),
+            row("1 job per request, new connection each", one, singles, 1, keep_alive=False),
+            row(f"{together} jobs per request, keep-alive", many, batches, together, keep_alive=True),
         ]
         found.abandon([])
     return [
-        f"{clients} clients, durable when acknowledged (fsync); all of them are one process of raw sockets.",
+        f"{clients} clients in one process on raw sockets; every submission is durable when acknowledged (fsync).",
         "",
-        "| | jobs/s | the daemon's processor time a job, ms | the clients', ms |",
+        "| | jobs/s | daemon CPU time per job, ms | client CPU time per job, ms |",
         "| --- | ---: | ---: | ---: |",
         *rows,
     ]
 
 
 def launches(count: int, runs: int = 3) -> list[str]:
-    """`/bin/true` from submit to recorded end, `runs` times, beside others."""
+    """Rate of `/bin/true` from submission to the recorded exit, `runs` times, compared with other launchers."""
     rates = []
     with server() as found:
-        found.client.submit(found.jobs(2 * SLOTS))  # runners are there before it counts, as on a server that is in use
+        found.client.submit(found.jobs(2 * SLOTS))  # warm-up: starts the runners
         found.wait_for_all()
         daemon_s, runners_s = _used_s(found.process), _used_below_s(found.process)
         for _ in range(runs):
@@ -92,14 +92,14 @@ def launches(count: int, runs: int = 3) -> list[str]:
         daemon_ms = (_used_s(found.process) - daemon_s) * 1000 / (runs * count)
         runners_ms = (_used_below_s(found.process) - runners_s) * 1000 / (runs * count)
         completed = Counter(job["state"] for job in found.client.jobs())["COMPLETED"] - 2 * SLOTS
-    told = f"{completed} of {runs * count} completed; durable, claimed once, with evidence, {SLOTS} at once"
+    setting = f"{completed} of {runs * count} completed; durable, at most one start, exit evidence, {SLOTS} slots"
     return [
-        f"Processor time of one `/bin/true`: {daemon_ms + runners_ms:.1f} ms. Of it the daemon {daemon_ms:.1f} ms,",
-        "the rest its runner and the job itself.",
+        f"CPU time per `/bin/true`: {daemon_ms + runners_ms:.1f} ms, of which the daemon takes {daemon_ms:.1f} ms",
+        "and the runner with the job the rest.",
         "",
-        "| `/bin/true` from submit to recorded end | jobs/s |",
+        "| `/bin/true` from submission to recorded exit | jobs/s |",
         "| --- | ---: |",
-        f"| cotenant ({told}; least of {runs} runs, median {statistics.median(rates):.0f}) | {min(rates):.0f} |",
+        f"| cotenant ({setting}; min of {runs} runs, median {statistics.median(rates):.0f}) | {min(rates):.0f} |",
         *_task_spooler(count),
         *_hyperqueue(2 * count),
     ]
@@ -111,7 +111,7 @@ def _used_s(process: psutil.Process) -> float:
 
 
 def _used_below_s(process: psutil.Process) -> float:
-    """Of all processes below, and of those that they have waited for."""
+    """CPU time of all descendants, including children that they have reaped."""
     used_s = 0.0
     for child in process.children(recursive=True):
         times = child.cpu_times()
@@ -123,7 +123,7 @@ def _task_spooler(count: int) -> list[str]:
     program = shutil.which("tsp")
     if program is None:
         return ["| task-spooler | not installed |"]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # its server may still be at work there
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # its server may still write there
         slots = {"TS_SLOTS": str(SLOTS), "TS_MAXFINISHED": "10000"}
         env = {**os.environ, "TS_SOCKET": f"{folder}/s", "TMPDIR": folder, **slots}
         began_s = time.perf_counter()
@@ -132,7 +132,7 @@ def _task_spooler(count: int) -> list[str]:
         subprocess.run([program, "-w"], env=env, check=False, stdout=subprocess.DEVNULL)
         rate = count / (time.perf_counter() - began_s)
         subprocess.run([program, "-K"], env=env, check=False)
-    return [f"| task-spooler ({SLOTS} slots, nothing on disk but output, a client process per job) | {rate:.0f} |"]
+    return [f"| task-spooler ({SLOTS} slots, only output on disk, one client process per job) | {rate:.0f} |"]
 
 
 def _hyperqueue(count: int) -> list[str]:
@@ -145,7 +145,7 @@ def _hyperqueue(count: int) -> list[str]:
     if done.returncode != 0:
         return [f"| HyperQueue | failed: {done.stderr.strip().splitlines()[-1]} |"]
     rate = json.loads(done.stdout.strip().splitlines()[-1])
-    told = (
-        f"{SLOTS} cores, {count} tasks of one job, no journal, in one process; asked once a second whether all is done"
+    setting = (
+        f"{SLOTS} cores, {count} tasks of one job, no journal, in one process; polled for completion once a second"
     )
-    return [f"| HyperQueue ({told}) | {rate:.0f} |"]
+    return [f"| HyperQueue ({setting}) | {rate:.0f} |"]

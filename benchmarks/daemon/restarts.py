@@ -1,10 +1,10 @@
-"""How long a daemon takes to serve again after many jobs: with all events to read, and with a snapshot.
+"""Startup time of the daemon after many jobs: replaying all events, and from a snapshot.
 
     python -m benchmarks.daemon.restarts [--jobs N ...] [--write]
 
-Jobs are written into the journal as they would be after they ran: four events each, an environment of 40 variables that
-they share or not. Timed from the start of the process until it answers `status`, imports included: 0 jobs tell how much
-of it that is.
+The journal contains finished jobs: four events each, with an environment of 40 variables that all jobs share or that
+differs per job. The time is measured from process start to the first `status` response and includes imports; the row
+with 0 jobs is this fixed cost.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ REPEATS = 3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[0, 1000, 10_000])
+    parser.add_argument("--jobs", type=int, nargs="+", default=[0, 1000, 10_000], help="numbers of finished jobs")
     add_write_option(parser)
     args = parser.parse_args()
     before = os.getloadavg()[0]
     rows = [_row(count, shared=shared) for count in args.jobs for shared in ((True, False) if count else (True,))]
     text = "\n".join(
         [
-            f"# A restart after many jobs, {today()}",
+            f"# Daemon startup after many jobs, {today()}",
             "",
             f"Python {platform.python_version()}; {os.cpu_count()} cores, no GPU; load average before {before:.1f},",
-            f"after {os.getloadavg()[0]:.1f}. Best of {REPEATS}, from the start of the process to its first answer.",
+            f"after {os.getloadavg()[0]:.1f}. Best of {REPEATS}, from process start to the first response.",
             "Repeat with `python -m benchmarks.daemon.restarts --write`.",
             "",
-            "| jobs that are over | environments | all events, s | with a snapshot, s | file before, MB | after, MB |",
+            "| finished jobs | environments | full replay, s | from snapshot, s | journal before, MB | after, MB |",
             "| ---: | --- | ---: | ---: | ---: | ---: |",
             *rows,
             "",
@@ -62,9 +62,9 @@ def _row(count: int, *, shared: bool) -> str:
     root = Path(tempfile.mkdtemp(prefix="cotenant-bench-"))
     try:
         journal = root / "state" / JOURNAL_FILE
-        kept = SqliteJournal(journal)
-        kept.append(list(_events(count, shared=shared)))
-        kept.close()
+        writer = SqliteJournal(journal)
+        writer.append(list(_events(count, shared=shared)))
+        writer.close()
         size = _bytes(journal)
         cold_s = []
         for repeat in range(REPEATS):  # each on a copy without a snapshot
@@ -75,12 +75,12 @@ def _row(count: int, *, shared: bool) -> str:
         grown = _bytes(here / "state" / JOURNAL_FILE)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    kind = "shared" if shared else "one each"
+    kind = "shared" if shared else "per job"
     return f"| {count} | {kind} | {min(cold_s):.2f} | {min(warm_s):.2f} | {size / 1e6:.1f} | {grown / 1e6:.1f} |"
 
 
 def _bytes(journal: Path) -> int:
-    """Of the file, after SQLite has taken in its log."""
+    """Size of the file after SQLite's WAL checkpoint."""
     SqliteJournal(journal).close()
     return journal.stat().st_size
 
@@ -91,7 +91,7 @@ def _start_s(server: Server, count: int) -> float:
     status = server.client.status()
     taken_s = time.perf_counter() - begun
     if status["jobs"].get("COMPLETED", 0) != count:
-        raise SystemExit(f"{count} jobs were over, the daemon knows of {status['jobs']}")
+        raise SystemExit(f"the daemon reports {status['jobs']}, expected {count} completed jobs")
     server.kill()
     return taken_s
 

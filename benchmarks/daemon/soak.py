@@ -215,7 +215,7 @@ class Soak:
                     continue
                 server = SimulatedServer.open(self.server.root / "state" / "simulated")
                 attachment = server.attach(gpu["uuid"], context_bytes=0, label="foreign")
-                attachment.allocate(max(0, server.card(gpu["index"]).free_bytes - 64 * MiB))
+                attachment.allocate(max(0, server.gpu(gpu["index"]).free_bytes - 64 * MiB))
                 self.hit.add(job_id)
                 self.foreign_count += 1
                 self.foreign = attachment, now_s + FOREIGN_S
