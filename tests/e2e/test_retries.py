@@ -30,7 +30,7 @@ def test_a_job_whose_time_slot_is_over_saves_makes_room_and_goes_on_later(site):
     saved = first[-1].removeprefix("saved ")
     assert int(saved) > 0
     assert (first[0], second) == ("from 0", [f"from {saved}", "finished"])
-    assert "time slot over" in site.cli("events", str(long)).stdout
+    assert "time slice over" in site.cli("events", str(long)).stdout
 
 
 def test_a_time_slot_ends_nothing_while_nobody_waits(site):

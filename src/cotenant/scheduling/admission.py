@@ -1,9 +1,8 @@
-"""Which queued jobs the policy is asked about: those that nothing but a place keeps from starting.
+"""Admission control: selects the queued jobs that are offered to the policy.
 
-A job is *ready* when its memory need is known, its dependencies are met and its time has come. Of the ready ones,
-those are left out that would exceed a limit on how many run at once: of their array, or of their user. A limit lets
-jobs through in the order of the queue; the first that would exceed it stops all of that array or that user behind it,
-lest small jobs pass a large one for ever.
+A job is *ready* when its memory demand is known, its dependencies are met and its begin time has come. Ready jobs are
+admitted in queue order, as long as they exceed neither the limit of their array nor the quota of their user. The first
+job that would exceed a user's quota blocks all later jobs of that user; otherwise small jobs could starve a large one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from cotenant.scheduling.job_table import JobTable
 
 
 class AdmissionControl:
-    """Follows the jobs of `table` and says which of them may be placed."""
+    """Tracks which jobs of `table` may be placed."""
 
     def __init__(self, table: JobTable, config: ManagerConfig) -> None:
         self._table = table
@@ -34,7 +33,7 @@ class AdmissionControl:
         self._changed: set[int] = set()
 
     def follow(self, changed: Iterable[int], at_s: float) -> None:
-        """Look again at jobs that changed; at those, too, whose time to begin has come."""
+        """Re-evaluate changed jobs, and those whose begin time has come by `at_s`."""
         for job_id in changed:
             self._refresh(job_id, at_s)
         while self._begin_times and self._begin_times[0][0] <= at_s:
@@ -53,7 +52,7 @@ class AdmissionControl:
         if begin_at_s is not None and begin_at_s > at_s:
             heapq.heappush(self._begin_times, (begin_at_s, job_id))
             return
-        if self._table.is_blocked(job) or not self._knows_need(job):
+        if self._table.is_blocked(job) or not self._has_known_demand(job):
             return
         self._ready[job_id] = job
         quota = self._config.quota_of(job.spec.user)
@@ -61,22 +60,22 @@ class AdmissionControl:
         if quota.max_running is not None or quota.gpus is not None or (array is not None and array.limit is not None):
             self._limited.add(job_id)
 
-    def _knows_need(self, job: Job) -> bool:
+    def _has_known_demand(self, job: Job) -> bool:
         return not self._table.lacks_estimate(job) or demand_bytes(job) is not None
 
     def is_ready(self, job_id: int) -> bool:
-        """Whether only a place, or a limit, keeps it from starting."""
+        """Whether the job waits only for GPUs or for a limit on running jobs."""
         return job_id in self._ready
 
     def offered(self) -> list[Job]:
-        """The jobs to ask the policy about, oldest first."""
+        """The jobs offered to the policy, oldest first."""
         over = self._over_limit = self._held_by_limits() if self._limited else {}
         jobs = [job for job_id, job in self._ready.items() if job_id not in over] if over else [*self._ready.values()]
         jobs.sort(key=lambda job: (job.submitted_at_s, job.id))
         return jobs
 
     def take_changes(self) -> tuple[list[Job], list[int]]:
-        """Since the last call: the jobs that are offered anew, or changed, and those that are offered no longer."""
+        """Changes since the last call: offered jobs that are new or changed, and ids of jobs no longer offered."""
         before = self._over_limit
         over = self._over_limit = self._held_by_limits() if self._limited else {}
         changed = self._changed
@@ -86,11 +85,11 @@ class AdmissionControl:
         return [self._ready[job_id] for job_id in sorted(offered)], sorted(changed - offered)
 
     def _held_by_limits(self) -> dict[int, str]:
-        """Ready jobs that a limit keeps back, and the sentence for each."""
+        """Ready jobs blocked by a limit: the reason by job id."""
         counts = _RunningCounts(self._table, self._config)
         over: dict[int, str] = {}
         for job in sorted((self._ready[job_id] for job_id in self._limited), key=_queue_key):
-            why = counts.refuses(job)
+            why = counts.refusal(job)
             if why is None:
                 counts.count(job)
             else:
@@ -98,7 +97,7 @@ class AdmissionControl:
         return over
 
     def refusal(self, job: Job, at_s: float) -> str | None:
-        """Why the policy is not asked about a queued job, as a sentence; None if it is asked."""
+        """Why a queued job is not offered to the policy, as a sentence; None if it is offered."""
         if job.id in self._over_limit:
             return self._over_limit[job.id]
         if job.id in self._ready:
@@ -112,7 +111,7 @@ class AdmissionControl:
         return None
 
     def pending(self, job_id: int) -> str:
-        """What to say of a queued job that no policy has answered yet."""
+        """The reason shown for a queued job that the policy has not considered yet."""
         if job_id not in self._ready:
             return "waits for its memory estimate"
         if self._queue_ids is None:
@@ -122,14 +121,14 @@ class AdmissionControl:
 
 
 class _RunningCounts:
-    """What arrays and users have running, with the jobs let through so far."""
+    """Running jobs by array and by user, including those admitted so far."""
 
     def __init__(self, table: JobTable, config: ManagerConfig) -> None:
         self._config = config
         self._arrays: dict[int, int] = {}
         self._jobs: dict[str, int] = {}
         self._gpus: dict[str, int] = {}
-        self._stopped: dict[tuple[str, int | str], str] = {}
+        self._blocked_users: dict[str, str] = {}
         for job_id in table.live:
             self.count(table.jobs[job_id])
 
@@ -141,12 +140,12 @@ class _RunningCounts:
         if array is not None:
             self._arrays[array.array_id] = self._arrays.get(array.array_id, 0) + 1
 
-    def refuses(self, job: Job) -> str | None:
-        """Why `job` has to wait for others of its array or its user to end."""
+    def refusal(self, job: Job) -> str | None:
+        """Why `job` waits for other jobs of its array or user to end; None if it is within all limits."""
         user, array = job.spec.user, job.spec.array
         if array is not None and array.limit is not None and self._arrays.get(array.array_id, 0) >= array.limit:
             return f"array {array.array_id} runs at most {array.limit} at once"
-        known = self._stopped.get(("user", user))
+        known = self._blocked_users.get(user)
         if known is not None:
             return known
         quota = self._config.quota_of(user)
@@ -157,7 +156,7 @@ class _RunningCounts:
             have = self._gpus.get(user, 0)
             why = f"quota: {user} may have {quota.gpus} GPUs at once, has {have}, job {job.id} needs {job.spec.gpus}"
         if why is not None:
-            self._stopped["user", user] = why
+            self._blocked_users[user] = why
         return why
 
 

@@ -1,4 +1,4 @@
-"""What a manager is told besides its policy."""
+"""Configuration of a manager: estimates, telemetry, stopping, quotas."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What one user may have at once; None is no limit.
+    """Limits of one user; None means unlimited.
 
     Attributes:
-        max_running: attempts that run.
-        gpus: GPUs of these, shared ones counted once for each.
-        max_unfinished: jobs that are not over; submitting more is refused.
+        max_running: starting and running attempts.
+        gpus: GPUs of these attempts; a shared GPU counts once per attempt.
+        max_unfinished: jobs that are not done; further submissions are refused.
     """
 
     max_running: int | None = None
@@ -23,17 +23,18 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerConfig:
-    """Numbers of a manager; the defaults suit one reading of the GPUs a second.
+    """Settings of a manager; the defaults suit one GPU sample per second.
 
     Attributes:
-        estimate: ask for estimates. Without, a job that declares nothing has an unknown need and runs alone.
-        stale_after_s: a reading older than this admits nothing.
-        window_s: samples kept for policies.
-        stop_grace_s: from the polite signal to the end of the process tree.
-        time_slice_grace_s: the same for a job whose time slot is over: the time it has to save its state.
-        eager_queue: with more jobs waiting than this, a new one is looked at with the next sample, not at once.
-        quota: of every user, but those in `user_quotas`.
-        pace: seconds of the GPUs' time in one of ours; above 1 on a simulated server whose time runs faster.
+        estimate: request memory estimates. Without them, the demand of a job that declares none is unknown, and the
+            job gets its GPUs exclusively.
+        stale_after_s: no job is placed by a GPU sample older than this.
+        window_s: length of the window of samples that policies see.
+        stop_grace_s: time from the termination signal to the kill of the process tree.
+        time_slice_grace_s: the same for a job whose time slice is over; it may save its state in that time.
+        eager_queue: with more queued jobs than this, a new job is considered at the next sample, not at once.
+        quota: of every user without an entry in `user_quotas`.
+        pace: seconds of GPU time per second of the manager's clock; above 1 on an accelerated simulated server.
     """
 
     estimate: bool = True
@@ -47,5 +48,5 @@ class ManagerConfig:
     pace: float = 1.0
 
     def quota_of(self, user: str) -> Quota:
-        """What holds for this user."""
+        """The quota of this user."""
         return self.user_quotas.get(user, self.quota)

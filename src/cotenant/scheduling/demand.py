@@ -1,4 +1,4 @@
-"""What a job demands of each of its GPUs: memory, exclusivity, a way to share."""
+"""The demand of a job on each of its GPUs: memory, exclusivity, sharing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cotenant.core.units import MiB, format_bytes
 from cotenant.scheduling.recovery import effective_sharing, has_oomed
 
 MAX_IDLE_BYTES = 2**30
-"""A GPU without residents counts as empty with up to this much foreign memory: a display server, the driver's share."""
+"""A GPU without residents counts as empty with up to this much foreign memory: a display server, driver overhead."""
 
 PROMISE_STEP_BYTES = 16 * MiB
 """Promises are multiples of this, so that jobs with about the same demand share one demand class."""
@@ -22,11 +22,11 @@ off."""
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job demands of each of its GPUs.
+    """The demand of a job on each of its GPUs.
 
     Attributes:
-        bytes: that must be available; None for an empty GPU, whatever memory it has.
-        exclusive: no neighbors, now or later; `exclusive_reason` says why, for people.
+        bytes: must be available; None for an empty GPU of any size.
+        exclusive: no neighbors, now or later; `exclusive_reason` is the reason that is displayed.
         min_gpu_bytes: smaller GPUs are not admitted.
         headroom_bytes: must be available in addition, but are not promised.
         sharing: how the job shares, unless `exclusive`. `mig` stands for an exclusive MIG instance.
@@ -139,7 +139,7 @@ def _round_up(needed_bytes: int) -> int:
 
 
 def _likely_bytes(job: Job) -> int | None:
-    """What the job will probably use: no margin and no learned minimum, which must not keep a job out for good."""
+    """The predicted use without margin and learned minimum, because neither may exclude a job for good."""
     if job.spec.declared_bytes is not None:
         return job.spec.declared_bytes
     return None if job.estimate is None or job.estimate.partial else job.estimate.device_bytes

@@ -1,4 +1,7 @@
-"""What a job waits for besides a GPU: other jobs, in the ways that Slurm's `--dependency` has."""
+"""Dependencies between jobs, with the semantics of Slurm's `--dependency`.
+
+`after` is `afterok`, `after_any` is `afterany`, `after_failed` is `afternotok`.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ _ENDS = {"after": "to complete", "after_any": "to end", "after_failed": "to fail
 
 
 def all_dependencies(spec: JobSpec) -> tuple[int, ...]:
-    """Every job that is named, each once."""
+    """Ids of all dependencies, without duplicates."""
     if not (spec.after or spec.after_any or spec.after_failed):
         return ()
     return tuple(dict.fromkeys((*spec.after, *spec.after_any, *spec.after_failed)))
 
 
 def open_dependencies(job: Job, jobs: Mapping[int, Job]) -> tuple[int, ...]:
-    """The named jobs that `job` still waits for; one that is not known never ends."""
+    """Ids of the dependencies that are not met yet; an unknown job never ends."""
     spec = job.spec
     if not (spec.after or spec.after_any or spec.after_failed):
         return ()
@@ -30,7 +33,7 @@ def open_dependencies(job: Job, jobs: Mapping[int, Job]) -> tuple[int, ...]:
 
 
 def unsatisfiable_reason(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) -> str | None:
-    """Why a job with this spec and id can never start, given how others ended; None if it may."""
+    """Why the dependencies of this spec can never be met; None if they can."""
     for dependency in all_dependencies(spec):
         if dependency not in jobs or dependency == job_id:
             return f"dependency {dependency} unknown"
@@ -45,7 +48,7 @@ def unsatisfiable_reason(spec: JobSpec, jobs: Mapping[int, Job], job_id: int) ->
 
 
 def dependency_text(job: Job, jobs: Mapping[int, Job], older_singletons: Iterable[int]) -> str:
-    """The sentence for a job with open dependencies; `elders` are those that its `singleton` waits for."""
+    """The reason shown for a job with open dependencies; `older_singletons` are the jobs that a singleton waits for."""
     spec = job.spec
     parts = []
     for field, ids, ok in (
@@ -53,17 +56,17 @@ def dependency_text(job: Job, jobs: Mapping[int, Job], older_singletons: Iterabl
         ("after_any", spec.after_any, None),
         ("after_failed", spec.after_failed, False),
     ):
-        still = [job_id for job_id in ids if not _ended(jobs.get(job_id), ok=ok)]
-        if still:
-            parts.append(f"for {_named(still)} {_ENDS[field]}")
+        still_open = [job_id for job_id in ids if not _ended(jobs.get(job_id), ok=ok)]
+        if still_open:
+            parts.append(f"for {_job_list(still_open)} {_ENDS[field]}")
     older = sorted(older_singletons)
     if older:
-        parts.append(f"for {_named(older)} of the same name to end")
+        parts.append(f"for {_job_list(older)} of the same name to end")
     return "waits " + ", and ".join(parts)
 
 
 def is_completed(job: Job) -> bool:
-    """Whether it is over and went well."""
+    """Whether the job is done, with outcome `completed`."""
     return isinstance(job.state, Done) and job.state.outcome == "completed"
 
 
@@ -73,7 +76,7 @@ def _ended(job: Job | None, *, ok: bool | None) -> bool:
     return ok is None or is_completed(job) is ok
 
 
-def _named(ids: list[int]) -> str:
+def _job_list(ids: list[int]) -> str:
     shown = ", ".join(str(job_id) for job_id in ids[:5])
     more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
     return f"job{'' if len(ids) == 1 else 's'} {shown}{more}"

@@ -1,4 +1,4 @@
-"""Why a job is where it is, as a `Deferral`: a sentence, and one rejection for each GPU that was considered."""
+"""Explains the state of a job as a `Deferral`: a sentence, and a rejection for each GPU that was considered."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from cotenant.core.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoRunStatus:
-    """How a job that runs fares beside `mates` (None: another user's): its step time as a multiple of the one alone.
+    """Slowdown of a live job in its current co-run: step time as a multiple of the solo step time.
 
     Attributes:
-        predicted: as a policy would hear now; None where a mate is not known any more.
-        measured: from its own step rate; None where it does not tell, or has not been alone to compare.
+        neighbor_ids: jobs on the same GPU; None for a job of another user.
+        predicted: by the interference predictor; None if a neighbor is no longer known.
+        measured: from the job's own step rate; None if it reports none, or if its solo step rate is not known.
     """
 
     neighbor_ids: tuple[int | None, ...]
@@ -34,11 +35,16 @@ def explanation(
     peak_bytes: int = 0,
     co_run_status: CoRunStatus | None = None,
 ) -> Deferral:
-    """The sentence for `job`.
+    """The explanation of the state of `job`.
 
-    `refusal` is why the policy is not asked about it, `wait` the policy's newest answer if it gave one since the job
-    was queued, `pending` what to say without either; `indices` are the display indices of the GPUs by UUID,
-    `peak_bytes` the most that a live attempt was seen to hold on one, `company` how it fares beside others.
+    Args:
+        job: with its state and attempts.
+        refusal: why the job is not offered to the policy; None if it is.
+        wait: the newest answer of the policy; None if it has not considered the job since it was queued.
+        pending: gives the reason shown without either.
+        indices: display indices of the GPUs, by UUID.
+        peak_bytes: the largest observed memory use of a live attempt on one GPU.
+        co_run_status: slowdown of a live job; None if it has no neighbors.
     """
     match job.state:
         case Queued() if refusal is not None:

@@ -1,4 +1,4 @@
-"""The jobs, and how events change them. Depends on the events alone, so that a replay takes the same path."""
+"""The state machine of jobs. The state depends on the events alone, so a replay gives the same state."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ from cotenant.scheduling.recovery import REQUEUE, after_exit
 
 
 class JobTable:
-    """All jobs; the only place where one changes its state.
+    """All jobs; no other class changes the state of a job.
 
     Attributes:
-        jobs: by id. `queued` and `live` (starting or running) are the ids in these states.
+        jobs: by id.
+        queued, live: ids of the jobs that are queued, and of those that are starting or running.
+        unsatisfiable: jobs held because no GPU is large enough, with the state to return to, by id.
         last_at_s: time of the newest event.
     """
 
@@ -40,19 +42,17 @@ class JobTable:
         self.jobs: dict[int, Job] = {}
         self.queued: set[int] = set()
         self.live: set[int] = set()
-        self.unsatisfiable: dict[
-            int, Queued
-        ] = {}  # held for want of a GPU that is large enough; the state to go back to
+        self.unsatisfiable: dict[int, Queued] = {}
         self.last_at_s = 0.0
         self._dependents: dict[int, list[int]] = {}
-        self._same_name: dict[tuple[int, str], set[int]] = {}
-        self._singletons: dict[tuple[int, str], set[int]] = {}  # those of the namesakes that wait for the others
+        self._same_name: dict[tuple[int, str], set[int]] = {}  # unfinished jobs, by uid and job name
+        self._singletons: dict[tuple[int, str], set[int]] = {}  # those of `_same_name` that are singletons
         self._unfinished: dict[str, int] = {}
         self._changed: dict[int, None] = {}
         self._ended: list[int] = []
 
     def apply(self, event: Journaled) -> list[Command]:
-        """Take in `event`; what has to be done because of it."""
+        """Apply `event` and return the commands that follow from it."""
         match event:
             case JobSubmitted():
                 commands = self._submitted(event)
@@ -78,14 +78,14 @@ class JobTable:
         return commands
 
     def load(self, jobs: Iterable[Job]) -> None:
-        """Take over jobs as they were kept, in the order of their ids, before any event."""
+        """Load the jobs of a snapshot, in order of their ids, before any event."""
         for job in jobs:
             self._register(job)
             self._set(job)
             self.last_at_s = max(self.last_at_s, job.submitted_at_s)
 
     def forget(self, job_ids: Iterable[int]) -> None:
-        """Drop jobs that are over and that nobody waits for; they are kept elsewhere."""
+        """Drop done jobs without open dependents from memory; the journal still has them."""
         for job_id in job_ids:
             job = self.jobs.pop(job_id)
             self._dependents.pop(job_id, None)
@@ -95,38 +95,38 @@ class JobTable:
                     self._dependents[needed].remove(job_id)
 
     def export(self) -> list[Job]:
-        """All jobs as the events alone have left them, by id; `adopt` takes them over again."""
+        """All jobs for a snapshot, ordered by id, without holds of unsatisfiable jobs; the inverse of `load`."""
         return [
             replace(job, state=self.unsatisfiable[job_id]) if job_id in self.unsatisfiable else job
             for job_id, job in sorted(self.jobs.items())
         ]
 
     def unfinished(self, user: str) -> int:
-        """Jobs of this user that are not over."""
+        """The number of jobs of this user that are not done."""
         return self._unfinished.get(user, 0)
 
     def take_changed(self) -> list[int]:
-        """Jobs whose state, or whose readiness to start, may have changed since the last call."""
+        """Ids of jobs whose state or readiness may have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def take_ended(self) -> list[int]:
-        """Jobs that have ended since the last call."""
+        """Ids of jobs that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def older_singletons(self, job: Job) -> set[int]:
-        """Older jobs that a `singleton` waits for; none for other jobs."""
+        """Ids of the older jobs that a `singleton` job waits for; empty for other jobs."""
         if not job.spec.singleton:
             return set()
         return {older_id for older_id in self._same_name.get(_name_key(job), ()) if older_id < job.id}
 
     def is_blocked(self, job: Job) -> bool:
-        """Whether it waits for other jobs."""
+        """Whether the job waits for dependencies or older singletons."""
         return bool(open_dependencies(job, self.jobs)) or bool(self.older_singletons(job))
 
     def lacks_estimate(self, job: Job) -> bool:
-        """Whether an estimator has yet to answer."""
+        """Whether the job still waits for the answer of an estimator."""
         return self._config.estimate and job.estimate is None and job.estimate_error is None
 
     def request(self, job: Job, at_s: float, cause: str) -> RequestEstimate:
@@ -139,16 +139,16 @@ class JobTable:
         return Stop(at_s=at_s, cause=cause, job_id=job.id, attempt=attempt, grace_s=self._config.stop_grace_s)
 
     def hold_unsatisfiable(self, job: Job, why: str, at_s: float) -> None:
-        """Hold a queued job that can never fit; not kept in the journal, for it follows from the GPUs there are."""
+        """Hold a queued job that can never fit. The hold follows from the inventory, so it is not journaled."""
         if isinstance(job.state, Queued):
             self.unsatisfiable[job.id] = job.state
             self._set(replace(job, state=Held(since_s=at_s, reason=why)))
 
     def requeue_satisfiable(self, job: Job) -> None:
-        """Queue a job again that `set_aside` held."""
+        """Queue a job again that `hold_unsatisfiable` held."""
         self._set(replace(job, state=self.unsatisfiable.pop(job.id)))
 
-    # -- what each event does
+    # Handlers of events.
 
     def _submitted(self, event: JobSubmitted) -> list[Command]:
         if event.job_id in self.jobs:
@@ -259,7 +259,7 @@ class JobTable:
             return [self._request_stop(job, event.at_s, REQUEUE)]
         return []
 
-    # -- what they have in common
+    # Shared steps.
 
     def _request_stop(self, job: Job, at_s: float, why: str) -> Stop:
         job = _with_last_attempt(job, replace(job.attempts[-1], stop_reason=why), job.state)
@@ -270,12 +270,12 @@ class JobTable:
         self._set(replace(job, state=Queued(since_s=at_s, reason=reason), uncounted_attempts=len(job.attempts)))
 
     def _end(self, job: Job, done: Done) -> list[Command]:
-        """Finish `job` and, where its end spoils their dependencies, those that wait for it."""
+        """End `job`, and cancel the jobs whose dependencies can no longer be met."""
         ended = [(job, done)]
         while ended:
             done_job, state = ended.pop()
             self._set(replace(done_job, state=state))
-            # By id: who registered first is not part of the state, see `core.snapshot`.
+            # In order of ids: `core.snapshot` does not store the order of registration, and a replay must agree.
             for dependent in [self.jobs[job_id] for job_id in sorted(self._dependents.get(done_job.id, ()))]:
                 if dependent.is_done or dependent.id in self.live:
                     continue
@@ -287,14 +287,14 @@ class JobTable:
         return []
 
     def _restart_wait(self, job: Job, at_s: float) -> None:
-        """Its dependencies are met: it waits for a place from now on."""
+        """Its dependencies are met: its waiting time for GPUs starts now."""
         if job.id in self.unsatisfiable:
             self.unsatisfiable[job.id] = Queued(since_s=at_s)
         elif isinstance(job.state, Queued):
             self._set(replace(job, state=Queued(since_s=at_s)))
 
     def _register(self, job: Job) -> None:
-        """Note whom it depends on."""
+        """Index `job` by its dependencies."""
         for dependency in all_dependencies(job.spec):
             self._dependents.setdefault(dependency, []).append(job.id)
 

@@ -1,6 +1,6 @@
-"""Events in, commands out: the jobs, what is known of the server, and the policy between them. Pure.
+"""The scheduler: applies events to jobs and telemetry, drives the policy, and returns commands. It does no I/O.
 
-What an event does to a job is in `jobs.py`, which of them may be placed in `eligible.py`.
+`job_table` applies events to jobs, `admission` selects the jobs that may be placed, `policy_driver` drives the policy.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = ["Manager", "ManagerConfig"]
 
 
 class Manager:
-    """Jobs, and what is known of the server. The same events give the same commands and the same jobs.
+    """Deterministic scheduler of one server: the same events give the same commands and the same jobs.
 
-    Events that come twice, late or out of order change nothing: an attempt is started and ended once, by its
-    number. A job that can never fit on the GPUs there are is held; this follows from the newest inventory, so it is
-    not in the journal, and it ends by itself when such a GPU appears.
+    Duplicate, late and out-of-order events have no effect, because attempt numbers identify starts and exits. A job
+    that fits on no GPU of the server is held. The hold follows from the newest inventory, so it is not journaled, and
+    the job is queued again when a large enough GPU appears.
     """
 
     def __init__(self, policy: Policy, config: ManagerConfig | None = None) -> None:
@@ -58,7 +58,7 @@ class Manager:
         self._config = config or ManagerConfig()
         self._table = JobTable(self._config)
         self._admission = AdmissionControl(self._table, self._config)
-        self._watched_attempts: dict[int, int] = {}  # the attempt of each live job
+        self._watched_attempts: dict[int, int] = {}  # attempt number by id of live job
         self._telemetry = Telemetry(
             stale_after_s=self._config.stale_after_s,
             window_s=self._config.window_s,
@@ -67,23 +67,23 @@ class Manager:
         )
         self._history = WorkloadHistory(pace=self._config.pace)
         self._driver = PolicyDriver(policy, self._table, self._telemetry, self._history)
-        self._time_limited: set[int] = set()  # live jobs that have a time limit
+        self._time_limited: set[int] = set()  # live jobs with a time limit or a time slice
         self._stop_sent_at_s: dict[int, float] = {}
         self._at_s = 0.0
-        self._unchecked: set[int] = set()  # jobs to compare with the GPUs and MIG instances there are
+        self._unchecked: set[int] = set()  # jobs not yet compared with the GPUs and MIG instances
         self._totals_bytes: list[int] = []  # largest first
         self._instances_bytes: list[int] = []
         self._checked_gpus: tuple[Gpu, ...] = ()
 
     @property
     def jobs(self) -> Mapping[int, Job]:
-        """All jobs ever submitted, by id; a view that follows."""
+        """A live, read-only view of the jobs in memory, by id."""
         return MappingProxyType(self._table.jobs)
 
     def handle(self, event: Event) -> list[Command]:
-        """Take in `event`; what to do now, in this order.
+        """Apply `event` and return the commands to execute, in order.
 
-        Every `Launch` carries an `AttemptPlaced` that is already applied here and must be kept before acting.
+        The `AttemptPlaced` of every `Launch` is already applied; the caller journals it before it launches.
         """
         queued_before = len(self._table.queued)
         commands = self._apply(event)
@@ -96,10 +96,10 @@ class Manager:
         return commands
 
     def restore(self, events: Iterable[Journaled], since: ManagerSnapshot | None = None) -> list[Command]:
-        """Fold kept events without deciding anything, then ask again for what may have been lost in between.
+        """Replay journaled `events` without placing jobs, and return the commands that a crash may have lost.
 
-        That is: estimates still missing, and stops that were asked for. Attempts that were `Starting` or `Running`
-        are the engine's to find. `since` is what the events before these amount to.
+        These are requests for missing estimates, and stops of attempts with a stop reason. The engine finds the
+        attempts that were `Starting` or `Running`. `since` is the snapshot that precedes the events.
         """
         if since is not None:
             self._table.load(since.jobs)
@@ -123,37 +123,37 @@ class Manager:
         return commands
 
     def snapshot(self) -> ManagerSnapshot:
-        """What the events taken in so far amount to: with it, `restore` needs only the later ones."""
+        """The state after the events so far; `restore` takes it and the events after it."""
         return ManagerSnapshot(
             last_at_s=self._table.last_at_s, jobs=self._table.export(), history=self._history.state()
         )
 
     def telemetry_state(self) -> dict[str, Any]:
-        """What was seen of attempts that are not over, as plain values; `restore_telemetry` goes on from there."""
+        """The telemetry of live attempts as plain values, for `restore_telemetry`."""
         return self._telemetry.state()
 
     def restore_telemetry(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was seen before a restart; of attempts that are over, nothing is taken over.
+        """Restore telemetry that was saved before a restart; attempts that have ended since are skipped.
 
         Raises:
-            ValueError, TypeError, KeyError: it is nothing that `telemetry_state` gave.
+            ValueError, TypeError, KeyError: `state` did not come from `telemetry_state`.
         """
         self._telemetry.restore(state)
 
     def usage(self, job: Job, number: int) -> ResourceUsage | None:
-        """What an attempt has taken of its GPUs, so far if it is not over; None if it was not seen there."""
+        """Resource usage of an attempt, so far if it is live; None if no sample showed it on a GPU."""
         attempt = job.attempts[number - 1]
         return attempt.usage if attempt.exit is not None else self._telemetry.usage(job.id, number)
 
     def co_runs(self, job: Job, number: int) -> tuple[CoRun, ...]:
-        """What an attempt did in each company, with the slowdowns that it measured."""
+        """Co-runs of an attempt, with measured slowdowns."""
         attempt = job.attempts[number - 1]
         if attempt.exit is not None:
             return attempt.co_runs
         return self._history.measured(job, self._telemetry.co_runs(job.id, number))
 
     def co_run_status(self, job: Job) -> CoRunStatus | None:
-        """How a job that runs fares in its present company; None for one that does not run, or is alone."""
+        """Slowdown of a live job in its current co-run; None if it is not live or has no neighbors."""
         if job.id not in self._table.live:
             return None
         neighbor_ids = self._driver.neighbor_ids(job)
@@ -176,24 +176,24 @@ class Manager:
 
     @property
     def history(self) -> WorkloadHistory:
-        """What was learned from attempts that ended."""
+        """What ended attempts have taught about each workload."""
         return self._history
 
     def take_ended(self) -> list[Job]:
-        """Jobs that have ended since the last call; those of a restored journal are not among them."""
+        """Jobs that have ended since the last call, except those that ended in replayed events."""
         return [self._table.jobs[job_id] for job_id in self._table.take_ended() if self._table.jobs[job_id].is_done]
 
     def queue(self) -> list[Job]:
-        """The jobs that the policy is asked about, oldest first."""
+        """The jobs offered to the policy, oldest first."""
         return self._admission.offered()
 
     @property
     def last_at_s(self) -> float:
-        """Time of the newest event that was kept; 0 before the first."""
+        """Time of the newest journaled event, in seconds; 0 before the first."""
         return self._table.last_at_s
 
     def over_quota(self, specs: Sequence[JobSpec], *, besides: int = 0) -> str | None:
-        """Why these jobs of one user may not be submitted, or None; `besides` more of theirs are on their way."""
+        """Why the user's quota refuses these jobs; None if it does not. `besides`: further submissions in progress."""
         user, quota = specs[0].user, self._config.quota_of(specs[0].user)
         open_jobs = self._table.unfinished(user) + besides
         if quota.max_unfinished is not None and open_jobs + len(specs) > quota.max_unfinished:
@@ -205,13 +205,13 @@ class Manager:
         return None
 
     def older_singletons(self, job: Job) -> set[int]:
-        """Older jobs that a `singleton` has to wait for."""
+        """Ids of the older jobs that a `singleton` job waits for."""
         return self._table.older_singletons(job)
 
     def with_telemetry(self, event: AttemptExited) -> AttemptExited:
-        """`event` as it should be kept: with the peaks and the least free memory near the end, from samples.
+        """`event` to be journaled, with telemetry: memory peaks, least free memory near the end, co-runs, usage.
 
-        What the event already says stays.
+        Values that the event already has are not replaced.
         """
         job = self._table.jobs.get(event.job_id)
         attempt = job.last_attempt if job is not None else None
@@ -220,14 +220,14 @@ class Manager:
         return event if job is None else replace(event, co_runs=self._history.measured(job, event.co_runs))
 
     def server_snapshot(self, at_s: float) -> ServerSnapshot:
-        """The GPUs as a policy would see them at `at_s`."""
+        """All GPUs as the policy would see them at `at_s`."""
         return self._driver.snapshot(at_s)
 
     def explain(self, job_id: int) -> Deferral:
-        """Why the job waits, or where it is: a sentence, and a verdict per GPU that was looked at.
+        """Why the job waits, or where it runs: a sentence, and a rejection for each GPU that was considered.
 
         Raises:
-            NoSuchJob: there is none with this id.
+            NoSuchJob: no job has this id.
         """
         job = self._table.jobs.get(job_id)
         if job is None:
@@ -257,7 +257,7 @@ class Manager:
         return commands
 
     def _learn(self, event: AttemptExited) -> None:
-        """What the end of an attempt teaches of its kind of work; the jobs of that kind are looked at again."""
+        """Update the workload history with an ended attempt; reconsider jobs of its workload if that changed."""
         job = self._table.jobs.get(event.job_id)
         if job is not None and job.attempts and job.attempts[-1].number == event.attempt:
             key = self._history.learn(job, self._table.jobs)
@@ -265,7 +265,7 @@ class Manager:
                 self._driver.learned(key)
 
     def _propagate_changes(self, at_s: float) -> None:
-        """Bring what is kept beside the jobs in line with those that have changed."""
+        """Update admission, policy driver and telemetry for the jobs that have changed."""
         changed = self._table.take_changed()
         for job_id in changed:
             job = self._table.jobs[job_id]
@@ -291,12 +291,12 @@ class Manager:
                 self._time_limited.add(job.id)
             self._telemetry.watch(job.id, number)
 
-    # What follows from time and from the server.
+    # Time limits and placement.
 
     def _stop_overdue(self, at_s: float) -> list[Command]:
-        """Stops for attempts past their time limit, or past their time slot while others wait for a place.
+        """Stops for attempts past their time limit, or past their time slice while other jobs wait for GPUs.
 
-        Asked again should an attempt outlive several times its grace.
+        A stop is repeated if the attempt is still live after six grace periods.
         """
         commands: list[Command] = []
         for job_id in sorted(self._time_limited):
@@ -308,7 +308,7 @@ class Manager:
             if limit_s is not None and at_s - attempt.started_at_s >= limit_s:
                 why, grace_s = "timeout", self._config.stop_grace_s
             elif self._driver.waiting and is_time_slice_over(job, attempt, at_s):
-                why, grace_s = "time slot over", self._config.time_slice_grace_s
+                why, grace_s = "time slice over", self._config.time_slice_grace_s
             else:
                 continue
             sent_at_s = self._stop_sent_at_s.get(job_id)
@@ -336,7 +336,7 @@ class Manager:
         return commands
 
     def _hold_unsatisfiable(self, at_s: float) -> None:
-        """Hold the jobs that can never fit, and queue those again for which a GPU has appeared."""
+        """Hold queued jobs that fit on no GPU of the server; queue held ones again if a new GPU fits them."""
         gpus = self._telemetry.gpus
         table = self._table
         if gpus is not self._checked_gpus:

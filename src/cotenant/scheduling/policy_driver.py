@@ -1,4 +1,4 @@
-"""Drives the policy of a manager: feeds it the jobs that may start and the GPUs that changed, checks its answers."""
+"""Drives the policy of a manager: passes it ready jobs and changed GPUs, and validates its placements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cotenant.scheduling.telemetry.samples import Telemetry
 
 
 class PolicyDriver:
-    """Keeps a placer consistent with the jobs of `table` and the samples of `telemetry`."""
+    """Synchronizes a placer with the jobs of `table` and the samples of `telemetry`."""
 
     def __init__(
         self, policy: Policy, table: JobTable, telemetry: Telemetry, predictions: JobPredictions = NO_PREDICTIONS
@@ -33,16 +33,16 @@ class PolicyDriver:
         self._gpus_of: dict[int, tuple[str, ...]] = {}  # by job
         self._offered: dict[int, Job] = {}
         self._unconsidered: set[int] = set()
-        self._changed: dict[str, None] = {}  # GPUs that the placer does not know yet as they are
-        self._rejected: dict[int, Deferral] = {}  # jobs whose placement broke a promise
+        self._changed: dict[str, None] = {}  # GPUs to update in the placer
+        self._rejected: dict[int, Deferral] = {}  # jobs whose placement was invalid
         self._by_workload: dict[str, dict[int, None]] = {}  # offered jobs
         self._decided_at_s = -math.inf
         self._fresh_until_s = math.inf
 
-    # What changes.
+    # Updates.
 
     def follow(self, job: Job) -> None:
-        """`job` has changed: its GPUs, perhaps."""
+        """Update the residents of the GPUs that `job` has left or entered."""
         uuids = job.attempts[-1].placement.gpu_uuids if job.id in self._table.live else ()
         before = self._gpus_of.get(job.id, ())
         if uuids == before:
@@ -59,7 +59,7 @@ class PolicyDriver:
             self._gpus_of.pop(job.id, None)
 
     def offer(self, offered: Iterable[Job], withdrawn: Iterable[int]) -> None:
-        """Jobs that may start, new or changed, and ids of jobs that may not any longer."""
+        """Offer new and changed jobs to the policy, and withdraw jobs by id."""
         for job_id in withdrawn:
             gone = self._offered.pop(job_id, None)
             if gone is not None:
@@ -78,7 +78,7 @@ class PolicyDriver:
                 self._rejected.pop(job.id, None)
 
     def sampled(self) -> None:
-        """There is a new sample of all GPUs."""
+        """Take over the newest sample of all GPUs, and a changed inventory."""
         gpus = self._telemetry.gpus
         if gpus is not self._inventory and gpus != self._inventory:
             self._reset(gpus)
@@ -93,21 +93,21 @@ class PolicyDriver:
             self._placer.add(job)
 
     def learned(self, key: str) -> None:
-        """More is known of a workload: the demands of its jobs, and their best GPUs, may change."""
+        """Offer the jobs of a workload again: new predictions may change their demand and their best GPUs."""
         for job_id in self._by_workload.get(key, ()):
             self._placer.add(self._offered[job_id])
 
-    # What follows.
+    # Placement.
 
     @property
     def waiting(self) -> int:
-        """The number of jobs that wait for GPUs alone."""
+        """The number of jobs that wait only for GPUs."""
         return len(self._offered)
 
     def decide(self, at_s: float) -> list[Placement]:
-        """Which jobs start now, and where. `admit` checks each before it is acted on."""
+        """Placements of the jobs to start now; the caller passes each to `admit` before it launches."""
         if at_s > self._fresh_until_s or at_s < self._decided_at_s:
-            # Samples went stale, or the clock was set back: what may be promised depends on both.
+            # Samples went stale, or the clock was set back. Available memory depends on both.
             self._changed.update(dict.fromkeys(self._gpus))
             self._fresh_until_s = math.inf if at_s > self._fresh_until_s else self._telemetry.fresh_until_s()
         for uuid in self._changed:
@@ -123,7 +123,7 @@ class PolicyDriver:
         return placements
 
     def admit(self, placement: Placement, at_s: float) -> bool:
-        """Whether `placement` keeps every promise. If not, its job stays pending and `explain` says why."""
+        """Whether `placement` is valid. If not, the job stays pending and `explain` gives the reason."""
         job = self._offered.pop(placement.job_id, None)
         if job is not None:
             self._by_workload[workload_key(job.spec)].pop(job.id, None)
@@ -140,7 +140,7 @@ class PolicyDriver:
         return False
 
     def explain(self, job_id: int) -> Deferral | None:
-        """What the policy says of a pending job; None if it has not considered it yet."""
+        """The answer of the policy for a pending job; None if it has not considered the job yet."""
         if job_id not in self._offered or job_id in self._unconsidered or math.isinf(self._decided_at_s):
             return None
         return self._rejected.get(job_id) or self._placer.explain(job_id, self._decided_at_s)
@@ -157,7 +157,7 @@ class PolicyDriver:
         return ServerSnapshot(at_s=at_s, gpus=tuple(self.gpu_at(gpu, at_s) for gpu in self._telemetry.gpus))
 
     def gpu_at(self, gpu: Gpu, at_s: float) -> GpuSnapshot:
-        """One of them."""
+        """One GPU as a policy would see it at `at_s`."""
         residents = tuple(self._resident(job_id, gpu.uuid) for job_id in sorted(self._residents.get(gpu.uuid, ())))
         return self._telemetry.gpu_snapshot(gpu, at_s, residents)
 
@@ -184,7 +184,7 @@ class PolicyDriver:
 
 
 def broken_promise(server: ServerSnapshot, placement: Placement, gpus: int) -> str | None:
-    """Which promise `placement` breaks for a job of `gpus` GPUs, or None: a faulty policy cannot over-promise."""
+    """Why `placement` is invalid for a job of `gpus` GPUs; None if valid. Guards against faulty policies."""
     uuids = placement.gpu_uuids
     if len(set(uuids)) != gpus or len(uuids) != gpus:
         return f"{gpus} different GPUs wanted, {len(set(uuids))} given"

@@ -1,13 +1,13 @@
-"""What the end of an attempt means for its job, and how much memory the next attempt reserves.
+"""Decides whether a job is retried after an attempt, and how much memory the next attempt reserves.
 
 An exit counts as out of memory by evidence, in this order:
 
 - The traceback that ended the process is an out-of-memory error and the exit code is not 0: out of memory.
-- Only the output mentions it: a hint, believed if a sample near the end shows the GPU full.
-- Any other failure is the job's own. It is not retried by default: it would fail again and, with precedence in the
-  queue, keep other jobs waiting (CARMA counts every failure as out of memory).
+- Only the output mentions out of memory: a hint, which counts if a sample near the end shows a full GPU.
+- Any other failure is the job's own. It is not retried by default: it would fail again and, because retries have
+  precedence in the queue, delay other jobs (CARMA counts every failure as out of memory).
 
-The next attempt may start at once, wherever its new minimum fits. The published systems wait for an empty GPU instead,
+The next attempt may start at once, wherever its new minimum fits. The published systems wait for an empty GPU instead:
 1800-4100 s on average, a hundred times the work that was lost.
 
 - The process needed `in_use + tried` bytes, a lower bound of its peak: the minimum becomes that and 10 %. Without these
@@ -16,16 +16,16 @@ The next attempt may start at once, wherever its new minimum fits. The published
 - If `in_use + tried` was within the promise, a neighbor took the memory: the minimum stays.
 - After two such exits, before the last attempt, and when the minimum reaches the whole GPU, the job gets its GPUs
   exclusively.
-- Out of memory on an exclusive GPU, with no foreign process to blame, ends the job. So does the third time on an
-  exclusive GPU, whoever is to blame, and `max_attempts`: a memory limit that a script sets for itself looks like a
-  foreign process, and its retries precede other jobs.
+- Out of memory on an exclusive GPU ends the job, unless a foreign process took the memory. The third time on an
+  exclusive GPU ends it in any case, and so does `max_attempts`: a memory limit that a script sets for itself looks like
+  a foreign process, and retries precede other jobs.
 
 `JobSpec.retries` allows further attempts after other failures. Two in a row that fail within a minute of their start
 are a crash loop and end the job. An attempt that used up its time slice and was stopped to make room is requeued; its
 attempts do not count against any limit.
 
-A client of MPS that faults takes all clients of its server down, and nothing shows which one it was. All of them are
-retried, not counted, and without MPS: the client to blame then fails alone.
+An MPS client that faults terminates all clients of its server, and nothing shows which client it was. All of them are
+retried without MPS, and the attempts do not count; the faulty client then fails alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from cotenant.core.job import Attempt, AttemptExit, Done, Job, OomEvidence, Outc
 from cotenant.core.units import format_bytes
 
 FULL_BELOW = 0.03
-"""A GPU with a smaller share of its memory free counts as full. Caching allocators take 2-20 MiB at a time, but samples
-are a second apart."""
+"""A GPU counts as full if a smaller share of its memory is free. Caching allocators request segments of 2-20 MiB, but
+samples are one second apart, so the last one may miss the final segments."""
 
 HEADROOM = 1.1
 MIN_STEP = 1.25
@@ -54,7 +54,7 @@ REQUEUE = "requeue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The job goes back to the queue; with `uncount_attempts`, attempts until now no longer count against limits."""
+    """The job is queued again; with `uncount_attempts`, its attempts so far no longer count against limits."""
 
     min_memory_bytes: int
     exclusive: bool
@@ -64,7 +64,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The job is over; fields as in `Done`."""
+    """The job ends; the fields are those of `Done`."""
 
     outcome: Outcome
     code: int | None = None
@@ -74,8 +74,8 @@ class Finish:
 def after_exit(job: Job, attempt: Attempt) -> Job:
     """`job` after the end of `attempt`, its newest: queued again, or done.
 
-    `attempt` has its `exit` and `ended_at_s`; it replaces the attempt of its number, if `job` has that already. The
-    result depends on the arguments alone, so a replayed journal and a simulator come to the same one.
+    `attempt` has `exit` and `ended_at_s`; it replaces the attempt with the same number, if `job` has one. The result
+    depends on the arguments alone, so a replay of the journal and the simulator give the same job.
     """
     job = replace(job, attempts=(*job.attempts[: attempt.number - 1], attempt))
     at_s = attempt.placed_at_s if attempt.ended_at_s is None else attempt.ended_at_s
@@ -95,7 +95,7 @@ def after_exit(job: Job, attempt: Attempt) -> Job:
 
 
 def next_step(job: Job) -> Retry | Finish:
-    """What follows from the end of the last attempt of `job`."""
+    """Whether `job` is retried or ends after its last attempt."""
     attempt = job.attempts[-1]
     end = attempt.exit or AttemptExit(exit_code=None, signal=None, reason="lost")
     if attempt.stop_reason is not None and end.reason != "lost":
@@ -147,17 +147,17 @@ def _oomed(attempt: Attempt) -> bool:
 
 
 def has_oomed(job: Job) -> bool:
-    """Whether it ran out of memory since it was last requeued. It then restarts at once, wherever there is room."""
+    """Whether the job ran out of memory since it was last requeued; it then restarts at once, wherever it fits."""
     return any(_oomed(attempt) for attempt in _counted(job))
 
 
 def failures(job: Job) -> int:
-    """Attempts that failed for a reason of their own, since the job was last requeued."""
+    """The number of failures of the job's own since it was last requeued: neither out of memory nor an MPS fault."""
     return sum(1 for attempt in _counted(job) if _failed(attempt))
 
 
 def effective_sharing(job: Job) -> SharingRequest:
-    """How the next attempt shares: as requested, but not by MPS any more once an MPS server failed under the job."""
+    """Sharing of the next attempt: as requested, but time-slicing instead of MPS after an MPS fault."""
     if not job.attempts:
         return job.spec.sharing
     faulted = any(attempt.exit is not None and attempt.exit.mps_fault for attempt in _counted(job))
@@ -198,7 +198,7 @@ def _counted_attempts(job: Job) -> int:
 
 
 def ran_out_of_memory(end: AttemptExit) -> bool:
-    """Whether the evidence says that an attempt ended for want of GPU memory."""
+    """Whether the evidence shows that an attempt ran out of GPU memory."""
     if end.reason != "exited" or end.exit_code == 0:
         return False
     oom = end.oom
@@ -249,12 +249,12 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
 
 
 def _exclusive_ooms(job: Job) -> int:
-    """How often it ran out of memory on exclusive GPUs, since it was last requeued."""
+    """How often the job ran out of memory on exclusive GPUs since it was last requeued."""
     return sum(1 for attempt in _counted(job) if attempt.placement.sharing == "exclusive" and _oomed(attempt))
 
 
 def next_min_memory_bytes(job: Job, attempt: Attempt, wanted_bytes: int | None) -> int:
-    """The minimum after an attempt that outgrew its promise; `wanted_bytes` where the framework reported it."""
+    """The minimum after an attempt that exceeded its promise; `wanted_bytes`: if the framework reported it."""
     promised = attempt.placement.promised_bytes
     peak = max(attempt.peak_observed_bytes.values(), default=0)
     learned = int(max(wanted_bytes or 0, peak) * HEADROOM)

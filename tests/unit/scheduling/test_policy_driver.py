@@ -78,7 +78,7 @@ def test_a_time_slot_ends_when_others_wait():
     assert life.pass_(90) == []
     life.submit(2)
     (stop,) = [each for each in life.pass_(1) if isinstance(each, Stop)]
-    assert (stop.job_id, stop.cause, stop.grace_s) == (1, "time slot over", 100.0)
+    assert (stop.job_id, stop.cause, stop.grace_s) == (1, "time slice over", 100.0)
     assert life.pass_(30) == [], "asked once"
     assert launches(life.end(1, AttemptExit(exit_code=0, signal=None, reason="stopped"))) == [2]
     job = life.manager.jobs[1]

@@ -1,1 +1,1 @@
-"""What is known of jobs and GPUs: told, read, and learned from what was seen."""
+"""Predictions for jobs to come: workloads, their history, activity and interference."""

@@ -1,4 +1,4 @@
-"""What each of several jobs on a GPU does to it, where only what all do together is read."""
+"""Attributes the measured SM activity of a GPU to the jobs that share it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from functools import lru_cache
 from cotenant.scheduling.prediction.interference import GpuActivity, PriorInterference
 
 SMACT_STD = 0.05
-"""How far the summed SM activity that is predicted of known jobs is from what is read, as a ratio of all SMs."""
+"""Standard deviation of measured minus predicted total SM activity for known jobs (1 = all SMs)."""
 
 EXPECTED_LOG_STD = 0.4
-"""How far, in logs, a job's SM activity is from what its memory need makes expect (0.08 on average of 0.45)."""
+"""Standard deviation of log SM activity around its expectation from memory demand (0.08 on average of 0.45)."""
 
 FACTORS = tuple(math.exp(0.1 * step) for step in range(-25, 13))
 
 Load = tuple[float, int]
-"""SM activity alone, and memory in bytes, 0 where not known."""
+"""Solo SM activity, and memory in bytes, 0 if not known."""
 
 
 @lru_cache(maxsize=20_000)
 def attribute_activity(
     known: Sequence[Load], expected: Sequence[Load], measured: float, gpu_memory_bytes: int | None = None
 ) -> float:
-    """By what the SM activities that were expected are to be multiplied so that the GPU shows what was measured.
+    """The factor on the `expected` SM activities that best explains the `measured` activity of the GPU.
 
-    The likeliest factor, if jobs slow each other down as `PriorInterference` predicts and expectations are off by
-    `EXPECTED_LOG_STD`. A GPU with all SMs active shows little of each job's part: there expectations stand.
+    Maximum a posteriori, with slowdowns from `PriorInterference` and a prior of `EXPECTED_LOG_STD` on the factor. A GPU
+    with all SMs active says little about the parts of the jobs, so the factor stays near 1.
     """
     return min(
         FACTORS, key=lambda factor: _negative_log_likelihood(factor, known, expected, measured, gpu_memory_bytes)

@@ -1,16 +1,16 @@
-"""What is known of a kind of work from the attempts that did it: memory, activity, duration, interference.
+"""History of workloads, learned from ended attempts: memory, activity, duration, interference.
 
-How trace and history are blended into the bytes that a policy must find free (decision 0037):
+History and estimate give the memory demand of a job as follows (decision 0037):
 
-- What a run was seen to hold is a lower bound for all of them: where that, and a twentieth, is above what was declared
-  or estimated, it counts.
-- Two completed runs that agree within a twentieth are better than any estimate: the larger, and a twentieth, counts,
-  even where that is less than the bound of the estimate.
-- One completed run, and a tenth, counts where there is no estimate.
-- What was declared is never lowered. Without any of these, the estimate counts.
+- The observed peak of any run is a lower bound for all runs: if the peak plus 5 % exceeds the declared or estimated
+  memory, it replaces that.
+- Two completed runs whose peaks agree within 5 % are better than an estimate: the larger peak plus 5 % replaces the
+  estimate, even if it is lower than the estimate's bound.
+- The peak of one completed run plus 10 % is used if there is no estimate.
+- Declared memory is never lowered. In all other cases the estimate is used.
 
-Memory is read once a second, and the caching allocator gives back nothing of its own accord, so a completed run shows
-its peak; a run of less than a minute is not believed to.
+Memory is sampled once per second, and the caching allocator does not return memory of its own accord, so a completed
+run shows its peak; a run shorter than a minute is assumed not to.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ HEADROOM = 1.05
 HEADROOM_ONCE = 1.10
 MAX_RUNS = 8
 SMACT_SLOWDOWN_STD = 3 * MEASUREMENT_STD
-"""How far a slowdown told from SM activity may be off: it says how fast all are together, not how fast each is."""
+"""Standard deviation of a log slowdown derived from SM activity, which shows only the sum over all jobs on the GPU."""
 
 
 MAX_CO_RUN_RECORDS = 16
 WORKLOAD_SEPARATOR = "\n"
 
 PLAUSIBLE_SLOWDOWNS = (0.5, 20.0)
-"""A slowdown outside of this compares two things: steps counted by other means, say. It teaches nothing."""
+"""Slowdowns outside this range are discarded: the two runs probably count steps differently."""
 
 
 @dataclass(slots=True)
 class WorkloadRecord:
-    """One kind of work.
+    """What is known of one workload.
 
     Attributes:
-        peaks_bytes, durations_s: of the newest completed runs; durations as if alone.
-        least_bytes: more than any run was seen to hold, completed or not.
-        solo_s: how long it was seen alone, with the means of that time.
-        beside: by the keys of its neighbors, joined by `WORKLOAD_SEPARATOR`: seconds, steps per second, slowdown; None
-            for each that is not known.
+        peaks_bytes, durations_s: of the newest completed runs; durations are without the time lost to neighbors.
+        least_bytes: the largest observed memory of any run, completed or not; the next run needs at least this.
+        solo_s: observed time alone on a GPU; `smact`, `smocc`, `drama` and `steps_hz` are means over it.
+        beside: co-runs as seconds, steps per second and slowdown (None if not known), by the workload keys of the
+            neighbors, joined by `WORKLOAD_SEPARATOR`. Stored in snapshots of the journal by this name.
     """
 
     peaks_bytes: list[int] = field(default_factory=list)
@@ -66,11 +66,11 @@ class WorkloadRecord:
     beside: dict[str, list[float | None]] = field(default_factory=dict)
 
     def known_bytes(self) -> int | None:
-        """What the next run will need, if runs that completed tell."""
+        """Predicted memory of the next run in bytes; None without a completed run."""
         return self._known()[0]
 
     def _known(self) -> tuple[int | None, bool]:
-        """The same, and whether two runs agree."""
+        """`known_bytes`, and whether at least two completed runs agree."""
         if not self.peaks_bytes:
             return None, False
         most = max(self.peaks_bytes)
@@ -78,7 +78,7 @@ class WorkloadRecord:
         return int(most * (HEADROOM if sure else HEADROOM_ONCE)), sure
 
     def summary_key(self) -> tuple[object, ...]:
-        """What a policy may see of it; so that ten thousand jobs are not looked at again for a byte."""
+        """The record at the resolution of decisions: queued jobs are reconsidered only when this changes."""
         known, sure = self._known()
         return (
             None if known is None else known // PROMISE_STEP_BYTES,
@@ -89,7 +89,7 @@ class WorkloadRecord:
         )
 
     def activity(self, key: str) -> GpuActivity:
-        """What it does to a GPU, as far as that was seen."""
+        """Solo activity on a GPU, as far as it was observed."""
         return GpuActivity(key, self.smact, self.smocc, self.drama, self.least_bytes or None)
 
     def is_sure(self) -> bool:
@@ -98,10 +98,10 @@ class WorkloadRecord:
 
 
 class WorkloadHistory:
-    """Learns from attempts as they end; what a policy knows of jobs to come (`policy.Facts`).
+    """Learns from ended attempts and predicts jobs for policies (`placement.policy.JobPredictions`).
 
-    Depends on the attempts and their order alone, so that a replayed journal knows the same.
-    `pace`: seconds of the GPUs' time in one of ours; above 1 on a simulated server.
+    The state depends on the attempts and their order alone, so a replay of the journal gives the same state.
+    `pace`: seconds of GPU time per second of the daemon's clock; above 1 on a simulated server.
     """
 
     def __init__(self, *, pace: float = 1.0) -> None:
@@ -109,16 +109,16 @@ class WorkloadHistory:
         self._min_co_run_s = MIN_LEARNED_CO_RUN_S / pace
         self._min_run_s = MIN_RUN_S / pace
         self._records: dict[str, WorkloadRecord] = {}
-        self._activities: dict[str, GpuActivity] = {}  # of `_records`, made once
+        self._activities: dict[str, GpuActivity] = {}  # cache, by workload
         self._summary_keys: dict[str, tuple[object, ...]] = {}
         self._learned: dict[int, int] = {}
 
     def record(self, job: Job) -> WorkloadRecord | None:
-        """What is known of the work of `job`, or None."""
+        """The record of the workload of `job`; None if no attempt of it has ended."""
         return self._records.get(workload_key(job.spec))
 
     def activity(self, job: Job) -> GpuActivity:
-        """What it will do to a GPU that it has alone."""
+        """Predicted solo activity of `job` on a GPU."""
         key = workload_key(job.spec)
         found = self._activities.get(key)
         if found is None:
@@ -128,14 +128,14 @@ class WorkloadHistory:
         return found
 
     def duration_s(self, job: Job) -> float | None:
-        """How long it will run alone: the median of what completed runs took."""
+        """Predicted solo duration of `job`: the median over completed runs; None if unknown."""
         record = self.record(job)
         if record is None or not record.durations_s:
             return None
         return sorted(record.durations_s)[len(record.durations_s) // 2]
 
     def demand_bytes(self, job: Job) -> int | None:
-        """What counts in place of what was declared or estimated; None where that stands."""
+        """Memory demand that replaces the declared or estimated one; None if that one is used."""
         record = self.record(job)
         if record is None:
             return None
@@ -151,9 +151,9 @@ class WorkloadHistory:
         return None
 
     def learn(self, job: Job, jobs: Mapping[int, Job]) -> str | None:
-        """Take in the attempts of `job` that have ended since the last call; `jobs` are all, its mates among them.
+        """Learn from the attempts of `job` that have ended since the last call; `jobs` must include its neighbors.
 
-        Gives the key of the work of which something else is known now, or None where nothing that matters is new.
+        Returns the workload key if predictions for the workload have changed, else None.
         """
         ended = [attempt for attempt in job.attempts[self._learned.get(job.id, 0) :] if attempt.exit is not None]
         if not ended:
@@ -162,7 +162,7 @@ class WorkloadHistory:
         return self.learn_attempts(job, ended, jobs)
 
     def learn_attempts(self, job: Job, ended: Sequence[Attempt], jobs: Mapping[int, Job]) -> str | None:
-        """As `learn`, for attempts of `job` that the caller knows to be new."""
+        """As `learn`, from attempts of `job` that the caller knows to be new."""
         key = workload_key(job.spec)
         before = self._summary_keys.get(key)
         if before is None and key in self._records:
@@ -227,7 +227,7 @@ class WorkloadHistory:
         return group
 
     def _learn_shared(self, job: Job, co_run: CoRun, jobs: Mapping[int, Job], solo_hz: float | None) -> None:
-        """What its mates cost it."""
+        """Learn the slowdown of `job` in a co-run with neighbors."""
         group = self._group_activities(job, co_run, jobs)
         if group is None:
             return
@@ -242,7 +242,7 @@ class WorkloadHistory:
         self.interference.learn(group, [slowdown, *unknown], spread=spread, predicted=predicted)
 
     def measured(self, job: Job, co_runs: Sequence[CoRun]) -> tuple[CoRun, ...]:
-        """`spells` of an attempt of `job` with the slowdowns that its step rates show."""
+        """`co_runs` of an attempt of `job` with the slowdowns measured by step rates."""
         solo_hz = _solo_hz(self.record(job), co_runs)
         return tuple(
             replace(co_run, slowdown=_by_steps(co_run, solo_hz))
@@ -252,16 +252,16 @@ class WorkloadHistory:
         )
 
     def predicted(self, job: Job, neighbor_ids: Sequence[int], jobs: Mapping[int, Job]) -> float | None:
-        """The slowdown of `job` beside these, as a policy that asks would hear now; None where one is not known."""
+        """Predicted slowdown of `job` beside these jobs; None if one of them is not known."""
         group = self._group_activities(job, CoRun(neighbor_ids=tuple(neighbor_ids), seconds=0.0), jobs)
         return None if group is None else self.interference.slowdowns(group)[0]
 
     def records(self) -> Mapping[str, WorkloadRecord]:
-        """What is known of each kind of work, by its key."""
+        """All records, by workload key."""
         return self._records
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The state as plain values, for `restored`."""
         records = {
             key: {name: getattr(record, name) for name in WorkloadRecord.__slots__}
             for key, record in self._records.items()
@@ -271,7 +271,7 @@ class WorkloadHistory:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], *, pace: float = 1.0) -> WorkloadHistory:
-        """As it was when `state` was asked for."""
+        """The history with a state that `state` returned."""
         found = cls(pace=pace)
         found._records = {key: WorkloadRecord(**record) for key, record in state["records"].items()}
         found.interference = LearnedInterference.restored(state["interference"])
@@ -280,7 +280,7 @@ class WorkloadHistory:
 
 
 def _least_bytes(attempt: Attempt) -> int:
-    """What the attempt needed at least: what it was seen to hold, or what it asked for when it ran out."""
+    """Lower bound of the attempt's memory need: the observed peak, or in use plus requested when it ran out."""
     seen = max(attempt.peak_observed_bytes.values(), default=0)
     end = attempt.exit
     if end is None or not ran_out_of_memory(end) or end.oom.tried_bytes is None or end.oom.in_use_bytes is None:
@@ -289,13 +289,13 @@ def _least_bytes(attempt: Attempt) -> int:
 
 
 def _solo_hz(record: WorkloadRecord | None, co_runs: Sequence[CoRun]) -> float | None:
-    """Steps a second alone: of this very attempt if it was, for it counts in the same way; else of earlier ones."""
+    """Solo step rate: of this attempt if it ran alone, because steps are counted the same way, else of earlier ones."""
     own = next((co_run.steps_hz for co_run in co_runs if not co_run.neighbor_ids and co_run.steps_hz), None)
     return own if own is not None or record is None else record.steps_hz
 
 
 def _by_steps(co_run: CoRun, solo_hz: float | None) -> float | None:
-    """The slowdown that the step rates show; None where they do not, or count different things."""
+    """Slowdown by step rates; None if one is missing, or if the ratio is implausible."""
     if not co_run.steps_hz or not solo_hz:
         return None
     slowdown = solo_hz / co_run.steps_hz
@@ -303,7 +303,7 @@ def _by_steps(co_run: CoRun, solo_hz: float | None) -> float | None:
 
 
 def _by_activity(group: Sequence[GpuActivity], predicted: Sequence[float], co_run: CoRun) -> float | None:
-    """The slowdown of the first of `group` if all are off by what the SM activity of all together is off by."""
+    """Slowdown of the first of `group`, if all are off by the same factor as the GPU's total SM activity."""
     alone = [activity.smact for activity in group if activity.smact is not None]
     if not co_run.smact or len(alone) < len(group):
         return None
@@ -312,7 +312,7 @@ def _by_activity(group: Sequence[GpuActivity], predicted: Sequence[float], co_ru
 
 
 def _record_co_run(record: WorkloadRecord, neighbors: Sequence[GpuActivity], co_run: CoRun, slowdown: float) -> None:
-    """Means by group; those of the least time are forgotten first."""
+    """Update the means of this co-run; the shortest one is dropped when there are too many."""
     key = WORKLOAD_SEPARATOR.join(sorted([neighbor.workload or "" for neighbor in neighbors]))
     seconds, hz, slower = record.beside.get(key, [0.0, None, None])
     total_s = (seconds or 0.0) + co_run.seconds
@@ -323,14 +323,14 @@ def _record_co_run(record: WorkloadRecord, neighbors: Sequence[GpuActivity], co_
 
 
 def _updated_mean(old: float | None, new: float | None, weight: float) -> float | None:
-    """A mean that takes in another value."""
+    """The mean `old` after `new` with this weight; None only if both are."""
     if new is None or old is None:
         return old if new is None else new
     return old + weight * (new - old)
 
 
 def _learn_solo(record: WorkloadRecord, co_run: CoRun) -> None:
-    """Means over all time seen alone."""
+    """Update the solo means."""
     weight = co_run.seconds / (record.solo_s + co_run.seconds)
     for name in ("smact", "smocc", "drama", "steps_hz"):
         setattr(record, name, _updated_mean(getattr(record, name), getattr(co_run, name), weight))

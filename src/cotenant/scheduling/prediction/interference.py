@@ -1,16 +1,14 @@
-"""How much jobs on one GPU slow each other down, as far as a policy can know it.
+"""Predicts how much jobs on one GPU slow each other down.
 
-At first, from what a job does alone: its slowdown is 1 plus, for each partner, 0.868 x SMACT^2.565 x (fifths of the
+The prior uses solo activity: the slowdown of a job is 1 plus, for each partner, 0.868 x SMACT^2.565 x (fifths of the
 GPU's memory)^0.791 of that partner, or 1.94 x SMACT^4.44 where its memory is not known (fitted on 218 pairs of jobs on
-an A100-40GB; what the victim does itself hardly matters there). All together need no more than all SMs, so where the
-speeds would, all are cut by the same factor. For more than two jobs the sum is an extrapolation: nobody has measured
-it.
+an A100-40GB, where the activity of the victim has little effect). If the speeds would need more than all SMs, all are
+reduced by the same factor. For more than two jobs the sum is an extrapolation without measurements.
 
-Then, from what was observed: each kind of work has one number for how much more it suffers than that, and one for how
-much more it makes others suffer, both in log slowdown. On the 218 pairs two such numbers explain most of what SM
-activity leaves open, and interference is one-sided, which a sum of activities cannot say. They start at 0 with a
-prior spread and are moved by every observation by as much as is still uncertain about them (a Kalman filter with a
-diagonal covariance), so that one odd reading moves what is well known only a little.
+The posterior adds two effects per workload in log slowdown, learned from observed co-runs: its sensitivity as a victim
+and its pressure as an aggressor. On the 218 pairs they explain most of the variance that SM activity leaves; a sum of
+activities cannot express that interference is asymmetric. Both start at 0 with a prior variance and are updated by a
+Kalman filter with a diagonal covariance, so that an outlier has little effect on a well-known workload.
 """
 
 from __future__ import annotations
@@ -34,14 +32,14 @@ Fitted to the same pairs. Partners of a family left out: R2 of the speed 0.65, w
 """
 AGGRESSIVENESS_UNIT_SHARE = 0.2
 ASSUMED_GPU_MEMORY_BYTES = 40 * GiB
-"""Memory of a GPU of which nobody says how large it is: that of the law."""
+"""Memory assumed for a GPU of unknown size: that of the GPU the prior was fitted on."""
 
 ASSUMED_SMACT = 0.5
-"""SM activity of a job of which nothing is known, as in the replays of the CARMA traces that the policies come from."""
+"""SM activity assumed for a job without any data, as in the replays of the CARMA traces that the policies come from."""
 
 EXPECTED_SMACT = (-1.38, 0.16)
 EXPECTED_SMACT_RANGE_MIB = (512.0, 8192.0)
-"""A job that needs m MiB is expected to keep so much of the SMs active: first + second x log2 m, m cut to the range.
+"""Expected SM activity of a job that needs m MiB: first + second x log2 m, with m limited to the range.
 
 Fitted to 53 training jobs on an A100-40GB (R2 0.86). A model left out at all its batch sizes is missed by 0.08 on
 average, where `ASSUMED_SMACT` misses by 0.26: what fits in little memory is a small batch or a small model, and both
@@ -49,20 +47,20 @@ leave SMs idle.
 """
 
 PRIOR_STD = 0.2
-"""How far, in log slowdown, a kind of work is from what its SM activity says; the order of what 52 workloads show."""
+"""Prior standard deviation of a workload's effects in log slowdown; the order of magnitude over 52 workloads."""
 
 MEASUREMENT_STD = 0.1
-"""How far a good reading of a slowdown is from the truth: repeats of the same pair differ by 1 to 10 %."""
+"""Standard deviation of a measured log slowdown: repeated runs of the same pair differ by 1 to 10 %."""
 
 
 class GpuActivity(NamedTuple):
-    """What a job does to a GPU when it has it alone; None where not known.
+    """Solo activity of a job on a GPU; None where not known.
 
     Attributes:
-        workload: the key that jobs of the same work have in common, see `history`.
+        workload: key shared by all jobs of the same workload, see `workloads`.
         smact, smocc, drama: ratios, 0..1.
-        memory_bytes: that it holds, or is expected to.
-        gpu_memory_bytes: memory of the GPU in question.
+        memory_bytes: observed or expected memory of the job.
+        gpu_memory_bytes: total memory of the GPU.
     """
 
     workload: str | None = None
@@ -74,11 +72,11 @@ class GpuActivity(NamedTuple):
 
 
 class InterferencePredictor(Protocol):
-    """Predicts slowdowns. `version` changes when the same question may get another answer."""
+    """Predicts slowdowns. `version` changes when predictions may have changed."""
 
     @property
     def version(self) -> int:
-        """Counts what was learned."""
+        """The number of observations learned."""
         ...
 
     def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:
@@ -87,14 +85,14 @@ class InterferencePredictor(Protocol):
 
 
 def expected_smact(needed_bytes: int) -> float:
-    """SM activity of a job of which nothing but its memory need is known; a ratio."""
+    """Expected SM activity (0..1) of a job of which only the memory demand is known."""
     start, slope = EXPECTED_SMACT
     low, high = EXPECTED_SMACT_RANGE_MIB
     return min(1.0, max(0.0, start + slope * math.log2(min(max(needed_bytes / MiB, low), high))))
 
 
 def aggressiveness(smact: float, memory_bytes: int | None, gpu_memory_bytes: int = ASSUMED_GPU_MEMORY_BYTES) -> float:
-    """What a partner that does this on a GPU of that size adds to anybody's slowdown, before that was ever seen."""
+    """Prior of what a partner with this SM activity and memory adds to the slowdown of every other job on the GPU."""
     if not memory_bytes:
         return float(AGGRESSIVENESS * smact**EXPONENT)
     factor, power, of_memory = AGGRESSIVENESS_WITH_MEMORY
@@ -102,7 +100,7 @@ def aggressiveness(smact: float, memory_bytes: int | None, gpu_memory_bytes: int
 
 
 def prior_slowdowns(activities: Sequence[GpuActivity], smacts: Sequence[float]) -> list[float]:
-    """What activity and memory alone say; not yet cut to what all SMs can do. All are on the GPU that one tells of."""
+    """Slowdowns by activity and memory alone, without the limit to all SMs. All jobs are on the same GPU."""
     gpu_memory_bytes = next(
         (activity.gpu_memory_bytes for activity in activities if activity.gpu_memory_bytes), ASSUMED_GPU_MEMORY_BYTES
     )
@@ -115,19 +113,19 @@ def prior_slowdowns(activities: Sequence[GpuActivity], smacts: Sequence[float]) 
 
 
 def limit_to_all_sms(slowdowns: Sequence[float], smacts: Sequence[float]) -> tuple[float, ...]:
-    """`slowdowns`, raised so that all together need no more than all SMs; at least 1."""
+    """`slowdowns`, raised so that all jobs together need at most all SMs; at least 1."""
     needed = sum([smact / slowdown for smact, slowdown in zip(smacts, slowdowns, strict=True)])
     stretch = max(1.0, needed)
     return tuple([max(1.0, slowdown * stretch) for slowdown in slowdowns])
 
 
 class PriorInterference:
-    """Knows every job by its SM activity and memory, and none in particular."""
+    """Predicts from SM activity and memory alone."""
 
     version = 0
 
     def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- one model for all ways to share, until MPS pairs are measured
-        """From activity and memory alone."""
+        """Slowdowns by activity and memory alone."""
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_or_assumed(activities)
@@ -135,12 +133,12 @@ class PriorInterference:
 
 
 def smacts_or_assumed(activities: Sequence[GpuActivity]) -> list[float]:
-    """SM activity of each, or what is assumed."""
+    """The SM activity of each job, `ASSUMED_SMACT` if unknown."""
     return [ASSUMED_SMACT if activity.smact is None else activity.smact for activity in activities]
 
 
 class GaussianEstimate(NamedTuple):
-    """What is known of one number: its value, and the variance of what is not known about it."""
+    """Mean and variance of an unknown number."""
 
     value: float = 0.0
     variance: float = PRIOR_STD**2
@@ -150,7 +148,7 @@ _UNKNOWN = GaussianEstimate()
 
 
 class LearnedInterference:
-    """Predicts from what was observed of each kind of work, on top of `PriorInterference`."""
+    """Predicts from `PriorInterference` and the learned effects of each workload."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -158,21 +156,21 @@ class LearnedInterference:
         self._aggressors: dict[str, GaussianEstimate] = {}
 
     def slowdowns(self, activities: Sequence[GpuActivity], sharing: Sharing = "time-sliced") -> tuple[float, ...]:  # noqa: ARG002 -- as PriorInterference
-        """From activity and memory, and from what is known of each kind of work."""
+        """Slowdowns by activity, memory and learned effects."""
         if len(activities) < 2:
             return (1.0,) * len(activities)
         smacts = smacts_or_assumed(activities)
         return limit_to_all_sms(self._learned(activities, smacts), smacts)
 
     def _learned(self, activities: Sequence[GpuActivity], smacts: Sequence[float]) -> list[float]:
-        # Nobody learns of a workload that has no name: `None` is no key of these.
+        # `None` is never a key here, because `learn` skips activities without a workload.
         victims, aggressors = self._victims, self._aggressors
-        suffering = [victims.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
-        aggression = [aggressors.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
-        total = sum(aggression)
+        sensitivity = [victims.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
+        pressure = [aggressors.get(activity.workload, _UNKNOWN)[0] for activity in activities]  # type: ignore[arg-type]
+        total = sum(pressure)
         return [
             cold * math.exp(victim + total - own)
-            for cold, victim, own in zip(prior_slowdowns(activities, smacts), suffering, aggression, strict=True)
+            for cold, victim, own in zip(prior_slowdowns(activities, smacts), sensitivity, pressure, strict=True)
         ]
 
     def learn(
@@ -183,10 +181,10 @@ class LearnedInterference:
         spread: float,
         predicted: Sequence[float] | None = None,
     ) -> None:
-        """Take in slowdowns observed of jobs that shared a GPU; None where a job's is not known.
+        """Learn from observed slowdowns of jobs that shared a GPU; None for a job whose slowdown is not known.
 
-        `spread` is how far the readings may be off in log slowdown: `MEASUREMENT_STD` for measured step rates.
-        `predicted` are the `slowdowns` of these as of now, if somebody has them.
+        `spread` is the standard deviation of the observations in log slowdown: `MEASUREMENT_STD` for measured step
+        rates. `predicted` are the current `slowdowns` of these activities, if the caller has computed them.
         """
         if len(activities) < 2:
             return
@@ -194,13 +192,13 @@ class LearnedInterference:
         for index, slowdown in enumerate(observed):
             if slowdown is None or not 0 < slowdown < math.inf:
                 continue
-            # A speed-up in company is noise: no company pays a job.
+            # Neighbors never speed a job up: a slowdown below 1 is noise.
             surprise = math.log(max(1.0, slowdown)) - math.log(predicted[index])
             self._move(activities, index, surprise, spread)
             self.version += 1
 
     def _move(self, activities: Sequence[GpuActivity], victim: int, surprise: float, spread: float) -> None:
-        """Share `surprise` out among the victim and its aggressors by how uncertain each is."""
+        """Distribute `surprise` over the victim and its aggressors in proportion to their variances."""
         roles = [(self._victims, activities[victim].workload)]
         roles += [(self._aggressors, activity.workload) for index, activity in enumerate(activities) if index != victim]
         uncertain = [(_UNKNOWN if name is None else effects.get(name, _UNKNOWN)).variance for effects, name in roles]
@@ -212,18 +210,18 @@ class LearnedInterference:
                 effects[name] = GaussianEstimate(value + gain * surprise, variance * (1.0 - gain))
 
     def effects(self, workload: str) -> tuple[float | None, float | None]:
-        """How much more it suffers, and makes suffer, than its activity says, in log slowdown; None where not seen."""
+        """Learned effects of a workload as victim and as aggressor, in log slowdown; None if not observed."""
         victim, aggressor = self._victims.get(workload), self._aggressors.get(workload)
         return (None if victim is None else victim.value, None if aggressor is None else aggressor.value)
 
     def state(self) -> dict[str, list[float]]:
-        """What was learned, as plain values: by workload, value and variance as victim, then as aggressor."""
+        """Learned effects as plain values: by workload, mean and variance as victim, then as aggressor."""
         keys = sorted(self._victims.keys() | self._aggressors.keys())
         return {key: [*self._victims.get(key, _UNKNOWN), *self._aggressors.get(key, _UNKNOWN)] for key in keys}
 
     @classmethod
     def restored(cls, state: Mapping[str, Sequence[float]]) -> LearnedInterference:
-        """As it was when `state` was asked for."""
+        """The predictor with a state that `state` returned."""
         found = cls()
         for workload, (victim, victim_variance, aggressor, aggressor_variance) in state.items():
             found._victims[workload] = GaussianEstimate(victim, victim_variance)

@@ -1,8 +1,8 @@
-"""Which jobs do the same work: a key that is equal for them, made from the command.
+"""Workload keys: jobs with equal keys, derived from their commands, run the same workload.
 
-Two runs of one script with the same settings take the same memory and act the same on a GPU. What tells them apart
-without making a difference there is left out: seeds, places on disk, names of runs, the learning rate and its like.
-The script itself counts with its place, so that `train.py` of two projects are two workloads.
+Two runs of one script with the same settings use the same memory and load a GPU the same way. The key omits options
+without effect on that: seeds, paths, run names, the learning rate and similar. The path of the script is part of the
+key, so `train.py` of two projects are two workloads.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 
 
 def workload_key(spec: JobSpec) -> str:
-    """The key of what `spec` runs; says nothing of GPUs, users or limits."""
+    """The workload key of `spec`; independent of GPUs, users and limits."""
     return _key(spec.command, spec.workdir)
 
 
 @lru_cache(maxsize=4096)
 def _key(command: tuple[str, ...], workdir: str) -> str:
     words = _unwrapped(command)
-    kept: list[str] = []
+    parts: list[str] = []
     script = False
     skip = False
     for index, word in enumerate(words):
         if skip:
             skip = False
         elif index == 0 and _PYTHON.fullmatch(word):
-            kept.append("python")
+            parts.append("python")
         elif not script and word.endswith(".py"):
             script = True
-            kept.append(_absolute(word, workdir))
+            parts.append(_absolute(word, workdir))
         elif index > 0 and _IGNORED_OPTION.fullmatch(word.partition("=")[0]):
             following = words[index + 1] if index + 1 < len(words) else "-"
             skip = "=" not in word and not _is_option(following)
         else:
-            kept.append(_without_place(word, first=index == 0))
+            parts.append(_without_folder(word, first=index == 0))
     if not script:
-        kept.append(f"in {workdir}")
-    return shlex.join(kept)
+        parts.append(f"in {workdir}")
+    return shlex.join(parts)
 
 
 def _unwrapped(command: tuple[str, ...]) -> list[str]:
-    """The words that matter of `sh -c "..."`, without settings of the environment in front."""
+    """The words of the command inside `sh -c "..."`, without leading assignments of environment variables."""
     words = list(command)
     if len(words) >= 3 and _SHELL.fullmatch(words[0]) and words[1].startswith("-") and words[1].endswith("c"):
         try:
             words = shlex.split(words[2])
-        except ValueError:  # an open quote: the text as it is
+        except ValueError:  # unbalanced quote: use the text as it is
             return words
     while words and _SETTING.match(words[0]):
         del words[0]
@@ -74,8 +74,8 @@ def _absolute(path: str, workdir: str) -> str:
     return path if path.startswith("/") else f"{workdir.rstrip('/')}/{path.removeprefix('./')}"
 
 
-def _without_place(word: str, *, first: bool) -> str:
-    """A path counts by its last part: the data set `/scratch/ann/imagenet` is the one of `/data/imagenet`."""
+def _without_folder(word: str, *, first: bool) -> str:
+    """`word` with a path reduced to its last part: `/scratch/ann/imagenet` and `/data/imagenet` are the same data."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     if "/" in value and not first and "://" not in value:
         value = value.rstrip("/").rpartition("/")[2]

@@ -1,1 +1,1 @@
-"""GPU samples, and what running attempts are measured to use."""
+"""GPU samples, and the measured resource usage and co-runs of live attempts."""

@@ -1,4 +1,7 @@
-"""What was read of the GPUs lately, and whose memory it is. Forgotten at a restart; the next sample brings it back."""
+"""Recent GPU samples and the telemetry of live attempts.
+
+Sample windows are lost at a restart and refill with the next samples; the telemetry of attempts is saved by `state`.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,32 @@ Key = tuple[int, int]
 """Job id and attempt number."""
 
 MAX_SAMPLES = 256
+"""Samples per GPU that are retained at most, whatever the length of the window."""
+
 NEAR_END_S = 10.0
+"""A sample at most this long before or after an exit counts as near the end."""
+
+WARMUP_S = 15.0
+"""Co-runs skip this time after a new resident appears: it loads data and autotunes kernels."""
 
 
 @dataclass(slots=True)
 class _ObservedPeak:
-    """What one attempt was seen to hold on one GPU."""
+    """Observed memory use of one attempt on one GPU.
+
+    Attributes:
+        at_s: time of the first sample that showed it.
+    """
 
     at_s: float
     peak_bytes: int
 
 
-WARMUP_S = 15.0
-"""What a GPU does in the first seconds of a resident says nothing of the time after: data is loaded, kernels tuned."""
-
-
 class Telemetry:
-    """A bounded window of samples for every GPU, and what was seen of every live attempt.
+    """A bounded window of samples per GPU, and memory peaks, co-runs and usage per live attempt.
 
-    `pace`: seconds of the GPUs' time in one of ours; above 1 on a simulated server. `smact_of`: what a job does to a
-    GPU alone, if that is known.
+    `pace`: seconds of GPU time per second of the daemon's clock; above 1 on a simulated server. `smact_of`: the solo SM
+    activity of a job, if known.
 
     Attributes:
         gpus: the newest inventory, in display order.
@@ -65,7 +74,7 @@ class Telemetry:
         self._co_runs: dict[Key, CoRunSampler] = {}
 
     def add(self, event: ServerSampled, jobs: Mapping[int, Job]) -> None:
-        """Take in a reading. Memory that is not of an attempt of `jobs` on its own GPU is a stranger's."""
+        """Add a sample of all GPUs. Memory that no attempt in `jobs` holds on its own GPUs is foreign."""
         self.gpus = event.gpus
         self._totals_bytes = {gpu.uuid: gpu.memory_total_bytes for gpu in event.gpus}
         ours: dict[str, int] = {}
@@ -88,7 +97,10 @@ class Telemetry:
                 self._meter.note(gpu.uuid, sample, here, jobs, has_foreign=(foreign_bytes or 0) > MAX_IDLE_BYTES)
 
     def _add_co_runs(self, uuid: str, sample: GpuSample, present: list[AttemptSample], jobs: Mapping[int, Job]) -> None:
-        """Who was there with whom since the last sample, and what the GPU did; a job's first GPU stands for all."""
+        """Add the interval since the last sample to the co-runs of the attempts on this GPU.
+
+        The first GPU of a job stands for all of its GPUs.
+        """
         window = self._windows[uuid]
         seconds = sample.at_s - window[-2].at_s if len(window) > 1 else 0.0
         seen = [self._seen.get((observed.job_id, observed.attempt), {}).get(uuid) for observed in present]
@@ -115,7 +127,7 @@ class Telemetry:
             seen.peak_bytes = used_bytes
 
     def _append(self, uuid: str, sample: GpuSample) -> bool:
-        """Append `sample` unless it is out of order; a clock that was set back starts the window afresh."""
+        """Append `sample` unless it is out of order; if the clock was set back, the window starts anew."""
         window = self._windows.setdefault(uuid, deque(maxlen=MAX_SAMPLES))
         if window and sample.at_s < window[-1].at_s:
             if window[-1].at_s - sample.at_s <= self._stale_after_s:
@@ -128,42 +140,42 @@ class Telemetry:
         return True
 
     def watch(self, job_id: int, attempt: int) -> None:
-        """Remember what is seen of this attempt until it is forgotten."""
+        """Collect telemetry of this attempt until `forget`."""
         self._seen[job_id, attempt] = {}
         self._co_runs[job_id, attempt] = CoRunSampler(job_id, min_s=MIN_CO_RUN_S / self._pace)
         self._meter.watch((job_id, attempt))
 
     def forget(self, job_id: int, attempt: int) -> None:
-        """Drop what was seen of an attempt that has ended."""
+        """Drop the telemetry of an attempt that has ended."""
         self._seen.pop((job_id, attempt), None)
         self._co_runs.pop((job_id, attempt), None)
         self._meter.forget((job_id, attempt))
 
     def usage(self, job_id: int, attempt: int) -> ResourceUsage | None:
-        """What a live attempt has taken so far; None if it was not seen on a GPU."""
+        """Usage of a live attempt so far; None if no sample showed it on a GPU."""
         return self._meter.usage((job_id, attempt))
 
     def current_co_run(self, job_id: int, attempt: int) -> CoRun | None:
-        """What a live attempt does in the company that it has now; None until that has lasted for a while."""
+        """The current co-run of a live attempt; None while it is shorter than `MIN_CO_RUN_S`."""
         co_runs = self._co_runs.get((job_id, attempt))
         return co_runs.current() if co_runs is not None else None
 
     def co_runs(self, job_id: int, attempt: int) -> tuple[CoRun, ...]:
-        """What a live attempt did in each company, longest first."""
+        """The co-runs of a live attempt, longest first."""
         co_runs = self._co_runs.get((job_id, attempt))
         return co_runs.co_runs() if co_runs is not None else ()
 
     def solo_smact(self, job_id: int, attempt: int) -> float | None:
-        """SM activity of the GPU while a live attempt had it to itself; None if it has not for long enough."""
+        """SM activity of the GPU while a live attempt ran alone on it; None if that time is too short."""
         co_runs = self._co_runs.get((job_id, attempt))
         return co_runs.solo_smact() if co_runs is not None else None
 
     def peaks_bytes(self, job_id: int, attempt: int) -> dict[str, int]:
-        """Most bytes seen of a live attempt, by GPU UUID; a GPU where it was not seen is absent."""
+        """Peak memory of a live attempt in bytes, by UUID of the GPUs where samples showed it."""
         return {uuid: seen.peak_bytes for uuid, seen in self._seen.get((job_id, attempt), {}).items()}
 
     def with_telemetry(self, event: AttemptExited, uuids: Iterable[str]) -> AttemptExited:
-        """`event` with what samples showed filled in where it says nothing: peaks, and free memory near the end."""
+        """`event` completed from samples: peaks, free memory near the end, co-runs, usage. Values it has are kept."""
         oom = event.exit.oom
         least = self._least_free(uuids, event.at_s)
         if oom.free_bytes is None and least is not None:
@@ -177,7 +189,7 @@ class Telemetry:
         )
 
     def state(self) -> dict[str, Any]:
-        """What is known of live attempts, as plain values; the windows of samples are not, for they come anew."""
+        """The telemetry of live attempts as plain values, without the windows of samples."""
         return {
             "seen": [
                 [*key, {uuid: [peak.at_s, peak.peak_bytes] for uuid, peak in on_gpu.items()}]
@@ -188,10 +200,10 @@ class Telemetry:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state` with the attempts that are watched.
+        """Continue from `state`; attempts that are not watched are skipped.
 
         Raises:
-            ValueError, TypeError, KeyError: it is no such state.
+            ValueError, TypeError, KeyError: `state` did not come from `state()`.
         """
         self._meter.restore(state["meter"])
         for job_id, attempt, on_gpu in state["seen"]:
@@ -216,14 +228,14 @@ class Telemetry:
         return min(readings, default=None)
 
     def observed(self, resident: Resident, uuid: str) -> Resident:
-        """`resident` with what was observed of it on that GPU."""
+        """`resident` with its observed memory on that GPU."""
         seen = self._seen.get((resident.job_id, resident.attempt), {}).get(uuid)
         if seen is None:
             return resident
         return replace(resident, observed_bytes=seen.peak_bytes, first_active_at_s=seen.at_s)
 
     def snapshot(self, at_s: float, residents: Mapping[str, tuple[Resident, ...]]) -> ServerSnapshot:
-        """All GPUs at `at_s`. Strangers' use is None where the newest sample is stale, absent or nonsense."""
+        """All GPUs at `at_s`. `foreign_bytes` is None if the newest sample is stale, missing or implausible."""
         gpus = tuple(self.gpu_snapshot(gpu, at_s, residents.get(gpu.uuid, ())) for gpu in self.gpus)
         return ServerSnapshot(at_s=at_s, gpus=gpus)
 
@@ -237,7 +249,7 @@ class Telemetry:
         )
 
     def fresh_until_s(self) -> float:
-        """When the first of the readings that are in use now goes stale; infinite if there is none."""
+        """The time when the first of the newest samples becomes stale; infinite without samples."""
         newest = (self._windows[gpu.uuid][-1].at_s for gpu in self.gpus if self._windows.get(gpu.uuid))
         return min(newest, default=math.inf) + self._stale_after_s
 
@@ -249,7 +261,7 @@ class Telemetry:
 
     def _fresh_foreign_bytes(self, uuid: str, at_s: float) -> int | None:
         window = self._windows.get(uuid)
-        # A sample from the future means a clock was set: no better than an old one. Written so that NaN fails.
+        # A sample from the future means that the clock was set; it counts as stale. `not <=` is also true of NaN.
         if not window or not abs(at_s - window[-1].at_s) <= self._stale_after_s:
             return None
         return self._foreign_bytes_by_gpu.get(uuid)
@@ -258,7 +270,7 @@ class Telemetry:
 def _is_ours(seen: AttemptSample, jobs: Mapping[int, Job], at_s: float) -> bool:
     """Whether the attempt was placed on that GPU and had not ended before the sample.
 
-    A job that strayed from its GPU, or a process that outlived its attempt, is a stranger: nothing is promised to it.
+    A process on a GPU that its job was not given, or one that survives its attempt, is foreign: it has no promise.
     """
     job = jobs.get(seen.job_id)
     if job is None or not 0 < seen.attempt <= len(job.attempts):
@@ -269,7 +281,7 @@ def _is_ours(seen: AttemptSample, jobs: Mapping[int, Job], at_s: float) -> bool:
 
 
 def _foreign_bytes(sample: GpuSample, gpu: Gpu, ours_bytes: int) -> int | None:
-    """Bytes of others. Processes are read a moment after the total, so ours may exceed it a little: then 0."""
+    """Memory of foreign processes. Processes are read after the total, so `ours_bytes` may exceed it: then 0."""
     if not _is_bytes(sample.used_bytes, gpu.memory_total_bytes) or sample.used_bytes is None:
         return None
     return max(0, sample.used_bytes - ours_bytes)

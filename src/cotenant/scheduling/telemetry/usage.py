@@ -1,16 +1,17 @@
-"""What each attempt takes of its GPUs: time, memory, SM activity and energy, added up from reading to reading.
+"""Meters the GPU time, memory, SM activity and energy of each attempt, integrated from sample to sample.
 
-Between two readings of a GPU (decision 0041):
+Attribution between two samples of a GPU (decision 0041):
 
-- Its energy is what its counter has advanced by. Without a counter, or where that went back (the driver was loaded
-  anew), it is the mean of the two powers times the time, if the readings are fresh; else it is not known.
-- Of that, what the GPU draws without any work, the least power seen while nobody was there, goes to those on it in
-  equal parts; until that was seen it counts as none. The rest goes by SM share.
-- SM shares are those that the driver tells of each process; where it does not tell them of all, or of nothing, what is
-  known of each kind of work alone; where that is not known of all, parts are equal, and nobody's SM activity is known.
-- Processes that are not ours take their part like one more job; it is charged to nobody.
-- After a gap longer than fresh readings have, time counts for those present before and after it, energy only if
-  nobody came or went.
+- GPU energy is the difference of the energy counter. Without a counter, or if it went back (the driver was reloaded),
+  it is the mean of the two power readings times the interval. If the samples are stale, too, it is unknown.
+- Idle energy, the lowest power ever read without any process times the interval, is divided equally; it counts as 0
+  until such a sample exists. The rest is divided by SM share.
+- SM shares are those that the driver reports per process. If it does not report all of them, or reports only zeros,
+  they are the solo SM activities of the workloads. If one of these is unknown, too, shares are equal, and SM activity
+  is not attributed.
+- Foreign processes count as one more job; their share is charged to no attempt.
+- After a gap longer than samples stay fresh, time is attributed to the attempts present before and after it, and energy
+  only if the same processes were present.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ Key = tuple[int, int]
 """Job id and attempt number."""
 
 MAX_POWER_W = 5000.0
-"""No GPU draws more: a counter that says so is wrong."""
+"""Upper bound of the power of a GPU: a counter that exceeds it is wrong."""
 
 NO_USAGE = ResourceUsage()
 
 FOREIGN: Key = (0, 0)
-"""Stands for all processes that are not ours."""
+"""Stands for all foreign processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The last reading of a GPU: when, energy and power as far as they are numbers, and present was there."""
+    """The last reading of a GPU: time, energy and power if they are numbers, and the attempts that were present."""
 
     at_s: float
     energy_j: float | None
@@ -47,10 +48,10 @@ class _Reading:
 
 
 class UsageMeter:
-    """Adds up what every watched attempt takes.
+    """Accumulates the resource usage of every watched attempt.
 
-    `pace`: seconds of the GPUs' time in one of ours; above 1 on a simulated server, whose time and energy are told.
-    `smact_of`: what a job does to a GPU alone, if that is known.
+    `pace`: seconds of GPU time per second of the daemon's clock; above 1 on a simulated server, whose GPU time and
+    energy are the ones reported. `smact_of`: the solo SM activity of a job, if known.
     """
 
     def __init__(
@@ -64,15 +65,15 @@ class UsageMeter:
         self._idle_w: dict[str, float] = {}
 
     def watch(self, key: Key) -> None:
-        """Count for this attempt until it is forgotten; what is known of it already stays."""
+        """Meter this attempt until `forget`; usage that it already has is retained."""
         self._usage.setdefault(key, NO_USAGE)
 
     def forget(self, key: Key) -> None:
-        """The attempt is over."""
+        """Drop an attempt that has ended."""
         self._usage.pop(key, None)
 
     def usage(self, key: Key) -> ResourceUsage | None:
-        """What a watched attempt has taken; None if it was never seen on a GPU."""
+        """Usage of a watched attempt; None if no sample showed it on a GPU."""
         found = self._usage.get(key)
         return found if found is not None and found.gpu_s else None
 
@@ -85,7 +86,7 @@ class UsageMeter:
         *,
         has_foreign: bool,
     ) -> None:
-        """A reading of a GPU, with our attempts on it; `others`: somebody else has memory there too."""
+        """Add a sample of a GPU and of the attempts on it; `has_foreign`: foreign processes hold memory there, too."""
         seen = {(attempt.job_id, attempt.attempt): attempt for attempt in observed}
         present = frozenset((*seen, FOREIGN) if has_foreign else seen)
         now = _Reading(sample.at_s, _number(sample.energy_j), _number(sample.power_w), present)
@@ -120,23 +121,26 @@ class UsageMeter:
     def _shares(
         self, present: frozenset[Key], seen: Mapping[Key, AttemptSample], sample: GpuSample, jobs: Mapping[int, Job]
     ) -> tuple[dict[Key, float], bool]:
-        """The part of the GPU's work that each does, 1 in all; and whether that is known."""
+        """The share of the GPU's work by attempt, with sum 1, and whether the shares are known."""
         if len(present) == 1:
             return dict.fromkeys(present, 1.0), True
-        for weights in (_driver_weights(seen, sample, has_foreign=FOREIGN in present), self._known(present, jobs)):
+        for weights in (
+            _driver_weights(seen, sample, has_foreign=FOREIGN in present),
+            self._solo_weights(present, jobs),
+        ):
             total = sum(weights.values())
             if total > 0:
                 return {key: weight / total for key, weight in weights.items()}, True
         return dict.fromkeys(present, 1.0 / len(present)), False
 
-    def _known(self, present: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
-        """SM activity alone of all of them; empty where that of one is not known."""
+    def _solo_weights(self, present: frozenset[Key], jobs: Mapping[int, Job]) -> dict[Key, float]:
+        """Solo SM activities; empty if one is not known."""
         alone = {key: None if key == FOREIGN else _number(self._smact_of(jobs[key[0]])) for key in present}
         known = {key: smact for key, smact in alone.items() if smact is not None}
         return known if len(known) == len(alone) else {}
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The state as plain values, for `restore`."""
         return {
             "usage": [[*key, [getattr(usage, name) for name in USAGE_FIELDS]] for key, usage in self._usage.items()],
             "last": {
@@ -147,10 +151,10 @@ class UsageMeter:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; of attempts that are not watched, nothing is taken over.
+        """Continue from `state`; attempts that are not watched are skipped.
 
         Raises:
-            ValueError, TypeError, KeyError: it is no such state; nothing was taken over.
+            ValueError, TypeError, KeyError: `state` did not come from `state()`; nothing was restored.
         """
         usage = {
             (int(job_id), int(number)): ResourceUsage(**dict(zip(USAGE_FIELDS, map(float, values), strict=True)))
@@ -169,7 +173,7 @@ class UsageMeter:
 
 
 def _energy_j(before: _Reading, now: _Reading, seconds: float, *, fresh: bool) -> float | None:
-    """What the GPU has used in the `seconds` between; None where that cannot be told."""
+    """Energy of the GPU in the `seconds` between two readings; None if unknown."""
     if before.energy_j is not None and now.energy_j is not None:
         spent_j = now.energy_j - before.energy_j
         if 0.0 <= spent_j <= MAX_POWER_W * seconds:
@@ -179,7 +183,7 @@ def _energy_j(before: _Reading, now: _Reading, seconds: float, *, fresh: bool) -
 
 
 def _driver_weights(seen: Mapping[Key, AttemptSample], sample: GpuSample, *, has_foreign: bool) -> dict[Key, float]:
-    """SM times of all on the GPU as the driver tells them; empty where one is missing."""
+    """SM shares as reported by the driver; empty if one is missing."""
     weights: dict[Key, float] = {}
     for key, observed in seen.items():
         sm = _number(observed.sm)
@@ -195,5 +199,5 @@ def _driver_weights(seen: Mapping[Key, AttemptSample], sample: GpuSample, *, has
 
 
 def _number(value: float | None) -> float | None:
-    """`value` if it is a number from 0; NaN and what cannot be are not known."""
+    """`value` if it is finite and at least 0, else None: NaN and negative readings count as unknown."""
     return value if value is not None and 0.0 <= value < math.inf else None
