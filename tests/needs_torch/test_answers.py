@@ -1,4 +1,4 @@
-"""`cotenant estimate`, from a script to all that it can say of it."""
+"""`cotenant estimate` on a real script: caching, settings, tables, the batch-size search, and reports."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Where all tests have their job, one after the other: a trace may be kept for one in the same folder only."""
+    """The folder of the job in all tests: a cached trace is valid only in the folder in which it was made."""
     return tmp_path_factory.mktemp("place")
 
 
 @pytest.fixture
 def job(place, tmp_path, monkeypatch):
-    """A folder with a script, to be the working folder; traces are kept in a folder of the test's own."""
+    """A working folder with a script; each test has its own trace cache."""
     folder = place / "job"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -57,22 +57,22 @@ def job(place, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def ask(job, capsys):
+def estimate(job, capsys):
     """Run the command; its JSON."""
 
-    def asked(*args, code=0):
+    def estimate_json(*args, code=0):
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # any variable may decide what a script does
         assert main(["estimate", "train.py", "--json", *args]) == code
         return json.loads(capsys.readouterr().out)
 
-    return asked
+    return estimate_json
 
 
 @pytest.fixture
-def kept(ask, place, tmp_path):
+def cached_trace(estimate, place, tmp_path):
     """A trace of the script as it is, in the test's cache; made once."""
     if not (place / "cache").exists():
-        ask()
+        estimate()
         shutil.copytree(tmp_path / "cache", place / "cache")
     else:
         shutil.copytree(place / "cache", tmp_path / "cache")
@@ -84,15 +84,15 @@ def trials(job, place, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(place / "trials"))
 
 
-def was_kept(told):
-    return told["trace"]["from_cache"]
+def from_cache(answer):
+    return answer["trace"]["from_cache"]
 
 
-def test_the_same_question_is_answered_from_the_cache(ask):
-    first, second = ask(), ask()
-    assert (was_kept(first), was_kept(second)) == (False, True)
-    for told in (first, second):
-        del told["elapsed_s"], told["trace"]["from_cache"]
+def test_the_same_question_is_answered_from_the_cache(estimate):
+    first, second = estimate(), estimate()
+    assert (from_cache(first), from_cache(second)) == (False, True)
+    for answer in (first, second):
+        del answer["elapsed_s"], answer["trace"]["from_cache"]
     assert first == second
 
 
@@ -105,115 +105,115 @@ def test_other_estimators_take_the_options_of_the_run(job, capsys):
     assert "cannot read lengths from `absent.csv`" in capsys.readouterr().err
 
 
-def test_utilization_is_told_on_request(kept, ask, capsys):
+def test_utilization_is_told_on_request(cached_trace, estimate, capsys):
     pytest.importorskip("numpy", reason="learned models need it")
-    told = ask("--utilization")["utilization"]
-    assert 0 < told["smocc"] < told["smact"] <= 1
-    assert told["gpu"] == "A100-40GB"
-    assert "utilization" not in ask()
+    answer = estimate("--utilization")["utilization"]
+    assert 0 < answer["smocc"] < answer["smact"] <= 1
+    assert answer["gpu"] == "A100-40GB"
+    assert "utilization" not in estimate()
     assert main(["estimate", "train.py", "--utilization"]) == 0
-    assert f"alone on an A100 about SMACT {told['smact']:.2f}" in capsys.readouterr().out
+    assert f"alone on an A100 about SMACT {answer['smact']:.2f}" in capsys.readouterr().out
     assert main(["estimate", "train.py", "--utilization", "--estimator", "horus"]) == 2
     assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 
 
-def test_no_cache_keeps_nothing(ask, tmp_path):
-    ask("--no-cache")
+def test_no_cache_keeps_nothing(estimate, tmp_path):
+    estimate("--no-cache")
     assert not (tmp_path / "cache").exists()
 
 
-def test_no_cache_is_not_asked_for_what_is_kept(kept, ask):
-    assert was_kept(ask())
-    assert not was_kept(ask("--no-cache"))
+def test_no_cache_is_not_asked_for_what_is_kept(cached_trace, estimate):
+    assert from_cache(estimate())
+    assert not from_cache(estimate("--no-cache"))
 
 
-def test_an_edited_module_is_traced_again(kept, ask, job):
-    before = ask()
-    assert was_kept(before)
+def test_an_edited_module_is_traced_again(cached_trace, estimate, job):
+    before = estimate()
+    assert from_cache(before)
     (job / "width.py").write_text("WIDTH = 2048\n")
-    after = ask()
-    assert not was_kept(after)
+    after = estimate()
+    assert not from_cache(after)
     assert after["peak_reserved_bytes"] > before["peak_reserved_bytes"]
-    assert was_kept(ask())
+    assert from_cache(estimate())
 
 
-def test_other_arguments_are_traced_again(kept, ask):
-    assert not was_kept(ask("--", "--seed", "1"))
+def test_other_arguments_are_traced_again(cached_trace, estimate):
+    assert not from_cache(estimate("--", "--seed", "1"))
 
 
-def test_another_gpu_of_the_same_capability_is_a_replay(kept, ask):
-    told = ask("--gpu", "A100-80GB:1g.10gb")
-    assert was_kept(told)
-    assert told["gpu"] == "A100-80GB:1g.10gb"
-    assert not was_kept(ask("--gpu", "H100-80GB"))
+def test_another_gpu_of_the_same_capability_is_a_replay(cached_trace, estimate):
+    answer = estimate("--gpu", "A100-80GB:1g.10gb")
+    assert from_cache(answer)
+    assert answer["gpu"] == "A100-80GB:1g.10gb"
+    assert not from_cache(estimate("--gpu", "H100-80GB"))
 
 
-def test_another_setting_is_a_replay(kept, ask, monkeypatch):
-    before = ask()
+def test_another_setting_is_a_replay(cached_trace, estimate, monkeypatch):
+    before = estimate()
     monkeypatch.setenv(CONF, "roundup_power2_divisions:1,max_split_size_mb:20")
-    after = ask()
-    assert was_kept(after)
+    after = estimate()
+    assert from_cache(after)
     assert after["trace"]["alloc_conf"] == "roundup_power2_divisions:1,max_split_size_mb:20"
     assert after["peak_reserved_bytes"] != before["peak_reserved_bytes"]
 
 
-def test_a_setting_of_the_script_itself_counts(ask, monkeypatch):
+def test_a_setting_of_the_script_itself_counts(estimate, monkeypatch):
     monkeypatch.setenv("OWN_CONF", "expandable_segments:True")
-    assert ask()["trace"]["alloc_conf"] == "expandable_segments:True"
-    assert was_kept(ask())
+    assert estimate()["trace"]["alloc_conf"] == "expandable_segments:True"
+    assert from_cache(estimate())
     monkeypatch.setenv(CONF, "max_split_size_mb:128")
-    told = ask()
-    assert not was_kept(told)
-    assert told["trace"]["alloc_conf"] == "expandable_segments:True"
+    answer = estimate()
+    assert not from_cache(answer)
+    assert answer["trace"]["alloc_conf"] == "expandable_segments:True"
 
 
-def test_a_backend_that_is_not_modeled_is_told(kept, ask, monkeypatch):
+def test_a_backend_that_is_not_modeled_is_told(cached_trace, estimate, monkeypatch):
     monkeypatch.setenv(CONF, "backend:cudaMallocAsync")
-    assert any("cudaMallocAsync" in warning for warning in ask()["warnings"])
+    assert any("cudaMallocAsync" in warning for warning in estimate()["warnings"])
 
 
-def test_a_setting_that_torch_refuses_is_an_error(ask, monkeypatch):
+def test_a_setting_that_torch_refuses_is_an_error(estimate, monkeypatch):
     monkeypatch.setenv(CONF, "nonsense:1")
-    assert "nonsense" in ask(code=2)["error"]["message"]
+    assert "nonsense" in estimate(code=2)["error"]["message"]
 
 
-def test_the_interval_holds_the_answer_and_the_margin_covers_it(kept, ask):
-    told = ask()
-    interval = told["interval"]
-    assert interval["low_bytes"] <= told["peak_reserved_bytes"] <= interval["high_bytes"]
-    assert told["bound_bytes"] >= interval["high_bytes"] + told["context_bytes"]
-    assert told["fit"]["verdict"] == "fits"
-    assert told["trace"]["workspaces"] is None
+def test_the_interval_holds_the_answer_and_the_margin_covers_it(cached_trace, estimate):
+    answer = estimate()
+    interval = answer["interval"]
+    assert interval["low_bytes"] <= answer["peak_reserved_bytes"] <= interval["high_bytes"]
+    assert answer["bound_bytes"] >= interval["high_bytes"] + answer["context_bytes"]
+    assert answer["fit"]["verdict"] == "fits"
+    assert answer["trace"]["workspaces"] is None
 
 
-def test_tables(kept, ask):
-    told = ask("--fits-on", "--what-if")
-    assert {fit["gpu"]: fit["verdict"] for fit in told["fits_on"]}["A100-40GB"] == "fits"
-    assert told["what_if"][0]["name"] == "expandable_segments:True"
+def test_tables(cached_trace, estimate):
+    answer = estimate("--fits-on", "--what-if")
+    assert {fit["gpu"]: fit["verdict"] for fit in answer["fits_on"]}["A100-40GB"] == "fits"
+    assert answer["what_if"][0]["name"] == "expandable_segments:True"
 
 
 @pytest.mark.parametrize("given", [(), ("--", "--batch-size", "3"), ("--", "--batch-size=64")])
-def test_find_batch_size(trials, ask, given):
+def test_find_batch_size(trials, estimate, given):
     limit = 2000 * MiB
-    told = ask("--find-batch-size", "--memory-limit", "2000MiB", *given)
-    found = told["batch_size"]
+    answer = estimate("--find-batch-size", "--memory-limit", "2000MiB", *given)
+    found = answer["batch_size"]
     bounds = {trial["batch_size"]: trial["bound_bytes"] for trial in found["trials"]}
-    assert bounds[found["largest"]] == told["bound_bytes"] <= limit
+    assert bounds[found["largest"]] == answer["bound_bytes"] <= limit
     assert found["smallest_misfit"] == found["largest"] + 1
     assert bounds[found["smallest_misfit"]] > limit
 
 
-def test_find_batch_size_needs_an_argument_that_matters(ask):
-    told = ask("--find-batch-size", "--batch-arg=--seed", code=2)
-    assert "`--seed` does not change the memory" in told["error"]["message"]
+def test_find_batch_size_needs_an_argument_that_matters(estimate):
+    answer = estimate("--find-batch-size", "--batch-arg=--seed", code=2)
+    assert "`--seed` does not change the memory" in answer["error"]["message"]
 
 
-def test_find_batch_size_where_nothing_fits(trials, ask):
-    assert "no batch fits" in ask("--find-batch-size", "--memory-limit", "300MiB", code=1)["error"]["message"]
+def test_find_batch_size_where_nothing_fits(trials, estimate):
+    assert "no batch fits" in estimate("--find-batch-size", "--memory-limit", "300MiB", code=1)["error"]["message"]
 
 
-def test_text(trials, job, ask, capsys):
-    ask()
+def test_text(trials, job, estimate, capsys):
+    estimate()
     assert main(["estimate", "train.py", "--what-if", "--fits-on", "--find-batch-size", "--memory-limit", "2G"]) == 0
     out, err = capsys.readouterr()
     assert "largest --batch-size with a bound of 2.0 GiB at most" in out
@@ -226,11 +226,11 @@ def test_text(trials, job, ask, capsys):
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_snapshot_is_read_by_torch(kept, ask, job, monkeypatch, conf):
+def test_snapshot_is_read_by_torch(cached_trace, estimate, job, monkeypatch, conf):
     from torch.cuda import _memory_viz as viz
 
     monkeypatch.setenv(CONF, conf)
-    told = ask("--snapshot", "s.pickle")
+    answer = estimate("--snapshot", "s.pickle")
     data = pickle.loads((job / "s.pickle").read_bytes())
     # Flame graphs are drawn by a script that torch downloads; here stands what it would be given.
     stacks = {"format_flamegraph": lambda text: text}
@@ -238,23 +238,23 @@ def test_snapshot_is_read_by_torch(kept, ask, job, monkeypatch, conf):
     assert "parameter" in viz.memory(data, **stacks)
     assert ("segment_map" if conf else "cudaMalloc") in viz.trace(data)
     assert "MemoryViz" in viz.trace_plot(data)
-    assert sum(segment["total_size"] for segment in data["segments"]) == told["peak_reserved_bytes"]
+    assert sum(segment["total_size"] for segment in data["segments"]) == answer["peak_reserved_bytes"]
 
 
-def test_files_that_cannot_be_written_are_refused_at_once(ask, tmp_path):
-    told = ask("--snapshot", "nowhere/s.pickle", code=2)
-    assert "no folder `nowhere`" in told["error"]["message"]
+def test_files_that_cannot_be_written_are_refused_at_once(estimate, tmp_path):
+    answer = estimate("--snapshot", "nowhere/s.pickle", code=2)
+    assert "no folder `nowhere`" in answer["error"]["message"]
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("option", ["--what-if", "--fits-on", "--find-batch-size", "--plot=x.png", "--snapshot=x"])
-def test_what_needs_a_trace_is_refused_without_one(ask, option):
-    told = ask("--estimator", "declared", "--gpu-mem", "3G", option, code=2)
-    assert "is for `--estimator traced`" in told["error"]["message"]
+def test_what_needs_a_trace_is_refused_without_one(estimate, option):
+    answer = estimate("--estimator", "declared", "--gpu-mem", "3G", option, code=2)
+    assert "is for `--estimator traced`" in answer["error"]["message"]
 
 
-def test_limit_alone_is_refused(ask):
-    assert "--find-batch-size" in ask("--memory-limit", "3G", code=2)["error"]["message"]
+def test_limit_alone_is_refused(estimate):
+    assert "--find-batch-size" in estimate("--memory-limit", "3G", code=2)["error"]["message"]
 
 
 def test_explain_from_python(job):

@@ -30,16 +30,16 @@ PARAMETERS = 512 * 512 + 512 + 512 * 256 + 256
 def folder(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where a script's writes are kept
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where a script's writes go
     return tmp_path
 
 
 def test_all_estimators_on_one_run(folder, capsys):
     assert main(["compare", "train.py", "--gpu", "h100", "--json", "--", "--batch-size", "64"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert (folder / "runs.txt").read_text() == "run\n"
-    assert told["gpu"] == "H100-80GB"
-    found = {row["name"]: row for row in told["estimators"]}
+    assert report["gpu"] == "H100-80GB"
+    found = {row["name"]: row for row in report["estimators"]}
     assert set(found) == set(ESTIMATORS) - {"declared"}
     assert found["traced"]["ratio_to_traced"] == 1
     assert found["params16"]["device_bytes"] == 16 * PARAMETERS

@@ -37,8 +37,8 @@ def test_weights_say_the_same_without_torch(table, tmp_path, sequence):
     model = kind(ensembles.TrainingSettings(epochs=4))
     model.fit(table, seed=0)
     path = weights.write_weights(tmp_path / "net", export_ensemble(model, table, 0))
-    told = predict_bytes(weights.read_weights(path), table)
-    assert told.classes.tolist() == model.predict(table).classes.tolist()
+    predicted = predict_bytes(weights.read_weights(path), table)
+    assert predicted.classes.tolist() == model.predict(table).classes.tolist()
 
 
 @apart

@@ -38,8 +38,8 @@ def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatc
     lines = capsys.readouterr().out.splitlines()
     assert (len(lines), lines[-1].split()[0]) == (50, "[50/50]")
     assert main(["learn", "clean", "runs", "--out", "data", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["rows"], told["findings"]) == (FAMILIES, [])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["findings"]) == (FAMILIES, [])
     for family, count in FAMILIES.items():
         rows = read_dataset(tmp_path / "data" / f"{family}.csv")
         assert Counter(row.status for row in rows) == {"ok": count}
@@ -180,6 +180,6 @@ def test_an_out_of_memory_exception_becomes_the_status(tmp_path):
     answer = tmp_path / "answer.json"
     command = [sys.executable, "-c", OUT_OF_MEMORY, config_id(small()), "--answer", str(answer), "--device", "cpu"]
     subprocess.run(command, check=True, timeout=120, stdin=subprocess.DEVNULL)
-    told = json.loads(answer.read_text())
-    assert (told["status"], told["steps"]) == ("oom", 0)
-    assert told["message"].startswith("CUDA out of memory.")
+    found = json.loads(answer.read_text())
+    assert (found["status"], found["steps"]) == ("oom", 0)
+    assert found["message"].startswith("CUDA out of memory.")

@@ -61,14 +61,14 @@ def test_a_script_that_ends_by_itself_is_noted(campaign, tmp_path):
 
 def test_phases_times_and_history(campaign, tmp_path):
     rows, _ = campaign({"numbers": FAKE_CUDA}, steps=5, snapshot=True)
-    row, kept = rows[0], record(tmp_path, "numbers")
-    assert kept["notes"] == []
+    row, stored = rows[0], record(tmp_path, "numbers")
+    assert stored["notes"] == []
     assert row["outcome"] == "ok"
     phases = {name: row[f"{name}_peak_bytes"] for name in ("load", "forward", "backward", "step")}
     assert phases == {"load": 10, "forward": 40, "backward": 50, "step": 70}
     assert (row["peak_allocated_bytes"], row["peak_reserved_bytes"], row["end_reserved_bytes"]) == (70, 140, 1000)
     assert (row["step_s"], row["steps_timed"], row["retries"]) == (0.25, 3, 2)
-    assert (row["gpu"], kept["versions"]["sm_count"], row["history_events"]) == ("NVIDIA Numbers", 132, 1)
+    assert (row["gpu"], stored["versions"]["sm_count"], row["history_events"]) == ("NVIDIA Numbers", 132, 1)
     folder = tmp_path / "out" / "numbers"
     with gzip.open(folder / "run-1.history.json.gz", "rt") as file:
         assert json.load(file)["columns"]["size"] == [9]
@@ -76,7 +76,7 @@ def test_phases_times_and_history(campaign, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "outcome", "told"),
+    ("line", "outcome", "message"),
     [
         pytest.param("raise ValueError('no data')", "error", "ValueError: no data", id="raises"),
         pytest.param("import sys; sys.exit(3)", "error", "ended with 3", id="exits"),
@@ -84,10 +84,10 @@ def test_phases_times_and_history(campaign, tmp_path):
         pytest.param("import os; print('bye', flush=True); os.abort()", "crashed", "signal 6", id="crashes"),
     ],
 )
-def test_failures_are_rows_with_their_kind(campaign, line, outcome, told):
+def test_failures_are_rows_with_their_kind(campaign, line, outcome, message):
     rows, _ = campaign({"bad": f"import torch\n{line}\n"})
     assert rows[0]["outcome"] == outcome
-    assert told in rows[0]["message"]
+    assert message in rows[0]["message"]
 
 
 def test_a_job_over_its_limit_is_a_timeout(tmp_path):
@@ -102,8 +102,8 @@ def test_resume_runs_only_what_is_missing(campaign, tmp_path):
     _, said = campaign({"a": TRAIN}, steps=3, repeats=2)
     rows, _ = campaign({"a": TRAIN, "b": TRAIN}, steps=3, repeats=2, resume=True)
     assert [(row["job"], row["repeat"]) for row in rows] == [("b", 1), ("b", 2)]
-    kept = read_rows(tmp_path / "out" / "rows.csv")
-    assert [(row["job"], row["repeat"]) for row in kept] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
+    stored = read_rows(tmp_path / "out" / "rows.csv")
+    assert [(row["job"], row["repeat"]) for row in stored] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
     assert said == []
 
 
@@ -117,8 +117,8 @@ def test_a_campaign_over_its_limit_says_what_is_left(campaign, tmp_path):
 def test_pairs_wait_for_each_other(campaign, tmp_path):
     endless = TRAIN.replace("else 9", "else 10**9")
     rows = campaign({"a": endless, "b": endless}, pairs=(("a", "b"),), seconds=0.5)
-    told = [(row["mode"], row["job"], row["partner"]) for row in rows]
-    assert told == [("alone", "a", ""), ("alone", "b", ""), ("time-sliced", "a", "b"), ("time-sliced", "b", "a")]
+    found = [(row["mode"], row["job"], row["partner"]) for row in rows]
+    assert found == [("alone", "a", ""), ("alone", "b", ""), ("time-sliced", "a", "b"), ("time-sliced", "b", "a")]
     assert all(row["steps_timed"] > 0 for row in rows[:2])
     assert rows[2]["alone_step_s"] == rows[0]["step_s"]
     folder = tmp_path / "out" / "a-with-b"
@@ -129,9 +129,9 @@ def test_pairs_wait_for_each_other(campaign, tmp_path):
 
 def test_a_partner_that_dies_does_not_hold_up_the_other(campaign):
     rows = campaign({"a": TRAIN, "bad": "raise SystemExit(1)"}, pairs=(("a", "bad"),), seconds=0.2)
-    told = {(row["mode"], row["job"]): (row["outcome"], row["step_s"] is None) for row in rows}
-    assert told["time-sliced", "a"] == ("no-cuda", True)
-    assert told["time-sliced", "bad"] == ("error", True)
+    outcomes = {(row["mode"], row["job"]): (row["outcome"], row["step_s"] is None) for row in rows}
+    assert outcomes["time-sliced", "a"] == ("no-cuda", True)
+    assert outcomes["time-sliced", "bad"] == ("error", True)
 
 
 def test_settings_reach_the_script(tmp_path):
@@ -158,14 +158,14 @@ def test_dry_run_estimates_every_job(tmp_path, capsys):
     )
     (tmp_path / "b.py").write_text("raise SystemExit(2)\n")
     assert main(["measure", str(tmp_path / "jobs.toml"), "--dry-run", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)["estimates"]
-    assert [estimate["job"] for estimate in told] == ["a", "b"]
-    assert told[0]["peak_reserved_bytes"] > 0
-    assert told[1]["device_bytes"] is None
+    estimates = json.loads(capsys.readouterr().out)["estimates"]
+    assert [estimate["job"] for estimate in estimates] == ["a", "b"]
+    assert estimates[0]["peak_reserved_bytes"] > 0
+    assert estimates[1]["device_bytes"] is None
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["--dry-run", "--convs"], "exclude each other"),
         (["jobs.toml", "--mps"], "goes with `--pairs`"),
@@ -173,6 +173,6 @@ def test_dry_run_estimates_every_job(tmp_path, capsys):
         ([], "no file of jobs"),
     ],
 )
-def test_options_that_do_not_go_together(argv, told, capsys):
+def test_options_that_do_not_go_together(argv, message, capsys):
     assert main(["measure", *argv]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -241,13 +241,13 @@ def test_data_that_is_put_into_a_parameter_by_hand(tmp_path):
         tmp_path,
         """
 other = nn.Parameter(torch.ones(1000))
-kept = torch.optim.Adam([other])
+adam = torch.optim.Adam([other])
 other.data = other.data.cuda()
 assert other.is_cuda and isinstance(other, nn.Parameter)
 (other * 2).sum().backward()
 assert other.grad.is_cuda
-kept.step()
-assert kept.state[other]["exp_avg"].is_cuda
+adam.step()
+assert adam.state[other]["exp_avg"].is_cuda
 plain = torch.ones(3)
 plain.data = plain.data.cuda()
 assert plain.is_cuda and not isinstance(plain, nn.Parameter)
@@ -274,7 +274,7 @@ assert {part.shape[0] for part in parts} == {16}
 many = nn.functional.one_hot(torch.randn(4096, 256, device="cuda").topk(2)[1], 256).permute(2, 1, 0)
 assert many.sum((-1, -2))[7].item() == 32 and torch.where(many[7])[0].shape == (32,)
 best = scores.topk(8)[1]
-assert (best == 3).nonzero().shape == (64 * 8, 2)  # all of them were asked for: nothing was chosen
+assert (best == 3).nonzero().shape == (64 * 8, 2)  # all eight are taken: nothing was chosen
 """,
     )
     assert any("every expert gets the same number" in warning for warning in trace.warnings)
@@ -298,7 +298,7 @@ assert q.grad.shape == q.shape and k.grad.shape == k.shape
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         pytest.param(
             "ids = torch.randn(4, 9, device='cuda').argmax(-1).tolist()\nprint([5][1 + ids[0]])\n",
@@ -316,8 +316,8 @@ assert q.grad.shape == q.shape and k.grad.shape == k.shape
         ),
     ],
 )
-def test_an_error_that_may_come_of_unknown_values_names_where_they_were_read(tmp_path, lines, told):
-    with failing("raised", told):
+def test_an_error_that_may_come_of_unknown_values_names_where_they_were_read(tmp_path, lines, message):
+    with failing("raised", message):
         traced(tmp_path, "import torch\n" + lines)
 
 

@@ -26,7 +26,7 @@ def test_compile_is_left_out_and_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "messages"),
     [
         pytest.param("optimizer.step = torch.compile(optimizer.step)\n", ["upper bound"], id="a method"),
         pytest.param(
@@ -42,10 +42,10 @@ def test_compile_is_left_out_and_told(tmp_path):
         ),
     ],
 )
-def test_a_compiled_step_is_told_to_be_an_upper_bound(tmp_path, lines, told):
+def test_a_compiled_step_is_told_to_be_an_upper_bound(tmp_path, lines, messages):
     warnings = trained(tmp_path, lines).warnings
-    assert len(warnings) == len(told)
-    assert all(words in warning for words, warning in zip(told, warnings, strict=True))
+    assert len(warnings) == len(messages)
+    assert all(words in warning for words, warning in zip(messages, warnings, strict=True))
 
 
 def test_what_is_compiled_and_never_called_is_not_told(tmp_path):

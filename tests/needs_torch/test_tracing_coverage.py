@@ -82,8 +82,8 @@ for _ in range(4):
     assert traced(tmp_path, source).header.steps == 3
 
 
-@pytest.mark.parametrize(("cell", "kept"), [("GRUCell", 3 + 3 + 5 + 1), ("LSTMCell", 4 + 4 + 4 + 1 + 1)])
-def test_a_cell_is_one_call(tmp_path, cell, kept):
+@pytest.mark.parametrize(("cell", "values_per_step"), [("GRUCell", 3 + 3 + 5 + 1), ("LSTMCell", 4 + 4 + 4 + 1 + 1)])
+def test_a_cell_is_one_call(tmp_path, cell, values_per_step):
     """Both gates, for a second backward pass; what the first needs; and the states. Source: ATen/native/cuda/RNN.cu."""
     source = (
         HEAD
@@ -102,7 +102,9 @@ for _ in range(3):
 """
     )
     inputs = 10 * 128 * 16 * 4
-    assert peak(traced(tmp_path, source), "forward") == pytest.approx(10 * kept * 128 * 64 * 4 + inputs, rel=0.03)
+    assert peak(traced(tmp_path, source), "forward") == pytest.approx(
+        10 * values_per_step * 128 * 64 * 4 + inputs, rel=0.03
+    )
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1) != stream
         ),
         pytest.param(
             """
-told = []
+errors = []
 def worker(index):
     try:
         check(0)  # where every thread begins
@@ -98,7 +98,7 @@ def worker(index):
             for _ in range(20):
                 check(index)
     except BaseException as error:
-        told.append(error)
+        errors.append(error)
 met = threading.Barrier(torch.cuda.device_count())
 threads = [threading.Thread(target=worker, args=(i,)) for i in range(torch.cuda.device_count())]
 with torch.cuda.device(1):
@@ -107,7 +107,7 @@ with torch.cuda.device(1):
     for thread in threads:
         thread.join()
     check(1)
-assert not told, told
+assert not errors, errors
 """,
             id="threads",
         ),

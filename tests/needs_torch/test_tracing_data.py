@@ -152,7 +152,7 @@ data = [{{"text": "word " * (5 + index % 7), "name": f"file{{index}}.png"}} for 
     [
         pytest.param("max(len(row['text'].split()) for row in rows)", 1, id="padded to the longest"),
         pytest.param("16", 0, id="padded to one length"),
-        pytest.param("16 if len({row['name'] for row in rows}) > 1 else missing", 0, id="not to be asked"),
+        pytest.param("16 if len({row['name'] for row in rows}) > 1 else missing", 0, id="unreadable"),
     ],
 )
 def test_texts_of_varying_length_are_told_where_batches_show_it(tmp_path, longest, count):

@@ -198,11 +198,11 @@ def test_weights_in_flat_pieces_are_gathered_for_a_block(tmp_path):
     small = ("--width", "256", "--layers", "2", "--batch-size", "4")
     launcher = ["torchrun", "--nproc-per-node", "4"]
     block = 4 * (8 * 256**2 + 7 * 256)
-    kept = example(tmp_path, "sharded.py", *small, "--how", "zero2", launcher=launcher)
+    retained = example(tmp_path, "sharded.py", *small, "--how", "zero2", launcher=launcher)
     freed = example(tmp_path, "sharded.py", *small, "--how", "zero3", launcher=launcher)
     # Steps, blocks; and once more each where the first forward pass prepares the room.
     assert allocations(freed, "forward").count(block) == 3 * 2 + 2
-    assert allocations(freed, "backward").count(block) > allocations(kept, "backward").count(block)
+    assert allocations(freed, "backward").count(block) > allocations(retained, "backward").count(block)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -13,11 +13,11 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 mode = _get_current_dispatch_mode()
-ask, asked = mode.fake.dispatch, []
+dispatch, dispatched = mode.fake.dispatch, []
 
 def noted(func, *args, **kwargs):
-    asked.append(str(func))
-    return ask(func, *args, **kwargs)
+    dispatched.append(str(func))
+    return dispatch(func, *args, **kwargs)
 
 mode.fake.dispatch = noted
 
@@ -29,9 +29,9 @@ def views(x):  # (2, 6, 24), as queries, keys and values are cut out of one prod
 real = torch.empty(2, 6, 24)
 on_gpu = list(views(real.to("cuda")))
 for ours, theirs in zip(on_gpu, views(real), strict=True):
-    told = [(view.shape, view.stride(), view.storage_offset()) for view in (ours, theirs)]
-    assert told[0] == told[1], told
-assert not asked, asked
+    layouts = [(view.shape, view.stride(), view.storage_offset()) for view in (ours, theirs)]
+    assert layouts[0] == layouts[1], layouts
+assert not dispatched, dispatched
 try:
     on_gpu[1].view(2, 6, 8)
 except (RuntimeError, ValueError) as error:

@@ -41,7 +41,7 @@ for _ in range(4):
     ends = torch.full((TEXTS,), made.shape[1], device="cuda")
     ends[is_end.any(1)] = is_end.int().argmax(1)[is_end.any(1)]
     mask = torch.arange(made.shape[1], device="cuda") <= ends[:, None]
-    lists = [row[kept].tolist() for row, kept in zip(made, mask)]
+    lists = [row[mask_row].tolist() for row, mask_row in zip(made, mask)]
     assert [len(tokens) for tokens in lists] == [LONGEST - PROMPT] * TEXTS
     assert ids[0, :PROMPT].tolist() == [5] * PROMPT
     texts = [" ".join(words[token] for token in row if token > 1) for row in lists]
@@ -76,9 +76,9 @@ def test_generated_texts_have_the_maximum_length(tmp_path, draw):
     line = next(i for i, text in enumerate(script.splitlines(), 1) if "token == EOS" in text)
     trace = traced(tmp_path, script)
     assert not trace.partial
-    (told,) = trace.warnings
-    assert told.startswith("what a model generates depends on its weights; assumed: texts of maximum length")
-    assert told.endswith(f"and so are rewards of them (train.py, line {line})")
+    (warning,) = trace.warnings
+    assert warning.startswith("what a model generates depends on its weights; assumed: texts of maximum length")
+    assert warning.endswith(f"and so are rewards of them (train.py, line {line})")
     assert 4 * 6 * (12 - 4) * 300 in allocations(trace, "forward")  # scores of all that was generated
 
 
@@ -94,9 +94,9 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(3):
     prompt = torch.full((4, 3), 7, device="cuda")
     ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, top_k=5, max_new_tokens=6)
-    kept = [row[row != 2].tolist() for row in ids]
-    assert [len(tokens) for tokens in kept] == [9] * 4
-    assert [tokens[-1] not in (0, 2) for tokens in kept] == [True] * 4
+    token_lists = [row[row != 2].tolist() for row in ids]
+    assert [len(tokens) for tokens in token_lists] == [9] * 4
+    assert [tokens[-1] not in (0, 2) for tokens in token_lists] == [True] * 4
     model(ids, labels=ids).loss.backward()
     optimizer.step()
 """

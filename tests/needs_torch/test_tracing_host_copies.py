@@ -64,9 +64,9 @@ def test_a_large_copy_leaves_the_target_as_it_is(tmp_path):
         tmp_path,
         f"""{STEP}
 unknown = torch.randn(MANY, device="cuda") + model.weight.sum()
-kept = torch.full((MANY,), 3.0)
-kept.copy_(unknown)
-assert kept.eq(3).all()
+target = torch.full((MANY,), 3.0)
+target.copy_(unknown)
+assert target.eq(3).all()
 few = torch.full((10,), 3.0)
 few.copy_(unknown[:10])
 assert not few.any()

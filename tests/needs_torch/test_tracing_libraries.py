@@ -192,12 +192,12 @@ assert open("other.arrow").read() == "more"
 def test_transformers_may_use_tf32_where_the_gpu_has_it(tmp_path):
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("needs transformers")
-    ask = """
+    lines = """
 from transformers.utils import is_torch_tf32_available
 assert is_torch_tf32_available() == (torch.cuda.get_device_capability()[0] > 7)
 """
-    assert not traced(tmp_path, PACKED + ask + TRAIN).partial
-    assert not traced(tmp_path, PACKED + ask + TRAIN, capability=(7, 5)).partial
+    assert not traced(tmp_path, PACKED + lines + TRAIN).partial
+    assert not traced(tmp_path, PACKED + lines + TRAIN, capability=(7, 5)).partial
 
 
 def test_generation_ends_where_its_length_does_whatever_was_generated(tmp_path):
@@ -347,8 +347,8 @@ assert small + half < torch.cuda.memory_allocated() - before < small + half + 16
 
 
 def test_a_parameter_is_not_all_zeros(tmp_path):
-    ask = "assert head.weight.any() and not (head.weight != head.weight).any()\n"
-    assert not traced(tmp_path, PACKED + ask + TRAIN).partial
+    lines = "assert head.weight.any() and not (head.weight != head.weight).any()\n"
+    assert not traced(tmp_path, PACKED + lines + TRAIN).partial
 
 
 def test_an_import_that_failed_of_another_tells_of_which(tmp_path):
@@ -375,5 +375,5 @@ def test_triplets_of_labels_are_counted(tmp_path):
     head = nn.Linear(1024, 4).cuda()
     optimizer = torch.optim.SGD(head.parameters(), 0.1)
     """
-    told = "the size that `nonzero` gives depends on the data; assumed: as many are found as were set"
-    assert traced(tmp_path, textwrap.dedent(source) + TRAIN).warnings == (told,)
+    warning = "the size that `nonzero` gives depends on the data; assumed: as many are found as were set"
+    assert traced(tmp_path, textwrap.dedent(source) + TRAIN).warnings == (warning,)

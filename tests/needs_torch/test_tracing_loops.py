@@ -20,7 +20,7 @@ TRAINS = "model(torch.ones(4, 64, device='cuda')).sum().backward(); optimizer.st
 
 
 @pytest.mark.parametrize(
-    ("loop", "rounds", "told"),
+    ("loop", "rounds", "warning_count"),
     [
         pytest.param("while error > limit: x = step(x)", 20, True, id="until it is small"),
         pytest.param("while not error < limit: x = step(x)", 20, True, id="until it is small, said otherwise"),
@@ -32,7 +32,7 @@ TRAINS = "model(torch.ones(4, 64, device='cuda')).sum().backward(); optimizer.st
         pytest.param("while rounds < 7:\n  x = step(x)\n  if error <= 1.0: x = x + 1", 7, True, id="a step accepted"),
     ],
 )
-def test_a_loop_on_unknown_values_runs_a_fixed_number_of_times(tmp_path, loop, rounds, told):
+def test_a_loop_on_unknown_values_runs_a_fixed_number_of_times(tmp_path, loop, rounds, warning_count):
     setup = """
 rounds = 0
 def step(x):
@@ -47,7 +47,7 @@ error, other = x.sum(), x.mean()
     trace = traced(tmp_path, HEAD + WAITS.format(loop=setup + loop) + f"for _ in range(3): {TRAINS}")
     found = (tmp_path / "log").read_text().split()[-1]
     assert abs(int(found) - rounds) <= 1
-    assert [("values that are not known" in warning) for warning in trace.warnings] == [True] * told
+    assert [("values that are not known" in warning) for warning in trace.warnings] == [True] * warning_count
 
 
 def test_training_until_a_loss_is_small_continues(tmp_path):

@@ -76,15 +76,15 @@ def test_optimizer_made_before_the_model_moves_gets_states(tmp_path):
 
 
 def test_gradients_kept_by_zero_grad_are_still_there_in_the_next_forward(tmp_path):
-    kept = traced(tmp_path, mlp(zero_grad="set_to_none=False"))
-    assert len(allocations(kept, category="gradient")) == 4  # made once
+    retained = traced(tmp_path, mlp(zero_grad="set_to_none=False"))
+    assert len(allocations(retained, category="gradient")) == 4  # made once
 
     def after_zero_grad(trace):  # the first backward of the second step
         steps = [total for event, total in live_bytes(trace) if event.action == "phase" and event.phase == "backward"]
         return steps[1]
 
     freed = traced(tmp_path, mlp())
-    assert after_zero_grad(kept) - after_zero_grad(freed) == WEIGHTS
+    assert after_zero_grad(retained) - after_zero_grad(freed) == WEIGHTS
 
 
 def test_tied_weights_stay_tied(tmp_path):
@@ -115,7 +115,7 @@ SUMS = """
 import torch
 w = torch.nn.Parameter(torch.randn(64, 64).cuda())
 optimizer = torch.optim.SGD([w], lr=0.1)
-kept = []
+retained = []
 for _ in range(3):
     h = w * 2
     a, b = h * 3, h * 5
@@ -132,7 +132,7 @@ for _ in range(3):
     [
         # d(h * 3), d(h * 5), their sum in place of the first, d(w * 2)
         pytest.param("", 3, id="in place where nobody else holds the first gradient"),
-        pytest.param("b.grad_fn.register_hook(lambda into, out: kept.append(into))", 4, id="shared"),
+        pytest.param("b.grad_fn.register_hook(lambda into, out: retained.append(into))", 4, id="shared"),
     ],
 )
 def test_gradients_of_a_shared_tensor_are_accumulated(tmp_path, hook, in_backward):

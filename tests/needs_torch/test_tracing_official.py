@@ -103,7 +103,7 @@ FEW = "data = torch.utils.data.TensorDataset(torch.zeros({count}, 8))\n"
 
 
 @pytest.mark.parametrize(
-    ("count", "batch", "told"),
+    ("count", "batch", "expected_warnings"),
     [
         pytest.param(
             12,
@@ -114,10 +114,10 @@ FEW = "data = torch.utils.data.TensorDataset(torch.zeros({count}, 8))\n"
         pytest.param(64, 64, (), id="a whole one"),
     ],
 )
-def test_too_few_samples_for_a_batch_are_told(tmp_path, count, batch, told):
+def test_too_few_samples_for_a_batch_are_told(tmp_path, count, batch, expected_warnings):
     more = "with torch.no_grad():\n    [model(x.cuda()) for x, in DataLoader(data, batch_size=100)]\n"
     trace = traced(tmp_path, TRAIN.format(data=FEW.format(count=count), batch=batch) + more)
-    assert trace.warnings == told
+    assert trace.warnings == expected_warnings
 
 
 def test_no_batch_at_all_is_told(tmp_path):

@@ -25,9 +25,9 @@ def tensors(value):
         for item in value:
             yield from tensors(item)
 
-def told(out, args):
+def layouts_of(out, args):
     if isinstance(out, (list, tuple)):
-        return [told(item, args) for item in out]
+        return [layouts_of(item, args) for item in out]
     if not isinstance(out, FakeTensor):
         return out
     storage = out.untyped_storage()
@@ -41,8 +41,8 @@ def compare(self, func, args, kwargs, device):
     out = answer(self, func, args, kwargs, device)
     if func._opname in NOT_COMPARED or self._plan_for(func).is_composite:
         return out
-    ours = told(out, args)
-    expected = told(self.fake.dispatch(func, (FakeTensor,), args, kwargs), args)
+    ours = layouts_of(out, args)
+    expected = layouts_of(self.fake.dispatch(func, (FakeTensor,), args, kwargs), args)
     answers[str(func)] = answers.get(str(func), 0) + 1
     if ours != expected:
         wrong.add((str(func), str(args)[:200], str(ours), str(expected)))

@@ -149,14 +149,14 @@ def test_ddp_keeps_buckets_beside_the_gradients(tmp_path):
     assert 4 * MiB <= peak(wrapped) - peak(plain) < 4.1 * MiB
 
 
-@pytest.mark.parametrize(("views", "kept"), [(False, 4), (True, 4)])
-def test_ddp_whose_gradients_are_pieces_of_its_buckets(tmp_path, views, kept):
+@pytest.mark.parametrize(("views", "buckets_mib"), [(False, 4), (True, 4)])
+def test_ddp_whose_gradients_are_pieces_of_its_buckets(tmp_path, views, buckets_mib):
     wrap = f"model = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view={views})"
     trace = layers(tmp_path, wrap=wrap, optimizer="torch.optim.SGD(model.parameters(), lr=0.1)")
     gradients = 0 if views else 4
-    assert peak(trace, "step") == pytest.approx((4 + kept + gradients) * MiB, abs=2**17)
+    assert peak(trace, "step") == pytest.approx((4 + buckets_mib + gradients) * MiB, abs=2**17)
     after = [total for event, total in live_bytes(trace) if event.phase == "forward" and event.action == "free"]
-    assert min(after) == pytest.approx((4 + kept) * MiB, abs=2**17)  # buckets stay where gradients go
+    assert min(after) == pytest.approx((4 + buckets_mib) * MiB, abs=2**17)  # buckets stay where gradients go
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
@@ -275,8 +275,8 @@ def test_spawned_processes_are_one(tmp_path):
     assert (trace.header.processes, trace.header.steps, trace.partial) == (4, 3, False)
 
 
-@pytest.mark.parametrize("told", [("--multi_gpu",), ()])  # it counts GPUs itself where it is not told
-def test_accelerate_is_told_what_its_launcher_says(tmp_path, told):
+@pytest.mark.parametrize("launcher_flags", [("--multi_gpu",), ()])  # without the flag it counts GPUs
+def test_accelerate_is_told_what_its_launcher_says(tmp_path, launcher_flags):
     pytest.importorskip("accelerate", reason="needs accelerate")
     trace = traced(
         tmp_path,
@@ -291,7 +291,7 @@ def test_accelerate_is_told_what_its_launcher_says(tmp_path, told):
             accelerator.backward(model(torch.randn(2, 8, device=accelerator.device)).float().sum())
             optimizer.step()
         """,
-        launcher=["accelerate", *told, "--num_processes=2", "--mixed_precision", "bf16"],
+        launcher=["accelerate", *launcher_flags, "--num_processes=2", "--mixed_precision", "bf16"],
     )
     assert trace.header.processes == 2
 

@@ -136,12 +136,12 @@ def test_a_free_without_a_live_block_is_refused():
 
 def test_empty_cache_releases_whole_segments_only():
     allocator = an_allocator()
-    kept, gone = allocator.malloc(5 * MiB), allocator.malloc(30 * MiB)
+    first, gone = allocator.malloc(5 * MiB), allocator.malloc(30 * MiB)
     allocator.free(gone)
     allocator.empty_cache()
     assert sizes(allocator) == [[5, -15]]
     assert allocator.stats.segments == 1
-    allocator.free(kept)
+    allocator.free(first)
     allocator.empty_cache()
     assert allocator.stats.reserved_bytes == allocator.stats.segments == 0
 

@@ -96,29 +96,29 @@ def test_snapshot_has_what_readers_of_torch_expect(tmp_path):
     where = replay_input(a_trace([alloc(0, 30, "parameter", "load", "head"), alloc(1, 5), free(1), alloc(2, 1)]))
     history = allocation_history(where)
     save_snapshot(tmp_path / "s.pickle", history, where.stack)
-    told = pickle.loads((tmp_path / "s.pickle").read_bytes())
-    assert told == snapshot_of(history, where.stack)
-    first = told["segments"][-1]  # in order of addresses, which shrink
+    snapshot = pickle.loads((tmp_path / "s.pickle").read_bytes())
+    assert snapshot == snapshot_of(history, where.stack)
+    first = snapshot["segments"][-1]  # in order of addresses, which shrink
     assert (first["total_size"], first["segment_type"], first["stream"]) == (30 * MiB, "large", 0)
     assert [block["state"] for block in first["blocks"]] == ["active_allocated"]
     assert [frame["name"] for frame in first["blocks"][0]["frames"]] == ["parameter", "head", "load"]
-    actions = [device_trace["action"] for device_trace in told["device_traces"][0]]
+    actions = [device_trace["action"] for device_trace in snapshot["device_traces"][0]]
     assert actions[:2] == ["segment_alloc", "alloc"]
     assert actions.count("free_requested") == actions.count("free_completed") == 1
-    assert sum(segment["allocated_size"] for segment in told["segments"]) == 31 * MiB
+    assert sum(segment["allocated_size"] for segment in snapshot["segments"]) == 31 * MiB
 
 
 def test_a_workspace_for_which_there_is_no_memory_is_left_out():
     where = replace(
         replay_input(a_trace([alloc(0, 30), alloc(1, 90), free(1), alloc(2, 20)])), optional_storages=frozenset({1})
     )
-    told = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
-    assert all(device_trace["action"] != "oom" for device_trace in told["device_traces"][0])
-    assert sum(segment["allocated_size"] for segment in told["segments"]) == 50 * MiB
+    snapshot = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
+    assert all(device_trace["action"] != "oom" for device_trace in snapshot["device_traces"][0])
+    assert sum(segment["allocated_size"] for segment in snapshot["segments"]) == 50 * MiB
 
 
 def test_a_snapshot_has_the_out_of_memory_event():
     where = replay_input(a_trace([alloc(0, 30), alloc(1, 90)]))
-    told = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
-    last = told["device_traces"][0][-1]
+    snapshot = snapshot_of(allocation_history(where, 100 * MiB), where.stack)
+    last = snapshot["device_traces"][0][-1]
     assert (last["action"], last["size"]) == ("oom", 90 * MiB)

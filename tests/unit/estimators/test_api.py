@@ -13,7 +13,7 @@ def step():
 
 
 @pytest.mark.parametrize(
-    ("target", "given", "told"),
+    ("target", "given", "message"),
     [
         pytest.param("train.py", {"args": "--batch-size 4"}, "`args` is a string", id="a string"),
         pytest.param("train.py", {"steps": 0}, "must be at least 1, got 0", id="no step"),
@@ -23,6 +23,6 @@ def step():
         pytest.param(step, {"env": {"A": "1"}}, "`env` is for scripts", id="an environment"),
     ],
 )
-def test_invalid_arguments_are_refused(target, given, told):
-    with pytest.raises(UsageError, match=told):
+def test_invalid_arguments_are_refused(target, given, message):
+    with pytest.raises(UsageError, match=message):
         cotenant.estimate(target, **given)

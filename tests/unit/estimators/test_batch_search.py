@@ -148,9 +148,9 @@ def test_memory_that_stops_growing_ends_the_search():
 
 
 def test_every_trial_is_reported():
-    told = []
-    found = find_batch_size(line, argument="-b", start=4, limit_bytes=2000, on_trial=told.append)
-    assert tuple(told) == found.trials
+    reported = []
+    found = find_batch_size(line, argument="-b", start=4, limit_bytes=2000, on_trial=reported.append)
+    assert tuple(reported) == found.trials
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def verdict(trace, mib, *, margin_mib=0, conf=""):
 
 
 @pytest.mark.parametrize(
-    ("mib", "margin_mib", "told", "retries"),
+    ("mib", "margin_mib", "expected", "retries"),
     [
         pytest.param(1010, 10, "fits", 0, id="with its margin"),
         pytest.param(1009, 10, "tight", 1, id="only the margin does not"),
@@ -56,10 +56,10 @@ def verdict(trace, mib, *, margin_mib=0, conf=""):
         pytest.param(598, 0, "no", 1, id="not at all"),
     ],
 )
-def test_the_verdict_by_free_memory(mib, margin_mib, told, retries):
+def test_the_verdict_by_free_memory(mib, margin_mib, expected, retries):
     fit, _ = verdict(refit(), mib, margin_mib=margin_mib)
-    assert (fit.verdict, fit.retries) == (told, retries)
-    assert (fit.oom is None) == (told in {"fits", "tight"})
+    assert (fit.verdict, fit.retries) == (expected, retries)
+    assert (fit.oom is None) == (expected in {"fits", "tight"})
     assert fit.spare_bytes == (mib - 1000 - margin_mib) * MiB
 
 
@@ -141,11 +141,11 @@ def test_fits_on_agrees_with_an_estimate_for_that_gpu():
     # A cuBLAS workspace is larger on an H100.
     multiplies = LibraryCall(kind="gemm", thread="main")
     trace = a_trace([call(0, "load"), *steps(batch_mib=2000).events], [multiplies])
-    told = {fit.gpu: fit for fit in fits_on(trace, software_stack(trace.header), 0)}
+    expected = {fit.gpu: fit for fit in fits_on(trace, software_stack(trace.header), 0)}
     for gpu in ("RTX3090-24GB", "A100-80GB:1g.10gb", "T4-16GB", "H100-80GB"):
         alone = TracedEstimator().on(trace, gpu_spec(gpu))
-        assert told[gpu].reserved_bytes == alone.fit.reserved_bytes
-        assert told[gpu].usable_bytes == alone.fit.usable_bytes
+        assert expected[gpu].reserved_bytes == alone.fit.reserved_bytes
+        assert expected[gpu].usable_bytes == alone.fit.usable_bytes
 
 
 def test_fits_on_carries_the_spread():

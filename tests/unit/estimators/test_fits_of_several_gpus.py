@@ -49,8 +49,8 @@ def test_each_gpu_must_fit_and_not_only_the_one_with_the_largest_bound():
 def test_fits_on_has_the_worst_verdict_of_each_gpu(monkeypatch):
     monkeypatch.setattr("cotenant.estimators.fit.all_gpu_specs", lambda: (SMALL,))
     result = TracedEstimator().on(a_trace([*in_pieces(6, 0), *on_gpu(1, [alloc(100, 1100)])], gpus=2), GPU)
-    (told,) = result.fits_on()
-    assert (told.gpu, told.verdict, told.reserved_bytes) == ("card", "no", 1100 * MiB)
+    (found,) = result.fits_on()
+    assert (found.gpu, found.verdict, found.reserved_bytes) == ("card", "no", 1100 * MiB)
 
 
 def test_instances_of_a_gpu_are_for_one_gpu_only():
@@ -65,6 +65,6 @@ def test_the_result_names_its_gpu(capsys):
     estimate_text.print_estimate("train.py", result.estimate, result, 0.1)
     assert "to spare (GPU 1, the fullest of 2)\n" in capsys.readouterr().out
     extras = EstimateReports(fits_on=True)
-    told = extras.tables(result, ["train.py"], json=False)
+    found = extras.tables(result, ["train.py"], json=False)
     assert capsys.readouterr().out.startswith("\nfor 2 GPUs of one model: each row is for the GPU that it fits least\n")
-    assert not any(":" in fit["gpu"] for fit in told["fits_on"])
+    assert not any(":" in fit["gpu"] for fit in found["fits_on"])

@@ -54,8 +54,8 @@ def with_ops(*ops):
 @pytest.fixture
 def scores(monkeypatch):
     """Ninety-nine scores of 0.01 to 0.99 for every family."""
-    told = {name: tuple(i / 100 for i in range(1, 100)) for name in FAMILIES}
-    monkeypatch.setattr(module, "calibration", lambda: told)
+    scores_by_family = {name: tuple(i / 100 for i in range(1, 100)) for name in FAMILIES}
+    monkeypatch.setattr(module, "calibration", lambda: scores_by_family)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_the_shipped_scores_are_sorted_and_complete(family):
     scores = module.calibration()[family]
     assert list(scores) == sorted(scores)
     assert len(scores) >= 99
-    told = json.loads((resources.files("cotenant.estimators") / "data" / "margins.json").read_text(encoding="utf-8"))
-    assert scores[-1] == told["families"][family]["scores"][-1] / 10_000
+    shipped = json.loads((resources.files("cotenant.estimators") / "data" / "margins.json").read_text(encoding="utf-8"))
+    assert scores[-1] == shipped["families"][family]["scores"][-1] / 10_000
 
 
 def test_more_coverage_never_gives_a_lower_bound():

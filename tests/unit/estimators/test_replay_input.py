@@ -17,7 +17,7 @@ SPLIT, EXPAND = "max_split_size_mb:128", "expandable_segments:True"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "env", "told"),
+    ("before", "after", "env", "expected"),
     [
         pytest.param({}, {}, {}, "", id="none"),
         pytest.param({}, {}, {OLD: SPLIT}, SPLIT, id="of the environment now"),
@@ -27,9 +27,9 @@ SPLIT, EXPAND = "max_split_size_mb:128", "expandable_segments:True"
         pytest.param({}, {}, {NEW: EXPAND, OLD: SPLIT}, SPLIT, id="the older name counts first"),
     ],
 )
-def test_settings_of_the_environment_apply_unless_the_script_set_them(before, after, env, told):
+def test_settings_of_the_environment_apply_unless_the_script_set_them(before, after, env, expected):
     header = replace(HEADER, settings_before=before, settings=after)
-    assert software_stack(header, env=env).alloc_conf == told
+    assert software_stack(header, env=env).alloc_conf == expected
 
 
 def test_settings_of_a_trace_without_an_environment():

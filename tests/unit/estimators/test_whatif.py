@@ -22,7 +22,7 @@ def changes(trace):
 
 
 def fragmented():
-    """400 MiB in pieces of 100, cached, when 500 MiB are asked for."""
+    """400 MiB in pieces of 100, cached, when 500 MiB are requested."""
     pieces = [*(alloc(i, 100) for i in range(4)), *(free(i) for i in range(4))]
     return a_trace([*pieces, alloc(9, 500, "temporary", "step")])
 

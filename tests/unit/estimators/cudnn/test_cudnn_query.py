@@ -1,4 +1,4 @@
-"""The cuDNN of a job's environment is found, asked in a process of its own, and may fail there in any way."""
+"""The cuDNN of a job's environment is found and queried in a worker process, whose failures give no answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REAL = os.environ.get("COTENANT_CUDNN_SITE", "")
 
 ECHO = """
 import json, os, sys
-asked = json.load(sys.stdin)
+query = json.load(sys.stdin)
 assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-json.dump({"version": 91002, "bytes": [call["x"][0] for call in asked["calls"]]}, sys.stdout)
+json.dump({"version": 91002, "bytes": [call["x"][0] for call in query["calls"]]}, sys.stdout)
 """
 
 
@@ -88,18 +88,18 @@ def test_calls_that_cudnn_is_not_queried_for(changes):
 
 
 def test_answers_are_cached_and_only_new_calls_are_queried(site, tmp_path):
-    library, kept = installed_cudnn(str(site)), tmp_path / "kept"
-    first = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=worker(tmp_path, ECHO))
+    library, cache = installed_cudnn(str(site)), tmp_path / "cache"
+    first = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=cache, worker=worker(tmp_path, ECHO))
     assert first(conv_call(batch=3)) == 3
     assert version_text(first.version) == "cuDNN 9.10.2"
     dead = worker(tmp_path, "raise SystemExit(1)")
-    again = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=dead)
+    again = query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=cache, worker=dead)
     assert again(conv_call(batch=3)) == 3
     assert again(conv_call(batch=4)) is None
-    assert query_cudnn(library, (8, 0), [conv_call(batch=4)], folder=kept, worker=dead) is None
-    assert query_cudnn(library, (8, 6), [conv_call(batch=3)], folder=kept, worker=dead) is None
+    assert query_cudnn(library, (8, 0), [conv_call(batch=4)], folder=cache, worker=dead) is None
+    assert query_cudnn(library, (8, 6), [conv_call(batch=3)], folder=cache, worker=dead) is None
     more = query_cudnn(
-        library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=kept, worker=worker(tmp_path, ECHO)
+        library, (8, 0), [conv_call(batch=3), conv_call(batch=4)], folder=cache, worker=worker(tmp_path, ECHO)
     )
     assert (more(conv_call(batch=3)), more(conv_call(batch=4))) == (3, 4)
 
@@ -109,7 +109,7 @@ def test_answers_are_cached_and_only_new_calls_are_queried(site, tmp_path):
     [
         pytest.param("import os; os.abort()", id="aborts, as cuDNN does without cuBLAS"),
         pytest.param("print('no JSON')", id="says something else"),
-        pytest.param('print(\'{"version": 91002, "bytes": []}\')', id="answers less than asked"),
+        pytest.param('print(\'{"version": 91002, "bytes": []}\')', id="fewer answers than queries"),
         pytest.param("import threading; threading.Event().wait()", id="hangs"),
     ],
 )
@@ -123,23 +123,23 @@ def test_a_file_that_is_not_a_library_gives_no_answer(site):
 
 
 def test_a_damaged_cache_file_is_queried_again(site, tmp_path):
-    library, kept = installed_cudnn(str(site)), tmp_path / "kept"
-    query_cudnn(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
-    [file] = kept.iterdir()
+    library, cache = installed_cudnn(str(site)), tmp_path / "cache"
+    query_cudnn(library, (8, 0), [conv_call()], folder=cache, worker=worker(tmp_path, ECHO))
+    [file] = cache.iterdir()
     file.write_text(json.dumps({"bytes": 3}))
-    found = query_cudnn(library, (8, 0), [conv_call()], folder=kept, worker=worker(tmp_path, ECHO))
+    found = query_cudnn(library, (8, 0), [conv_call()], folder=cache, worker=worker(tmp_path, ECHO))
     assert found(conv_call()) == 32
 
 
 def test_a_cache_file_above_its_limit_is_started_anew(site, tmp_path, monkeypatch):
-    library, kept, live = installed_cudnn(str(site)), tmp_path / "kept", worker(tmp_path, ECHO)
-    query_cudnn(library, (8, 0), [conv_call(batch=1)], folder=kept, worker=live)
-    [file] = kept.iterdir()
+    library, cache, live = installed_cudnn(str(site)), tmp_path / "cache", worker(tmp_path, ECHO)
+    query_cudnn(library, (8, 0), [conv_call(batch=1)], folder=cache, worker=live)
+    [file] = cache.iterdir()
     monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", file.stat().st_size + 9)
-    query_cudnn(library, (8, 0), [conv_call(batch=2)], folder=kept, worker=live)
+    query_cudnn(library, (8, 0), [conv_call(batch=2)], folder=cache, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
     monkeypatch.setattr("cotenant.estimators.cudnn.query._CACHE_BYTES", 9)
-    query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=kept, worker=live)
+    query_cudnn(library, (8, 0), [conv_call(batch=3)], folder=cache, worker=live)
     assert list(json.loads(file.read_text())["bytes"].values()) == [2]
 
 

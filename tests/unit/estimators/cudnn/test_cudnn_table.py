@@ -31,7 +31,7 @@ def test_workspaces_scale_with_the_batch():
         pytest.param({"channels_last": True}, id="another layout"),
         pytest.param({"groups": 2}, id="grouped"),
         pytest.param({"transposed": True}, id="transposed"),
-        pytest.param({"padding": (7, 7)}, id="a geometry nobody asked about"),
+        pytest.param({"padding": (7, 7)}, id="a geometry outside the table"),
         pytest.param({"x": (32, 64, 224), "w": (64, 64, 3), "y": (32, 64, 224)}, id="one dimension"),
     ],
 )

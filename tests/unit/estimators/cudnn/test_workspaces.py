@@ -264,8 +264,8 @@ def test_a_queried_call_is_not_suspected():
 def test_the_sources_of_workspaces_are_listed():
     calls = (conv(), conv("conv_dgrad"), conv(groups=2), LibraryCall(kind="gemm", thread="main", params={}))
     trace = MemoryTrace(events=(), ops=calls, header=TraceHeader(torch_version="2.13.0"))
-    told = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
-    assert told == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
+    sources = workspace_sources(trace, gpu_spec("A100-40GB"), cudnn_workspaces(conv(), 5))
+    assert sources == "workspaces of 2 calls to cuDNN: cuDNN 9.10.2 of its environment for 1, rule for 1"
     assert workspace_sources(replace(trace, ops=calls[2:]), gpu_spec("A100-40GB"), None) is None
 
 

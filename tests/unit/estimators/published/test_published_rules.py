@@ -25,8 +25,8 @@ A100 = gpu_spec("A100-40GB")
 DATA = Path(__file__).parents[4] / "shared" / "data" / "gpumemnet"
 
 
-def a_layer(module, *kept, item=4, leaf=True):
-    return ModuleShape(module=module, saved_bytes=kept, item_bytes=item, leaf=leaf)
+def a_layer(module, *saved, item=4, leaf=True):
+    return ModuleShape(module=module, saved_bytes=saved, item_bytes=item, leaf=leaf)
 
 
 def some_features(**changes):
@@ -115,15 +115,15 @@ def test_horus_without_a_batch_is_a_lower_bound():
 )
 def test_published_estimates_begin_at_the_constant_and_the_weights(model, parameters):
     with (DATA / "paper_results.csv").open(encoding="utf-8") as file:
-        told = {
+        by_batch = {
             int(row["batch"]): float(row["horus_mib"]) * MiB
             for row in csv.DictReader(file)
             if row["model"] == model and row["table"].startswith("2025-05")
         }
-    a_sample = (told[128] - told[32]) / 96
+    a_sample = (by_batch[128] - by_batch[32]) / 96
     outputs = 32 * (a_sample - 4 * parameters)
     made = some_features(parameter_bytes=(4 * parameters,), layers=(a_layer("all", int(outputs)),), batch=32)
-    assert says("horus", made).device_bytes == pytest.approx(told[32], abs=0.001 * MiB)
+    assert says("horus", made).device_bytes == pytest.approx(by_batch[32], abs=0.001 * MiB)
 
 
 # -- live tensors ----------------------------------------------------------------------------------------------
@@ -257,5 +257,5 @@ def test_all_trace_based_estimators_answer_from_one_trace():
 
 
 def test_the_batch_size_comes_from_the_command():
-    silent, told = (results_of(a_trace(*STEP), *command)["horus"] for command in ((), ("t.py", "-b", "3")))
-    assert told.estimate.device_bytes - silent.estimate.device_bytes == 2 * 1000
+    silent, with_batch = (results_of(a_trace(*STEP), *command)["horus"] for command in ((), ("t.py", "-b", "3")))
+    assert with_batch.estimate.device_bytes - silent.estimate.device_bytes == 2 * 1000

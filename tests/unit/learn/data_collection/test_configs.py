@@ -87,7 +87,7 @@ def test_an_id_rebuilds_every_setting(config):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         pytest.param({"norm": "groupnorm"}, "`groupnorm` is for images", id="norm of images"),
         pytest.param({"batch": 1}, "batch normalization needs a batch of 2", id="a single sample"),
@@ -100,14 +100,14 @@ def test_an_id_rebuilds_every_setting(config):
         pytest.param({"width": 8}, "missing or unknown: `width`", id="unknown"),
     ],
 )
-def test_an_impossible_mlp_is_refused(change, told):
+def test_an_impossible_mlp_is_refused(change, message):
     with pytest.raises(UsageError) as error:
         make_config("mlp", {**settings_of(MLP), **change})
-    assert told in error.value.message
+    assert message in error.value.message
 
 
 @pytest.mark.parametrize(
-    ("config", "change", "told"),
+    ("config", "change", "message"),
     [
         pytest.param(CNN, {"norm": "layernorm"}, "`layernorm` is for vectors", id="norm of vectors"),
         pytest.param(TRANSFORMER, {"heads": 5}, "`width` 32 is no multiple of `heads` 5", id="heads"),
@@ -115,14 +115,14 @@ def test_an_impossible_mlp_is_refused(change, told):
         pytest.param(TRANSFORMER, {"shape": "conv1d"}, "wanted `heads` of 1", id="conv1d"),
     ],
 )
-def test_an_impossible_cnn_or_transformer_is_refused(config, change, told):
+def test_an_impossible_cnn_or_transformer_is_refused(config, change, message):
     with pytest.raises(UsageError) as error:
         make_config(family_of(config), {**settings_of(config), **change})
-    assert told in error.value.message
+    assert message in error.value.message
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "begins with none of mlp, cnn, transformer"),
         ("gnn_uniform", "begins with none of"),
@@ -133,10 +133,10 @@ def test_an_impossible_cnn_or_transformer_is_refused(config, change, told):
         (config_id(MLP).replace("_relu", "_elur"), "`activation` is `elur`"),
     ],
 )
-def test_a_text_that_is_not_an_id_is_refused(text, told):
+def test_a_text_that_is_not_an_id_is_refused(text, message):
     with pytest.raises(UsageError) as error:
         parse_id(text)
-    assert told in error.value.message
+    assert message in error.value.message
 
 
 @given(

@@ -94,7 +94,7 @@ def test_settings_without_effect_have_one_value():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         pytest.param('family = "mlp"', 'family = "gnn"', "`family` is 'gnn', wanted one of mlp", id="family"),
         pytest.param("depth = [1, 2, 3]", "", "`depth` is missing for `mlp`", id="missing"),
@@ -117,11 +117,11 @@ def test_settings_without_effect_have_one_value():
         pytest.param('family = "mlp"', "family = ", "invalid TOML", id="toml"),
     ],
 )
-def test_wrong_ranges_are_refused_with_the_key(old, new, told):
+def test_wrong_ranges_are_refused_with_the_key(old, new, message):
     assert old in TINY
     with pytest.raises(UsageError, match=r"^tiny: ") as error:
         parse_ranges(TINY.replace(old, new), "tiny")
-    assert told in error.value.message
+    assert message in error.value.message
 
 
 def test_ranges_are_loaded_by_name_or_path(tmp_path):
@@ -144,15 +144,15 @@ def test_a_file_of_configurations_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("# nothing\n", "holds no configuration"),
         ("\nmlp_x\n", r":2: `mlp_x` is not a configuration id"),
         ("{0}\n{0}\n", r":2: `mlp_.*` is there twice"),
     ],
 )
-def test_an_invalid_file_of_configurations_is_refused(tmp_path, text, told):
+def test_an_invalid_file_of_configurations_is_refused(tmp_path, text, message):
     path = tmp_path / "configs.txt"
     path.write_text(text.format(config_id(generate(parse_ranges(TINY, "tiny"), 1, 0)[0])))
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         read_configs(path)

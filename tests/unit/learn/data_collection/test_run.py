@@ -30,7 +30,7 @@ class Clock:
 
 
 class Scripted:
-    """Labels by what it was told; takes 10 seconds for each."""
+    """Returns prepared labels; each takes 10 simulated seconds."""
 
     def __init__(self, clock=None, statuses=None, dies_at=None):
         self.clock = clock or Clock()
@@ -63,15 +63,15 @@ def test_every_configuration_has_one_run_in_order(tmp_path):
 
 
 def test_progress_has_the_rate_and_the_time_left(tmp_path):
-    told = []
+    reports = []
     labeler = Scripted()
-    run_configs(CONFIGS, tmp_path, labeler, now_s=labeler.clock, on_run=told.append)
-    assert [(progress.done, progress.total, progress.elapsed_s, progress.left_s) for progress in told[:2]] == [
+    run_configs(CONFIGS, tmp_path, labeler, now_s=labeler.clock, on_run=reports.append)
+    assert [(progress.done, progress.total, progress.elapsed_s, progress.left_s) for progress in reports[:2]] == [
         (1, 6, 10, 50),
         (2, 6, 20, 40),
     ]
-    assert told[1].line == f"[2/6] ok      {IDS[1]}  (20s so far, 40s left)"
-    assert told[-1].left_s == 0
+    assert reports[1].line == f"[2/6] ok      {IDS[1]}  (20s so far, 40s left)"
+    assert reports[-1].left_s == 0
 
 
 def test_a_session_resumes_after_an_interruption(tmp_path):
@@ -80,12 +80,12 @@ def test_a_session_resumes_after_an_interruption(tmp_path):
     with pytest.raises(UsageError, match="is there already") as error:
         run_configs(CONFIGS, tmp_path, Scripted())
     assert "--resume" in error.value.hint
-    told = []
+    reports = []
     labeler = Scripted()
-    session = run_configs(CONFIGS, tmp_path, labeler, resume=True, on_run=told.append, now_s=labeler.clock)
+    session = run_configs(CONFIGS, tmp_path, labeler, resume=True, on_run=reports.append, now_s=labeler.clock)
     assert labeler.seen == IDS[3:]
     assert Counter(run.config_id for run in read_records(tmp_path)) == Counter(IDS)
-    assert (told[0].done, told[0].left_s, session.left) == (4, 20, 0)
+    assert (reports[0].done, reports[0].left_s, session.left) == (4, 20, 0)
 
 
 def test_an_incomplete_last_record_is_run_again(tmp_path):
@@ -123,20 +123,20 @@ def test_a_folder_has_one_writer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("{", "no run"),
         ("{}", "is not a complete LabelRecord"),
         ('{"config_id": 3}', "`value.config_id` is 3, wanted str"),
     ],
 )
-def test_a_line_that_is_not_a_record_is_refused(tmp_path, line, told):
+def test_a_line_that_is_not_a_record_is_refused(tmp_path, line, message):
     path = tmp_path / "runs.jsonl"
     run_configs(CONFIGS[:1], tmp_path, Scripted())
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(DatasetError) as error:
         read_records(path)
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.message.startswith(f"{path}:2: no run: ")
 
 

@@ -57,20 +57,25 @@ def test_a_written_data_set_is_read_back(tmp_path, suffix):
 
 def test_the_schema_names_every_column(tmp_path):
     table, schema, *_ = write_dataset(tmp_path, "cnn", ROWS, {"from": "a test"}, {"image": ("pixels", "its height")})
-    told = json.loads(schema.read_text())
-    names = [column["name"] for column in told["columns"]]
+    schema_json = json.loads(schema.read_text())
+    names = [column["name"] for column in schema_json["columns"]]
     assert table.read_text().splitlines()[0].split(",") == names
     assert names == [*COLUMNS, "optimizer", "image", "share", "saturated"]
-    assert (told["rows"], told["statuses"], told["provenance"]) == (2, {"oom": 1, "ok": 1}, {"from": "a test"})
-    image = next(column for column in told["columns"] if column["name"] == "image")
+    assert (schema_json["rows"], schema_json["statuses"], schema_json["provenance"]) == (
+        2,
+        {"oom": 1, "ok": 1},
+        {"from": "a test"},
+    )
+    image = next(column for column in schema_json["columns"] if column["name"] == "image")
     assert image == {"name": "image", "type": "int", "unit": "pixels", "meaning": "its height"}
     assert all(
-        column["unit"] or column["type"] in ("str", "bool") or column["name"] == "share" for column in told["columns"]
+        column["unit"] or column["type"] in ("str", "bool") or column["name"] == "share"
+        for column in schema_json["columns"]
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"family": "mlp"}, "is of family `mlp`, wanted `cnn`"),
         ({"batch": 0}, "batch is 0"),
@@ -78,15 +83,15 @@ def test_the_schema_names_every_column(tmp_path):
         ({"extras": {"image": "seven"}}, "the extra `image` is a str, elsewhere a int"),
     ],
 )
-def test_invalid_rows_are_not_written(tmp_path, change, told):
+def test_invalid_rows_are_not_written(tmp_path, change, message):
     with pytest.raises(DatasetError) as error:
         write_dataset(tmp_path, "cnn", (ROWS[0], dataclasses.replace(ROWS[0], **change)), {})
-    assert told in error.value.message
+    assert message in error.value.message
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         pytest.param(",55,", ",56,", ":2: `parameters` or `activations` do not follow", id="parameters"),
         pytest.param(",147,", ",148,", ":2: `parameters` or `activations` do not follow", id="activations"),
@@ -98,14 +103,14 @@ def test_invalid_rows_are_not_written(tmp_path, change, told):
         pytest.param("batch,", "samples,", "no column `batch`", id="column"),
     ],
 )
-def test_a_changed_table_is_refused(tmp_path, old, new, told):
+def test_a_changed_table_is_refused(tmp_path, old, new, message):
     table, *_ = write_dataset(tmp_path, "cnn", ROWS, {})
     text = table.read_text()
     assert old in text
     table.write_text(text.replace(old, new, 1))
     with pytest.raises(DatasetError) as error:
         read_dataset(table)
-    assert told in error.value.message
+    assert message in error.value.message
     assert str(table) in error.value.message
 
 

@@ -40,7 +40,7 @@ def test_a_valid_row_passes():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         pytest.param({"config_id": ""}, "has no id", id="no id"),
         pytest.param({"family": "gnn"}, "family is `gnn`, wanted one of mlp, cnn, transformer", id="family"),
@@ -57,10 +57,10 @@ def test_a_valid_row_passes():
         pytest.param({"layers": (Layer(kind="Linear", output_shape=(1,), parameters=1),)}, "layer 0", id="kind"),
     ],
 )
-def test_an_invalid_row_is_refused(change, told):
+def test_an_invalid_row_is_refused(change, message):
     with pytest.raises(DatasetError, match=r"row `.*`: ") as error:
         check(dataclasses.replace(ROW, **change))
-    assert told in error.value.message
+    assert message in error.value.message
 
 
 def test_a_traced_peak_may_exceed_the_gpu():

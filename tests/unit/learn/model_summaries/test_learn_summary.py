@@ -160,8 +160,8 @@ def test_published_summaries_are_parsed(path):
     assert len(found.layers) > 5
     assert sum(layer.outputs > 0 for layer in found.layers) > 0.8 * len(found.layers)
     tree = re.search(r"^\), ([\d,]+) params", text, re.MULTILINE)
-    told = tree or re.search(r"^Total params: ([\d,]+)", text, re.MULTILINE)
-    assert found.parameters == int(told.group(1).replace(",", ""))
+    total = tree or re.search(r"^Total params: ([\d,]+)", text, re.MULTILINE)
+    assert found.parameters == int(total.group(1).replace(",", ""))
     per_sample = re.search(r"activations per sample: ([\d,]+)", text)
     if per_sample and "dlrm" not in path.name:  # that one was counted otherwise
         assert sum(layer.outputs for layer in found.layers) == int(per_sample.group(1).replace(",", ""))

@@ -129,15 +129,15 @@ def test_memory_classes_of_both_widths(mib, oom, family, expected):
 
 def test_scores_of_a_prediction(table):
     true = table.classes()
-    told = true.copy()
-    told[0] = true[0] - 1
+    predicted = true.copy()
+    predicted[0] = true[0] - 1
     mib = table.peak_mib + 10
     mib[1] = table.peak_mib[1] * 0.9
-    found = score(table, Prediction(classes=told, mib=mib))
+    found = score(table, Prediction(classes=predicted, mib=mib))
     assert found.accuracy == 19 / 20
     assert found.below == 1 / 20
     assert found.confusion.sum() == 20
-    assert found.confusion[true[0], told[0]] == 1
+    assert found.confusion[true[0], predicted[0]] == 1
     assert (found.under, found.under_5) == (1 / 20, 1 / 20)
 
 

@@ -158,7 +158,7 @@ def test_data_without_rows_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         pytest.param(["mlp.csv", "mlp.csv"], "36 configurations are repeated", id="a table twice"),
         pytest.param(["missing.csv"], "missing.csv`: it is not there", id="no file"),
@@ -166,11 +166,11 @@ def test_data_without_rows_are_refused(tmp_path):
         pytest.param(["notes.txt"], "no `notes.schema.json` beside it", id="no table"),
     ],
 )
-def test_invalid_data_are_refused(folder, names, told):
+def test_invalid_data_are_refused(folder, names, message):
     (folder / "notes.txt").write_text("hello\n")
     with pytest.raises((DatasetError, UsageError)) as error:
         kfold_command([folder / name for name in names], models=["line"])
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.hint
 
 
@@ -183,7 +183,7 @@ def test_models_that_need_a_simulation_are_skipped_without_one(tmp_path):
 
 
 def trained_in_ways(rows):
-    """Each row once for each optimizer, with a peak that its states add to, and a context that is told."""
+    """Each row once for each optimizer, with a peak that its states add to, and a recorded context."""
     copies = {"sgd": 0, "momentum": 1, "adam": 2}
     return [
         dataclasses.replace(

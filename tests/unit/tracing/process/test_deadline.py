@@ -25,11 +25,11 @@ def test_the_time_kept_grows_with_the_events(timeout_s, events, seconds):
 
 def test_events_that_come_meanwhile_bring_the_answer_forward():
     called = threading.Event()
-    asked = []
+    polls = []
 
     def events() -> int:
-        asked.append(None)
-        return 0 if len(asked) < 2 else 10**9
+        polls.append(None)
+        return 0 if len(polls) < 2 else 10**9
 
     at_s = time.monotonic() + 3600  # half of the time is kept once there are events, and has begun
     sleeps = []

@@ -27,8 +27,8 @@ def provenance():
 
 
 def test_a_module_of_the_job_is_a_source(local_module):
-    told = dict(provenance().sources)
-    assert told[str(local_module)] == hashlib.sha256(b"WIDTH = 8\n").hexdigest()
+    recorded = dict(provenance().sources)
+    assert recorded[str(local_module)] == hashlib.sha256(b"WIDTH = 8\n").hexdigest()
 
 
 def test_python_installed_packages_and_cotenant_are_not():
@@ -44,10 +44,10 @@ def test_a_module_of_an_installed_package_is_not(tmp_path, monkeypatch):
     (site / "my_installed_model.py").write_text("")
     monkeypatch.syspath_prepend(str(site))
     importlib.import_module("my_installed_model")
-    told = provenance()
+    recorded = provenance()
     del sys.modules["my_installed_model"]
-    assert str(site / "my_installed_model.py") not in dict(told.sources)
-    assert str(site) in told.site_folders
+    assert str(site / "my_installed_model.py") not in dict(recorded.sources)
+    assert str(site) in recorded.site_folders
 
 
 def test_settings_that_are_set(monkeypatch):
