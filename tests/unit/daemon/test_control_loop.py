@@ -27,7 +27,7 @@ def bench():
     bench.loop.close()
 
 
-def test_a_decision_is_kept_before_it_is_acted_on(bench):
+def test_a_decision_is_on_disk_before_its_launch(bench):
     bench.sample()
     assert bench.submit() == [1]
     bench.until(lambda: bench.engine.launched)
@@ -37,12 +37,12 @@ def test_a_decision_is_kept_before_it_is_acted_on(bench):
     bench.inbox.put(exited(1))
     bench.until(lambda: isinstance(bench.state(1), Done))
     assert bench.exits == 1
-    kinds = [type(each).__name__ for each in bench.disk.replay()]
+    kinds = [type(event).__name__ for event in bench.disk.replay()]
     assert kinds[0] == "JobSubmitted"
     assert kinds[-2:] == ["AttemptStarted", "AttemptExited"]
 
 
-def test_an_end_is_on_disk_before_anybody_is_told(bench):
+def test_an_exit_is_on_disk_before_waiters_are_notified(bench):
     told = []
     bench.services.on_job_done = lambda job: told.append((job.id, bench.disk.is_synced))
     bench.sample()
@@ -53,7 +53,7 @@ def test_an_end_is_on_disk_before_anybody_is_told(bench):
     assert told == [(1, True)]
 
 
-def test_nobody_is_told_of_an_end_that_does_not_come_to_the_disk(bench):
+def test_no_waiter_is_notified_of_an_exit_that_could_not_be_written(bench):
     told = []
     bench.services.on_job_done = lambda job: told.append((job.id, bench.disk.is_synced))
     bench.sample()
@@ -75,7 +75,7 @@ def test_nobody_is_told_of_an_end_that_does_not_come_to_the_disk(bench):
     assert bench.loop.journal_error is None
 
 
-def test_an_end_comes_to_the_disk_with_what_is_started_because_of_it(bench):
+def test_an_exit_and_the_launches_it_allows_are_one_transaction(bench):
     bench.sample()
     bench.submit(a_spec(exclusive=True), a_spec(exclusive=True))
     bench.until(lambda: bench.engine.launched)
@@ -84,7 +84,7 @@ def test_an_end_comes_to_the_disk_with_what_is_started_because_of_it(bench):
     assert bench.engine.kept_at_launch == [True, True]
 
 
-def test_a_start_is_not_waited_for(bench):
+def test_a_launch_does_not_block_the_loop(bench):
     bench.sample()
     bench.submit()
     bench.until(lambda: bench.engine.launched)
@@ -96,16 +96,16 @@ def test_a_start_is_not_waited_for(bench):
     assert bench.disk.on_disk > kept
 
 
-def test_an_estimate_is_not_waited_for(bench):
+def test_an_estimate_does_not_block_the_loop(bench):
     bench.submit(a_spec(declared_bytes=2**30, hold=True))
-    bench.until(lambda: any(isinstance(each, EstimateReady) for each in bench.disk.replay()))
+    bench.until(lambda: any(isinstance(event, EstimateReady) for event in bench.disk.replay()))
     assert bench.disk.on_disk == len(bench.disk.transactions) - 1, "the submission is, the estimate is not yet"
     kept = len(bench.disk.transactions)
     bench.submit()
     assert bench.disk.on_disk > kept
 
 
-def test_who_submits_may_look_at_the_jobs_once_they_are_on_disk(bench):
+def test_submitted_jobs_are_visible_once_they_are_on_disk(bench):
     def look(manager, ids):
         return [manager.jobs[job_id].spec.name for job_id in ids], bench.disk.is_synced
 
@@ -131,13 +131,13 @@ def test_a_journal_of_the_loop_restores_the_same_jobs(bench):
     assert dict(other.jobs) == bench.loop.query(lambda manager: dict(manager.jobs)).result(TIMEOUT_S)
 
 
-def test_submissions_that_come_together_are_kept_together():
+def test_concurrent_submissions_share_a_transaction():
     bench = Bench()
     answers = [bench.loop.submit([a_spec(), a_spec()]) for _ in range(3)]
     bench.start()
     assert [answer.result(TIMEOUT_S) for answer in answers] == [[1, 2], [3, 4], [5, 6]]
     bench.loop.close()
-    assert [type(each) for each in bench.disk.transactions[0]] == [JobSubmitted] * 6
+    assert [type(event) for event in bench.disk.transactions[0]] == [JobSubmitted] * 6
 
 
 def test_groups_keep_the_order_that_matters():
@@ -158,7 +158,7 @@ def test_dependency_on_an_unknown_job_is_refused(bench):
     ("kind", "error"),
     [("release", "job 1 is not held"), ("hold", "job 1 is running, only a queued job can be held")],
 )
-def test_a_change_that_would_do_nothing_is_refused(bench, kind, error):
+def test_a_change_without_effect_is_refused(bench, kind, error):
     bench.sample()
     bench.submit()
     bench.until(lambda: isinstance(bench.state(1), Starting))
@@ -184,7 +184,7 @@ def test_an_attempt_that_cannot_be_launched_fails_its_job(bench):
 
 
 class TestFullDisk:
-    def test_submission_is_refused_and_its_id_not_used_up(self, bench):
+    def test_a_submission_is_refused_and_its_id_stays_free(self, bench):
         bench.disk.full = True
         with pytest.raises(JournalError, match="disk full"):
             bench.submit()
@@ -193,7 +193,7 @@ class TestFullDisk:
         assert bench.submit() == [1]
         assert bench.loop.journal_error is None
 
-    def test_change_is_refused_and_not_done(self, bench):
+    def test_a_change_is_refused_and_has_no_effect(self, bench):
         bench.sample()
         bench.submit()
         bench.until(lambda: bench.engine.launched)
@@ -202,7 +202,7 @@ class TestFullDisk:
             bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
         assert bench.engine.stopped == []
 
-    def test_what_has_happened_waits_in_memory(self, bench):
+    def test_events_of_attempts_wait_in_memory(self, bench):
         bench.sample()
         bench.submit()
         bench.until(lambda: bench.engine.launched)
@@ -214,9 +214,9 @@ class TestFullDisk:
         bench.disk.full = False
         bench.until(lambda: isinstance(bench.state(1), Done))
         assert bench.state(1).code == 4
-        assert [type(each) for each in bench.disk.replay()][-2:] == [AttemptStarted, AttemptExited]
+        assert [type(event) for event in bench.disk.replay()][-2:] == [AttemptStarted, AttemptExited]
 
-    def test_decision_that_cannot_be_kept_waits_and_is_then_done_once(self, bench):
+    def test_an_unwritable_decision_waits_and_is_carried_out_once(self, bench):
         bench.submit(a_spec(declared_bytes=2**30), a_spec(declared_bytes=2**30))
         bench.turn()
         bench.disk.full = True
@@ -234,7 +234,7 @@ class TestFullDisk:
 
 
 class TestWatch:
-    def test_answered_when_the_job_is_over(self, bench):
+    def test_a_wait_ends_with_the_job(self, bench):
         bench.sample()
         bench.submit()
         bench.until(lambda: bench.engine.launched)
@@ -246,13 +246,13 @@ class TestWatch:
         bench.inbox.put(exited(1))
         assert isinstance(done.result(TIMEOUT_S).state, Done)
 
-    def test_started_is_reached_by_a_job_that_never_will(self, bench):
+    def test_a_wait_for_the_start_ends_if_the_job_is_cancelled(self, bench):
         bench.submit()
         begun = bench.loop.wait(WaitRequest(1, "started"))
         bench.loop.change(JobChange("cancel", 1, "t")).result(TIMEOUT_S)
         assert isinstance(begun.result(TIMEOUT_S).state, Done)
 
-    def test_one_who_has_gone_is_forgotten(self, bench):
+    def test_a_cancelled_wait_is_forgotten(self, bench):
         bench.submit()
         gone = bench.loop.wait(WaitRequest(1, "done"))
         bench.turn()
@@ -262,19 +262,19 @@ class TestWatch:
         with contextlib.suppress(CancelledError):
             gone.result(0)
 
-    def test_unknown_job(self, bench):
+    def test_a_wait_for_an_unknown_job_is_refused(self, bench):
         with pytest.raises(NoSuchJob):
             bench.loop.wait(WaitRequest(5, "done")).result(TIMEOUT_S)
 
 
-def test_a_question_that_fails_is_the_asker_s(bench):
+def test_a_failed_query_raises_in_its_caller_only(bench):
     with pytest.raises(ZeroDivisionError):
         bench.loop.query(lambda _: 1 // 0).result(TIMEOUT_S)
     assert bench.submit() == [1]
 
 
 @pytest.mark.parametrize("wrong_by_s", [-86400.0, 86400.0])
-def test_a_wall_clock_that_was_set_makes_no_attempt_overdue(bench, wrong_by_s):
+def test_setting_the_wall_clock_makes_no_attempt_overdue(bench, wrong_by_s):
     bench.sample()
     bench.submit(a_spec(declared_bytes=2**30, time_limit_s=60.0))
     bench.until(lambda: bench.engine.launched)
@@ -295,7 +295,7 @@ def test_a_bug_ends_the_daemon(bench):
     assert bench.failed.wait(TIMEOUT_S)
 
 
-def test_cancelled_event_is_kept_first(bench):
+def test_a_cancellation_is_journaled_with_its_cause(bench):
     bench.submit()
     bench.loop.change(JobChange("cancel", 1, "why")).result(TIMEOUT_S)
     last = list(bench.disk.replay())[-1]

@@ -33,7 +33,7 @@ def found(tmp_path, monkeypatch):
 
     def examine(env=None):
         env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), **(env or {})}
-        return {each.subject: each for each in doctor.examine(tmp_path / "sock", env)}
+        return {diagnosis.subject: diagnosis for diagnosis in doctor.examine(tmp_path / "sock", env)}
 
     return examine
 
@@ -52,7 +52,7 @@ def graded(found, subject):
         ("/homework", "overlay"),
     ],
 )
-def test_filesystem_of(path, kind):
+def test_the_file_system_of_a_path_is_found(path, kind):
     assert doctor.filesystem_of(Path(path), MOUNTS) == kind
 
 
@@ -66,7 +66,7 @@ def test_filesystem_of(path, kind):
         ("[tcp]\nlisten = '0.0.0.0:1'", "problem", "without TLS"),
     ],
 )
-def test_configuration(found, tmp_path, text, grade, says):
+def test_the_configuration_is_checked(found, tmp_path, text, grade, says):
     if text is not None:
         (tmp_path / "cotenant").mkdir()
         (tmp_path / "cotenant" / "config.toml").write_text(text)
@@ -86,7 +86,7 @@ def test_the_state_folder_is_the_one_of_the_configuration(found, tmp_path):
     )
 
 
-def test_filesystem_nobody_knows():
+def test_an_unknown_file_system_is_a_finding():
     assert doctor.filesystem_of(Path("/x"), "") == "unknown"
 
 
@@ -94,7 +94,7 @@ def test_filesystem_nobody_knows():
     ("version", "grade"),
     [("2.3.1+cu121", "problem"), ("2.4.0", "ok"), ("2.13.0+cpu", "ok"), ("2.12.0a0+git1", "ok"), (None, "warning")],
 )
-def test_torch(found, monkeypatch, version, grade):
+def test_torch_is_checked(found, monkeypatch, version, grade):
     def of(_):
         if version is None:
             raise metadata.PackageNotFoundError
@@ -104,12 +104,12 @@ def test_torch(found, monkeypatch, version, grade):
     assert graded(found(), "estimates") == grade
 
 
-def test_no_gpu(found, monkeypatch):
+def test_a_machine_without_gpus_is_a_finding(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(no_driver=True))
     assert graded(found(), "GPUs") == "warning"
 
 
-def test_gpus(found, monkeypatch):
+def test_gpus_are_listed(found, monkeypatch):
     known = FakeGpu(uuid="GPU-a", name="NVIDIA A100-SXM4-40GB", total_bytes=40 * GiB, gpm=(1.0, 1.0, 1.0))
     unknown = FakeGpu(uuid="GPU-b", name="NVIDIA X1", total_bytes=40 * GiB)
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(known, unknown))
@@ -119,13 +119,13 @@ def test_gpus(found, monkeypatch):
     assert told["GPU 1"].advice == "cotenant calibrate"
 
 
-def test_all_gpus_tell_their_activity(found, monkeypatch):
+def test_activity_of_all_gpus_is_checked(found, monkeypatch):
     gpu = FakeGpu(uuid="GPU-a", name="NVIDIA A100-SXM4-40GB", total_bytes=40 * GiB, gpm=(1.0, 1.0, 1.0))
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver(gpu))
     assert graded(found(), "SM activity") is None
 
 
-def test_mps(found, tmp_path, monkeypatch):
+def test_mps_is_checked(found, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "DEFAULT_MPS_PIPE", tmp_path / "pipe")
     assert graded(found(), "MPS") == "optional"
     program = tmp_path / doctor.MPS_COMMAND
@@ -145,48 +145,48 @@ def test_mps(found, tmp_path, monkeypatch):
         ({"journal_error": "no space left"}, "problem"),
     ],
 )
-def test_daemon(found, monkeypatch, status, grade):
+def test_a_running_daemon_is_found(found, monkeypatch, status, grade):
     answer = {"pid": 1, "policy": "x", "backend": "nvml", "journal_error": None, "version": doctor.cotenant.__version__}
     client = SimpleNamespace(status=lambda: {**answer, **status})
     monkeypatch.setattr(doctor, "Client", lambda *_, **__: client)
     assert graded(found(), "daemon") == grade
 
 
-def test_no_daemon_is_no_problem(found):
+def test_a_stopped_daemon_is_no_problem(found):
     assert graded(found(), "daemon") == "optional"
 
 
-def test_state_on_a_network(found, monkeypatch):
+def test_a_state_folder_on_a_network_file_system_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "filesystem_of", lambda *_: "nfs4")
     told = list(doctor._state(Path("/tmp")))
-    assert [each.grade for each in told] == ["problem", "ok"]
+    assert [diagnosis.grade for diagnosis in told] == ["problem", "ok"]
     assert "on nfs4" in told[0].detail
 
 
-def test_state_on_a_full_disk(found, monkeypatch):
+def test_a_state_folder_on_a_full_disk_is_a_problem(found, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     assert graded(found(), "state") == "warning"
 
 
-def test_state_that_cannot_be_written(found, monkeypatch):
+def test_an_unwritable_state_folder_is_a_problem(found, monkeypatch):
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     assert graded(found(), "state") == "problem"
 
 
-def test_state_leaves_nothing_behind(found, tmp_path):
+def test_the_check_of_the_state_folder_leaves_no_files(found, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     assert graded(found(), "state") == "ok"
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("limit", "grade"), [(256, "warning"), (1024, None), (resource.RLIM_INFINITY, None)])
-def test_open_files(found, monkeypatch, limit, grade):
+def test_the_limit_of_open_files_is_checked(found, monkeypatch, limit, grade):
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (limit, limit))
     assert graded(found(), "limits") == grade
 
 
 @pytest.mark.parametrize(("answer", "grade"), [("Linger=no", "warning"), ("Linger=yes", None), ("what?", None)])
-def test_linger(found, tmp_path, monkeypatch, answer, grade):
+def test_lingering_of_the_user_is_checked(found, tmp_path, monkeypatch, answer, grade):
     program = tmp_path / "loginctl"
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
@@ -195,14 +195,14 @@ def test_linger(found, tmp_path, monkeypatch, answer, grade):
 
 
 @pytest.mark.parametrize(("alone", "grade"), [(None, None), ("`/root/bin/python`: permission denied", "warning")])
-def test_a_python_of_root_alone(found, monkeypatch, alone, grade):
+def test_a_python_that_only_root_can_run_is_a_finding(found, monkeypatch, alone, grade):
     monkeypatch.setattr(doctor, "why_root_only", lambda: alone)
     told = found()
     assert graded(told, "users") == grade
     assert alone is None or alone in told["users"].detail
 
 
-def test_a_check_that_breaks_is_a_finding(found, monkeypatch):
+def test_a_check_that_raises_is_a_finding(found, monkeypatch):
     monkeypatch.setattr(doctor, "_extras", lambda: 1 / 0)
     told = found()
     assert (told["extras"].grade, told["extras"].detail) == ("problem", "ZeroDivisionError: division by zero")
@@ -210,15 +210,15 @@ def test_a_check_that_breaks_is_a_finding(found, monkeypatch):
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
-def test_exit_code(monkeypatch, capsys, broken, code):
+def test_the_exit_code_follows_the_worst_diagnosis(monkeypatch, capsys, broken, code):
     if broken:
         monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     assert main(["doctor", "--json"]) == code
     told = json.loads(capsys.readouterr().out)["findings"]
-    assert {each["subject"] for each in told} >= {"cotenant", "estimates", "state"}
+    assert {diagnosis["subject"] for diagnosis in told} >= {"cotenant", "estimates", "state"}
 
 
-def test_text(capsys):
+def test_the_text_lists_diagnoses_and_hints(capsys):
     assert main(["doctor"]) in (0, 1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ok        cotenant")

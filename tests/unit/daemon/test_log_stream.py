@@ -42,7 +42,7 @@ def nothing():
     pass
 
 
-def test_what_is_added_is_told_once_and_to_the_last_byte(tmp_path):
+def test_appended_output_is_streamed_once_and_completely(tmp_path):
     path = tmp_path / "out"
     running = OutputLocation(path=path, attempt=1, is_final=False)
     final = OutputLocation(path=path, attempt=1, is_final=True)
@@ -73,14 +73,14 @@ def test_the_next_attempt_follows_the_rest_of_the_last(tmp_path):
     assert collected([(appends(one, "fir"), first), (appends(one, "st,"), second)]) == b"first,second"
 
 
-def test_attempts_in_one_file_are_not_told_twice(tmp_path):
+def test_attempts_that_share_a_log_are_streamed_once(tmp_path):
     path = tmp_path / "out"
     first = OutputLocation(path=path, attempt=1, is_final=False)
     second = OutputLocation(path=path, attempt=2, is_final=True)
     assert collected([(appends(path, "1"), first), (appends(path, "2"), second)]) == b"12"
 
 
-def test_larger_than_a_chunk(tmp_path, monkeypatch):
+def test_a_log_larger_than_a_chunk_is_streamed_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(log_stream, "CHUNK_BYTES", 4)
     path = tmp_path / "out"
     path.write_text("0123456789")

@@ -24,7 +24,7 @@ TOKEN = "cot_0123abcd_" + "x" * 43
         ("10.0.0.1", "10.0.0.1", 7411, True),
     ],
 )
-def test_address(text, host, port, tls):
+def test_an_address_is_parsed_into_host_port_and_tls(text, host, port, tls):
     assert parse_address(text) == (host, port, tls)
 
 
@@ -35,17 +35,17 @@ def test_address(text, host, port, tls):
         *("a b", "a\nb", "a..b"),
     ],
 )
-def test_no_address(text):
+def test_an_invalid_address_is_refused(text):
     with pytest.raises(UsageError, match="not the address of a daemon"):
         parse_address(text)
 
 
-def test_none_is_named():
+def test_without_a_host_there_is_no_remote_daemon():
     assert remote_from_env({}) is None
     assert remote_from_env({"COTENANT_HOST": ""}) is None
 
 
-def test_token_of_the_environment_or_of_a_file(tmp_path):
+def test_the_token_is_read_from_the_environment_or_a_file(tmp_path):
     own = tmp_path / ".config" / "cotenant" / "token"
     own.parent.mkdir(parents=True)
     named = tmp_path / "named"
@@ -70,7 +70,7 @@ def test_a_token_goes_into_no_header_that_it_would_break(token):
         remote_from_env({"COTENANT_HOST": "gpu1", "COTENANT_TOKEN": token})
 
 
-def test_certificates_that_are_none(tmp_path):
+def test_an_invalid_certificate_file_is_refused(tmp_path):
     env = {"COTENANT_HOST": "gpu1", "COTENANT_TOKEN": TOKEN, "COTENANT_CA": str(tmp_path / "none")}
     with pytest.raises(UsageError, match="COTENANT_CA"):
         remote_from_env(env).connection(1.0)

@@ -42,14 +42,14 @@ EXITED = AttemptExited(
         pytest.param(Running, None, None, ["lost"], id="files gone"),
     ],
 )
-def test_what_is_found_becomes_events(state, started, exited, reports):
+def test_recovered_attempts_become_events(state, started, exited, reports):
     job = replace(a_job(1), state=state(attempt=1))
     found = recovered_reports([job], [RecoveredAttempt(ref=REF, started=started, exited=exited)], at_s=3.0)
-    told = [each.exit.reason if isinstance(each, AttemptExited) else type(each).__name__ for each in found]
+    told = [event.exit.reason if isinstance(event, AttemptExited) else type(event).__name__ for event in found]
     assert told == reports
 
 
-def test_an_attempt_that_never_ran_is_tried_again_as_it_was():
+def test_an_attempt_that_never_ran_is_launched_again_unchanged():
     placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=5)
     end = AttemptExit(exit_code=None, signal=None, reason="never-ran", detail="the daemon ended before it started")
     attempt = Attempt(number=1, placement=placement, placed_at_s=0.0, ended_at_s=1.0, exit=end)
@@ -70,7 +70,7 @@ def with_gpus(**settings):
     return layers.load([], {}, {"gpus": settings})
 
 
-def test_a_simulated_server_is_made_once_and_found_again(tmp_path):
+def test_a_simulated_server_is_created_once_and_reopened(tmp_path):
     asked = with_gpus(simulate="2xA100-40GB", time_scale=5.0)
     backend, env = open_gpus(asked, tmp_path)
     uuids = [gpu.uuid for gpu in backend.inventory()]
@@ -87,26 +87,26 @@ def test_a_simulated_server_is_made_once_and_found_again(tmp_path):
         pytest.param({"simulate": "2xA100-40GB", "backend": "nvml"}, "cannot be simulated", id="contradiction"),
     ],
 )
-def test_another_server_than_the_one_there_is_refused(tmp_path, settings, error):
+def test_a_simulated_server_that_differs_from_the_existing_one_is_refused(tmp_path, settings, error):
     open_gpus(with_gpus(simulate="2xA100-40GB", time_scale=5.0), tmp_path)
     with pytest.raises(UsageError, match=error):
         open_gpus(with_gpus(**settings), tmp_path)
 
 
-def test_a_server_half_made_is_made_anew(tmp_path):
+def test_a_partly_created_server_is_created_again(tmp_path):
     open_gpus(with_gpus(simulate="2xA100-40GB"), tmp_path)
     (tmp_path / "simulated" / "asked.txt").unlink()
     backend, _ = open_gpus(with_gpus(simulate="1xA100-40GB"), tmp_path)
     assert len(backend.inventory()) == 1
 
 
-def test_simulated_without_cards_says_how(tmp_path):
+def test_simulated_without_gpus_hints_at_the_option(tmp_path):
     with pytest.raises(UsageError) as caught:
         open_gpus(with_gpus(backend="simulated"), tmp_path)
     assert caught.value.hint == "add e.g. --simulate 4xA100-40GB"
 
 
-def test_without_a_gpu_the_way_out_is_told(tmp_path, monkeypatch):
+def test_without_a_gpu_the_error_hints_at_simulation(tmp_path, monkeypatch):
     monkeypatch.setattr("cotenant.gpus.nvml.create", no_gpu)
     with pytest.raises(BackendError) as caught:
         open_gpus(with_gpus(), tmp_path)
@@ -121,7 +121,7 @@ def no_gpu(_):
     ("section", "key", "kind"),
     [("estimates", "estimator", "estimator"), ("engine", "name", "engine"), ("gpus", "backend", "GPU backend")],
 )
-def test_a_plug_in_that_does_not_exist_is_refused_at_the_start(tmp_path, section, key, kind):
+def test_an_unknown_plug_in_is_refused_at_startup(tmp_path, section, key, kind):
     config = layers.load([], {}, {section: {key: "oracle"}, "daemon": {"state_dir": str(tmp_path)}})
     with pytest.raises(UnknownName, match=f"no {kind} named `oracle`"):
         serve(config, tmp_path / "sock")

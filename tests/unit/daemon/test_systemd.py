@@ -24,14 +24,14 @@ def listener():
         yield receiver, Path(folder) / "notify"
 
 
-def test_tells_by_path(listener):
+def test_notifies_a_socket_path(listener):
     receiver, path = listener
     receiver.bind(str(path))
     assert systemd.notify_systemd("READY=1", {"NOTIFY_SOCKET": str(path)})
     assert receiver.recv(100) == b"READY=1"
 
 
-def test_tells_by_abstract_name(listener):
+def test_notifies_an_abstract_socket(listener):
     receiver, path = listener
     receiver.bind(f"\0{path}")
     assert systemd.notify_systemd("READY=1", {"NOTIFY_SOCKET": f"@{path}"})
@@ -41,12 +41,12 @@ def test_tells_by_abstract_name(listener):
 @pytest.mark.parametrize(
     "env", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:1"}, {"NOTIFY_SOCKET": "/no/such"}]
 )
-def test_nobody_listens(env):
+def test_notify_without_a_listener_is_ignored(env):
     assert not systemd.notify_systemd("READY=1", env)
 
 
 @pytest.mark.parametrize("scope", ["user", "system"])
-def test_unit(scope, capsys):
+def test_the_unit_file_starts_this_daemon(scope, capsys):
     assert main(["daemon", "unit", f"--{scope}"]) == 0
     text = capsys.readouterr().out
     parsed = configparser.ConfigParser()
@@ -60,7 +60,7 @@ def test_unit(scope, capsys):
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize("scope", ["user", "system"])
-def test_systemd_finds_nothing_wrong(scope, tmp_path):
+def test_systemd_verifies_the_unit_file(scope, tmp_path):
     unit = tmp_path / "cotenant.service"
     unit.write_text(systemd.unit_text(scope).replace("Documentation=man:systemd.service(5)\n", ""))
     done = subprocess.run(

@@ -73,7 +73,7 @@ def test_another_user_is_refused_everywhere(method, path):
         pytest.param(b'{"jobs": [3]}', "a job must be a JSON object", id="no job"),
     ],
 )
-def test_a_request_that_is_wrong(body, message):
+def test_wrong_requests_are_refused(body, message):
     told = answer("POST", "/v1/jobs", content=body)
     assert (told.status_code, told.json()["error"]["kind"]) == (400, "UsageError")
     assert message in told.json()["error"]["message"]
@@ -82,29 +82,29 @@ def test_a_request_that_is_wrong(body, message):
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v2/jobs"), ("DELETE", "/v1/jobs"), ("GET", "/v1/jobs/x"), ("GET", "/")]
 )
-def test_a_call_that_does_not_exist_is_json_too(method, path):
+def test_an_unknown_route_answers_with_json(method, path):
     told = answer(method, path)
     assert told.status_code == 400
     assert told.json()["error"]["message"] == f"no such call: {method} {path}"
 
 
 @pytest.mark.parametrize("query", ["timeout_s=soon", "timeout_s=-1", "timeout_s=nan", "until=never"])
-def test_wait_with_a_wrong_query(query):
+def test_wait_with_a_wrong_query_is_refused(query):
     assert answer("GET", f"/v1/jobs/1/wait?{query}").status_code == 400
 
 
-def test_a_bug_is_an_answer_that_tells_no_details():
+def test_an_internal_error_reveals_no_details():
     told = answer("GET", "/v1/gpus")  # the loop behind it is none
     assert told.status_code == 500
     assert told.json()["error"]["message"] == "the daemon failed on this request (AttributeError)"
 
 
-def test_what_is_no_number_is_told_as_unknown():
+def test_nan_is_encoded_as_null():
     told = json_response({"smact": float("nan"), "list": [1.5, float("inf"), {"x": (float("-inf"), 2)}]})
     assert json.loads(told.body) == {"schema": 1, "smact": None, "list": [1.5, None, {"x": [None, 2]}]}
 
 
-def test_a_request_longer_than_it_says_is_cut_off(monkeypatch):
+def test_a_body_longer_than_its_content_length_is_cut_off(monkeypatch):
     monkeypatch.setattr(requests, "MAX_BODY_BYTES", 2**20)
 
     async def pieces():

@@ -17,15 +17,15 @@ def in_another_thread(act):
     thread.join()
 
 
-def test_all_that_are_ready_come_with_one_call():
+def test_all_completed_answers_arrive_with_one_wake_up():
     async def run():
         answers, here = FutureBridge(), asyncio.get_running_loop()
         calls = []
         call_soon_threadsafe = here.call_soon_threadsafe
         here.call_soon_threadsafe = lambda act: calls.append(call_soon_threadsafe(act))
         settled = [Future() for _ in range(5)]
-        waiting = [answers.of(each) for each in settled]
-        in_another_thread(lambda: [each.set_result(i) for i, each in enumerate(settled)])
+        waiting = [answers.of(future) for future in settled]
+        in_another_thread(lambda: [future.set_result(i) for i, future in enumerate(settled)])
         first = await asyncio.gather(*waiting)
         late = Future()
         last = answers.of(late)
@@ -35,7 +35,7 @@ def test_all_that_are_ready_come_with_one_call():
     assert asyncio.run(run()) == ([0, 1, 2, 3, 4, 5], 2)
 
 
-def test_an_answer_that_is_there_already():
+def test_a_completed_answer_is_returned_at_once():
     async def run():
         settled = Future()
         settled.set_result(1)
@@ -51,7 +51,7 @@ def test_an_answer_that_is_there_already():
         pytest.param(lambda answer: answer.cancel(), asyncio.CancelledError, id="cancelled"),
     ],
 )
-def test_errors_come_through(settle, error):
+def test_errors_are_propagated(settle, error):
     async def run():
         answer = Future()
         waiting = FutureBridge().of(answer)
@@ -62,7 +62,7 @@ def test_errors_come_through(settle, error):
         asyncio.run(run())
 
 
-def test_who_stops_waiting_cancels_nothing_and_keeps_nobody_from_an_answer():
+def test_a_cancelled_waiter_leaves_the_others_alone():
     async def run():
         answers = FutureBridge()
         gone, stays = Future(), Future()

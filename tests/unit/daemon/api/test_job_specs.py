@@ -61,14 +61,14 @@ def test_owner_is_the_peer_whatever_the_client_says():
         pytest.param({"colour": "red"}, "unknown fields: colour", id="unknown field"),
     ],
 )
-def test_refused(change, reason):
+def test_invalid_jobs_are_refused(change, reason):
     with pytest.raises(UsageError) as caught:
         job_specs.parse_spec({**JOB, **change}, PEER)
     assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize("told", [None, [], "true", 3])
-def test_no_object_is_no_job(told):
+def test_a_job_that_is_not_an_object_is_refused(told):
     with pytest.raises(UsageError, match="must be a JSON object"):
         job_specs.parse_spec(told, PEER)
 
@@ -83,12 +83,12 @@ def test_no_object_is_no_job(told):
         pytest.param("/o/%q%", "/o/%q%", id="others stay"),
     ],
 )
-def test_output_path(pattern, path):
+def test_patterns_in_output_paths_are_expanded(pattern, path):
     spec = job_specs.expand_paths(a_spec(name="a/b", stdout_path=pattern), 17)
     assert (spec.stdout_path, spec.stderr_path) == (path, None)
 
 
-def test_output_path_of_a_task_of_an_array():
+def test_patterns_in_output_paths_of_array_tasks_are_expanded():
     array = ArrayTask(array_id=17, index=3)
     spec = job_specs.expand_paths(a_spec(array=array, stdout_path="/o/%A_%a-%j-%4a-%u-%x"), 19)
     assert spec.stdout_path == "/o/17_3-19-0003-ann-job"
@@ -98,7 +98,7 @@ def test_output_path_of_a_task_of_an_array():
 def test_an_array_becomes_a_spec_for_each_task():
     told = [JOB, {**JOB, "array": {"tasks": [3, 5], "limit": 1}}, {**JOB, "array": {"tasks": [0]}}]
     found = job_specs.with_array_ids(job_specs.parse_specs(told, PEER), 10)
-    assert [each.array and (each.array.array_id, each.array.index, each.array.limit) for each in found] == [
+    assert [spec.array and (spec.array.array_id, spec.array.index, spec.array.limit) for spec in found] == [
         None,
         (11, 3, 1),
         (11, 5, 1),
@@ -122,7 +122,7 @@ def test_an_array_becomes_a_spec_for_each_task():
         {"tasks": list(range(10_001))},
     ],
 )
-def test_array_that_cannot_be(array):
+def test_invalid_arrays_are_refused(array):
     with pytest.raises(UsageError, match="`array"):
         job_specs.parse_specs([{**JOB, "array": array}], PEER)
 
@@ -132,27 +132,27 @@ def test_a_client_cannot_put_its_job_into_an_array_of_others():
         job_specs.parse_specs([{**JOB, "array": {"type": "ArrayTask", "array_id": 3, "index": 1}}], PEER)
 
 
-def test_limits_are_what_the_kernel_says_and_not_the_client(monkeypatch):
+def test_limits_come_from_the_kernel_not_from_the_client(monkeypatch):
     monkeypatch.setattr(job_specs, "limits_of", lambda peer: {"nofile": (1, peer.pid)})
     told = {**JOB, "limits": {"nofile": [9, 9]}}
     assert job_specs.parse_spec(told, PEER).limits is None
     many = job_specs.parse_specs([told, {**told, "array": {"tasks": [1, 2]}}], PEER)
-    assert [each.limits for each in many] == [{"nofile": (1, 1)}] * 3
+    assert [spec.limits for spec in many] == [{"nofile": (1, 1)}] * 3
 
 
-def test_update_of_how_it_shares_is_tried_again_and_ends():
+def test_update_changes_sharing_retries_and_time_limit():
     fields = {"sharing": "time", "retries": 3, "time_slice_s": 60.0, "notify": None, "progress": "tqdm"}
     new = job_specs.with_changes(a_spec(notify="mail ann", limits={"core": (0, -1)}, umask=0o77), fields, 17)
     assert {name: getattr(new, name) for name in fields} == fields
     assert (new.limits, new.umask) == ({"core": (0, -1)}, 0o77)
 
 
-def test_update_changes_what_may_be_changed():
+def test_update_changes_the_updatable_fields():
     new = job_specs.with_changes(a_spec(), {"priority": 3, "after": [4], "stdout_path": "/o/%j"}, 17)
     assert (new.priority, new.after, new.stdout_path) == (3, (4,), "/o/17")
 
 
-def test_a_path_that_an_update_leaves_alone_is_no_pattern():
+def test_an_update_does_not_expand_unchanged_paths():
     spec = a_spec(stdout_path="/o/%j", stderr_path="/e/100%j")
     new = job_specs.with_changes(spec, {"priority": 3, "stderr_path": "/e/%j"}, 17)
     assert (new.stdout_path, new.stderr_path) == ("/o/%j", "/e/17")
@@ -175,7 +175,7 @@ def test_a_path_that_an_update_leaves_alone_is_no_pattern():
         ({"progress": "step"}, "has no group"),
     ],
 )
-def test_update_refuses(fields, reason):
+def test_invalid_updates_are_refused(fields, reason):
     with pytest.raises(UsageError, match=reason):
         job_specs.with_changes(a_spec(), fields, 17)
 

@@ -65,7 +65,7 @@ def read(picture=PICTURE):
     return series(PrometheusCollector(lambda: picture).text().decode())
 
 
-def test_daemon_and_jobs():
+def test_metrics_of_the_daemon_and_its_jobs():
     found = read()
     assert found["info", "1.2.3", "most-memory"] == 1
     assert (found["jobs", "running"], found["jobs", "pending"]) == (2, 3)
@@ -73,7 +73,7 @@ def test_daemon_and_jobs():
     assert found["journal_writable",] == 1
 
 
-def test_journal_that_cannot_be_written_and_an_empty_queue():
+def test_metrics_of_an_unwritable_journal_and_an_empty_queue():
     found = read(MetricsSnapshot(info={}, jobs={}, gpus=[], oldest_wait_s=None, journal_ok=False))
     assert found == {("info",): 1, ("journal_writable",): 0}
 
@@ -95,11 +95,11 @@ def test_journal_that_cannot_be_written_and_an_empty_queue():
         ("residents", 2),
     ],
 )
-def test_gpus(name, value):
+def test_metrics_of_gpus(name, value):
     assert read()[f"gpu_{name}", "1", "GPU-a"] == value
 
 
-def test_what_is_not_known_has_no_sample():
+def test_unknown_values_have_no_sample():
     found = read()
     assert ("gpu_sm_occupancy_ratio", "1", "GPU-a") not in found
     assert {key[0] for key in found if "MIG-b" in key} == {
@@ -110,7 +110,7 @@ def test_what_is_not_known_has_no_sample():
     assert found["gpu_memory_total_bytes", "0/3g.20gb", "MIG-b"] == 9
 
 
-def test_jobs_that_run():
+def test_metrics_of_running_jobs():
     found = read()
     first = sorted(["7", 'say "hi"\n\\', "1", "GPU-a"])
     assert found[("job_memory_promised_bytes", *first)] == 70
@@ -126,7 +126,7 @@ def port():
         return probe.getsockname()[1]
 
 
-def test_over_tcp(port):
+def test_metrics_are_served_over_tcp(port):
     close = PrometheusCollector(lambda: PICTURE).listen(f"127.0.0.1:{port}")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
@@ -142,12 +142,12 @@ def test_over_tcp(port):
 
 
 @pytest.mark.parametrize("where", ["", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:99999"])
-def test_no_address(where):
+def test_a_wrong_address_for_metrics_is_refused(where):
     with pytest.raises(UsageError, match="is no address to listen on"):
         PrometheusCollector(lambda: PICTURE).listen(where)
 
 
-def test_what_jobs_and_users_have_used():
+def test_metrics_of_usage_by_job_and_user():
     used = ResourceUsage(gpu_s=100.0, gpu_share_s=60.0, sm_s=30.0, sm_known_s=100.0, energy_j=5000.0, metered_s=50.0)
     running = [
         {"job": "7", "name": "bert", "user": "ann", "usage": used, "slowdown": 1.5},

@@ -191,7 +191,7 @@ def test_answers_have_the_shape_in_the_document(call, method, path, body):
     assert errors_in(response.json(), content.get("schema", {}), document) == []
 
 
-def test_a_wrong_answer_would_be_found():
+def test_an_answer_of_another_shape_is_detected():
     document = openapi()
     schema = {"$ref": "#/components/schemas/ShutdownAnswer"}
     assert errors_in({"schema": 1, "pid": 1}, schema, document) == []

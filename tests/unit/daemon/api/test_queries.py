@@ -31,18 +31,18 @@ JOBS = {job.id: job for job in (PLAIN, *ARRAY, AFTER)}
         (["1", "2_10", "1"], [1, 3]),
     ],
 )
-def test_resolve(refs, ids):
+def test_ids_and_names_are_resolved(refs, ids):
     assert resolve_ids(refs, JOBS) == ids
 
 
 @pytest.mark.parametrize("ref", ["7", "0", "1_1", "2_5", "2_[1-9]", "4_20", "999999999999999"])
-def test_no_such_job(ref):
+def test_an_unknown_job_is_refused(ref):
     with pytest.raises(NoSuchJob, match="no job"):
         resolve_ids([ref], JOBS)
 
 
 @pytest.mark.parametrize("ref", ["", "x", "-1", "1_", "_1", "2_[1]", "2_[1-", "9" * 16, "\uff11", "1 "])
-def test_no_id(ref):
+def test_an_invalid_id_is_refused(ref):
     with pytest.raises(UsageError, match="is not a job id"):
         resolve_ids([ref], JOBS)
 
@@ -79,11 +79,11 @@ LIST = [
         ("max_done=0&max_waiting=0", []),
     ],
 )
-def test_selection(query, ids):
+def test_filters_select_jobs(query, ids):
     assert [job.id for job in JobFilter.of(QueryParams(query)).of_jobs(LIST)] == ids
 
 
 @pytest.mark.parametrize("query", ["last=x", "since_s=nan", "until_s=-1", "max_done=1e99"])
-def test_no_selection(query):
+def test_invalid_filters_are_refused(query):
     with pytest.raises(UsageError, match="wanted a number"):
         JobFilter.of(QueryParams(query))

@@ -26,14 +26,14 @@ CUT = [a_gpu(0), replace(a_gpu(1), mig_profile="3g.20gb")]
         ("exclusive", {}, [], None, ["auto", "none"]),
     ],
 )
-def test_offered(policy, options, gpus, mps_unavailable_reason, ways):
+def test_sharing_modes_follow_the_server(policy, options, gpus, mps_unavailable_reason, ways):
     assert (
         available_modes(unavailable_modes(create(policy, options), gpus, mps_unavailable_reason=mps_unavailable_reason))
         == ways
     )
 
 
-def test_what_is_not_offered_is_refused_with_the_reason():
+def test_a_mode_that_is_not_available_is_refused_with_the_reason():
     refused = unavailable_modes(
         create("most-memory", {}), PLAIN, mps_unavailable_reason="there is no `nvidia-cuda-mps-control`"
     )

@@ -43,7 +43,7 @@ EVENTS = (
 
 
 def test_every_event_has_its_sentence_and_the_state_after_it():
-    assert [(each["state"], each["text"]) for each in timeline(EVENTS)] == [
+    assert [(entry["state"], entry["text"]) for entry in timeline(EVENTS)] == [
         ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
         ("queued", "estimated: 8.0 GiB per GPU by declared, a lower bound"),
         ("held", "hold by ann: lunch"),
@@ -57,13 +57,13 @@ def test_every_event_has_its_sentence_and_the_state_after_it():
     assert timeline(EVENTS)[1]["at"] == "1970-01-01T00:00:01.000Z"
 
 
-def test_a_change_of_the_environment_is_not_told():
+def test_a_change_of_the_environment_is_not_shown():
     new = a_spec(env={"TOKEN": "hunter2"})
     (_, told) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
     assert "hunter2" not in str(told)
 
 
-def test_what_changed_is_told_in_words():
+def test_changes_of_a_job_are_described():
     new = a_spec(after=(), declared_bytes=8 * GiB, time_limit_s=7200.0, begin_at_s=60.0)
     (_, told) = timeline([EVENTS[0], JobUpdated(at_s=1.0, cause="c", job_id=1, spec=new)])
     assert told["text"] == (
@@ -72,20 +72,20 @@ def test_what_changed_is_told_in_words():
     )
 
 
-def test_an_end_that_is_not_its_own_doing_is_told_too():
+def test_an_exit_caused_by_others_is_described():
     over = replace(a_job(), state=Done(outcome="cancelled", at_s=5.0, reason="dependency 9 failed"))
-    assert [(each["state"], each["text"]) for each in timeline(EVENTS[:1], job=over)] == [
+    assert [(entry["state"], entry["text"]) for entry in timeline(EVENTS[:1], job=over)] == [
         ("queued", "submitted by ann: 1 GPU, memory to be estimated"),
         ("done", "cancelled: dependency 9 failed"),
     ]
     assert len(timeline(EVENTS, job=over)) == len(EVENTS), "it ended by an event of its own"
 
 
-def test_of_nothing_there_is_no_story():
+def test_without_events_the_timeline_is_empty():
     assert timeline([]) == []
 
 
-def test_the_end_tells_what_was_used_and_what_company_did():
+def test_the_last_entry_shows_resource_usage_and_co_run_slowdown():
     co_runs = (
         CoRun(neighbor_ids=(), seconds=60.0, steps_hz=3.0),
         CoRun(neighbor_ids=(4,), seconds=60.0, steps_hz=2.0, slowdown=1.5),

@@ -51,35 +51,35 @@ class Told:
         return job.attempts[number - 1].usage or self.live.get((job.id, number))
 
 
-def test_a_job_has_used_what_its_attempts_have_used():
+def test_usage_of_a_job_is_the_sum_of_its_attempts():
     job = ran(1, HOUR, None, UNMETERED)
     assert usage_of(job, Told()).gpu_s == 3660.0
     assert usage_of(job, Told({(1, 2): HOUR})).gpu_s == 7260.0, "the one that runs among them"
     assert usage_of(ran(2, None), Told()) is None
 
 
-def test_what_was_not_measured_is_null():
+def test_unmeasured_usage_is_null():
     assert usage_view(None) is None
     view = usage_view(UNMETERED)
     assert (view["energy_j"], view["power_w"], view["smact"], view["mean_bytes"]) == (None, None, None, GiB)
     assert usage_view(HOUR)["power_w"] == pytest.approx(100.0)
 
 
-def test_sums_by_user():
+def test_usage_is_summed_by_user():
     jobs = [ran(1, HOUR), ran(2, HOUR, HOUR, user="bob"), ran(3, UNMETERED), ran(4, None, user="cat")]
-    found = {each["user"]: each for each in by_user(jobs, Told())}
+    found = {row["user"]: row for row in by_user(jobs, Told())}
     assert list(found) == ["ann", "bob"]
     assert (found["ann"]["jobs"], found["ann"]["gpu_s"], found["ann"]["energy_j"]) == (2, 3660.0, 3.6e5)
     assert (found["bob"]["jobs"], found["bob"]["gpu_share_s"]) == (1, 3600.0)
     assert found["ann"]["power_w"] == pytest.approx(100.0), "over the time for which energy is known"
 
 
-def test_sums_of_what_is_over_leave_out_what_runs():
+def test_sums_of_ended_jobs_leave_out_running_ones():
     jobs = [ran(1, HOUR, None), ran(2, HOUR, user="bob")]
-    assert {name: each.gpu_s for name, each in ended_by_user(jobs).items()} == {"ann": 3600.0, "bob": 3600.0}
+    assert {name: usage.gpu_s for name, usage in ended_by_user(jobs).items()} == {"ann": 3600.0, "bob": 3600.0}
 
 
-def test_kinds_of_work_and_what_they_do_to_each_other():
+def test_usage_and_slowdowns_by_workload():
     history = WorkloadHistory()
     first = ran(1, HOUR, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5, steps_hz=10.0)])
     second = ran(2, HOUR, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.4)])
@@ -89,7 +89,7 @@ def test_kinds_of_work_and_what_they_do_to_each_other():
     jobs = {1: first, 2: second, 3: third}
     for job in jobs.values():
         history.learn(job, jobs)
-    found = {each["workload"]: each for each in by_workload([*jobs.values(), ran(9)], Told(history=history))}
+    found = {row["workload"]: row for row in by_workload([*jobs.values(), ran(9)], Told(history=history))}
     assert list(found) == ["python /tmp/2.py", "python /tmp/1.py"], "newest last; none that nobody knows"
     victim = found["python /tmp/1.py"]
     assert (victim["runs"], victim["steps_hz"]) == (2, 10.0)
@@ -99,9 +99,9 @@ def test_kinds_of_work_and_what_they_do_to_each_other():
     assert found["python /tmp/2.py"]["aggressiveness"] > 1
 
 
-def test_the_past_is_that_of_the_gpus_there_are():
+def test_history_covers_the_present_gpus():
     point = TimeSeriesPoint(10.0, 1.0, 5.0, 0.5, None, None, None, 60.0, 5.0, None)
     gone = SimpleNamespace()
     found = history_view({"GPU-0": [point], "GPU-9": [gone]}, [a_gpu(0), a_gpu(1)])
-    assert [(each["index"], len(each["points"])) for each in found] == [(0, 1), (1, 0)]
+    assert [(gpu["index"], len(gpu["points"])) for gpu in found] == [(0, 1), (1, 0)]
     assert found[0]["points"][0]["smact"] == 0.5

@@ -70,7 +70,7 @@ async def read(reader):
 
 
 @pytest.mark.parametrize("protocol", protocols())
-def test_who_asks_is_known_in_every_request_of_a_connection(protocol, tmp_path):
+def test_every_request_of_a_connection_has_the_peers_credentials(protocol, tmp_path):
     one = b"POST /x HTTP/1.1\r\nhost: d\r\nx-long: %b\r\ncontent-length: 3\r\n\r\nabc" % (b"x" * 30_000)
     last = one.replace(b"host", b"connection: close\r\nhost")
     answers = told(protocol, tmp_path, one, one, one, last, b"")
@@ -86,17 +86,17 @@ def test_who_asks_is_known_in_every_request_of_a_connection(protocol, tmp_path):
         pytest.param(b"POST /x HTTP/1.1\r\nx-long: ", id="a header"),
     ],
 )
-def test_a_head_without_end_ends_the_connection(protocol, tmp_path, begun):
+def test_an_endless_request_line_ends_the_connection(protocol, tmp_path, begun):
     assert "200 OK" not in told(protocol, tmp_path, begun, b"x" * 2**16)
 
 
 @pytest.mark.parametrize("protocol", protocols())
-def test_headers_without_end_end_the_connection(protocol, tmp_path):
+def test_endless_headers_end_the_connection(protocol, tmp_path):
     assert "200 OK" not in told(protocol, tmp_path, b"POST /x HTTP/1.1\r\n", b"a: b\r\n" * 1000)
 
 
 @pytest.mark.parametrize("protocol", protocols())
-def test_headers_after_a_body_without_end_end_the_connection(protocol, tmp_path, monkeypatch):
+def test_endless_trailers_end_the_connection(protocol, tmp_path, monkeypatch):
     if protocol is not PeerH11:
         from cotenant.daemon.auth import http_httptools
 
@@ -107,5 +107,5 @@ def test_headers_after_a_body_without_end_end_the_connection(protocol, tmp_path,
 
 @pytest.mark.parametrize("protocol", protocols())
 @pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n"])
-def test_what_is_no_http_is_refused(protocol, tmp_path, nonsense):
+def test_a_request_that_is_not_http_is_refused(protocol, tmp_path, nonsense):
     assert told(protocol, tmp_path, nonsense + b"\r\n\r\n", b"").startswith("HTTP/1.1 400")

@@ -11,7 +11,7 @@ from cotenant.daemon.auth import impersonation
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
-def test_a_python_that_others_may_not_run(tmp_path, monkeypatch):
+def test_a_python_below_a_private_folder_is_for_root_only(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
@@ -28,12 +28,12 @@ def test_a_python_that_others_may_not_run(tmp_path, monkeypatch):
         pytest.param("/no/such/python", "`/no/such/python`: no such file or directory", id="none"),
     ],
 )
-def test_what_others_find(monkeypatch, program, why):
+def test_a_python_that_fails_for_other_users_names_the_reason(monkeypatch, program, why):
     monkeypatch.setattr(impersonation.sys, "executable", program)
     assert impersonation.why_root_only() == why
 
 
-def test_who_is_not_root_acts_as_nobody_else(monkeypatch):
+def test_only_root_can_act_as_another_user(monkeypatch):
     monkeypatch.setattr(impersonation.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(impersonation.sys, "executable", "/no/such/python")
     assert impersonation.why_root_only() is None

@@ -84,7 +84,7 @@ def at_place(test, tmp_path, *, bad=None, many=False, **settings):
     asyncio.run(run())
 
 
-def test_a_good_token_is_its_user(tmp_path):
+def test_a_valid_token_authenticates_its_user(tmp_path):
     async def test(place):
         told = await place.ask(place.text, body=b"x" * 300_000)
         assert told.startswith("HTTP/1.1 200")
@@ -94,7 +94,7 @@ def test_a_good_token_is_its_user(tmp_path):
 
 
 @pytest.mark.parametrize("extra", ["", "x-forwarded-for: 127.0.0.1\r\n", "authorization: Basic cm9vdDo=\r\n"])
-def test_without_a_token_nobody_is_anybody(tmp_path, extra):
+def test_a_request_without_a_token_is_unauthorized(tmp_path, extra):
     async def test(place):
         told = await place.ask(None, extra=extra)
         assert told.startswith("HTTP/1.1 401")
@@ -104,7 +104,7 @@ def test_without_a_token_nobody_is_anybody(tmp_path, extra):
     at_place(test, tmp_path)
 
 
-def test_a_token_of_root_is_none_where_jobs_run_as_their_users(tmp_path):
+def test_a_token_of_root_is_refused_where_jobs_run_as_their_users(tmp_path):
     async def test(place):
         _, text = place.tokens.create(0, "root")
         assert (await place.ask(text)).startswith("HTTP/1.1 401")
@@ -112,7 +112,7 @@ def test_a_token_of_root_is_none_where_jobs_run_as_their_users(tmp_path):
     at_place(test, tmp_path, many=True)
 
 
-def test_a_user_who_is_gone_has_no_token(tmp_path):
+def test_the_token_of_a_deleted_user_is_refused(tmp_path):
     async def test(place):
         _, text = place.tokens.create(2**31 - 7, "gone")
         assert (await place.ask(text)).startswith("HTTP/1.1 401")
@@ -120,7 +120,7 @@ def test_a_user_who_is_gone_has_no_token(tmp_path):
     at_place(test, tmp_path)
 
 
-def test_revoked_tokens_open_nothing(tmp_path):
+def test_a_revoked_token_is_refused(tmp_path):
     async def test(place):
         place.tokens.revoke(place.token.id)
         assert (await place.ask(place.text)).startswith("HTTP/1.1 401")
@@ -128,7 +128,7 @@ def test_revoked_tokens_open_nothing(tmp_path):
     at_place(test, tmp_path)
 
 
-def test_guessing_is_refused_after_a_while_and_harms_nobody_else(tmp_path):
+def test_guessing_is_throttled_per_address(tmp_path):
     now_s = [0.0]
 
     async def test(place):
@@ -164,7 +164,7 @@ def test_a_head_without_end_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nx: ", b"\x16\x03\x01\x00"])
-def test_who_says_nothing_whole_is_shown_out(tmp_path, monkeypatch, said):
+def test_an_incomplete_request_times_out(tmp_path, monkeypatch, said):
     monkeypatch.setattr(network, "HEAD_TIMEOUT_S", 0.05)
 
     async def test(place):
@@ -177,7 +177,7 @@ def test_who_says_nothing_whole_is_shown_out(tmp_path, monkeypatch, said):
     at_place(test, tmp_path)
 
 
-def test_a_second_request_has_no_more_time_than_the_first(tmp_path, monkeypatch):
+def test_a_second_request_has_the_same_timeout_as_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(network, "HEAD_TIMEOUT_S", 0.05)
 
     async def test(place):
@@ -192,7 +192,7 @@ def test_a_second_request_has_no_more_time_than_the_first(tmp_path, monkeypatch)
     at_place(test, tmp_path)
 
 
-def test_too_many_connections_are_closed_and_room_comes_back(tmp_path):
+def test_connections_above_the_limit_are_closed_until_others_end(tmp_path):
     async def test(place):
         held = [await place.connect() for _ in range(3)]
         with contextlib.suppress(ConnectionError):
@@ -220,7 +220,7 @@ def certificate(tmp_path):
     return cert, key
 
 
-def test_tls(tmp_path, certificate):
+def test_tls_serves_clients_that_trust_the_certificate(tmp_path, certificate):
     cert, key = certificate
 
     async def test(place):
@@ -234,7 +234,7 @@ def test_tls(tmp_path, certificate):
     at_place(test, tmp_path, tls_cert=str(cert), tls_key=str(key))
 
 
-def test_a_handshake_that_does_not_come_is_given_up(tmp_path, certificate, monkeypatch):
+def test_a_missing_tls_handshake_times_out(tmp_path, certificate, monkeypatch):
     monkeypatch.setattr(network, "HANDSHAKE_TIMEOUT_S", 0.05)
     cert, key = certificate
 
@@ -247,7 +247,7 @@ def test_a_handshake_that_does_not_come_is_given_up(tmp_path, certificate, monke
     at_place(test, tmp_path, tls_cert=str(cert), tls_key=str(key))
 
 
-def test_files_that_are_no_certificate(tmp_path, certificate):
+def test_an_invalid_certificate_file_is_refused(tmp_path, certificate):
     cert, key = certificate
     for settings, error in (
         ({"tls_cert": str(cert)}, UsageError),
@@ -258,7 +258,7 @@ def test_files_that_are_no_certificate(tmp_path, certificate):
             TcpListener(TcpSection(listen="127.0.0.1:0", **settings))
 
 
-def test_where_others_reach_it_plain_text_must_be_asked_for(caplog):
+def test_plain_text_on_a_public_address_needs_an_option(caplog):
     with pytest.raises(UsageError, match="without TLS"):
         TcpListener(TcpSection(listen="0.0.0.0:0"))
     listener = TcpListener(TcpSection(listen="0.0.0.0:0", plaintext=True))
@@ -266,7 +266,7 @@ def test_where_others_reach_it_plain_text_must_be_asked_for(caplog):
     assert "unencrypted" in caplog.text
 
 
-def test_an_address_that_is_taken():
+def test_an_address_in_use_is_an_error():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -279,12 +279,12 @@ def test_an_address_that_is_taken():
     ("text", "address", "port"),
     [("127.0.0.1:7411", "127.0.0.1", 7411), ("[::1]:1", "::1", 1), ("localhost:0", "127.0.0.1", 0)],
 )
-def test_address(text, address, port):
+def test_an_address_is_parsed(text, address, port):
     assert (str(address_of(text)[0]), address_of(text)[1]) == (address, port)
 
 
 @pytest.mark.parametrize("text", ["7411", "gpu1:7411", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "", "[::1]"])
-def test_no_address(text):
+def test_an_invalid_address_is_refused(text):
     with pytest.raises(UsageError, match="no address to listen on"):
         address_of(text)
 
@@ -299,5 +299,5 @@ def test_no_address(text):
         ("", ""),
     ],
 )
-def test_who_is_the_same_guesser(address, network_of):
+def test_ipv6_addresses_of_a_network_are_throttled_together(address, network_of):
     assert network._network_of(address) == network_of

@@ -22,12 +22,12 @@ JOB = a_job(uid=1000)
 
 
 @pytest.mark.parametrize(("access", "uid"), [(ONE, 1000), (ONE, 0), (ALL, 0), (ALL, 7), (ALL, 1000), (ALL, 4242)])
-def test_let_in(access, uid):
+def test_permitted_peers(access, uid):
     access.admit(peer(uid))
 
 
 @pytest.mark.parametrize(("own", "uid"), [(1000, 1001), (0, 1000)])
-def test_not_let_in(own, uid):
+def test_refused_peers(own, uid):
     with pytest.raises(NotPermitted, match=f"uid {uid} may not"):
         AccessPolicy(own_uid=own).admit(peer(uid))
 
@@ -36,7 +36,7 @@ def test_not_let_in(own, uid):
     ("uid", "sees"),
     [pytest.param(1000, True, id="owner"), (0, True), pytest.param(7, True, id="admin"), (1001, False)],
 )
-def test_jobs_are_their_owner_s_and_the_admins(uid, sees):
+def test_jobs_belong_to_their_owner_and_the_admins(uid, sees):
     assert ALL.may_see(peer(uid), JOB) is sees
     if sees:
         ALL.check_job(peer(uid), JOB)
@@ -45,7 +45,7 @@ def test_jobs_are_their_owner_s_and_the_admins(uid, sees):
             ALL.check_job(peer(uid), JOB)
 
 
-def test_the_daemon_itself_is_the_admins():
+def test_only_admins_control_the_daemon():
     ALL.check_admin(peer(7), "end the daemon")
     ONE.check_admin(peer(1000), "end the daemon")
     with pytest.raises(NotPermitted, match="only an admin may end the daemon"):
@@ -63,7 +63,7 @@ def test_a_token_has_an_admin_s_rights_only_if_it_says_so():
         access.check_local(peer(uid), "make tokens")
 
 
-def test_what_admins_do_to_others_is_logged(caplog):
+def test_actions_of_admins_on_jobs_of_others_are_logged(caplog):
     with caplog.at_level(logging.WARNING):
         ALL.note(peer(1000), "cancel", JOB)
         assert caplog.records == []

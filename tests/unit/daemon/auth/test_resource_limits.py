@@ -35,7 +35,7 @@ def other():
 
 
 @as_root
-def test_of_another_user(other):
+def test_limits_of_another_users_process_are_read(other):
     found = limits_of(Peer(pid=other.pid, uid=NOBODY, gid=NOBODY))
     assert found["nofile"] == (123, 123)
     ours = {
@@ -46,7 +46,7 @@ def test_of_another_user(other):
 
 
 @as_root
-def test_who_leaves_before_the_answer_does_not_leave_its_limits(other):
+def test_a_peer_that_has_exited_is_refused(other):
     with pytest.raises(NotPermitted, match=f"process {other.pid}, which opened the connection, has ended"):
         limits_of(Peer(pid=other.pid, uid=NOBODY - 1, gid=NOBODY))
     other.communicate()
@@ -55,7 +55,7 @@ def test_who_leaves_before_the_answer_does_not_leave_its_limits(other):
 
 
 @as_root
-def test_of_a_process_that_may_not_be_traced():
+def test_limits_of_an_untraceable_process_are_read():
     """As sshd, through which a socket may be forwarded; its files in /proc are root's."""
     script = "import ctypes, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (123, 123))\n"
     script += "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); sys.stdin.read()"  # PR_SET_DUMPABLE
@@ -69,7 +69,7 @@ def test_of_a_process_that_may_not_be_traced():
     assert found["nofile"] == (123, 123)
 
 
-def test_none_where_all_jobs_are_of_our_own_user(monkeypatch):
+def test_there_are_no_limits_where_all_jobs_run_as_one_user(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert limits_of(Peer(pid=os.getpid(), uid=NOBODY - 1, gid=0)) is None
 
@@ -82,5 +82,5 @@ def test_none_where_all_jobs_are_of_our_own_user(monkeypatch):
         pytest.param(Peer(pid=os.getpid(), uid=NOBODY, gid=0, token="t"), id="with a token"),
     ],
 )
-def test_none_of_others(peer):
+def test_there_are_no_limits_for_own_remote_and_token_peers(peer):
     assert limits_of(peer) is None

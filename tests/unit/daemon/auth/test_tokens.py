@@ -33,21 +33,21 @@ def kept(tmp_path, clock):
     return TokenStore(tmp_path / "tokens.json", now=clock)
 
 
-def test_opens_for_whom_it_was_made(kept):
+def test_a_token_is_found_for_its_user(kept):
     token, text = kept.create(1001, "laptop", admin=True)
     other, _ = kept.create(1002, "")
     assert kept.find(text) == token
     assert (token.uid, token.name, token.admin, token.expires_at_s) == (1001, "laptop", True, None)
     assert (other.uid, other.admin) == (1002, False)
-    assert kept.all() == sorted([token, other], key=lambda each: (each.created_at_s, each.id))
+    assert kept.all() == sorted([token, other], key=lambda entry: (entry.created_at_s, entry.id))
 
 
-def test_the_file_holds_no_secret_and_is_its_user_s_alone(kept, tmp_path):
+def test_the_file_holds_no_secret_and_only_its_owner_reads_it(kept, tmp_path):
     _, text = kept.create(1001, "x")
     path = tmp_path / "tokens.json"
     assert text.split("_", 2)[2] not in path.read_text(), "it may have underscores itself"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["tokens.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_the_file_holds_no_secret_and_is_its_user_s_alone(kept, tmp_path):
         pytest.param(lambda _: "", id="nothing"),
     ],
 )
-def test_what_is_nearly_a_token_opens_nothing(kept, change):
+def test_a_changed_token_is_refused(kept, change):
     _, text = kept.create(1001, "x")
     assert kept.find(change(text)) is None
 
 
-def test_a_secret_opens_no_other_token(kept):
+def test_a_secret_fits_one_token_only(kept):
     first, text = kept.create(1001, "x")
     second, _ = kept.create(1002, "y")
     assert kept.find(text.replace(first.id, second.id)) is None
 
 
-def test_expires(kept, clock):
+def test_a_token_expires(kept, clock):
     token, text = kept.create(1001, "x", lifetime_s=60)
     clock.now_s += 59.9
     assert kept.find(text) == token
@@ -85,21 +85,21 @@ def test_expires(kept, clock):
     assert kept.all() == [token]  # it can still be seen what it was
 
 
-def test_revoked_is_gone_also_after_a_restart(kept, tmp_path):
+def test_a_revoked_token_stays_revoked_after_a_restart(kept, tmp_path):
     token, text = kept.create(1001, "x")
     other, other_text = kept.create(1001, "y")
     kept.revoke(token.id)
     again = TokenStore(tmp_path / "tokens.json")
-    for each in (kept, again):
-        assert each.find(text) is None
-        assert each.find(other_text) == other
+    for store in (kept, again):
+        assert store.find(text) is None
+        assert store.find(other_text) == other
         with pytest.raises(NotPermitted):
-            each.check(token.id)
+            store.check(token.id)
         with pytest.raises(UsageError, match=f"no token `{token.id}`"):
-            each.revoke(token.id)
+            store.revoke(token.id)
 
 
-def test_what_cannot_be_kept_is_not_given_out(kept, monkeypatch):
+def test_a_token_that_cannot_be_saved_is_not_issued(kept, monkeypatch):
     token, text = kept.create(1001, "x")
 
     def fail(*_):
@@ -120,13 +120,13 @@ def test_what_cannot_be_kept_is_not_given_out(kept, monkeypatch):
     ("name", "lifetime_s", "says"),
     [("x" * 101, None, "100 printable"), ("a\nb", None, "printable"), ("x", 0, "cannot last"), ("x", -1, "cannot")],
 )
-def test_what_cannot_be(kept, name, lifetime_s, says):
+def test_invalid_token_requests_are_refused(kept, name, lifetime_s, says):
     with pytest.raises(UsageError, match=says):
         kept.create(1001, name, lifetime_s=lifetime_s)
     assert kept.all() == []
 
 
-def test_no_end_of_tokens(kept, monkeypatch):
+def test_the_number_of_tokens_is_limited(kept, monkeypatch):
     monkeypatch.setattr(tokens, "MAX_TOKENS", 2)
     for _ in range(2):
         kept.create(1001, "x")
@@ -134,13 +134,13 @@ def test_no_end_of_tokens(kept, monkeypatch):
         kept.create(1001, "x")
 
 
-def test_made_at_the_same_time_all_are_kept(kept, tmp_path):
+def test_tokens_created_concurrently_are_all_saved(kept, tmp_path):
     threads = [threading.Thread(target=kept.create, args=(1000 + i, "x")) for i in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {each.uid for each in TokenStore(tmp_path / "tokens.json").all()} == set(range(1000, 1020))
+    assert {entry.uid for entry in TokenStore(tmp_path / "tokens.json").all()} == set(range(1000, 1020))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_made_at_the_same_time_all_are_kept(kept, tmp_path):
         ('{"schema": 2, "tokens": []}', "schema 2, wanted 1"),
     ],
 )
-def test_a_file_that_cannot_be_understood_is_no_empty_one(tmp_path, text, says):
+def test_an_undecodable_file_is_an_error(tmp_path, text, says):
     path = tmp_path / "tokens.json"
     path.write_text(text)
     path.chmod(0o600)
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_understood_is_no_empty_one(tmp_path, text, says):
         TokenStore(path)
 
 
-def test_values_of_another_kind_are_damage(kept, tmp_path):
+def test_values_of_a_wrong_type_are_an_error(kept, tmp_path):
     kept.create(1001, "x")
     path = tmp_path / "tokens.json"
     told = json.loads(path.read_text())
@@ -171,20 +171,20 @@ def test_values_of_another_kind_are_damage(kept, tmp_path):
         TokenStore(path)
 
 
-def test_a_file_that_others_may_write_is_not_believed(kept, tmp_path):
+def test_a_file_that_others_may_write_is_refused(kept, tmp_path):
     kept.create(1001, "x")
     os.chmod(tmp_path / "tokens.json", 0o620)  # noqa: PTH101 (as an admin would)
     with pytest.raises(BackendError, match="open to others"):
         TokenStore(tmp_path / "tokens.json")
 
 
-def test_id_in_a_text():
+def test_the_token_id_is_parsed_from_its_text():
     assert token_id_of("cot_0123abcd_" + "x" * 43) == "0123abcd"
     assert token_id_of("cot_0123abcd") is None
 
 
 class TestGuessing:
-    def test_ends_after_some(self, clock):
+    def test_failed_attempts_above_the_limit_are_blocked(self, clock):
         bad = TokenThrottle(now=clock)
         for _ in range(tokens.MAX_FAILURES):
             assert not bad.refuses("1.2.3.4", "aaaaaaaa")
@@ -193,7 +193,7 @@ class TestGuessing:
         assert not bad.refuses("1.2.3.4", "bbbbbbbb")  # who has another token there is not shut out
         assert not bad.refuses("1.2.3.5", "aaaaaaaa")
 
-    def test_may_go_on_after_a_while(self, clock):
+    def test_a_block_ends_after_a_while(self, clock):
         bad = TokenThrottle(now=clock)
         for _ in range(2 * tokens.MAX_FAILURES):
             bad.add("1.2.3.4", None)
@@ -202,7 +202,7 @@ class TestGuessing:
         clock.now_s += 0.1
         assert not bad.refuses("1.2.3.4", None)
 
-    def test_addresses_without_end_take_no_memory_without_end(self, clock, monkeypatch):
+    def test_remembered_addresses_are_bounded(self, clock, monkeypatch):
         monkeypatch.setattr(tokens, "MAX_TRACKED", 10)
         bad = TokenThrottle(now=clock)
         for i in range(1000):

@@ -16,7 +16,7 @@ def loaded(tmp_path, *files, env=None, flags=None):
     return load([tmp_path / "absent.toml", *paths], env or {}, flags or {})
 
 
-def test_defaults(tmp_path):
+def test_defaults_without_files_and_variables(tmp_path):
     assert loaded(tmp_path) == Config()
 
 
@@ -70,7 +70,7 @@ def test_environment_is_parsed_by_the_type_of_the_key(tmp_path, env, section, ke
         pytest.param("[daemon", "expected", id="no TOML"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path, text, reason):
+def test_an_error_names_the_file(tmp_path, text, reason):
     with pytest.raises(UsageError) as caught:
         loaded(tmp_path, "", text)
     assert str(caught.value).startswith(str(tmp_path / "1.toml"))
@@ -86,13 +86,13 @@ def test_a_file_that_is_wrong_is_named(tmp_path, text, reason):
         pytest.param("COTENANT_DAEMON__TICK_S", "-1", "wanted a number above zero", id="range"),
     ],
 )
-def test_a_variable_that_is_wrong_is_named(tmp_path, variable, value, reason):
+def test_an_error_names_the_variable(tmp_path, variable, value, reason):
     with pytest.raises(UsageError, match="environment variable " + variable) as caught:
         loaded(tmp_path, env={variable: value})
     assert reason in str(caught.value)
 
 
-def test_settings_say_where_each_value_comes_from(tmp_path):
+def test_settings_name_the_source_of_each_value(tmp_path):
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text("[daemon]\ntick_s = 2\nlog_level = 'debug'\n[policy.options]\nwarmup_s = 3\nsmact_limit = 0.9")
     second.write_text("[daemon]\nlog_level = 'info'")
@@ -109,7 +109,7 @@ def test_settings_say_where_each_value_comes_from(tmp_path):
     assert ("policy", "options") not in found
 
 
-def test_settings_are_those_that_are_loaded(tmp_path):
+def test_settings_equal_the_loaded_configuration(tmp_path):
     assert [value.origin for value in effective_values([tmp_path / "absent.toml"], {})].count("default") == len(
         effective_values([], {})
     )

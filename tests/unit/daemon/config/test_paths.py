@@ -25,13 +25,13 @@ from cotenant.daemon.log import LineFormatter
         pytest.param({"XDG_RUNTIME_DIR": ""}, f"/tmp/cotenant-{os.getuid()}/sock", id="empty XDG"),
     ],
 )
-def test_socket_path(env, path, monkeypatch, tmp_path):
+def test_the_socket_path_follows_the_environment(env, path, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "SYSTEM_SOCKET", tmp_path / "none")
     assert paths.socket_path(env) == Path(path)
     assert paths.serving_path("own", env) == Path(path)
 
 
-def test_the_machine_s_daemon_is_used_where_there_is_none_of_one_s_own(monkeypatch, tmp_path):
+def test_the_system_daemon_is_used_without_a_daemon_of_the_user(monkeypatch, tmp_path):
     env = {"XDG_RUNTIME_DIR": str(tmp_path / "run")}
     own = tmp_path / "run" / "cotenant" / "sock"
     system = tmp_path / "system"
@@ -46,7 +46,7 @@ def test_the_machine_s_daemon_is_used_where_there_is_none_of_one_s_own(monkeypat
     assert paths.serving_path("all", {"COTENANT_SOCKET": "/x"}) == Path("/x")
 
 
-def test_the_socket_of_all_users_is_open_and_its_folder_is_not(tmp_path):
+def test_the_shared_socket_is_open_and_its_folder_is_not_writable(tmp_path):
     listening = ListeningSocket(tmp_path / "s" / "sock", for_all=True)
     assert listening.path.stat().st_mode & 0o777 == 0o666
     assert listening.path.parent.stat().st_mode & 0o777 == 0o755
@@ -61,11 +61,11 @@ def test_the_socket_of_all_users_is_open_and_its_folder_is_not(tmp_path):
         pytest.param({"XDG_STATE_HOME": "relative", "HOME": "/h"}, "/h/.local/state/cotenant", id="relative ignored"),
     ],
 )
-def test_state_dir(env, path):
+def test_the_state_folder_follows_the_environment(env, path):
     assert paths.state_dir(env) == Path(path)
 
 
-def test_private_folder_is_made_and_closed(tmp_path):
+def test_a_private_folder_is_created_for_its_owner_only(tmp_path):
     made = paths.private_folder(tmp_path / "a" / "b")
     assert made.stat().st_mode & 0o777 == 0o700
     made.chmod(0o777)
@@ -73,7 +73,7 @@ def test_private_folder_is_made_and_closed(tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_private_folder_of_another_user_is_refused(tmp_path):
+def test_a_private_folder_of_another_user_is_refused(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     os.chown(other, 4242, 4242)
@@ -81,13 +81,13 @@ def test_private_folder_of_another_user_is_refused(tmp_path):
         paths.private_folder(other)
 
 
-def test_private_folder_that_is_a_link_is_refused(tmp_path):
+def test_a_private_folder_that_is_a_symlink_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(NotPermitted, match="is not a folder"):
         paths.private_folder(tmp_path / "link")
 
 
-def test_one_daemon_a_socket_and_the_kernel_names_the_peer(tmp_path):
+def test_a_socket_serves_one_daemon_and_the_kernel_names_the_peer(tmp_path):
     first = ListeningSocket(tmp_path / "s" / "sock")
     with pytest.raises(DaemonRunning, match="already listens"):
         ListeningSocket(tmp_path / "s" / "sock")
@@ -102,7 +102,7 @@ def test_one_daemon_a_socket_and_the_kernel_names_the_peer(tmp_path):
     ListeningSocket(tmp_path / "s" / "sock").close()
 
 
-def test_socket_path_too_long_for_the_kernel(tmp_path):
+def test_a_socket_path_too_long_for_the_kernel_is_refused(tmp_path):
     with pytest.raises(UsageError, match="longer than 107 bytes"):
         ListeningSocket(tmp_path / ("x" * 108))
 

@@ -26,7 +26,7 @@ def test_every_key_of_every_section_is_listed_with_a_meaning():
     assert all(item.help and not item.help.endswith(".") for item in KEYS.values())
 
 
-def test_types_and_defaults_are_written_for_people():
+def test_types_and_defaults_are_readable():
     tick, fsync = KEYS["daemon", "tick_s"], KEYS["daemon", "fsync"]
     assert (tick.type, tick.default, tick.variable) == ("a number above zero", "1", "COTENANT_DAEMON__TICK_S")
     assert (fsync.type, fsync.default) == ("one of `full`, `normal`", '"full"')

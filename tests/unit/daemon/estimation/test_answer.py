@@ -100,7 +100,7 @@ def test_a_long_error_is_cut_to_what_the_journal_should_hold():
     assert error == "m" * MAX_ERROR_CHARS
 
 
-def test_what_is_taken_can_be_journaled():
+def test_accepted_answers_can_be_journaled():
     extreme = {"peak_reserved_bytes": 2**50 - 1, "coverage": 1, "processes": 1024, "warnings": ["w" * 10_000]}
     estimate, error = parse_answer(forged(**extreme))
     assert error is None

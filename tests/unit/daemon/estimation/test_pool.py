@@ -51,7 +51,7 @@ def answering(value):
     return f"import sys; sys.stdin.readline(); print({json.dumps(json.dumps(value))})"
 
 
-def test_answer_becomes_an_event(tmp_path):
+def test_an_answer_becomes_an_event(tmp_path):
     estimate = an_estimate(3, estimator="traced")
     with a_pool(tmp_path, answering({"estimate": encode(estimate)})) as (pool, answers):
         pool.request(7, spec_of())
@@ -59,7 +59,7 @@ def test_answer_becomes_an_event(tmp_path):
     assert (event.job_id, event.at_s, event.estimate, event.error) == (7, 5.0, estimate, None)
 
 
-def test_request_tells_the_job_and_the_estimator(tmp_path):
+def test_a_request_contains_the_job_and_the_estimator(tmp_path):
     code = 'import sys; open(sys.argv[1], \'w\').write(sys.stdin.readline()); print(\'{"error": {"message": "no"}}\')'
     with a_pool(tmp_path, code, str(tmp_path / "asked"), timeout_s=9.0) as (pool, answers):
         pool.request(1, spec_of(command=("python", "t.py"), env={"A": "1"}))
@@ -82,7 +82,7 @@ def test_request_tells_the_job_and_the_estimator(tmp_path):
         pytest.param("import os; os.kill(os.getpid(), 9)", "ended with exit code 137", id="killed"),
     ],
 )
-def test_what_goes_wrong_is_a_sentence(tmp_path, code, error):
+def test_a_failed_estimator_process_is_a_readable_error(tmp_path, code, error):
     with a_pool(tmp_path, code) as (pool, answers):
         pool.request(1, spec_of())
         event = answers.get(timeout=TIMEOUT_S)
@@ -90,14 +90,14 @@ def test_what_goes_wrong_is_a_sentence(tmp_path, code, error):
     assert error in event.error
 
 
-def test_stderr_is_kept(tmp_path):
+def test_stderr_of_an_estimator_goes_to_its_log(tmp_path):
     with a_pool(tmp_path, "import sys; print('a warning', file=sys.stderr); print('{}')") as (pool, answers):
         pool.request(4, spec_of())
         answers.get(timeout=TIMEOUT_S)
         assert pool.log_path(4).read_text() == "a warning\n"
 
 
-def test_declared_needs_no_process(tmp_path):
+def test_declared_memory_needs_no_process(tmp_path):
     with a_pool(tmp_path, "raise SystemExit('never run')") as (pool, answers):
         pool.request(1, spec_of(declared_bytes=2**30))
         estimate = answers.get(timeout=TIMEOUT_S).estimate
@@ -122,7 +122,7 @@ def ends(pid):
         return True
 
 
-def test_cancelled_estimate_ends_and_is_not_told(tmp_path):
+def test_a_cancelled_estimate_is_killed_and_not_reported(tmp_path):
     os.mkfifo(tmp_path / "pid")
     with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
         pool.request(1, spec_of())
@@ -134,7 +134,7 @@ def test_cancelled_estimate_ends_and_is_not_told(tmp_path):
     assert answers.empty()
 
 
-def test_close_ends_estimators(tmp_path):
+def test_close_ends_running_estimators(tmp_path):
     os.mkfifo(tmp_path / "pid")
     with a_pool(tmp_path, HANGS, str(tmp_path / "pid")) as (pool, answers):
         pool.request(1, spec_of())
@@ -144,7 +144,7 @@ def test_close_ends_estimators(tmp_path):
     assert answers.empty()
 
 
-def test_time_limit(tmp_path, monkeypatch):
+def test_an_estimator_that_exceeds_its_time_limit_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("cotenant.daemon.estimation.pool.STARTUP_S", 0.0)
     with a_pool(tmp_path, "import time; time.sleep(1000)", timeout_s=0.3) as (pool, answers):
         pool.request(1, spec_of())

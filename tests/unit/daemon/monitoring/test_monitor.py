@@ -48,7 +48,7 @@ def a_monitor(backend, engine=None, **changes):
     return Monitor(backend, engine or Engine(), **settings)
 
 
-def test_bytes_are_summed_by_attempt_and_gpu_and_strangers_left_out():
+def test_bytes_are_summed_by_attempt_and_gpu_without_foreign_processes():
     ours = AttemptRef(job_id=3, attempt=2)
     backend = Backend()
     backend.processes = tuple(
@@ -60,7 +60,7 @@ def test_bytes_are_summed_by_attempt_and_gpu_and_strangers_left_out():
 
 
 @pytest.mark.parametrize("error", [BackendError("lost"), RuntimeError("a bug")], ids=["backend", "bug"])
-def test_a_reading_that_fails_has_no_samples(error):
+def test_a_failed_reading_has_no_samples(error):
     backend = Backend()
     monitor = a_monitor(backend)
     backend.error = error
@@ -70,7 +70,7 @@ def test_a_reading_that_fails_has_no_samples(error):
     assert set(monitor.read().samples) == {gpu.uuid for gpu in GPUS}
 
 
-def test_a_reading_whose_processes_cannot_be_told_apart_has_no_samples():
+def test_a_reading_without_process_owners_has_no_samples():
     class Broken(Engine):
         def owners(self, pids):
             raise BackendError("no /proc")
@@ -80,7 +80,7 @@ def test_a_reading_whose_processes_cannot_be_told_apart_has_no_samples():
     assert a_monitor(backend, Broken()).read().samples == {}
 
 
-def test_inventory_is_read_now_and_then_and_after_every_failure():
+def test_inventory_is_read_periodically_and_after_every_failure():
     backend = Backend()
     monitor = a_monitor(backend)
     for _ in range(INVENTORY_EVERY):
@@ -108,7 +108,7 @@ def test_failure_and_recovery_are_logged_once_each(caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-def test_a_poke_brings_a_reading_long_before_the_tick():
+def test_a_poke_triggers_a_reading_before_the_tick():
     told = threading.Semaphore(0)
     monitor = a_monitor(Backend(), tick_s=1000.0, emit=lambda _: told.release())
     monitor.start()

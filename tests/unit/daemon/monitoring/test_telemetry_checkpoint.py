@@ -19,7 +19,7 @@ def a_manager():
     return Manager(create("most-memory"))
 
 
-def test_what_is_kept_is_restored(tmp_path):
+def test_saved_telemetry_is_restored(tmp_path):
     manager = a_manager()
     state = {"seen": [], "spells": [], "meter": {"usage": [], "last": {}, "idle_w": {"GPU-0": 49.5}}}
     TelemetryFile(tmp_path / "watched.json").save(state)
@@ -30,7 +30,7 @@ def test_what_is_kept_is_restored(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"meter": 3}', '{"seen": [], "spells": []}', "\0"])
-def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path, caplog, text):
+def test_an_unusable_file_is_ignored(tmp_path, caplog, text):
     (tmp_path / "watched.json").write_text(text)
     manager = a_manager()
     TelemetryFile(tmp_path / "watched.json").restore(manager)
@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path, caplog, text):
     manager.handle(ServerSampled(at_s=1.0, cause="", gpus=(), samples={}, observed=()))
 
 
-def test_no_file_is_nothing_to_tell(tmp_path, caplog):
+def test_a_missing_file_is_not_logged(tmp_path, caplog):
     TelemetryFile(tmp_path / "watched.json").restore(a_manager())
     assert caplog.text == ""
 
@@ -56,7 +56,7 @@ def no_space(*_):
     raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def test_it_keeps_now_and_then_whatever_a_look_does():
+def test_saving_is_periodic_and_survives_a_failed_reading():
     kept = threading.Semaphore(0)
     looks = iter([RuntimeError("busy"), {"a": 1}])
 

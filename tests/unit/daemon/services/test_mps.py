@@ -108,7 +108,7 @@ def test_a_fault_counts_only_with_another_living_client_of_the_same_server():
 
 
 @pytest.mark.parametrize("end", [{"code": 0}, {"reason": "stopped"}, {"reason": "timeout"}])
-def test_an_exit_that_is_no_failure_is_no_fault(end):
+def test_a_successful_exit_is_no_fault(end):
     job = running(1, placement())
     ended = MpsService(Monitor()).ended(job, job.attempts[0], exit_of(job, **end), lambda: [running(2, placement())])
     assert not ended.exit.mps_fault

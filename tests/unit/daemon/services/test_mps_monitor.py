@@ -53,11 +53,11 @@ def bench():
     return Bench()
 
 
-def test_a_failure_under_a_server_that_works_is_its_own(bench):
+def test_a_failure_under_a_working_mps_server_is_the_jobs_own(bench):
     assert not bench.failed()
 
 
-def test_all_clients_of_a_failed_server_fall_and_the_last_one_too(bench):
+def test_exits_of_all_clients_of_a_failed_server_are_attributed_to_it(bench):
     bench.mps.states[ANN] = "FAULT"
     assert bench.failed()
     bench.mps.states[ANN] = "ACTIVE"  # all have gone, or nearly
@@ -66,12 +66,12 @@ def test_all_clients_of_a_failed_server_fall_and_the_last_one_too(bench):
     assert not bench.failed(BOB)
 
 
-def test_alone_with_a_failed_server_it_was_its_own_doing(bench):
+def test_the_only_client_of_a_failed_server_caused_the_fault(bench):
     bench.mps.states[ANN] = "FAULT"
     assert not bench.failed(others=False)
 
 
-def test_who_came_after_the_fault_has_nothing_to_do_with_it(bench):
+def test_a_client_that_started_after_the_fault_is_unaffected(bench):
     bench.mps.states[ANN] = "FAULT"
     bench.monitor.check()
     bench.mps.states[ANN] = "ACTIVE"
@@ -80,7 +80,7 @@ def test_who_came_after_the_fault_has_nothing_to_do_with_it(bench):
     assert bench.failed(ran_s=10.0)
 
 
-def test_nor_who_fails_long_after_it(bench):
+def test_a_client_that_fails_long_after_the_fault_is_unaffected(bench):
     bench.mps.states[ANN] = "FAULT"
     bench.monitor.check()
     bench.mps.states[ANN] = "ACTIVE"
@@ -88,7 +88,7 @@ def test_nor_who_fails_long_after_it(bench):
     assert not bench.failed(ran_s=1e6)
 
 
-def test_a_control_daemon_that_has_ended_is_started_again(bench, caplog):
+def test_a_control_daemon_that_exited_is_restarted(bench, caplog):
     bench.mps.states[ANN] = None
     bench.monitor.check()
     assert bench.mps.started == [ANN]
@@ -98,7 +98,7 @@ def test_a_control_daemon_that_has_ended_is_started_again(bench, caplog):
     assert bench.mps.started == [ANN]
 
 
-def test_one_that_was_told_to_end_is_not(bench):
+def test_a_control_daemon_that_was_stopped_is_not_restarted(bench):
     bench.monitor.stop_all_but({BOB})
     bench.monitor.check()
     assert bench.mps.started == []
@@ -108,7 +108,7 @@ def test_one_that_was_told_to_end_is_not(bench):
     assert bench.mps.started == [ANN, ANN]
 
 
-def test_one_that_cannot_be_started_is_tried_again_and_said(bench, caplog):
+def test_a_failed_restart_of_a_control_daemon_is_logged_and_retried(bench, caplog):
     bench.mps.states[ANN] = None
     bench.mps.broken = True
     bench.monitor.check()
@@ -118,7 +118,7 @@ def test_one_that_cannot_be_started_is_tried_again_and_said(bench, caplog):
     assert bench.mps.started == [ANN]
 
 
-def test_a_fault_is_said_once(bench, caplog):
+def test_a_fault_is_logged_once(bench, caplog):
     bench.mps.states[ANN] = "FAULT"
     for _ in range(3):
         bench.monitor.check()

@@ -55,11 +55,11 @@ def test_a_command_finds_the_job_in_its_environment(tell, tmp_path):
     assert (tmp_path / "told").read_text() == "7 n FAILED 3 exit code 3\n20\n"
 
 
-def test_what_fails_is_logged(tell):
+def test_a_failed_command_is_logged(tell):
     assert tell("echo no such mail >&2; exit 3") == ["no such mail"]
 
 
-def test_what_says_much_takes_none_of_our_memory(tell):
+def test_long_output_of_a_command_is_not_held_in_memory(tell):
     """What it says goes to a file, and beyond the limit for files it may not go on."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (said,) = tell("head -c 100000000 /dev/zero | tr '\\0' x >&2; echo >&2; exit 3", timeout_s=60.0)
@@ -67,7 +67,7 @@ def test_what_says_much_takes_none_of_our_memory(tell):
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50 * 2**20
 
 
-def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
+def test_an_internal_error_does_not_end_the_thread(caplog):
     notifier = Notifier(enabled=True, timeout_s=1.0)
     notifier.start()
     over = threading.Event()
@@ -79,16 +79,16 @@ def test_an_error_of_ours_ends_the_turn_and_not_the_thread(caplog):
         raise RuntimeError(how)
 
     notifier._send = run
-    for each in (*map(str, range(2 * notifier_module.THREADS)), "last"):
-        notifier.notify(each, os.getuid(), MESSAGE)
+    for address in (*map(str, range(2 * notifier_module.THREADS)), "last"):
+        notifier.notify(address, os.getuid(), MESSAGE)
     assert over.wait(60)
     notifier.close()
     assert sorted(record.fields["why"] for record in caplog.records) == [
-        str(each) for each in range(2 * notifier_module.THREADS)
+        str(number) for number in range(2 * notifier_module.THREADS)
     ]
 
 
-def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):
+def test_a_command_that_times_out_is_killed_with_its_children(tell, tmp_path):
     assert tell(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", timeout_s=3.0) == ["timed out after 3 s"]
     give_up_s = time.monotonic() + 60
     while alive(int((tmp_path / "pid").read_text())):  # it is killed, but nobody of ours waits for its end
@@ -101,14 +101,14 @@ def alive(pid):
     return found is not None and found.state != "Z"
 
 
-def test_a_number_that_has_another_owner_by_now_is_not_told(tell, tmp_path, monkeypatch):
+def test_a_pid_that_was_reused_is_not_killed(tell, tmp_path, monkeypatch):
     monkeypatch.setitem(MESSAGE, "user", "somebody-who-left")
     (why,) = tell(f"touch {tmp_path}/told")
     assert why.startswith(f"uid {os.getuid()} belonged to user `somebody-who-left`")
     assert not (tmp_path / "told").exists()
 
 
-def test_off_means_off(tell, tmp_path):
+def test_nothing_is_sent_when_notifications_are_off(tell, tmp_path):
     assert tell(f"touch {tmp_path}/told", enabled=False) == []
     assert not (tmp_path / "told").exists()
 
@@ -144,12 +144,12 @@ def hook():
     server.server_close()
 
 
-def test_an_address_gets_a_message(tell, hook):
+def test_a_message_is_posted_to_an_address(tell, hook):
     assert tell(f"http://127.0.0.1:{hook.server_port}/x") == []
     assert hook.told == [MESSAGE]
 
 
-def test_an_address_that_sends_us_elsewhere_is_not_followed(tell, hook):
+def test_redirects_are_not_followed(tell, hook):
     (why,) = tell(f"http://127.0.0.1:{hook.server_port}/away")
     assert "302" in why
     assert len(hook.told) == 1
@@ -165,7 +165,7 @@ def test_an_address_that_sends_us_elsewhere_is_not_followed(tell, hook):
         ("curl http://a", False),
     ],
 )
-def test_what_is_an_address(how, address):
+def test_addresses_are_recognized(how, address):
     assert is_url(how) is address
 
 
@@ -190,7 +190,7 @@ def test_what_is_an_address(how, address):
         ("http://ann:secret@a/", "it contains a user name, which is not supported"),
     ],
 )
-def test_addresses_that_nothing_can_be_sent_to(how, why):
+def test_invalid_addresses_are_refused(how, why):
     found = notifier_module.why_invalid_url(how)
     assert found is None if why is None else found.startswith(why)
 
@@ -204,7 +204,7 @@ def test_addresses_that_nothing_can_be_sent_to(how, why):
         ("/plain", "127.0.0.1: "),
     ],
 )
-def test_why_an_address_was_not_told_is_one_line_without_what_may_be_secret(tell, hook, path, why):
+def test_a_failed_post_is_logged_on_one_line_without_secrets(tell, hook, path, why):
     scheme = "https" if path == "/plain" else "http"
     (said,) = tell(f"{scheme}://127.0.0.1:{hook.server_port}{path}?key=secret")
     assert said.startswith(why)
@@ -213,13 +213,13 @@ def test_why_an_address_was_not_told_is_one_line_without_what_may_be_secret(tell
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/refused", "http://no.such.host.invalid/"])
-def test_nobody_is_at_home(tell, address):
+def test_an_unreachable_address_is_logged(tell, address):
     (said,) = tell(address)
     assert said.startswith(f"{address.split('/')[2].partition(':')[0]}: ")
     assert "Traceback" not in said
 
 
-def test_owners_take_turns_and_none_has_two():
+def test_owners_are_served_round_robin_one_message_at_a_time():
     turns = notifier_module.FairQueue()
     for uid, number in ((1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (2, 6)):
         assert turns.put(uid, ("true", {"id": number}))
@@ -237,7 +237,7 @@ def test_owners_take_turns_and_none_has_two():
     assert turns.get() is None
 
 
-def test_an_owner_whose_address_is_slow_keeps_nobody_waiting():
+def test_a_slow_address_delays_only_its_owner():
     notifier = Notifier(enabled=True, timeout_s=60.0)
     notifier.start()
     held, all_told = threading.Event(), threading.Event()
@@ -262,7 +262,7 @@ def test_an_owner_whose_address_is_slow_keeps_nobody_waiting():
     assert told == [(2, "mine"), *((1, str(number)) for number in range(8))]
 
 
-def test_more_than_can_wait_is_dropped(monkeypatch, caplog):
+def test_messages_above_the_queue_limit_are_dropped(monkeypatch, caplog):
     monkeypatch.setattr(notifier_module, "MAX_QUEUED", 1)
     monkeypatch.setattr(notifier_module, "THREADS", 0)
     notifier = Notifier(enabled=True, timeout_s=1.0)
@@ -273,7 +273,7 @@ def test_more_than_can_wait_is_dropped(monkeypatch, caplog):
     notifier.close()
 
 
-def test_what_is_told():
+def test_the_message_describes_the_end_of_the_job():
     job = a_job(7)
     told = end_message(job.__class__(id=7, spec=job.spec, submitted_at_s=0.0, state=Done(outcome="oom", at_s=0.0)))
     assert (told["state"], told["ended_at"], told["exit_code"]) == ("OOM", "1970-01-01T00:00:00.000Z", 1)

@@ -24,7 +24,7 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_rates_are_those_of_the_jobs_own_clock(files):
+def test_rates_use_the_jobs_own_timestamps(files):
     path = files.create_file(7, os.geteuid())
     assert files.observe(JOB) is None
     rates = []
@@ -35,7 +35,7 @@ def test_rates_are_those_of_the_jobs_own_clock(files):
 
 
 @pytest.mark.parametrize("text", ["5 101.0\n", "50 99.0\n"], ids=["fewer steps", "an earlier time"])
-def test_what_begins_anew_begins_anew(files, text):
+def test_a_restarted_counter_restarts_the_rate(files, text):
     path = files.create_file(7, os.geteuid())
     write(path, "10 100.0\n")
     files.observe(JOB)
@@ -49,7 +49,7 @@ def test_what_begins_anew_begins_anew(files, text):
     "text",
     ["", "10", "10 100", "nan 100\n", "10 inf\n", "-1 100\n", "a b\n", "1 2 3\n", "1e300 5\n", "\0" * 500 + "\n"],
 )
-def test_what_is_no_record_is_not_believed(files, text):
+def test_malformed_records_are_ignored(files, text):
     path = files.create_file(7, os.geteuid())
     write(path, "1 1.0\n")
     files.observe(JOB)
@@ -59,7 +59,7 @@ def test_what_is_no_record_is_not_believed(files, text):
     assert files.observe(JOB) == (2.0, 1.0), "and does no harm"
 
 
-def test_each_attempt_counts_for_itself(files):
+def test_attempts_are_counted_separately(files):
     write(files.create_file(7, os.geteuid()), "10 100.0\n")
     files.observe(JOB)
     again = files.create_file(7, os.geteuid())
@@ -68,7 +68,7 @@ def test_each_attempt_counts_for_itself(files):
     assert files.observe(AttemptRef(job_id=7, attempt=2)) is None
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(files, tmp_path):
+def test_a_symlink_instead_of_the_file_is_not_followed(files, tmp_path):
     path = files.create_file(7, os.geteuid())
     (tmp_path / "secret").write_text("1 1.0\n")
     path.unlink()
@@ -78,13 +78,13 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(files, tmp_path):
     assert files.observe(JOB) is None
 
 
-def test_a_folder_that_cannot_be_made_costs_the_rates_only(tmp_path, caplog):
+def test_without_a_progress_folder_jobs_run_without_rates(tmp_path, caplog):
     (tmp_path / "file").touch()
     assert ProgressService(tmp_path / "file" / "progress").create_file(7, os.geteuid()) is None
     assert "cannot create a progress file" in caplog.text
 
 
-def test_files_of_jobs_that_are_over_are_removed_now_and_then(files, tmp_path):
+def test_files_of_ended_jobs_are_removed_periodically(files, tmp_path):
     files.reconcile(list)  # an earlier daemon may have left some
     for job_id in range(CLEANUP_AFTER - 1):
         files.create_file(job_id, os.geteuid())
@@ -103,7 +103,7 @@ def run(code, path):
     return done.stdout
 
 
-def test_a_script_tells_with_one_line(files):
+def test_a_script_reports_steps_with_one_call(files):
     path = files.create_file(7, os.geteuid())
     run("from cotenant.progress import step\nfor _ in range(1000): step()\nstep(5)", path)
     count, at_s = path.read_text().split()
@@ -112,11 +112,11 @@ def test_a_script_tells_with_one_line(files):
 
 
 @pytest.mark.parametrize("path", [None, "/no/such/file", "/dev/null/x"])
-def test_without_a_daemon_it_does_nothing(path):
+def test_reporting_without_a_daemon_does_nothing(path):
     assert run("from cotenant import progress\nprogress.step()\nprogress.at(3)\nprint('ok')", path) == "ok\n"
 
 
-def test_only_the_first_process_of_a_job_tells(files):
+def test_only_rank_0_reports(files):
     path = files.create_file(7, os.geteuid())
     code = (
         "import os, subprocess, sys\nfrom cotenant.progress import step\nstep(3)\n"
