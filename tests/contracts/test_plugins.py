@@ -110,14 +110,20 @@ def test_the_simulator_replays_a_trace_in_a_format_of_others(acme, tmp_path):
 
 
 def test_the_simulator_compares_a_policy_of_others(acme, tmp_path):
-    """The second job waits for the first although both fit the GPU: the policy shares none."""
+    """Two jobs of 600 s that fit the GPU together run one after the other: the policy shares no GPU."""
     path = tmp_path / "jobs.csv"
-    path.write_text("submit_s,duration_s,peak_gib\n0,600,4\n0,600,4\n")
+    path.write_text("submit_s,duration_s,n_gpus\n0,600,1\n0,600,1\n")
     command = [sys.executable, "-m", "cotenant", "simulate", "--trace", str(path), "--gpus", "1xA100-40GB", "--json"]
     command += ["--policies", "acme,most-memory"]
     done = subprocess.run(command, env=acme, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
-    print(done.stdout)
+    acme_run, shared_run = json.loads(done.stdout)["policies"]
+    assert (acme_run["policy"], acme_run["metrics"]["makespan_s"], acme_run["metrics"]["shared"]) == (
+        "acme",
+        1200.0,
+        0.0,
+    )
+    assert shared_run["metrics"]["makespan_s"] < 1200.0
 
 
 def test_help_lists_a_verb_of_another_distribution_with_its_origin(acme):
