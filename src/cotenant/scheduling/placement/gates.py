@@ -48,13 +48,15 @@ def smact_too_high(limit: float) -> AdmissionGate:
         smact = view.smact
         if smact is not None and smact < limit:
             return None
-        return Refusal("smact_too_high", lambda: _smact_text(smact, limit))
+        return _smact_refusal(smact, limit)
 
     return AdmissionGate("smact_too_high", check)
 
 
-def _smact_text(smact: float | None, limit: float) -> str:
-    return f"SMACT {'not known' if smact is None else f'{smact:.2f}'}, limit {limit:.2f}"
+def _smact_refusal(smact: float | None, limit: float) -> Refusal:
+    return Refusal(
+        "smact_too_high", lambda: f"SMACT {'not known' if smact is None else f'{smact:.2f}'}, limit {limit:.2f}"
+    )
 
 
 def warming_up(

@@ -61,8 +61,10 @@ class LinearScan:
         if not eligible:
             self._keys.pop(view.place, None)
             return
-        key = -(view.available_bytes or 0) if self._key is more_memory else self._key(view)
-        self._keys[view.place] = math.inf if key != key else key  # noqa: PLR0124 -- NaN is worst
+        if self._key is more_memory:
+            self._keys[view.place] = -(view.available_bytes or 0)  # without the call
+        else:
+            self._keys[view.place] = _number(self._key(view))
 
     def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
         if self._pairing is not None:
@@ -124,35 +126,79 @@ class LinearScan:
             self._turn = (view.place + 1) % len(self._views)
 
 
+class TiedIndex:
+    """For a constant score: display order, which needs no sorting. One byte for each GPU, 1 for the eligible ones."""
+
+    def __init__(self, views: list[GpuView], score: Score) -> None:
+        self._views = views
+        self._eligible = bytearray(len(views))
+        self._rotates = score.rotates
+        self._turn = 0
+        self._node_count = node_count(views)
+        # Where all GPUs will do, nodes are packed without a walk over their GPUs.
+        is_packed = self._node_count > 1 and not score.rotates and is_contiguous(views)
+        self._nodes = NodeIndex(views) if is_packed else None
+
+    def update(self, view: GpuView, eligible: bool) -> None:
+        place = view.place
+        if self._eligible[place] != eligible:
+            self._eligible[place] = eligible
+            if self._nodes is not None:
+                self._nodes.update(place, eligible)
+
+    def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
+        if count == 1:
+            return self._first(demand)
+        if self._nodes is not None and not demand.bytes_per_gpu and not demand.min_gpu_bytes:
+            return self._nodes.best(count)
+        ranked = ((0, view) for view in self._walk(demand))
+        return pack_fewest_nodes(ranked, count) if self._node_count > 1 else _first(ranked, count)
+
+    def _first(self, demand: Demand) -> Sequence[GpuView]:
+        place = self._eligible.find(1, self._turn)  # mostly the first of all
+        if place >= 0 and fits(self._views[place], demand):
+            return (self._views[place],)
+        view = next(self._walk(demand), None)
+        return () if view is None else (view,)
+
+    def _walk(self, demand: Demand) -> Iterator[GpuView]:
+        """Those that meet `demand` in memory and size: from the turn on, then those before it."""
+        views, find, turn = self._views, self._eligible.find, self._turn
+        for start, end in ((turn, len(views)), (0, turn)):
+            place = find(1, start, end)
+            while place >= 0:
+                view = views[place]
+                if fits(view, demand):
+                    yield view
+                place = find(1, place + 1, end)
+
+    def taken(self, view: GpuView) -> None:
+        if self._rotates:
+            self._turn = (view.place + 1) % len(self._views)
+
+
 class ScoreIndex(SortedGpus):
     """Sorted by score."""
 
-    __slots__ = ("_node_count", "_nodes", "_rotates")
+    __slots__ = ("_node_count", "_rotates")
 
     def __init__(self, views: list[GpuView], score: Score) -> None:
         super().__init__(views, score)
         self._rotates = score.rotates
         self._node_count = node_count(views)
-        # Where all keys are ties and all GPUs will do, the nodes are packed without a walk over their GPUs.
-        all_tied = score.key is constant and not score.rotates
-        self._nodes = NodeIndex(views) if all_tied and self._node_count > 1 and is_contiguous(views) else None
 
     def update(self, view: GpuView, eligible: bool) -> None:
         if not eligible:
             self.drop(view.place)
+        elif self._key is more_memory:
+            self.put_key(view.place, -(view.available_bytes or 0))  # as `put`, with fewer calls
         else:
-            # As `put`, with fewer calls.
-            key = -(view.available_bytes or 0) if self._key is more_memory else self._key(view)
-            self.put_key(view.place, key if type(key) is int and not self._are_floats else self._float_key(key))
-        if self._nodes is not None:
-            self._nodes.update(view.place, is_free=eligible)
+            self.put(view)
 
     def best(self, demand: Demand, count: int) -> Sequence[GpuView]:
         if count == 1:
             view = self.first(demand)
             return () if view is None else (view,)
-        if self._nodes is not None and not demand.bytes_per_gpu and not demand.min_gpu_bytes:
-            return self._nodes.best(count)
         ranked = self.walk(demand)
         return pack_fewest_nodes(ranked, count) if self._node_count > 1 else _first(ranked, count)
 
@@ -228,7 +274,8 @@ def node_count(views: Sequence[GpuView]) -> int:
 
 
 def _number(key: float) -> float:
-    return math.inf if key != key else key  # noqa: PLR0124 -- NaN is worst
+    """A key that can be compared: NaN is worst."""
+    return math.inf if key != key else key  # noqa: PLR0124
 
 
 def _first(ranked: Iterator[tuple[int, GpuView]], count: int) -> Sequence[GpuView]:
@@ -246,4 +293,6 @@ def make_index(
     """The fastest index for these GPUs."""
     if len(views) <= linear_scan_max_gpus:
         return LinearScan(views, score, pairing)
-    return ScoreIndex(views, score) if pairing is None else PairingIndex(views, score, pairing)
+    if pairing is not None:
+        return PairingIndex(views, score, pairing)
+    return TiedIndex(views, score) if score.key is constant else ScoreIndex(views, score)

@@ -67,12 +67,10 @@ class NodeIndex:
         largest = max(Counter(self._node_of).values(), default=0)
         self._with_free: list[set[int]] = [set() for _ in range(largest + 1)]  # nodes, by their number of free GPUs
 
-    def update(self, place: int, *, is_free: bool) -> None:
-        """A GPU is free, or is not."""
+    def update(self, place: int, is_free: bool) -> None:
+        """A GPU is free that was not, or the other way around."""
         node = self._node_of[place]
         free = self._free[node]
-        if is_free == (place in free):
-            return
         self._with_free[len(free)].discard(node)
         if is_free:
             free.add(place)

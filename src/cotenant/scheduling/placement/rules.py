@@ -86,6 +86,14 @@ def _memory_text(view: GpuView, demand: Demand) -> str:
 def opening_time(gates: Sequence[AdmissionGate]) -> Callable[[GpuView, float], float]:
     """When all of `gates` are open for a GPU with residents: -inf for now, inf for not before it changes."""
     checks = [gate.check for gate in reversed(gates)]  # those declared last are the cheapest
+    if len(checks) == 1:
+        only = checks[0]
+
+        def gate_opens_at_s(view: GpuView, at_s: float) -> float:
+            refusal = only(view, at_s)
+            return -INFINITE if refusal is None else refusal.opens_at_s
+
+        return gate_opens_at_s
 
     def opens_at_s(view: GpuView, at_s: float) -> float:
         latest_s = -INFINITE
