@@ -235,15 +235,18 @@ class JobTable:
             return []
         self._unregister(old)
         job = replace(old, spec=event.spec)
-        keeps_estimate = (old.spec.declared_bytes, old.spec.estimator) == (job.spec.declared_bytes, job.spec.estimator)
-        if not keeps_estimate:
+        same_estimate_request = (old.spec.declared_bytes, old.spec.estimator) == (
+            job.spec.declared_bytes,
+            job.spec.estimator,
+        )
+        if not same_estimate_request:
             job = replace(job, estimate=None, estimate_error=None)
         self._register(job)
         self._set(job)
         unsatisfiable = unsatisfiable_reason(job.spec, self.jobs, job.id)
         if unsatisfiable is not None:
             return self._end(job, Done(outcome="cancelled", at_s=event.at_s, reason=unsatisfiable))
-        if keeps_estimate or not self.lacks_estimate(job):
+        if same_estimate_request or not self.lacks_estimate(job):
             return []
         return [self.request(job, event.at_s, "updated")]
 

@@ -25,15 +25,15 @@ class Inventory(tuple[Gpu, ...]):
 
 
 def test_only_a_reading_makes_the_manager_look_through_all_gpus():
-    gpus = Inventory(a_gpu(each) for each in range(40))
-    samples = {each.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for each in gpus}
+    gpus = Inventory(a_gpu(index) for index in range(40))
+    samples = {gpu.uuid: GpuSample(at_s=0.0, used_bytes=0, smact=0.2) for gpu in gpus}
     manager = Manager(create("most-memory", {"warmup_s": 0.0}), ManagerConfig(estimate=False))
     manager.handle(ServerSampled(at_s=0.0, cause="test", gpus=gpus, samples=samples, observed=()))
     looks = []
     for job_id in range(1, 5):
         spec = a_spec(declared_bytes=8 * GiB)
         commands = manager.handle(JobSubmitted(at_s=0.0, cause="test", job_id=job_id, spec=spec))
-        assert [type(each) for each in commands] == [Launch]
+        assert [type(command) for command in commands] == [Launch]
         end = AttemptExit(exit_code=1, signal=None, reason="exited")
         event = AttemptExited(at_s=0.0, cause="test", job_id=job_id, attempt=1, exit=end, peak_observed_bytes={})
         seen = manager.with_telemetry(event)

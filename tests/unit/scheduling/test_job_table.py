@@ -34,7 +34,7 @@ OK = AttemptExit(exit_code=0, signal=None, reason="exited")
 BAD = AttemptExit(exit_code=3, signal=None, reason="exited")
 LOST = AttemptExit(exit_code=None, signal=None, reason="lost")
 OOM = AttemptExit(exit_code=1, signal=None, reason="exited", oom=OomEvidence(exception=True))
-GPUS = tuple(a_gpu(each) for each in range(8))
+GPUS = tuple(a_gpu(index) for index in range(8))
 
 
 class Life:
@@ -53,7 +53,7 @@ class Life:
         return self.note(self.manager.handle(event))
 
     def note(self, commands):
-        self.export += [each.placed for each in commands if isinstance(each, Launch)]
+        self.export += [command.placed for command in commands if isinstance(command, Launch)]
         return commands
 
     def submit(self, job_id, **spec):
@@ -82,7 +82,7 @@ class Life:
         return again
 
     def running(self):
-        return sorted(each for each in self.manager.jobs if isinstance(self.state(each), (Starting, Running)))
+        return sorted(job for job in self.manager.jobs if isinstance(self.state(job), (Starting, Running)))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_time_to_begin_is_found_by_a_tick_and_survives_a_restart():
     life.submit(1, begin_at_s=102.0)
     again = life.replayed()
     again.handle(Tick(at_s=103.0, cause="test"))
-    assert [each.id for each in again.queue()] == [1]
+    assert [job.id for job in again.queue()] == [1]
 
 
 def test_an_array_runs_so_many_tasks_at_once():
@@ -328,7 +328,7 @@ def test_dependents_of_a_requeued_job_wait_again():
     life.exit(1)
     life.send(JobRequeued)
     assert life.running() == [1]
-    assert 2 not in [each.id for each in life.manager.queue()]
+    assert 2 not in [job.id for job in life.manager.queue()]
 
 
 @pytest.mark.parametrize(("requeue", "outcome"), [(False, "lost"), (True, None)])

@@ -29,7 +29,7 @@ from managers import OOM, Life, launches
 
 def test_a_declared_job_starts_at_once_and_its_estimate_is_still_asked_for():
     commands = Life().submit()
-    assert [type(each) for each in commands] == [RequestEstimate, Launch]
+    assert [type(command) for command in commands] == [RequestEstimate, Launch]
     placed = commands[1].placed
     assert placed == AttemptPlaced(
         at_s=0.0,
@@ -49,7 +49,7 @@ def test_the_launch_is_already_applied():
 
 def test_a_job_without_a_declared_need_waits_for_its_estimate():
     life = Life()
-    assert [type(each) for each in life.submit(gib=None)] == [RequestEstimate]
+    assert [type(command) for command in life.submit(gib=None)] == [RequestEstimate]
     assert life.manager.explain(1) == Deferral(job_id=1, reason="waits for its memory estimate")
     assert launches(life.sample()) == []
     assert launches(life.estimate()) == [1]
@@ -173,7 +173,7 @@ class Faulty:
         self.placements = placements
 
     def decide(self, queue, server):
-        return [replace(each, job_id=queue[0].id) for each in self.placements]
+        return [replace(placement, job_id=queue[0].id) for placement in self.placements]
 
 
 def test_a_policy_that_promises_too_much_places_nothing():
@@ -228,7 +228,10 @@ def test_restore_asks_again_for_estimates_and_stops_and_decides_nothing():
         JobCancelled(at_s=5.0, cause="test", job_id=3),
     ]
     commands = life.manager.restore(events)
-    assert [(type(each), each.job_id, each.at_s) for each in commands] == [(Stop, 1, 5.0), (RequestEstimate, 2, 5.0)]
+    assert [(type(command), command.job_id, command.at_s) for command in commands] == [
+        (Stop, 1, 5.0),
+        (RequestEstimate, 2, 5.0),
+    ]
     assert life.job(1).state == Starting(attempt=1)
 
 

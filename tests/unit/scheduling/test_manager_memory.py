@@ -58,7 +58,7 @@ def test_a_job_that_strayed_to_another_gpu_is_a_stranger_there():
     life = Life(gpus=2)
     life.submit()
     life.sample(used=[0, 8], observed=[(1, 1, 1, 8)], at_s=1.0)
-    assert [each.foreign_bytes for each in life.manager.server_snapshot(1.0).gpus] == [0, 8 * GiB]
+    assert [gpu.foreign_bytes for gpu in life.manager.server_snapshot(1.0).gpus] == [0, 8 * GiB]
 
 
 def test_memory_of_an_attempt_that_ended_is_free_until_a_later_reading_still_shows_it():
@@ -88,20 +88,20 @@ def test_what_cannot_be_trusted_admits_nothing(used, at_s):
     if at_s < 0:
         life.at_s = 6.0
     assert launches(life.submit()) == []
-    assert [each.rule for each in life.manager.explain(1).rejections] == ["stale_telemetry"]
+    assert [rejection.rule for rejection in life.manager.explain(1).rejections] == ["stale_telemetry"]
 
 
 def test_a_gpu_missing_from_readings_ages_out():
     life = Life(gpus=2)
     life.sample(used=[0], at_s=6.0)
-    assert [each.foreign_bytes for each in life.manager.server_snapshot(6.0).gpus] == [0, None]
+    assert [gpu.foreign_bytes for gpu in life.manager.server_snapshot(6.0).gpus] == [0, None]
 
 
 def test_readings_out_of_order_are_ignored_and_a_clock_set_back_is_followed():
     life = Life()
     life.sample(used=[30], at_s=100.0)
     life.sample(used=[1], at_s=99.0)
-    assert [each.at_s for each in life.manager.server_snapshot(100.0).gpus[0].samples] == [100.0]
+    assert [sample.at_s for sample in life.manager.server_snapshot(100.0).gpus[0].samples] == [100.0]
     life.sample(used=[2], at_s=50.0)
     assert life.manager.server_snapshot(50.0).gpus[0].foreign_bytes == 2 * GiB
 
@@ -110,8 +110,8 @@ def test_the_window_is_bounded():
     life = Life(window_s=30.0)
     for second in range(1, 100):
         life.sample(at_s=float(second))
-    times = [each.at_s for each in life.manager.server_snapshot(99.0).gpus[0].samples]
-    assert times == [float(each) for each in range(69, 100)]
+    times = [sample.at_s for sample in life.manager.server_snapshot(99.0).gpus[0].samples]
+    assert times == [float(second) for second in range(69, 100)]
     for tenth in range(1000):
         life.sample(at_s=99 + tenth / 100)
     assert len(life.manager.server_snapshot(109.0).gpus[0].samples) == 256

@@ -99,7 +99,7 @@ def test_a_time_limit_stops_an_attempt_and_asks_again_should_it_live_on():
     assert life.tick(159.9) == []
     assert life.tick(160.0) == [Stop(at_s=160.0, cause="timeout", job_id=1, attempt=1, grace_s=10.0)]
     assert life.tick(161.0) == []
-    assert [type(each) for each in life.tick(220.0)] == [Stop]
+    assert [type(command) for command in life.tick(220.0)] == [Stop]
     life.exit(end=AttemptExit(exit_code=None, signal=9, reason="timeout"))
     assert life.job().state.outcome == "timeout"
     assert life.tick(300.0) == []
@@ -109,12 +109,12 @@ def test_the_time_limit_of_a_retry_begins_anew():
     life = Life()
     life.submit(time_limit_s=30.0)
     life.start()
-    assert [type(each) for each in life.tick(30.0)] == [Stop]
+    assert [type(command) for command in life.tick(30.0)] == [Stop]
     life.sample()
     assert launches(life.exit(end=OOM)) == [1]
     life.start(attempt=2)
-    assert [type(each) for each in life.tick(59.0)] == []
-    assert [type(each) for each in life.tick(60.0)] == [Stop]
+    assert [type(command) for command in life.tick(59.0)] == []
+    assert [type(command) for command in life.tick(60.0)] == [Stop]
 
 
 def test_dependencies_are_waited_for():

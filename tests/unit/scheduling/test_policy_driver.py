@@ -51,7 +51,7 @@ def test_a_gpu_that_appears_is_used_and_one_that_vanishes_is_not():
     life = WorkingLife(policy="exclusive")
     life.submit(1)
     life.submit(2)
-    life.gpus = tuple(a_gpu(each) for each in range(2))
+    life.gpus = tuple(a_gpu(index) for index in range(2))
     assert launches(life.pass_(1)) == [2]
     life.gpus = life.gpus[1:]
     life.pass_(1)
@@ -77,7 +77,7 @@ def test_a_time_slot_ends_when_others_wait():
     life.start(1)
     assert life.pass_(90) == []
     life.submit(2)
-    (stop,) = [each for each in life.pass_(1) if isinstance(each, Stop)]
+    (stop,) = [command for command in life.pass_(1) if isinstance(command, Stop)]
     assert (stop.job_id, stop.cause, stop.grace_s) == (1, "time slice over", 100.0)
     assert life.pass_(30) == [], "asked once"
     assert launches(life.end(1, AttemptExit(exit_code=0, signal=None, reason="stopped"))) == [2]
@@ -95,16 +95,16 @@ class Odd:
         *others, last = queue
         gpu = server.gpus[-1]
         if gpu.residents or gpu.available_bytes is None:
-            return [Deferral(job_id=each.id, reason="taken") for each in queue]
+            return [Deferral(job_id=job.id, reason="taken") for job in queue]
         place = Placement(
             job_id=last.id, gpu_uuids=(gpu.gpu.uuid,), sharing="exclusive", promised_bytes=gpu.available_bytes
         )
-        return [*(Deferral(job_id=each.id, reason="not the last") for each in others), place]
+        return [*(Deferral(job_id=other.id, reason="not the last") for other in others), place]
 
 
 def test_a_policy_that_only_decides_is_asked():
     life = WorkingLife(gpus=2, policy=Odd())
-    assert [each.job_id for each in life.submit(1)] == [1]
+    assert [launch.job_id for launch in life.submit(1)] == [1]
     assert life.submit(2) == []
     assert life.submit(3) == []
     assert life.manager.explain(2).reason == "taken"
@@ -116,13 +116,13 @@ def test_a_policy_that_only_decides_is_asked():
 def test_one_that_is_asked_counts_what_it_gave_away():
     asked = SnapshotPolicyAdapter(Odd())
     asked.update(a_snapshot(0))
-    for each in (1, 2):
-        asked.add(a_job(each, at_s=float(each)))
-    assert [each.job_id for each in asked.decide(0.0)] == [2]
+    for job_id in (1, 2):
+        asked.add(a_job(job_id, at_s=float(job_id)))
+    assert [placement.job_id for placement in asked.decide(0.0)] == [2]
     assert asked.decide(1.0) == []
     assert (asked.waiting, asked.explain(1, 1.0).reason) == (1, "taken")
     asked.release(2)
-    assert [each.job_id for each in asked.decide(2.0)] == [1]
+    assert [placement.job_id for placement in asked.decide(2.0)] == [1]
 
 
 def test_promises_are_whole_steps():
@@ -137,7 +137,9 @@ def test_a_policy_that_errs_does_not_stop_the_others():
     class Wrong(Odd):
         def decide(self, queue, server):
             answers = super().decide(queue, server)
-            return [replace(each, promised_bytes=2**60) if isinstance(each, Placement) else each for each in answers]
+            return [
+                replace(answer, promised_bytes=2**60) if isinstance(answer, Placement) else answer for answer in answers
+            ]
 
     life = WorkingLife(policy=Wrong())
     assert life.submit(1) == []

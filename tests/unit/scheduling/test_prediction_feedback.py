@@ -62,22 +62,22 @@ def test_what_a_resident_does_is_known_from_its_own_time_alone():
     life.start(2)
     life.smact = 0.9
     life.pass_(60)
-    neighbor_ids = life.manager.server_snapshot(life.at_s).gpus[0].residents
-    assert [each.smact for each in neighbor_ids] == [pytest.approx(0.3), None]
+    residents = life.manager.server_snapshot(life.at_s).gpus[0].residents
+    assert [resident.smact for resident in residents] == [pytest.approx(0.3), None]
 
 
 def test_time_together_is_kept_apart():
     life = WorkingLife()
     life.run(1)
-    for each in (2, 3):
-        life.submit(each)
-        life.start(each)
+    for job_id in (2, 3):
+        life.submit(job_id)
+        life.start(job_id)
     life.steps_hz = {2: 5.0}
     life.pass_(60)
     life.end(3)
     life.pass_(60)
     life.end(2)
-    co_runs = {each.neighbor_ids: each for each in life.manager.jobs[2].attempts[0].co_runs}
+    co_runs = {co_run.neighbor_ids: co_run for co_run in life.manager.jobs[2].attempts[0].co_runs}
     assert set(co_runs) == {(3,), ()}
     assert co_runs[3,].seconds == pytest.approx(45.0, abs=1.5), "the first 15 s of a resident are left out"
     assert co_runs[3,].steps_hz == pytest.approx(5.0)
@@ -90,8 +90,8 @@ def test_a_job_of_several_gpus_is_told_of_once():
     life.start(1)
     life.pass_(60)
     life.end(1)
-    (spell,) = life.manager.jobs[1].attempts[0].co_runs
-    assert spell.seconds == pytest.approx(45.0, abs=1.5)
+    (co_run,) = life.manager.jobs[1].attempts[0].co_runs
+    assert co_run.seconds == pytest.approx(45.0, abs=1.5)
 
 
 def test_a_restart_knows_the_same():
@@ -123,12 +123,12 @@ def test_how_a_job_fares_beside_others_is_told():
     life.pass_(30)
     assert ", beside job 4: 1.25 times as long measured, " in life.manager.explain(3).reason
     life.end(4)
-    (spell,) = [each for each in life.manager.co_runs(life.manager.jobs[3], 1) if each.neighbor_ids]
-    assert (spell.neighbor_ids, spell.slowdown) == ((4,), 1.25)
-    assert spell.gpu_memory_bytes == 40 * GiB
+    (co_run,) = [found for found in life.manager.co_runs(life.manager.jobs[3], 1) if found.neighbor_ids]
+    assert (co_run.neighbor_ids, co_run.slowdown) == ((4,), 1.25)
+    assert co_run.gpu_memory_bytes == 40 * GiB
     life.end(3)
     kept = life.kept[-1]
-    assert [each.slowdown for each in kept.co_runs if each.neighbor_ids] == [1.25]
+    assert [co_run.slowdown for co_run in kept.co_runs if co_run.neighbor_ids] == [1.25]
     assert kept.usage.gpu_s == pytest.approx(31.0, abs=2.0)
     assert life.manager.usage(life.manager.jobs[3], 1) == kept.usage
 

@@ -30,11 +30,11 @@ def ended(end, *, promised=8, sharing="time-sliced", earlier=(), peak=None, floo
             placed_at_s=0.0,
             started_at_s=100.0,
             ended_at_s=100.0 + ran_s,
-            exit=each,
+            exit=attempt_exit,
             stop_reason=asked,
             peak_observed_bytes={} if peak is None else {"GPU-0": int(peak * GiB)},
         )
-        for number, each in enumerate([*earlier, end], start=1)
+        for number, attempt_exit in enumerate([*earlier, end], start=1)
     )
     return replace(a_job(**spec), attempts=attempts, min_memory_bytes=int(floor * GiB))
 

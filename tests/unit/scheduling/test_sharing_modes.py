@@ -43,9 +43,9 @@ def test_the_job_has_the_last_word(policy, share, sharing):
 
 
 def test_jobs_that_ask_for_different_things_are_told_apart():
-    queue = [a_job(each, 4, sharing=share) for each, share in enumerate(("auto", "mps", "time", "auto"), start=1)]
+    queue = [a_job(job_id, 4, sharing=share) for job_id, share in enumerate(("auto", "mps", "time", "auto"), start=1)]
     answers = TURNS.decide(queue, a_server(a_snapshot()))
-    assert [each.sharing for each in answers] == ["time-sliced", "mps", "time-sliced", "time-sliced"]
+    assert [answer.sharing for answer in answers] == ["time-sliced", "mps", "time-sliced", "time-sliced"]
 
 
 def test_an_instance_of_its_own_is_the_smallest_that_is_empty_and_will_do():
@@ -65,7 +65,7 @@ def test_without_an_instance_it_waits_and_says_so():
     (answer,) = TURNS.decide([a_job(gib=12, sharing="mig")], server)
     assert isinstance(answer, Deferral)
     assert answer.reason == "1 empty MIG instance with 12.0 GiB available, none of 2 qualifies"
-    assert [(each.rule, each.reason) for each in answer.rejections] == [
+    assert [(rejection.rule, rejection.reason) for rejection in answer.rejections] == [
         ("no_mig_instance", "is not a MIG instance, which was requested"),
         ("not_empty", "must be empty (an instance of its own was requested), job 100 on it"),
     ]
@@ -79,7 +79,7 @@ def test_one_of_unknown_need_takes_any_empty_instance():
 def test_that_waits_long_has_instances_kept_and_no_whole_gpu():
     policy = create("most-memory", {"warmup_s": 0.0, "reserve_after_s": 10.0})
     server = a_server(a_snapshot(0, at_s=100.0), instance(1, 20, residents=(a_resident(2),), at_s=100.0), at_s=100.0)
-    answers = {each.job_id: each for each in policy.decide([a_job(1, 12, sharing="mig"), a_job(2, 4)], server)}
+    answers = {answer.job_id: answer for answer in policy.decide([a_job(1, 12, sharing="mig"), a_job(2, 4)], server)}
     assert isinstance(answers[1], Deferral)
     assert answers[2].gpu_uuids == ("GPU-0",)
 
@@ -163,8 +163,8 @@ class Bench:
 
     def sampled(self, *gpus):
         self.at_s += 1.0
-        samples = {each.gpu.uuid: replace(each.samples[0], at_s=self.at_s) for each in gpus}
-        known = tuple(each.gpu for each in gpus)
+        samples = {gpu.gpu.uuid: replace(gpu.samples[0], at_s=self.at_s) for gpu in gpus}
+        known = tuple(gpu.gpu for gpu in gpus)
         self.manager.handle(ServerSampled(at_s=self.at_s, cause="test", gpus=known, samples=samples, observed=()))
 
     def submitted(self, **spec):

@@ -175,7 +175,7 @@ class Telemetry:
         return {uuid: seen.peak_bytes for uuid, seen in self._seen.get((job_id, attempt), {}).items()}
 
     def with_telemetry(self, event: AttemptExited, uuids: Iterable[str]) -> AttemptExited:
-        """`event` completed from samples: peaks, free memory near the end, co-runs, usage. Values it has are kept."""
+        """`event` completed from samples: peaks, free memory near the end, co-runs, usage. Values that it has stay."""
         oom = event.exit.oom
         least = self._least_free(uuids, event.at_s)
         if oom.free_bytes is None and least is not None:

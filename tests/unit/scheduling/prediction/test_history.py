@@ -42,9 +42,9 @@ def waits(job_id=99, gib=10, script="a.py", **spec):
 
 def known(*jobs):
     history = WorkloadHistory()
-    by_id = {each.id: each for each in jobs}
-    for each in jobs:
-        history.learn(each, by_id)
+    by_id = {job.id: job for job in jobs}
+    for job in jobs:
+        history.learn(job, by_id)
     return history
 
 
@@ -150,7 +150,7 @@ def test_what_is_learned_of_a_small_gpu_is_beside_what_was_expected_of_it():
         alone = ran(1, co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.3, steps_hz=10.0)])
         other = ran(2, script="b.py", co_runs=[CoRun(neighbor_ids=(), seconds=60.0, smact=0.5)])
         history = known(alone, other)
-        company = [history.activity(each)._replace(gpu_memory_bytes=10 * GiB) for each in (alone, other)]
+        company = [history.activity(job)._replace(gpu_memory_bytes=10 * GiB) for job in (alone, other)]
         hz = 10.0 / history.interference.slowdowns(company)[0]
         beside = CoRun(neighbor_ids=(2,), seconds=60.0, smact=0.9, steps_hz=hz, gpu_memory_bytes=gpu_memory_bytes)
         shared = ran(3, co_runs=[beside])
@@ -204,7 +204,7 @@ def test_the_rate_of_the_same_attempt_alone_counts_first():
     ]
     job = ran(3, co_runs=co_runs)
     history = known(alone(1000.0), other)
-    assert [each.slowdown for each in history.measured(job, co_runs)] == [None, 1.5]
+    assert [co_run.slowdown for co_run in history.measured(job, co_runs)] == [None, 1.5]
     history.learn(job, {2: other, 3: job})
     ((_, (seconds, steps_hz, slowdown)),) = history.record(job).beside.items()
     assert (seconds, steps_hz, slowdown) == (60.0, 6.0, 1.5)

@@ -39,9 +39,9 @@ def a(smact, workload=None):
     ],
 )
 def test_a_cold_start_goes_by_activity(smacts, slowdowns):
-    found = PriorInterference().slowdowns([a(each) for each in smacts])
+    found = PriorInterference().slowdowns([a(smact) for smact in smacts])
     assert found == pytest.approx(slowdowns, abs=2e-4)
-    assert LearnedInterference().slowdowns([a(each) for each in smacts]) == found
+    assert LearnedInterference().slowdowns([a(smact) for smact in smacts]) == found
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_memory_counts_as_a_part_of_the_gpu():
 
 def test_what_is_expected_is_what_measured_jobs_do():
     """On the workloads that ship: far closer than one number for all."""
-    known = [(each.profile.peak_bytes, each.profile.smact) for each in measured_a100().values()]
+    known = [(measured.profile.peak_bytes, measured.profile.smact) for measured in measured_a100().values()]
     missed = statistics.mean(abs(expected_smact(size) - smact) for size, smact in known)
     assert missed < 0.4 * statistics.mean(abs(ASSUMED_SMACT - smact) for _, smact in known)
 
 
 def test_together_they_need_no_more_than_all_sms():
     slowed = limit_to_all_sms([1.1, 1.1], [0.9, 0.9])
-    assert sum(0.9 / each for each in slowed) == pytest.approx(1.0)
+    assert sum(0.9 / slowdown for slowdown in slowed) == pytest.approx(1.0)
     assert limit_to_all_sms([1.1, 1.0], [0.3, 0.3]) == (1.1, 1.0)
 
 
@@ -150,12 +150,12 @@ def test_measured_pairs_teach_pairs_that_were_left_out():
     with PAIRS.open() as file:
         rows = [
             (
-                a(float(each["smact_a"]), each["spec_a"]),
-                a(float(each["smact_b"]), each["spec_b"]),
-                1 / float(each["overlap_speed_a"]),
-                1 / float(each["overlap_speed_b"]),
+                a(float(row["smact_a"]), row["spec_a"]),
+                a(float(row["smact_b"]), row["spec_b"]),
+                1 / float(row["overlap_speed_a"]),
+                1 / float(row["overlap_speed_b"]),
             )
-            for each in csv.DictReader(file)
+            for row in csv.DictReader(file)
         ]
     cold, learned = [], []
     for seed in range(5):
@@ -166,6 +166,6 @@ def test_measured_pairs_teach_pairs_that_were_left_out():
         for first, second, *observed in rows[:20]:
             for errors, predictor in ((cold, PriorInterference()), (learned, known)):
                 found = predictor.slowdowns([first, second])
-                errors += [abs(max(1.0, true) / each - 1) for each, true in zip(found, observed, strict=True)]
+                errors += [abs(max(1.0, true) / predicted - 1) for predicted, true in zip(found, observed, strict=True)]
     assert statistics.median(learned) < 0.85 * statistics.median(cold)
     assert statistics.quantiles(learned, n=10)[-1] < 0.65 * statistics.quantiles(cold, n=10)[-1]

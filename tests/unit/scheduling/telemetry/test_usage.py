@@ -12,7 +12,7 @@ from cotenant.core.events import AttemptSample
 from cotenant.core.gpu import GpuProcess, GpuSample
 from cotenant.scheduling.telemetry.usage import UsageMeter
 
-JOBS = {each: a_job(each, command=("python", f"{each}.py")) for each in (1, 2, 3)}
+JOBS = {job_id: a_job(job_id, command=("python", f"{job_id}.py")) for job_id in (1, 2, 3)}
 NAN = math.nan
 
 
@@ -21,22 +21,23 @@ class Card:
 
     def __init__(self, *watched, alone=None, pace=1.0, stale_after_s=5.0):
         self.meter = UsageMeter(stale_after_s=stale_after_s, pace=pace, smact_of=lambda job: (alone or {}).get(job.id))
-        for each in watched or (1, 2, 3):
-            self.meter.watch((each, 1))
+        for job_id in watched or (1, 2, 3):
+            self.meter.watch((job_id, 1))
 
     def read(self, at_s, who=(), *, sm=None, others=False, other_sm=None, **sample):
         """A reading with the jobs `who` there, 100 bytes each, and what the driver tells of their SM times."""
         sm = sm or {}
         present = [
-            AttemptSample(job_id=each, attempt=1, gpu_uuid="GPU-0", used_bytes=100, sm=sm.get(each)) for each in who
+            AttemptSample(job_id=job_id, attempt=1, gpu_uuid="GPU-0", used_bytes=100, sm=sm.get(job_id))
+            for job_id in who
         ]
-        processes = [GpuProcess(pid=each, used_bytes=100, sm=sm.get(each)) for each in who]
+        processes = [GpuProcess(pid=job_id, used_bytes=100, sm=sm.get(job_id)) for job_id in who]
         processes += [GpuProcess(pid=99, used_bytes=9, sm=other_sm)] if others else []
         reading = GpuSample(at_s=at_s, used_bytes=0, processes=tuple(processes), **sample)
         self.meter.note("GPU-0", reading, present, JOBS, has_foreign=others)
 
     def energy(self, *jobs):
-        return tuple(None if (u := self.meter.usage((each, 1))) is None else round(u.energy_j, 6) for each in jobs)
+        return tuple(None if (u := self.meter.usage((job, 1))) is None else round(u.energy_j, 6) for job in jobs)
 
 
 def test_a_job_alone_has_all_of_it():
@@ -66,11 +67,11 @@ def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(told, alone, shar
     card = Card(alone=alone)
     card.read(0.0, power_w=40.0, energy_j=0.0)
     card.read(2.0, (1, 2), sm=told, power_w=240.0, energy_j=480.0, smact=0.8)
-    usages = [card.meter.usage((each, 1)) for each in (1, 2)]
-    assert [each.idle_energy_j for each in usages] == [40.0, 40.0], "40 W for 2 s, half each"
-    assert [each.energy_j for each in usages] == pytest.approx([40.0 + 400.0 * each for each in shares])
-    assert [each.smact and round(each.smact, 6) for each in usages] == list(smacts)
-    assert [each.gpu_share_s for each in usages] == [1.0, 1.0]
+    usages = [card.meter.usage((job_id, 1)) for job_id in (1, 2)]
+    assert [usage.idle_energy_j for usage in usages] == [40.0, 40.0], "40 W for 2 s, half each"
+    assert [usage.energy_j for usage in usages] == pytest.approx([40.0 + 400.0 * share for share in shares])
+    assert [usage.smact and round(usage.smact, 6) for usage in usages] == list(smacts)
+    assert [usage.gpu_share_s for usage in usages] == [1.0, 1.0]
 
 
 def test_strangers_take_their_part_and_nobody_is_charged_with_it():
@@ -118,7 +119,7 @@ def test_after_a_gap(before, after, charged, seconds):
     card.read(0.0, before, energy_j=0.0, power_w=1.0)
     card.read(600.0, after, energy_j=600.0, power_w=1.0)
     assert card.energy(1, 2) == charged
-    assert tuple((u := card.meter.usage((each, 1))) and u.gpu_s for each in (1, 2)) == seconds
+    assert tuple((u := card.meter.usage((job_id, 1))) and u.gpu_s for job_id in (1, 2)) == seconds
 
 
 def test_after_a_gap_without_a_counter_energy_is_not_known():
@@ -182,8 +183,8 @@ def test_the_parts_add_up_to_what_the_gpu_used():
     joules = 0.0
     for second, who in enumerate([(1,), (1, 2), (1, 2, 3), (2, 3), (3,)] * 4, start=1):
         joules += 40.0 + 20.0 * len(who)
-        card.read(float(second), who, sm={each: 0.1 * each for each in who}, energy_j=joules, smact=0.5)
-    usages = [card.meter.usage((each, 1)) for each in (1, 2, 3)]
-    assert sum(each.energy_j for each in usages) == pytest.approx(joules)
-    assert sum(each.gpu_share_s for each in usages) == pytest.approx(20.0)
-    assert sum(each.sm_s for each in usages) == pytest.approx(10.0)
+        card.read(float(second), who, sm={job_id: 0.1 * job_id for job_id in who}, energy_j=joules, smact=0.5)
+    usages = [card.meter.usage((job_id, 1)) for job_id in (1, 2, 3)]
+    assert sum(usage.energy_j for usage in usages) == pytest.approx(joules)
+    assert sum(usage.gpu_share_s for usage in usages) == pytest.approx(20.0)
+    assert sum(usage.sm_s for usage in usages) == pytest.approx(10.0)
