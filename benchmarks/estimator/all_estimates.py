@@ -1,10 +1,10 @@
-"""Regenerates every result about the estimator: the scores that ship, all tables, the pictures.
+"""Regenerates every result about the estimator: the shipped scores, all tables, the figures.
 
     python -m benchmarks.estimator.all_estimates [--quick] [--traces FOLDER] [--pythonpath FOLDER] [--only NAME ...]
 
-Half an hour on two idle cores. `--pythonpath` names a folder with transformers 4.51.3 for xMem's language models (see
-`ground_truth.py`); without it that set is left out, since other versions need other amounts. `--traces` keeps traces in
-FOLDER and uses those that are there: another rule of the estimator is then replays alone.
+Takes half an hour on two idle cores. `--pythonpath` names a folder with transformers 4.51.3 for xMem's language models
+(see `ground_truth.py`); without it that set is omitted, since other versions allocate differently. `--traces` caches
+traces in FOLDER, so that a change of the estimator needs only replays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = {"mlp": 180, "cnn": 200, "transformer": None, "timm": 100, "peft": None, 
 
 
 def commands(args: argparse.Namespace, dumps: Path) -> Iterator[tuple[str, list[str]]]:
-    """(Name, program with arguments), in order: the scores first, because every bound is made of them."""
+    """(Name, program with arguments), in order: the scores come first, since all bounds depend on them."""
     traces = ["--traces", str(args.traces)] if args.traces else []
     folder = ["--pythonpath", args.pythonpath] if args.pythonpath else []
     quick = ["--quick"] if args.quick else ["--write"]
@@ -34,19 +34,19 @@ def commands(args: argparse.Namespace, dumps: Path) -> Iterator[tuple[str, list[
     for name, rows in ROWS.items():
         if name == "xmem" and not folder:
             continue
-        kept = ["--traces", str(args.traces / name)] if args.traces else []
+        cache = ["--traces", str(args.traces / name)] if args.traces else []
         count = ["--rows", str(rows)] if rows and not args.quick else []
         more = folder if name == "xmem" else []
         dump = ["--dump", str(dumps / f"{name}.jsonl")]
-        yield name, ["ground_truth", "--set", name, *quick, *count, *kept, *more, *dump]
+        yield name, ["ground_truth", "--set", name, *quick, *count, *cache, *more, *dump]
     yield "plots", ["error_plots", "--dumps", str(dumps), *(["--out", str(dumps)] if args.quick else [])]
     yield "speed", ["estimate_speed", *quick]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few rows of each, nothing kept")
-    parser.add_argument("--traces", type=Path, help="folder to keep traces in, one folder for each set")
+    parser.add_argument("--quick", action="store_true", help="a few rows of each set, no result written")
+    parser.add_argument("--traces", type=Path, help="folder of cached traces, one subfolder per set")
     parser.add_argument("--pythonpath", default="", help="folder of transformers 4.51.3")
     parser.add_argument("--only", nargs="*", default=[], help="names of the parts to run")
     args = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Events per second of a replay through the allocator, beside a replay that only adds and subtracts sizes.
+"""Events per second of a replay through the allocator, compared with a replay that only sums sizes.
 
     python -m benchmarks.estimator.allocator_replay [--quick] [--write]
 
-The trace is synthetic: a network of blocks of the sizes of a small transformer, trained for some steps. The ratio to
-the baseline hardly depends on the machine; the absolute rate does. `--write` keeps the result in `benchmarks/results`.
+The trace is synthetic: a network with the layer sizes of a small transformer, trained for some steps. The ratio to the
+baseline hardly depends on the machine; the absolute rate does. `--write` writes the result to `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def a_training(layers: int, steps: int, seed: int = SEED) -> Iterator[MemoryEven
 
 
 def sum_only(events: Sequence[MemoryEvent]) -> int:
-    """Peak of the plain sum of live sizes: what a replay costs that knows nothing of an allocator."""
+    """Peak of the sum of live sizes: the baseline, without an allocator."""
     live: dict[int, int] = {}
     total = peak = 0
     for action, storage_id, size, _, _, _, _, _ in events:
@@ -98,7 +98,7 @@ def measure(events: Sequence[MemoryEvent], repeats: int) -> list[str]:
     rules = rules_for(TORCH)
     base_s = best_seconds(lambda: sum_only(events), repeats)
     rows = [
-        "| replay | events/s | times the cost of the sum |",
+        "| replay | events/s | cost relative to the sum |",
         "|---|---|---|",
         f"| sum only | {len(events) / base_s:,.0f} | 1.0 |",
     ]
@@ -110,7 +110,7 @@ def measure(events: Sequence[MemoryEvent], repeats: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Rate of the allocator's replay.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the events, one repeat")
     add_write_option(parser)
     arguments = parser.parse_args()

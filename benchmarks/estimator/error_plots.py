@@ -1,9 +1,9 @@
-"""Draws measured against estimated bytes, one picture for each set. Needs matplotlib (`pip install cotenant[plots]`).
+"""Plots estimated against measured bytes, one figure per set. Needs matplotlib (`pip install cotenant[plots]`).
 
     python -m benchmarks.estimator.error_plots --dumps FOLDER [--out FOLDER]
 
-The numbers are those of `ground_truth.py --dump FOLDER/SET.jsonl`; `all_estimates.py` makes them and then calls this.
-Bars go up to the bound.
+The input is written by `ground_truth.py --dump FOLDER/SET.jsonl`; `all_estimates.py` runs both. Vertical bars reach
+from the estimate to the bound.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ def read_dump(path: Path) -> list[dict[str, Any]]:
 
 
 def points(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float, float]]]:
-    """(Measured, estimated, bound) of each row in GiB, by family, with what the set counts beside reserved bytes."""
+    """Family -> (measured, estimated, bound) of each row in GiB, including the set's constant beside reserved bytes."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     for row in rows:
         estimated = row["reserved_bytes"] + row["outside_bytes"]
-        told = (row["measured_bytes"], estimated, estimated + row["margin_bytes"])
-        found.setdefault(row["family"], []).append((told[0] / GiB, told[1] / GiB, told[2] / GiB))
+        bound = estimated + row["margin_bytes"]
+        point = (row["measured_bytes"] / GiB, estimated / GiB, bound / GiB)
+        found.setdefault(row["family"], []).append(point)
     return found
 
 
 def draw(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One picture; the file's ending chooses the format."""
+    """Save one figure; the suffix of `path` selects the format."""
     figure = new_figure(path)
     figure.set_size_inches(7, 6.5)
     axes = figure.add_subplot()
     found = points(rows)
-    most = max((max(point) for told in found.values() for point in told), default=1.0)
-    axes.plot([0, most], [0, most], color="#999999", linewidth=0.8)
-    for family, told in sorted(found.items()):
-        measured, estimated, bounds = zip(*told, strict=True)
+    largest = max((max(point) for family_points in found.values() for point in family_points), default=1.0)
+    axes.plot([0, largest], [0, largest], color="#999999", linewidth=0.8)
+    for family, family_points in sorted(found.items()):
+        measured, estimated, bounds = zip(*family_points, strict=True)
         color = FAMILY_COLORS.get(family, "#333333")
         axes.vlines(measured, estimated, bounds, color=color, alpha=0.25, linewidth=1.2)
-        axes.scatter(measured, estimated, s=9, color=color, label=f"{family} ({len(told)})")
+        axes.scatter(measured, estimated, s=9, color=color, label=f"{family} ({len(family_points)})")
     axes.set_xlabel("measured, GiB")
-    axes.set_ylabel("estimated, and up to the bound, GiB")
+    axes.set_ylabel("estimated (bar: up to the bound), GiB")
     axes.set_title(title, loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=110)
@@ -65,8 +66,8 @@ def draw(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dumps", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--dumps", type=Path, required=True, help="folder of the dumps, one SET.jsonl per set")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     args = parser.parse_args()
     for dump in sorted(args.dumps.glob("*.jsonl")):
         path = args.out / f"errors_{dump.stem}.svg"

@@ -1,12 +1,12 @@
-"""How long an estimate takes beside the way that runs the job: real training steps on the CPU under torch's profiler.
+"""Duration of an estimate, compared with profiling real training steps on the CPU as xMem does.
 
     python -m benchmarks.estimator.estimate_speed [--quick] [--write]
 
 xMem (arXiv 2510.21048) trains the job for a few real steps on the CPU, with `torch.profiler` recording memory, and
-analyzes the record afterwards. Here one such step is timed, without any analysis, against a whole estimate of the same
-three steps' job: trace, replays of the interval, margin. Both run in one process after the libraries were imported,
-one after the other, and each job three times; the least time counts, since other work on the machine only adds. The
-ratio is for one step; xMem runs three or four. Memory is the most resident bytes of a fresh process for each side.
+analyzes the record afterwards. This benchmark times one such step, without the analysis, and a whole estimate of three
+steps of the same job: trace, replays of the interval, margin. Each side runs in a process of its own with all libraries
+imported, three times per job; the minimum counts. The ratio is for one step; xMem runs three or four. Memory is the
+peak RSS of a fresh process per side.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUICK_JOBS = {"MobileNetV2, 2 images of 64 x 64": ("mobilenet_v2_small", 2)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Least seconds of several runs, and the most resident bytes of their process."""
+    """Minimum seconds over several runs, and the peak RSS of their process."""
 
     seconds: float
     resident_bytes: int
@@ -76,7 +76,7 @@ def make_step(name: str, batch: int, device: str) -> Callable[[], None]:
 
 
 def time_profiled_step(name: str, batch: int, repeats: int) -> Timed:
-    """Real steps on the CPU, with what xMem records."""
+    """Time real training steps on the CPU under the profiler settings of xMem."""
     import torch
 
     step = make_step(name, batch, "cpu")
@@ -88,11 +88,11 @@ def time_profiled_step(name: str, batch: int, repeats: int) -> Timed:
         ):
             step()
         times.append(time.perf_counter() - began_s)
-    return Timed(seconds=min(times), resident_bytes=_most_resident_bytes())
+    return Timed(seconds=min(times), resident_bytes=_peak_rss_bytes())
 
 
 def time_estimate(name: str, batch: int, repeats: int) -> Timed:
-    """The same job estimated: the model is made and moved inside, as a script does."""
+    """Time estimates of the same job; the job builds the model and moves it to the GPU, as a script does."""
     from cotenant.estimators.api import explain
 
     def job() -> None:
@@ -106,31 +106,31 @@ def time_estimate(name: str, batch: int, repeats: int) -> Timed:
         began_s = time.perf_counter()
         explain(job, gpu=GPU)
         times.append(time.perf_counter() - began_s)
-    return Timed(seconds=min(times), resident_bytes=_most_resident_bytes())
+    return Timed(seconds=min(times), resident_bytes=_peak_rss_bytes())
 
 
-def _most_resident_bytes() -> int:
-    """Of this process or of any that it forked; Linux counts in KiB."""
+def _peak_rss_bytes() -> int:
+    """Peak RSS of this process or of any of its children; `ru_maxrss` is in KiB on Linux."""
     return 1024 * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def warm_up() -> None:
-    """Import before the clock runs, as a waiting worker has."""
+    """Import all libraries before the clock starts, as in a warm worker."""
     import torch
     import torch._dynamo
 
     library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):  # a CUDA build of torchvision beside a CPU build of torch wants them
+    for name in ("nms", "qnms"):  # a CUDA build of torchvision needs them to import with a CPU build of torch
         if not torch._C._jit_get_schemas_for_operator(f"torchvision::{name}"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision
     import transformers
 
-    warm_up.keep = library, torchvision, transformers.BertForSequenceClassification  # type: ignore[attr-defined]
+    warm_up.references = library, torchvision, transformers.BertForSequenceClassification  # type: ignore[attr-defined]
 
 
 def measure(jobs: dict[str, tuple[str, int]], repeats: int) -> list[str]:
-    """A line for each job; each side in a process of its own, one after the other."""
+    """One table row per job; each side runs in a process of its own, one after the other."""
     lines = [
         "| job | estimate, s | real step under the profiler, s | ratio | estimate, MiB | real step, MiB |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -153,7 +153,7 @@ def main() -> int:
     def lines(quick: bool) -> list[str]:
         return measure(QUICK_JOBS, 1) if quick else measure(JOBS, REPEATS)
 
-    return timed_report.run(__doc__, "estimate_speed", "An estimate beside a real training step", lines)
+    return timed_report.run(__doc__, "estimate_speed", "Duration of an estimate and of a real training step", lines)
 
 
 if __name__ == "__main__":

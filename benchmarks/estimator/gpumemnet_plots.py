@@ -1,4 +1,4 @@
-"""Figures 5.11 to 5.13 of the thesis behind GPUMemNet, drawn anew for `gpumemnet.py --part real`. Needs matplotlib."""
+"""Figures 5.11 to 5.13 of the GPUMemNet thesis, redrawn for `gpumemnet.py --part real`. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealJob:
-    """A job that ran, and what estimators told of it; bytes of the whole device."""
+    """A measured job and its estimates; bytes of the whole device."""
 
     title: str
     measured_bytes: int
@@ -40,18 +40,18 @@ class RealJob:
 
 
 def draw_all(folder: Path, jobs: Sequence[RealJob]) -> tuple[Path, ...]:
-    """Jobs that the publication estimates, the other jobs, and the errors of all; the files."""
+    """Draw the jobs with published estimates, the other jobs, and the errors of all; returns the files."""
     published = [job for job in jobs if job.is_published]
     others = [job for job in jobs if not job.is_published]
     files = tuple(folder / f"gpumemnet_real_{name}.svg" for name in ("published", "others", "errors"))
-    _draw_jobs(files[0], "Jobs that the publication estimates too", published)
-    _draw_jobs(files[1], "Jobs that it does not", others)
+    _draw_jobs(files[0], "Jobs with published estimates", published)
+    _draw_jobs(files[1], "Jobs without published estimates", others)
     _draw_errors(files[2], jobs)
     return files
 
 
 def _draw_jobs(path: Path, title: str, jobs: Sequence[RealJob]) -> None:
-    """A line for each job: what was measured, and what each estimator told."""
+    """One line per job: the measured bytes and each estimate."""
     figure = new_figure(path)
     figure.set_size_inches(10, 1.6 + 0.3 * len(jobs))
     axes: Any = figure.add_subplot()
@@ -60,9 +60,9 @@ def _draw_jobs(path: Path, title: str, jobs: Sequence[RealJob]) -> None:
     measured = [job.measured_bytes / GiB for job in ordered]
     axes.plot(measured, heights, "|", color="black", markersize=16, markeredgewidth=2.5, label="measured", zorder=2)
     for place, (name, (color, marker, label)) in enumerate(MARKS.items()):
-        told = [(job.reported_bytes[name] / GiB, y) for y, job in enumerate(ordered) if name in job.reported_bytes]
-        if told:
-            x, y = zip(*told, strict=True)
+        points = [(job.reported_bytes[name] / GiB, y) for y, job in enumerate(ordered) if name in job.reported_bytes]
+        if points:
+            x, y = zip(*points, strict=True)
             size, above = (14 if name == "traced" else 34), 3 + len(MARKS) - place
             axes.scatter(x, y, s=size, color=color, marker=marker, label=label, linewidths=0, zorder=above)
     axes.set_yticks(heights, [job.title for job in ordered], fontsize=8)
@@ -71,7 +71,7 @@ def _draw_jobs(path: Path, title: str, jobs: Sequence[RealJob]) -> None:
 
 
 def _draw_errors(path: Path, jobs: Sequence[RealJob]) -> None:
-    """A line for each estimator: what it told over what was measured, of every job, and the median."""
+    """One line per estimator: estimate / measurement of every job, and the median."""
     figure = new_figure(path)
     figure.set_size_inches(10, 4.2)
     axes: Any = figure.add_subplot()
@@ -85,8 +85,8 @@ def _draw_errors(path: Path, jobs: Sequence[RealJob]) -> None:
     labels = [f"{MARKS[name][2]} ({count})" for name, count in zip(names, counts, strict=True)]
     axes.set_yticks(range(len(names)), labels, fontsize=8)
     axes.axvline(1, color="#999999", linewidth=0.8, zorder=0)
-    axes.set_xlabel("told / measured, of so many jobs; below 1 is too low; a bar is the median")
-    _finish(figure, axes, path, "How far off, job by job", legend=False)
+    axes.set_xlabel("estimated / measured; below 1 is too low; bar: median; in brackets: number of jobs")
+    _finish(figure, axes, path, "Relative estimate per job", legend=False)
 
 
 def _finish(figure: Any, axes: Any, path: Path, title: str, *, legend: bool = True) -> None:

@@ -39,16 +39,16 @@ def real(args: argparse.Namespace) -> list[str]:
     jobs = real_jobs(args)
     columns = (*REAL, *PUBLISHED_NAMES.values())
     lines = [
-        "Run 2025-09 on an A100-SXM4-40GB; no model saw these jobs. Ours are from one trace of the example in this",
-        "repository that repeats a job; the last jobs have none, so for them there is only what was published.",
-        "Signed errors; of a class, of its upper edge, as the publication has it.",
+        "Measured 2025-09 on an A100-SXM4-40GB; no model was trained on these jobs. Our estimates come from one trace",
+        "of the example that reproduces the job; the last jobs have no example and only published values.",
+        "Errors are signed; the error of a class is that of its upper edge, as in the publication.",
         "",
         f"| job | measured MiB | {' | '.join(columns)} |",
         "| --- | ---: |" + " ---: |" * len(columns),
     ]
     errors: dict[str, list[float]] = {}
     for job in jobs:
-        found = {name: signed_error(told, job.measured_bytes) for name, told in job.reported_bytes.items()}
+        found = {name: signed_error(reported, job.measured_bytes) for name, reported in job.reported_bytes.items()}
         cells = [f"{found[name]:+.1%}" if name in found else "" for name in columns]
         lines.append(f"| {job.title} | {job.measured_bytes // MiB} | {' | '.join(cells)} |")
         for name, error in found.items():
@@ -66,18 +66,18 @@ def real(args: argparse.Namespace) -> list[str]:
 
 
 def real_jobs(args: argparse.Namespace) -> list[RealJob]:
-    """Jobs that an example repeats, and then those of the publication that none does."""
+    """Jobs that an example reproduces, followed by published jobs without an example."""
     published = published_estimates(args.data / "paper_results.csv")
     found = []
     scripts = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
     for job in list(scripts)[: 3 if args.quick else None]:
-        _, told = published.pop(published_key(job), (0, {}))
-        estimates = estimates_of(job) | told
+        _, reported = published.pop(published_key(job), (0, {}))
+        estimates = estimates_of(job) | reported
         print(job.title, file=sys.stderr, flush=True)
         found.append(RealJob(title=job.title, measured_bytes=job.measured_bytes, reported_bytes=estimates))
-    for (model, batch), (measured_bytes, told) in {} if args.quick else published.items():
+    for (model, batch), (measured_bytes, reported) in {} if args.quick else published.items():
         title = f"{model} --batch-size {batch} (no example)"
-        found.append(RealJob(title=title, measured_bytes=measured_bytes, reported_bytes=told))
+        found.append(RealJob(title=title, measured_bytes=measured_bytes, reported_bytes=reported))
     return found
 
 
@@ -94,7 +94,7 @@ def estimates_of(job: MeasuredScript) -> dict[str, float]:
 
 @cache
 def trace_of(job: MeasuredScript) -> TracedResult:
-    """Of the example that repeats a job."""
+    """Trace the example that reproduces the job."""
     return explain(find_examples() / job.script, job.args, gpu=GPU)
 
 
@@ -115,35 +115,35 @@ def published_key(job: MeasuredScript) -> tuple[str, str]:
 
 
 def published_estimates(path: Path) -> dict[tuple[str, str], tuple[int, dict[str, float]]]:
-    """Measured bytes and what the publication has for its models, by example and batch size; the later table."""
+    """(Example, batch size) -> measured bytes and published estimates, from the later table of the publication."""
     found = {}
     for row in csv.DictReader(path.read_text("utf-8").splitlines()):
         if not row["table"].startswith("later"):
             continue
         columns = PUBLISHED_NAMES.items()
-        told = {name: float(row[column]) * MiB for column, name in columns if row[column]}
+        reported = {name: float(row[column]) * MiB for column, name in columns if row[column]}
         key = (_NAMES.get(row["model"], row["model"]), row["batch"])
-        found[key] = (round(float(row["actual_mib"])) * MiB, told)
+        found[key] = (round(float(row["actual_mib"])) * MiB, reported)
     return found
 
 
-# -- how busy they are ------------------------------------------------------------------------------------------------
+# -- utilization ------------------------------------------------------------------------------------------------------
 
 _MODELS = {"efficientnet_b0": "efficientnet", "mobilenet_v2": "mobilenet", "mobilenetv3_small_100": "mobilenet"}
 _MODELS |= {"inception_v3": "inception"}
 
 
 def busy(args: argparse.Namespace) -> list[str]:
-    """SMACT of the same scripts: learned from random networks, guessed from memory, and measured."""
+    """SMACT of the same scripts: learned from random networks, predicted from memory, and measured."""
     path = args.data.parent / "carma" / "aegis" / "workload_profiles_a100.csv"
     if not path.is_file():
         return [f"skipped: no `{path.name}` beside the published sets"]
     jobs = {job.title: job for job in measured_scripts(args.data / "realworld_measured.csv")}.values()
     lines = [
         "Measured: solo runs of AEGIS, CARMA's successor, on one A100-40GB, mean over the run; two runs are averaged.",
-        "Learned: by the shipped models, which saw only random networks; beyond: outside of what those had. By memory:",
-        "what policies expect of a job that nobody has seen, by two numbers fitted to these runs among others.",
-        f"One number: {ASSUMED_SMACT:.2f} for all.",
+        "Learned: the shipped models, trained only on random networks; beyond: outside of their training range.",
+        "By memory: the policies' prior for an unknown job, two numbers fitted to these runs among others.",
+        f"One number: {ASSUMED_SMACT:.2f} for all jobs.",
         "",
         "| job | measured SMACT | learned | by memory | measured SMOCC | learned |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -152,12 +152,12 @@ def busy(args: argparse.Namespace) -> list[str]:
     misses: dict[str, list[float]] = {name: [] for name in names}
     for job in list(jobs)[: 3 if args.quick else None]:
         smact, smocc = measured_activity(path, job)
-        told = trace_of(job)
-        by_memory = expected_smact(told.estimate.bound_bytes)
+        traced = trace_of(job)
+        by_memory = expected_smact(traced.estimate.bound_bytes)
         try:
-            found = utilization_of(told.trace, features_of(told.trace, (job.script, *job.args)))
+            found = utilization_of(traced.trace, features_of(traced.trace, (job.script, *job.args)))
         except UsageError:
-            lines.append(f"| {job.title} | {smact:.2f} | not told | {by_memory:.2f} | {smocc:.2f} | not told |")
+            lines.append(f"| {job.title} | {smact:.2f} | - | {by_memory:.2f} | {smocc:.2f} | - |")
             continue
         misses["SMACT by memory"].append(abs(by_memory - smact))
         misses["one number"].append(abs(ASSUMED_SMACT - smact))
@@ -169,9 +169,9 @@ def busy(args: argparse.Namespace) -> list[str]:
         cells = f"{smact:.2f} | {found.smact:.2f}{mark} | {by_memory:.2f} | {smocc:.2f} | {found.smocc:.2f}"
         lines.append(f"| {job.title} | {cells} |")
         print(lines[-1], file=sys.stderr, flush=True)
-    lines += ["", "| mean absolute error | jobs | mean | most |", "| --- | ---: | ---: | ---: |"]
-    told_of = [(name, found) for name, found in misses.items() if found]
-    lines += [f"| {name} | {len(found)} | {statistics.mean(found):.3f} | {max(found):.3f} |" for name, found in told_of]
+    lines += ["", "| absolute error | jobs | mean | max |", "| --- | ---: | ---: | ---: |"]
+    present = [(name, found) for name, found in misses.items() if found]
+    lines += [f"| {name} | {len(found)} | {statistics.mean(found):.3f} | {max(found):.3f} |" for name, found in present]
     return lines
 
 
@@ -179,7 +179,7 @@ def measured_activity(path: Path, job: MeasuredScript) -> tuple[float, float]:
     """SMACT and SMOCC of a job, the mean of its runs.
 
     Raises:
-        ValueError: it was not run.
+        ValueError: the table has no run of the job.
     """
     script = job.script.removesuffix(".py")
     batch = job.args[-1]

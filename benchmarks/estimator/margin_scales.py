@@ -1,7 +1,7 @@
-"""What the bound of networks with guessed workspaces costs by other ways to count its errors (decision 0011).
+"""Compares ways to scale the margin of networks with guessed workspaces (decision 0011).
 
-A way is a scale, and whether its quantile comes on top of the interval or stands beside it. What is told of each comes
-from rows that took no part in its quantile; in the last row of the table the way itself was chosen without them, too.
+A way is a scale, and whether its margin is added to the interval or is an alternative to it. Each way is evaluated on
+rows that were not used for its quantile; in the last row of the table they were not used to choose the way, either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Guessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A quantile of errors in units of reserved bytes, a constant, and a multiple of what split calls would add."""
+    """Errors are counted in units of reserved bytes + a constant + a multiple of what split calls would add."""
 
     constant_mib: int
     split_weight: int
@@ -40,7 +40,7 @@ class Way:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Label of the table row."""
         split = f" + {self.split_weight} x split" if self.split_weight else ""
         return f"reserved + {self.constant_mib} MiB{split}, {'on top of' if self.on_top else 'or'} the interval"
 
@@ -66,7 +66,7 @@ WAYS = tuple(
 
 
 def folds_of(rows: Sequence[Guessed]) -> Iterator[tuple[list[Guessed], list[Guessed]]]:
-    """(The other folds, the fold), in a fixed random order."""
+    """(Training rows, held-out rows) of each fold, in a fixed random order."""
     mixed = list(rows)
     random.Random(0).shuffle(mixed)
     for fold in range(FOLDS):
@@ -74,45 +74,49 @@ def folds_of(rows: Sequence[Guessed]) -> Iterator[tuple[list[Guessed], list[Gues
 
 
 def judged(way: Way, known: Sequence[Guessed], rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
-    """(Above its bound, margin as a share of the estimate) of `rows` by the quantile of `known`."""
+    """(Whether the peak exceeds the bound, margin / estimate) of `rows`, with the quantile of `known`."""
     score, _ = quantile(sorted(way.score(row) for row in known), coverage)
     margins = [way.margin_bytes(row, score) for row in rows]
     return [(row.above_bytes > margin, margin / row.device_bytes) for row, margin in zip(rows, margins, strict=True)]
 
 
 def by_way(way: Way, rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
-    """All of `rows`, each by the other folds."""
-    return [told for known, fold in folds_of(rows) for told in judged(way, known, fold, coverage)]
+    """Cross-validated results of all `rows`."""
+    return [result for known, fold in folds_of(rows) for result in judged(way, known, fold, coverage)]
 
 
 def chosen(rows: Sequence[Guessed], coverage: float) -> Way:
-    """The way with the least mean margin on rows outside its quantile."""
+    """The way with the smallest mean margin in cross-validation."""
     return min(WAYS, key=lambda way: statistics.fmean(margin for _, margin in by_way(way, rows, coverage)))
 
 
 def nested(rows: Sequence[Guessed], coverage: float) -> list[tuple[bool, float]]:
-    """All of `rows`, each by the way and the quantile of the other folds."""
-    return [told for known, fold in folds_of(rows) for told in judged(chosen(known, coverage), known, fold, coverage)]
+    """Results of all `rows`, each with the way and the quantile chosen on the other folds."""
+    return [
+        result for known, fold in folds_of(rows) for result in judged(chosen(known, coverage), known, fold, coverage)
+    ]
 
 
 def scale_lines(rows: Sequence[Guessed]) -> list[str]:
-    """A table of the ways; none where there are too few rows for folds of folds."""
+    """A table of the ways; empty if there are too few rows for nested cross-validation."""
     if len(rows) < FOLDS**2:
         return []
     head = " | ".join(f"{coverage:.0%}: above the bound | mean margin" for coverage in COVERAGES)
-    lines = ["", f"Guessed convolutions, {len(rows)} rows, by how their errors are counted:", ""]
+    lines = ["", f"Guessed convolutions, {len(rows)} rows, by scale of the errors:", ""]
     lines += [f"| scale | {head} |", "| --- |" + " ---: |" * (2 * len(COVERAGES))]
     for way in dict.fromkeys((BEFORE, WAYS[0], SHIPPED, *WAYS)):
         lines.append(_line(way.title, [by_way(way, rows, coverage) for coverage in COVERAGES]))
     lines.append(
-        _line("one of those with `or`, chosen on the other folds", [nested(rows, coverage) for coverage in COVERAGES])
+        _line("best of those with `or`, chosen on the other folds", [nested(rows, coverage) for coverage in COVERAGES])
     )
     return lines
 
 
 def _line(title: str, columns: Sequence[Sequence[tuple[bool, float]]]) -> str:
     cells = []
-    for told in columns:
-        missed = sum(above for above, _ in told)
-        cells.append(f"{missed} ({missed / len(told):.1%}) | {statistics.fmean(margin for _, margin in told):.1%}")
+    for results in columns:
+        missed = sum(above for above, _ in results)
+        cells.append(
+            f"{missed} ({missed / len(results):.1%}) | {statistics.fmean(margin for _, margin in results):.1%}"
+        )
     return f"| {title} | " + " | ".join(cells) + " |"

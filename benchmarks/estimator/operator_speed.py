@@ -1,11 +1,11 @@
-"""What one operator costs in the tracer, beside PyTorch's own FakeTensorMode.
+"""CPU time per operator in the tracer, compared with PyTorch's FakeTensorMode.
 
     python -m benchmarks.estimator.operator_speed [--quick] [--write]
 
-The calls are those that generation, rollouts and training make most. Both sides make the same calls on the same
-shapes without gradients, in processes of their own, one after the other. A call includes PyTorch's dispatch and, in
-the tracer, that its storages are recorded. FakeTensorMode has its cache, as it is by default. Microseconds are CPU time
-of the thread, least of many short runs, since other work on the machine only adds.
+The operators are the most frequent ones of generation, rollouts and training. Both sides make the same calls on the
+same shapes without gradients, in separate processes, one after the other. A call includes PyTorch's dispatch and, in
+the tracer, the recording of its storages. FakeTensorMode uses its cache, as by default. Times are CPU microseconds of
+the thread, the minimum of many short runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALLS_A_RUN = 20
 
 
 def make_calls() -> dict[str, Callable[[], object]]:
-    """By name, on a GPU that is fake already."""
+    """Name -> call, on tensors of a fake GPU."""
     import torch
 
     functional = torch.nn.functional
@@ -61,7 +61,7 @@ def make_calls() -> dict[str, Callable[[], object]]:
 
 
 def time_calls(runs: int) -> dict[str, float]:
-    """Microseconds a call."""
+    """Name -> microseconds per call."""
     import torch
 
     found = {}
@@ -79,7 +79,7 @@ def time_calls(runs: int) -> dict[str, float]:
 
 
 def side(name: str, runs: int, folder: str) -> None:
-    """Print one side's times as JSON, in a process of its own."""
+    """Measure one side in this process and print its times as JSON."""
     import torch
 
     torch.set_num_threads(1)
@@ -88,7 +88,7 @@ def side(name: str, runs: int, folder: str) -> None:
 
         from cotenant.tracing.device import libtorch_patch
 
-        libtorch_patch.install(1)  # an index asks for the device's guard, which a CPU build lacks
+        libtorch_patch.install(1)  # indexing needs a device guard for CUDA, which a CPU build lacks
         with FakeTensorMode():
             print(json.dumps(time_calls(runs)))
         return
@@ -97,11 +97,11 @@ def side(name: str, runs: int, folder: str) -> None:
     request: dict[str, Any] = {"program": {}, "gpu": CARD, "options": {}}
     with TracingSession(request, Path(folder, "answer")).mode:
         print(json.dumps(time_calls(runs)), flush=True)
-        os._exit(0)  # as the tracing process itself ends
+        os._exit(0)  # the tracing process ends in the same way
 
 
 def measure(runs: int) -> list[str]:
-    """A line for each call, and the median ratio."""
+    """One table row per operator, and the median ratio."""
     sides = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("FakeTensorMode", "tracer"):

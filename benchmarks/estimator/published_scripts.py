@@ -2,9 +2,9 @@
 
     python -m benchmarks.estimator.published_scripts [--quick] [--write] [--data FOLDER]
 
-Each row is a job of `realworld_measured.csv`, run 2025-09 (whole-device peak by nvidia-smi on an A100-SXM4-40GB).
-Beside ours stand two baselines: what FakeTensor told in the publication, and four times the bytes of the parameters,
-the usual rule of thumb for Adam in fp32 (weights, gradients, two states: 16 bytes a parameter).
+Each row is a job of `realworld_measured.csv`, measured 2025-09 (whole-device peak by nvidia-smi, A100-SXM4-40GB). There
+are two baselines: the published FakeTensor estimate, and four times the bytes of the parameters, the usual rule of
+thumb for Adam in fp32 (weights, gradients and two states: 16 bytes per parameter).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
 
     table = args.data / "realworld_measured.csv"
     if not table.is_file():
-        print(f"skipped: no published measurements at `{table}`; say --data FOLDER")
+        print(f"skipped: no published measurements at `{table}`; set --data FOLDER")
         return 0
     jobs = [job for job in measured_scripts(table) if not args.quick or job.title in QUICK]
     results = measure(jobs)
@@ -54,12 +54,12 @@ def main() -> int:
 
 
 def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
-    """An estimate for every job; one that was measured twice is estimated once."""
+    """An estimate for every job; a job with two measurements is estimated once."""
     distinct = list({job.title: job for job in jobs}.values())
     found = {}
     for number, result in enumerate(estimate_scripts(distinct, find_examples(), gpu=GPU), start=1):
-        told = result.problem or f"{result.elapsed_s:.1f} s"
-        print(f"[{number}/{len(distinct)}] {result.measured.title}: {told}", file=sys.stderr, flush=True)
+        outcome = result.problem or f"{result.elapsed_s:.1f} s"
+        print(f"[{number}/{len(distinct)}] {result.measured.title}: {outcome}", file=sys.stderr, flush=True)
         found[result.measured.title] = result
     return [
         ScriptEstimate(
@@ -73,7 +73,7 @@ def measure(jobs: Sequence[MeasuredScript]) -> list[ScriptEstimate]:
 
 
 def rule_of_thumb_bytes(result: ScriptEstimate) -> int | None:
-    """Four copies of the parameters, as the trace counted them."""
+    """Four copies of the traced parameters."""
     parameters = result.estimate.breakdown_bytes.get("parameter") if result.estimate else None
     return 4 * parameters if parameters else None
 
@@ -125,7 +125,7 @@ def summary_lines(results: Sequence[ScriptEstimate]) -> list[str]:
         lines += [
             "",
             f"Measured peak above the bound: {low} of {len(done)}; mean margin {margin:.1%}.",
-            f"Seconds an estimate, cold, one after another: median {quantile(times, 0.5):.1f}, max {max(times):.1f}.",
+            f"Seconds per estimate, cold, sequential: median {quantile(times, 0.5):.1f}, max {max(times):.1f}.",
         ]
     failed = [result.measured.title for result in results if result.estimate is None]
     return [*lines, *([f"No estimate for: {', '.join(failed)}."] if failed else [])]
@@ -148,7 +148,7 @@ def percent(error: float | None) -> str:
 
 
 def write(report: str, *, quick: bool) -> None:
-    """Keep the report, with what is needed to repeat it."""
+    """Write the report with the command, the commit and the versions."""
     versions = "; ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
     repeat = f"python -m benchmarks.estimator.published_scripts{' --quick' if quick else ''} --write"
     head = [

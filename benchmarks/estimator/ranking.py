@@ -1,11 +1,11 @@
-"""Every estimator on the same jobs: which is how far off, and how often too low.
+"""Ranks all estimators on the same jobs by relative error, and shows how often each is too low.
 
     python -m benchmarks.estimator.ranking [--quick] [--write] [--data FOLDER]
 
-Each row is a job of `realworld_measured.csv`, run 2025-09 (whole-device peak by nvidia-smi on an A100-SXM4-40GB),
-which a script of `examples/` repeats. A script is traced once; all estimators answer from that trace. What GPUMemNet
-and CARMA published for FakeTensor and Horus on these jobs stands beside our versions of both. `estimates.py` shows the
-rows of ours one by one.
+Each job is one of `realworld_measured.csv`, measured 2025-09 (whole-device peak by nvidia-smi, A100-SXM4-40GB), that a
+script of `examples/` reproduces. Each script is traced once; all estimators use that trace. The values that GPUMemNet
+and CARMA published for FakeTensor and Horus are listed next to our versions of both. `published_scripts.py` lists our
+estimates job by job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HORUS_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measured job and what every estimator says of it, in device bytes; `problems` say why one has no answer."""
+    """One measured job with the device bytes of every estimator; `problems`: why an estimator has no estimate."""
 
     job: MeasuredScript
     device_bytes: Mapping[str, int]
@@ -76,7 +76,7 @@ def main() -> int:
 
     table = args.data / "realworld_measured.csv"
     if not table.is_file():
-        print(f"skipped: no published measurements at `{table}`; say --data FOLDER")
+        print(f"skipped: no published measurements at `{table}`; set --data FOLDER")
         return 0
     jobs = [job for job in measured_scripts(table) if not args.quick or job.title in QUICK]
     rows = measure(jobs, find_examples(), published_horus(args.data / "paper_results.csv"))
@@ -88,24 +88,24 @@ def main() -> int:
 
 
 def measure(jobs: Sequence[MeasuredScript], folder: Path, horus: Mapping[str, int]) -> list[Row]:
-    """A row for each job; one that was measured twice is traced once."""
+    """One row per job; a job with two measurements is traced once."""
     answers: dict[str, tuple[dict[str, int], dict[str, str]]] = {}
     distinct = {job.title: job for job in jobs}.values()
     for number, job in enumerate(distinct, start=1):
-        told, problems = ask(job, folder)
+        device_bytes, problems = estimate_all(job, folder)
         print(f"[{number}] {job.title}: {problems.get('traced', 'done')}", file=sys.stderr, flush=True)
-        answers[job.title] = told, problems
+        answers[job.title] = device_bytes, problems
     rows = []
     for job in jobs:
-        told, problems = answers[job.title]
+        device_bytes, problems = answers[job.title]
         published = {FAKETENSOR_PUBLISHED: job.faketensor_bytes, HORUS_PUBLISHED: horus.get(job.title)}
         known = {name: value for name, value in published.items() if value is not None}
-        rows.append(Row(job=job, device_bytes={**told, **known}, problems=problems))
+        rows.append(Row(job=job, device_bytes={**device_bytes, **known}, problems=problems))
     return rows
 
 
-def ask(job: MeasuredScript, folder: Path) -> tuple[dict[str, int], dict[str, str]]:
-    """Device bytes by estimator, and the problems of those that have no answer."""
+def estimate_all(job: MeasuredScript, folder: Path) -> tuple[dict[str, int], dict[str, str]]:
+    """Device bytes by estimator, and the problems of the estimators without an estimate."""
     command = (str(folder / job.script), *job.args)
     request = EstimateRequest(command=command, workdir=str(Path.cwd()), env=dict(os.environ), gpu=GPU)
     try:
@@ -113,8 +113,8 @@ def ask(job: MeasuredScript, folder: Path) -> tuple[dict[str, int], dict[str, st
     except CotenantError as error:
         return {}, {"traced": error.message}
     found = compare_estimators(traced, gpu_spec(GPU), command)
-    told = {result.name: result.estimate.device_bytes for result in found if result.estimate is not None}
-    return told, {result.name: result.problem for result in found if result.problem is not None}
+    device_bytes = {result.name: result.estimate.device_bytes for result in found if result.estimate is not None}
+    return device_bytes, {result.name: result.problem for result in found if result.problem is not None}
 
 
 def published_horus(table: Path) -> dict[str, int]:
@@ -148,11 +148,11 @@ def report_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def ranking(rows: Sequence[Row]) -> list[str]:
-    """A line for each estimator that answered, by the median of its absolute relative error."""
+    """One table row per estimator, sorted by the median of its absolute relative error."""
     errors: dict[str, list[float]] = {}
     for row in rows:
-        for name, told in row.device_bytes.items():
-            errors.setdefault(name, []).append(signed_error(told, row.job.measured_bytes))
+        for name, estimated in row.device_bytes.items():
+            errors.setdefault(name, []).append(signed_error(estimated, row.job.measured_bytes))
     found = {name: summary for name, signed in errors.items() if (summary := summarize_errors(signed)) is not None}
     lines = []
     for name, summary in sorted(found.items(), key=lambda item: (item[1].median, item[0])):
@@ -162,18 +162,19 @@ def ranking(rows: Sequence[Row]) -> list[str]:
 
 
 def problem_lines(rows: Iterable[Row]) -> list[str]:
-    """Who did not answer, how often, and the first reason."""
+    """Estimators without an estimate: in how many rows, and the first reason."""
     found: dict[str, list[str]] = {}
     for row in rows:
         for name, problem in row.problems.items():
             found.setdefault(name, []).append(problem)
     return [
-        f"No answer of {name} in {len(told)} rows: {told[0].removeprefix(f'{name}: ')}." for name, told in found.items()
+        f"No estimate of {name} in {len(problems)} rows: {problems[0].removeprefix(f'{name}: ')}."
+        for name, problems in found.items()
     ]
 
 
 def write(report: str, *, quick: bool) -> None:
-    """Keep the report, with what is needed to repeat it."""
+    """Write the report with the command, the commit and the versions."""
     versions = "; ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
     head = [
         f"# Estimators against published measurements, {today()}",

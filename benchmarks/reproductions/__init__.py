@@ -1,1 +1,1 @@
-"""Published tables and figures, beside ours."""
+"""Reproductions of published tables and figures."""

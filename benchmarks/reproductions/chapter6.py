@@ -33,14 +33,14 @@ from cotenant.sim.trace import Trace
 
 NO_GATE = {"smact_limit": 1.0, "smocc_limit": 1.0, "drama_limit": 1.0}
 AS_BUILT = {"warmup_s": 90.0, "retries_block": True}
-LEAST = 0.001
-"""A limit that any job is above."""
+MIN_LIMIT = 0.001
+"""An activity limit that every job exceeds."""
 
 
 class Case(NamedTuple):
-    """One row: a name as published, our policy, what tells memory, and the published figures.
+    """One row: the published name, our policy with its options, the memory estimator, and the published figures.
 
-    `ooms` is a count; the others are changes against exclusive: -0.30 is 30 % less. None: not published.
+    `ooms` is a count; the others are changes relative to exclusive (-0.30 is 30 % less). None: not published.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Case(NamedTuple):
 def thesis(prefer: str, gib: float | None, smact: float | None, *, sharing: str = "mps") -> dict[str, Any]:
     """Options of `carma` for a policy of the thesis.
 
-    Its gate is on SMACT alone, over a window of 90 s; while a job waits that ran out of memory, nobody else starts.
+    Its gate is on SMACT alone, over a window of 90 s. While a job waits after running out of memory, no other starts.
     """
-    gate = NO_GATE if smact is None else {"smact_limit": smact, "smocc_limit": LEAST, "drama_limit": LEAST}
+    gate = NO_GATE if smact is None else {"smact_limit": smact, "smocc_limit": MIN_LIMIT, "drama_limit": MIN_LIMIT}
     return {**gate, "prefer": prefer, "unknown_gib": gib, "headroom_gib": 0.0, "sharing": sharing, **AS_BUILT}
 
 
@@ -117,8 +117,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed")
     add_write_option(parser)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--report", type=Path, help="folder for HTML pages with the figures")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--report", type=Path, help="folder for HTML reports")
     args = parser.parse_args()
     seeds = range(1 if args.quick else args.seeds)
     lines: list[str] = []
@@ -136,7 +136,7 @@ def main() -> None:
             pictured.append(row_of_picture(case, found, baseline))
             print(title, lines[-1], flush=True)
         picture = f"chapter6_{name}.svg"
-        lines += ["", f"![The same as bars]({picture})", ""] if args.write else [""]
+        lines += ["", f"![Bar chart]({picture})", ""] if args.write else [""]
         if args.write:
             draw(RESULTS / picture, title, pictured)
         if args.report:
@@ -160,7 +160,7 @@ def heading(seeds: int) -> list[str]:
 
 def run(trace: Trace, gpus: Cluster, case: Case, seed: int) -> SimMetrics:
     config = SimulationConfig(seed=seed)
-    # Published policies kept no history: what they knew of a job is what its GPU showed.
+    # The published policies use no history: they know of a job only the activity of its GPU.
     learn = None if case.policy in ("lucid", "horus", "marginal-gain") else False
     return metrics_of(
         simulate(trace, gpus, case.policy, options=case.options, estimator=case.estimator, config=config, learn=learn)
@@ -191,18 +191,18 @@ def row(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics])
 
 
 def row_of_picture(case: Case, found: Sequence[SimMetrics], baseline: Sequence[SimMetrics]) -> Row:
-    """The same figures, as parts of exclusive."""
-    told: dict[str, tuple[float, float, float, float | None]] = {}
+    """The same figures relative to exclusive, for the chart."""
+    values: dict[str, tuple[float, float, float, float | None]] = {}
     for title, name, published in (
         ("Makespan, exclusive is 1", "makespan_s", case.makespan),
         ("Mean JCT, exclusive is 1", "jct_mean_s", case.jct),
         ("Energy, exclusive is 1", "energy_j", case.energy),
     ):
         parts = [getattr(a, name) / getattr(b, name) for a, b in zip(found, baseline, strict=True)]
-        told[title] = (min(parts), statistics.mean(parts), max(parts), None if published is None else 1 + published)
+        values[title] = (min(parts), statistics.mean(parts), max(parts), None if published is None else 1 + published)
     ooms = [metrics.ooms for metrics in found]
-    told["Out-of-memory failures"] = (min(ooms), statistics.mean(ooms), max(ooms), case.ooms)
-    return Row(case.name, told)
+    values["Out-of-memory failures"] = (min(ooms), statistics.mean(ooms), max(ooms), case.ooms)
+    return Row(case.name, values)
 
 
 def figures(name: str, gpus: str, path: Path) -> None:

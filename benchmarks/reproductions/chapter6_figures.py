@@ -1,4 +1,4 @@
-"""Draws the rows of `chapter6.py`: our figures as bars over all seeds, the published ones as diamonds."""
+"""Charts of `chapter6.py`: simulated figures as bars, the range over seeds as whiskers, published ones as diamonds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WIDTH, TITLE, GAP = 430, 26, 18
 
 
 class Row(NamedTuple):
-    """One policy: its name, and by figure the least, mean and most of ours, and the published one or None."""
+    """One policy: by figure (min, mean, max) of the simulation and the published value or None."""
 
     name: str
     figures: Mapping[str, tuple[float, float, float, float | None]]
 
 
 def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """One picture with a panel for each figure, two in a row."""
+    """Write an SVG with one panel per figure, two in a row."""
     names = list(rows[0].figures)
     panels = [_panel(name, rows) for name in names]
     high = len(rows) * 22 + 4 + TITLE + GAP

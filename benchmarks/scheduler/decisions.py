@@ -1,11 +1,11 @@
-"""Decisions per second of the registered policies, beside a plain loop on the same servers in the same run.
+"""Decisions per second of the registered policies, compared with a plain loop on the same servers in the same run.
 
-One decision is the next job's: it gets a GPU. `loop` is the least that could work, a scan of two arrays for the GPU
-with most free memory below a cap on activity, without reasons, checks or promises kept. `followed` is a policy at
-work: a job comes, the oldest of those that run leaves its GPU, and who waits is placed; with promises, gates and kinds
-of need kept up to date. `backlog` is the same with so many jobs waiting that find no place. `snapshot` is
-`Policy.decide` on whole snapshots, with a verdict per GPU for who waits; `manager` is a whole daemon step: event in,
-decision, state, command out. Seconds are of the processor, so that a busy machine counts less.
+One decision places one job. `plain loop` is a lower bound: a scan of two arrays for the GPU with the most free memory
+below an activity cap, without reasons, checks or promises. `incremental` is a policy in steady state: a job arrives,
+the oldest running job releases its GPU, and waiting jobs are placed; promises, gates and demand classes are updated
+incrementally. `backlog` adds many waiting jobs that fit nowhere. `snapshot` is `Policy.decide` on whole snapshots, with
+an explanation per GPU for waiting jobs. `manager` is a whole daemon step: event in, decision, state, command out.
+Rates are per CPU second, so that load on the machine matters less.
 
 Run: `python -m benchmarks.scheduler.decisions [--quick] [--policy NAME] [--seed N] [--write]`.
 """
@@ -65,7 +65,7 @@ def a_spec(rng: random.Random, sizes: tuple[int, ...] = (2, 4, 6, 8, 12, 16)) ->
 
 
 def loop(server: ServerSnapshot, queue: list[Job]) -> int:
-    """How many jobs the baseline places."""
+    """Place the queue with the baseline; returns the number of placed jobs."""
     free = [gpu.available_bytes or 0 for gpu in server.gpus]
     activity = [gpu.samples[-1].smact or 0.0 for gpu in server.gpus]
     jobs_on = [0] * len(free)
@@ -83,12 +83,12 @@ def loop(server: ServerSnapshot, queue: list[Job]) -> int:
 
 
 def per_second(step: Callable[[], tuple[int, float]], repeats: int) -> float:
-    """Median over `repeats` of decisions per second; `step` answers how many decisions it took, in how many seconds."""
+    """Median decisions per second over `repeats`; `step` returns its decisions and its CPU seconds."""
     return statistics.median(decisions / seconds for decisions, seconds in (step() for _ in range(repeats)))
 
 
 def timed(work: Callable[[], int]) -> Callable[[], tuple[int, float]]:
-    """`work` and how long it took."""
+    """Wrap `work` so that it returns its decisions and its CPU seconds."""
 
     def step() -> tuple[int, float]:
         gc.collect()
@@ -99,10 +99,10 @@ def timed(work: Callable[[], int]) -> Callable[[], tuple[int, float]]:
     return step
 
 
-def followed(
+def incremental(
     name: str, chosen: dict[str, object], gpus: int, count: int, seed: int, *, backlog: int
 ) -> tuple[int, float]:
-    """A policy at work on a server half full, `backlog` jobs waiting that fit nowhere."""
+    """A policy in steady state on a half-full server, with `backlog` waiting jobs that fit nowhere."""
     rng = random.Random(seed)
     placer = create(name, chosen).placer()
     for gpu in a_server(gpus, rng).gpus:
@@ -129,12 +129,12 @@ def followed(
     seconds = time.process_time() - began
     gc.unfreeze()
     if placed < 0.5 * count:
-        raise SystemExit(f"only {placed} of {count} jobs found a place: not what is meant to be measured")
+        raise SystemExit(f"only {placed} of {count} jobs were placed, expected at least half: the setup is wrong")
     return count, seconds
 
 
 def managed(name: str, chosen: dict[str, object], gpus: int, count: int, seed: int) -> tuple[int, float]:
-    """Submit jobs one by one; each starts and ends before the next."""
+    """Submit jobs one at a time; each one starts and ends before the next."""
     rng = random.Random(seed)
     specs = [a_spec(rng) for _ in range(count)]
     inventory = tuple(snapshot.gpu for snapshot in a_server(gpus, rng).gpus)
@@ -142,7 +142,7 @@ def managed(name: str, chosen: dict[str, object], gpus: int, count: int, seed: i
     done = AttemptExit(exit_code=0, signal=None, reason="exited")
     manager = Manager(create(name, chosen), ManagerConfig(estimate=False))
     manager.handle(ServerSampled(at_s=0.0, cause="bench", gpus=inventory, samples=samples, observed=()))
-    manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=1_000_000, spec=specs[0]))  # takes in the GPUs
+    manager.handle(JobSubmitted(at_s=0.0, cause="bench", job_id=1_000_000, spec=specs[0]))  # warm-up
     gc.collect()
     began = time.process_time()
     for job_id, spec in enumerate(specs, start=1):
@@ -163,29 +163,31 @@ def row(name: str, chosen: dict[str, object], gpus: int, repeats: int, seed: int
     policy = create(name, chosen)
     rates = (
         per_second(timed(lambda: (loop(server, queue), len(queue))[1]), repeats),
-        per_second(lambda: followed(name, chosen, gpus, count, seed, backlog=0), repeats),
-        per_second(lambda: followed(name, chosen, gpus, count, seed, backlog=BACKLOG // (10 if quick else 1)), repeats),
+        per_second(lambda: incremental(name, chosen, gpus, count, seed, backlog=0), repeats),
+        per_second(
+            lambda: incremental(name, chosen, gpus, count, seed, backlog=BACKLOG // (10 if quick else 1)), repeats
+        ),
         per_second(timed(lambda: len(policy.decide(queue, server))), repeats),
         per_second(lambda: managed(name, chosen, gpus, min(count, 2000), seed), repeats),
     )
-    floor, goal = GOALS[gpus]
+    required, goal = GOALS[gpus]
     cells = " | ".join(f"{rate:,.0f}" for rate in rates)
-    return f"| {gpus:,} | {cells} | {floor:,} | {goal:,} |"
+    return f"| {gpus:,} | {cells} | {required:,} | {goal:,} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller queues, 3 repeats instead of 5")
-    parser.add_argument("--policy", default="most-memory", choices=policies())
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", default="most-memory", choices=policies(), help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: %(default)s)")
     add_write_option(parser)
     args = parser.parse_args()
     repeats = 3 if args.quick else 5
     chosen: dict[str, object] = {"warmup_s": 0.0} if "warmup_s" in options(args.policy) else {}
     lines = [
-        f"Policy `{args.policy}` {chosen or ''}, seed {args.seed}, median of {repeats}; decisions a second.",
+        f"Policy `{args.policy}` {chosen or ''}, seed {args.seed}, median of {repeats}; decisions per second.",
         "",
-        "| GPUs | plain loop | followed | followed, backlog | snapshot | manager | floor | goal |",
+        "| GPUs | plain loop | incremental | with backlog | snapshot | manager | required | goal |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     print("\n".join(lines))
@@ -204,7 +206,7 @@ def write(lines: list[str], policy: str) -> None:
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, load {load}; no GPU.",
         f"Repeat with `python -m benchmarks.scheduler.decisions --policy {policy} --write`. {backlog}",
-        "Floor and goal are for `followed`: a job added, another's end, and the placement.",
+        "Required rate and goal are for `incremental`: one arrival, one release and the placement.",
         "",
     ]
     write_result(f"decisions_{policy}", "\n".join([*head, *lines, ""]))

@@ -1,19 +1,19 @@
-"""How good the policies are: bootstraps of 60 jobs on 4 GPUs, speeds as measured, beside exclusive and the limits.
+"""Quality of the policies on bootstraps of 60 jobs on 4 GPUs with measured speeds, compared with exclusive and bounds.
 
     python -m benchmarks.scheduler.quality [--quick] [--write] [--bootstraps 40]
 
-`t1`: bootstraps of the 60 jobs of CARMA's first trace on 4 x A100-40GB. `held out`: the same arrivals, but the families
-of workloads are split in two halves by a seed; jobs are drawn from one half, and what policies predict interference and
-the activity of unknown work by is fitted to the other half alone, and used in that section in place of what ships.
-`2080 Ti`: bootstraps of the trace of AEGIS on 4 x RTX 2080 Ti, whose pairs gain less. `chosen on`: resamples of four
-traces with seeds of their own; defaults of ours were chosen there (decision 0048), the latest on other resamples of all
-sections (decision 0048). Policies know the memory as told by the estimator named, start with no history, and are asked
-for a slowdown bound of 1.5 unless another bound is named. Our estimator (`cotenant`) tells the bound of the traced
-memory, and the SM activity of CNNs as `hybrid` tells it. Where it was given no script of a job, the job counts as
-unknown and runs alone; which these are is said above the table. "Best known" is a search that knows everything, on each
-tenth bootstrap. "No schedule beats" is of a program over all sets of at most four jobs that fit a GPU, which may cut
-jobs at will, on each tenth bootstrap. `as the goal was set`: t1 in the world of the prototype that the goals come from
-(decision 0048), where pairs that nobody measured cost 1.94 x SMACT^4.44 and costs add up without a ceiling.
+Sections. `t1`: bootstraps of the 60 jobs of CARMA's first trace on 4 x A100-40GB. `held out`: the same arrivals, with
+workload families split in two halves by a seed: jobs are drawn from one half, and the policies' laws of interference
+and of unknown activity are refitted on the other half and replace the shipped ones in that section. `2080 Ti`:
+bootstraps of AEGIS' trace on 4 x RTX 2080 Ti, whose pairs gain less. `chosen on`: resamples of four traces with other
+seeds; the defaults of our policies were chosen on these (decision 0048) and last on other resamples of all sections.
+`as the goal was set`: t1 with the interference model of the prototype from which the goals come (decision 0048):
+pairs without a measurement cost 1.94 x SMACT^4.44, and costs add up without a ceiling.
+Columns. Policies get memory from the named estimator, start without history, and run with a slowdown bound of 1.5
+unless another bound is named. Our estimator (`cotenant`) gives the bound of the traced memory and the SM activity of
+CNNs of `hybrid`. A job without a script for it is unknown and runs alone; these workloads are listed above the table.
+"Best known" is a clairvoyant search, run on every tenth bootstrap. "No schedule beats" is a linear program over all
+sets of at most four jobs that fit a GPU, with free preemption, on every tenth bootstrap.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"safety_factor": 1.1},
     {"safety_factor": 1.2},
     {"max_jobs": 2},
-    {"asked": 1.7},
-    {"asked": 2.0},
+    {"max_slowdown": 1.7},
+    {"max_slowdown": 2.0},
 )
-"""Of `marginal-gain`; `asked` is the bound that all users ask for, in place of 1.5."""
+"""Options of `marginal-gain`; `max_slowdown` is the slowdown bound of all jobs, instead of 1.5."""
 NAMES = ("makespan_s", "jct_mean_s", "jct_p95_s", "energy_j")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="3 bootstraps of t1, no search")
+    parser.add_argument("--quick", action="store_true", help="3 bootstraps of t1, without the clairvoyant search")
     add_write_option(parser)
-    parser.add_argument("--bootstraps", type=int, default=40)
+    parser.add_argument("--bootstraps", type=int, default=40, help="number of bootstraps (default: %(default)s)")
     args = parser.parse_args()
     count = 3 if args.quick else args.bootstraps
     a100 = cluster.parse("4xA100-40GB")
@@ -82,12 +82,12 @@ def main() -> None:
     )
     if not args.quick:
         for half in (0, 1):
-            drawn, law, told = held_out(half, count // 2)
+            drawn, law, note = held_out(half, count // 2)
             policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = law, line_without(half)
             attribute_activity.cache_clear()
-            told += f" SMACT of unknown work: {policy_law.EXPECTED_SMACT[0]:.2f} + "
-            told += f"{policy_law.EXPECTED_SMACT[1]:.3f} log2 MiB (ships: {EXPECTED_SMACT[0]}, {EXPECTED_SMACT[1]})."
-            lines += [told, "", *section(f"held out, half {half + 1}, on 4 x A100-40GB", drawn, a100)]
+            note += f" SMACT of unknown work: {policy_law.EXPECTED_SMACT[0]:.2f} + "
+            note += f"{policy_law.EXPECTED_SMACT[1]:.3f} log2 MiB (ships: {EXPECTED_SMACT[0]}, {EXPECTED_SMACT[1]})."
+            lines += [note, "", *section(f"held out, half {half + 1}, on 4 x A100-40GB", drawn, a100)]
         policy_law.AGGRESSIVENESS_WITH_MEMORY, policy_law.EXPECTED_SMACT = AGGRESSIVENESS_WITH_MEMORY, EXPECTED_SMACT
         attribute_activity.cache_clear()
         turing = traces.load("aegis-saturn-60")
@@ -116,7 +116,7 @@ def heading() -> list[str]:
         "",
         *(__doc__ or "").split("\n\n")[2].splitlines(),
         "",
-        "Changes are means over the bootstraps, in brackets their 2.5th and 97.5th percentile.",
+        "Changes are means over the bootstraps, with [2.5th, 97.5th percentile].",
         "",
     ]
 
@@ -129,9 +129,9 @@ def section(
     quick: bool = False,
     interference: Interference | None = None,
 ) -> list[str]:
-    """A table: every policy on the same traces."""
+    """A table of every policy on the same traces."""
     lines = [f"## {title}, {len(drawn)} bootstraps", ""]
-    columns = ("policy", "memory told by", "makespan", "mean JCT", "P95 JCT", "energy", "within 1.5", "OOM per 60")
+    columns = ("policy", "memory estimator", "makespan", "mean JCT", "P95 JCT", "energy", "within 1.5", "OOM per 60")
     lines.append(f"| {' | '.join(columns)} | above best known | above bound |")
     lines.append("| --- " * (len(columns) + 2) + "|")
     baseline = [metrics_of(simulate(trace, gpus, "exclusive")) for trace in drawn]
@@ -144,8 +144,8 @@ def section(
     if gpus.slots[0].gpu_type.startswith("A100"):
         for bound in (math.inf, 1.5):
             beaten = [least_makespan(drawn[i], gpus, world, bound) / baseline[i].makespan_s - 1 for i in every_tenth]
-            kept = "" if bound == math.inf else ", nobody slower than 1.5 on average over its run"
-            lines[1:1] = ["", f"No schedule beats {statistics.mean(beaten):+.1%} of makespan{kept}."]
+            condition = "" if bound == math.inf else " with a mean slowdown of at most 1.5 per job"
+            lines[1:1] = ["", f"No schedule beats {statistics.mean(beaten):+.1%} of makespan{condition}."]
     missing = sorted(
         {
             profile.workload
@@ -158,15 +158,22 @@ def section(
     runs += [("marginal-gain", "oracle", dict(variant)) for variant in VARIANTS]
     runs += [("carma", "gpumemnet", {}), ("marginal-gain", "gpumemnet", {})]
     if any(profile.reported_bytes.get("cotenant") for profile in drawn[0].profiles):
-        told = f"Not estimated by us: {', '.join(missing)}." if missing else "All are estimated by us."
-        lines[1:1] = ["", told]
+        note = (
+            f"Without an estimate of `cotenant`: {', '.join(missing)}."
+            if missing
+            else "All workloads have an estimate."
+        )
+        lines[1:1] = ["", note]
         runs += [(name, "cotenant", {}) for name in ("carma", "most-memory", "lucid", "marginal-gain")]
-        runs += [("marginal-gain", "cotenant", {"order": "oldest"}), ("marginal-gain", "cotenant", {"asked": 1.7})]
+        runs += [
+            ("marginal-gain", "cotenant", {"order": "oldest"}),
+            ("marginal-gain", "cotenant", {"max_slowdown": 1.7}),
+        ]
     for policy, estimator, options in runs:
         began = time.perf_counter()
         name = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
-        asked = {"max_slowdown": options.pop("asked", 1.5), "estimator": estimator, "interference": world}
-        found = [metrics_of(simulate(trace, gpus, policy, options=options, **asked)) for trace in drawn]
+        common = {"max_slowdown": options.pop("max_slowdown", 1.5), "estimator": estimator, "interference": world}
+        found = [metrics_of(simulate(trace, gpus, policy, options=options, **common)) for trace in drawn]
         lines.append(row(name, estimator, found, baseline, best, bounds))
         print(title, "|", lines[-1], f"{time.perf_counter() - began:.0f} s", flush=True)
     if best and title.startswith("t1"):
@@ -177,11 +184,11 @@ def section(
                 best_found(drawn[i], gpus, tries=TRIES, seed=i, objective=objective, max_slowdown=bound).run
                 for i in chosen
             ]
-            name = f"clairvoyant search, least {objective}" + ("" if bound == math.inf else ", bound 1.5 kept")
+            name = f"clairvoyant search, min {objective}" + ("" if bound == math.inf else ", bound 1.5")
             picked = [baseline[i] for i in chosen]
             found = [metrics_of(run) for run in runs_of]
             limits = ({n: best[i] for n, i in enumerate(chosen)}, {n: bounds[i] for n, i in enumerate(chosen)})
-            lines.append(row(f"{name} ({len(chosen)} of them)", "truth", found, picked, *limits))
+            lines.append(row(f"{name} ({len(chosen)} bootstraps)", "oracle", found, picked, *limits))
             print(title, "|", lines[-1], flush=True)
     return [*lines, ""]
 
@@ -213,14 +220,14 @@ def family(workload: str) -> str:
 
 
 def shuffled_families() -> list[str]:
-    """The families that were measured in pairs; every second one is half 1, the others are half 2."""
+    """Families with measured pairs, shuffled: every second one is in half 1, the others are in half 2."""
     paired = sorted({family(name) for row in pair_rows("A100") for name in row[:2]})
     random.Random(SEED).shuffle(paired)
     return paired
 
 
 def line_without(half: int) -> tuple[float, float]:
-    """What activity to expect of a memory need, by least squares over the workloads of families not in that half."""
+    """Expected activity as a line over log2 of memory, fitted to the workloads of families outside of `half`."""
     tested = set(shuffled_families()[half::2])
     low, high = EXPECTED_SMACT_RANGE_MIB
     known = [workload.profile for name, workload in measured_a100().items() if family(name) not in tested]
@@ -230,7 +237,7 @@ def line_without(half: int) -> tuple[float, float]:
 
 
 def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, float], str]:
-    """Traces of one half of the families, and the law fitted to pairs of the other half."""
+    """Traces of one half of the families, the law fitted to pairs of the other half, and a note on both."""
     paired = shuffled_families()
     tested = set(paired[half::2])
     rows = [
@@ -244,12 +251,12 @@ def held_out(half: int, count: int) -> tuple[list[Trace], tuple[float, float, fl
     base = traces.load("t1")
     drawn = []
     for number in range(count):
-        chance = random.Random(SEED + number)
-        jobs = [chance.choice(known).job(at_s) for at_s in base.submit_s]
+        rng = random.Random(SEED + number)
+        jobs = [rng.choice(known).job(at_s) for at_s in base.submit_s]
         drawn.append(base.derived([replace(job) for job in jobs], name=f"half {half + 1}"))
-    told = f"Half {half + 1}: jobs of {len(tested)} of {len(paired)} families; the law is fitted to {len(rows) // 2} "
-    told += f"pairs of the others: {shown(law)} (ships: {shown(AGGRESSIVENESS_WITH_MEMORY)})."
-    return drawn, law, told
+    note = f"Half {half + 1}: jobs of {len(tested)} of {len(paired)} families; the law is fitted to {len(rows) // 2} "
+    note += f"pairs of the others: {shown(law)} (ships: {shown(AGGRESSIVENESS_WITH_MEMORY)})."
+    return drawn, law, note
 
 
 def shown(law: tuple[float, float, float]) -> str:

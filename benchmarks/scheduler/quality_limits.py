@@ -1,4 +1,4 @@
-"""For `quality.py`: what no schedule beats, the world that the goals come from, the law fitted to some pairs."""
+"""Lower bounds on makespan, the interference model of the goals, and refits of the policies' law. For `quality.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cotenant.sim.traces.carma import measured_a100
 
 LARGEST_SET = 4
 RELEASED = (0.0, 0.3, 0.5, 0.7, 0.85)
-"""Jobs submitted from these parts of the queue on need so much GPU time, whatever came before."""
+"""Positions in the queue: the jobs submitted after each one bound the makespan, whatever ran before."""
 
 
 class AsTheGoalWasSet:
@@ -33,7 +33,7 @@ class AsTheGoalWasSet:
         gpu_type: str = DEFAULT_GPU,  # noqa: ARG002 - of the protocol
         sharing: Sharing = "time-sliced",  # noqa: ARG002
     ) -> list[float]:
-        """Speed of each."""
+        """Speed of each member."""
         return [
             1.0 / (1.0 + sum(self._cost(victim, mate) for place, mate in enumerate(members) if place != own))
             for own, victim in enumerate(members)
@@ -44,9 +44,9 @@ class AsTheGoalWasSet:
 
 
 def fitted_law(rows: Sequence[tuple[str, float]]) -> tuple[float, float, float]:
-    """Factor and powers of a partner's SM activity and of its memory in 8 GiB, by least squares of the victims' speeds.
+    """Fit (factor, power of SMACT, power of memory / 8 GiB) of a partner to its victims' speeds, by least squares.
 
-    `rows` are partners and the speeds of their victims.
+    `rows` are (partner, speed of its victim).
     """
     from scipy.optimize import least_squares
 
@@ -63,9 +63,10 @@ def fitted_law(rows: Sequence[tuple[str, float]]) -> tuple[float, float, float]:
 
 
 def least_makespan(trace: Trace, gpus: Cluster, world: Interference, bound: float) -> float:
-    """Seconds that no schedule beats with at most four jobs a GPU, each at most `bound` times as long as alone.
+    """Lower bound on the makespan in seconds, with at most four jobs per GPU and a slowdown of at most `bound` each.
 
-    All may be cut and moved at will, nothing fails, launches are free; a job of several GPUs is work on each.
+    The relaxation: jobs can be preempted and migrated freely, nothing fails, launches take no time, and a multi-GPU job
+    is independent work on each of its GPUs.
     """
     critical_s = max(at_s + s for at_s, s in zip(trace.submit_s, trace.duration_s, strict=True))
     found_s = critical_s
@@ -81,7 +82,7 @@ def least_makespan(trace: Trace, gpus: Cluster, world: Interference, bound: floa
 
 
 def _gpu_s(trace: Trace, gpus: Cluster, world: Interference, work_s: dict[int, float], bound: float) -> float:
-    """The least GPU time for so much work of each profile: time in each set of jobs is what is chosen."""
+    """Minimum GPU seconds for `work_s` of each profile: a linear program over the time spent in each set of jobs."""
     import numpy as np
     from scipy.optimize import linprog
     from scipy.sparse import csc_matrix, vstack
@@ -103,7 +104,7 @@ def _gpu_s(trace: Trace, gpus: Cluster, world: Interference, work_s: dict[int, f
 def _sets(
     trace: Trace, gpus: Cluster, world: Interference, kinds: Sequence[int]
 ) -> list[tuple[tuple[int, ...], Sequence[float]]]:
-    """Every set of up to four jobs that fits a GPU, by the places of their profiles in `kinds`, and their speeds."""
+    """Every set of up to four jobs that fits a GPU, as indices into `kinds`, with the speeds of its members."""
     slot = gpus.slots[0]
     jobs = [activity_of(trace.profiles[kind]) for kind in kinds]
     sizes = [trace.profiles[kind].first_peak_bytes for kind in kinds]

@@ -1,11 +1,11 @@
-"""Policies on slices of Philly: thousands of jobs, gangs of up to eight, a cluster that is full, and one that is not.
+"""Policies on slices of Philly: thousands of jobs, gangs of up to eight GPUs, overloaded clusters and one that is not.
 
     python -m benchmarks.scheduler.slices [--write]
 
-Needs `philly_jobs.csv.gz` of the shared data. A slice is the window of a virtual cluster that resembles the whole of it
-most; its jobs get measured workloads of like duration (seed 0). GPUs are chosen so that the first three queue, and the
-last, all virtual clusters together, hardly does. Policies know true memory, begin without history, and are asked for a
-bound of 1.5. One draw each: differences of a few points mean nothing.
+Needs `philly_jobs.csv.gz` of the shared data. A slice is the most representative window of a virtual cluster; its jobs
+get measured workloads of similar duration (seed 0). GPU counts are chosen so that jobs queue in the first three slices
+and hardly in the last one, which has all virtual clusters. Policies know the true memory, start without history, and
+run with a slowdown bound of 1.5. Each row is one draw: differences of a few points are noise.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cotenant.sim.traces import transforms
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "traces" / "philly_jobs.csv.gz"
-EVERYBODY = "all"
+ALL = "all"
 SLICES = (
     ("ee9e8c", 1500, "16*8xA100-40GB"),
     ("6c71a0", 3000, "5*8xA100-40GB"),
     ("6214e9", 3000, "6*8xA100-40GB"),
-    (EVERYBODY, 4000, "56*8xA100-40GB"),
+    (ALL, 4000, "56*8xA100-40GB"),
 )
 RUNS: tuple[tuple[str, dict[str, object]], ...] = (
     ("most-memory", {}),
@@ -62,32 +62,32 @@ def main() -> None:
 
 
 def window_of(virtual_cluster: str, count: int) -> Trace:
-    """Jobs of that virtual cluster, with workloads."""
+    """The representative window of the virtual cluster, with workloads assigned."""
     with gzip.open(SHARED, "rt", newline="") as file:
         titles, *rows = csv.reader(file)
-    kept = [row for row in rows if virtual_cluster in (EVERYBODY, row[titles.index("vc")])]
+    selected = [row for row in rows if virtual_cluster in (ALL, row[titles.index("vc")])]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"philly-{virtual_cluster}.csv"
         with path.open("w", newline="") as file:
-            csv.writer(file).writerows([titles, *kept])
+            csv.writer(file).writerows([titles, *selected])
         trace = traces.load(str(path))
     return transforms.assign(transforms.window(trace, min(count, len(trace))), seed=0)
 
 
 def rows_of(name: str, trace: Trace, gpus: cluster.Cluster) -> list[str]:
-    """One row a policy."""
+    """One table row per policy."""
     base = metrics_of(simulate(trace, gpus, "exclusive"))
     head = f"| {name} | {len(trace)} | {len(gpus)} |"
     found = [f"{head} exclusive | {base.makespan_s / 3600:.0f} h | {base.jct_mean_s / 3600:.1f} h | - | 100% |"]
     print(found[0], flush=True)
     for policy, options in RUNS:
-        told = metrics_of(simulate(trace, gpus, policy, options=options, max_slowdown=1.5))
+        metrics = metrics_of(simulate(trace, gpus, policy, options=options, max_slowdown=1.5))
         changes = [
-            getattr(told, metric) / getattr(base, metric) - 1 for metric in ("makespan_s", "jct_mean_s", "jct_p95_s")
+            getattr(metrics, metric) / getattr(base, metric) - 1 for metric in ("makespan_s", "jct_mean_s", "jct_p95_s")
         ]
         label = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
         found.append(
-            f"{head} {label} | {' | '.join(f'{change:+.1%}' for change in changes)} | {told.within_bound:.0%} |"
+            f"{head} {label} | {' | '.join(f'{change:+.1%}' for change in changes)} | {metrics.within_bound:.0%} |"
         )
         print(found[-1], flush=True)
     return found

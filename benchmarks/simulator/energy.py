@@ -1,14 +1,13 @@
-"""Whether the power model gives the energies that were published.
+"""Validates the power model against published power and energy.
 
     python -m benchmarks.simulator.energy [--write] [--data FOLDER]
 
-First, mean power of 18 published runs (AEGIS: three traces, six policies, A100-40GB) from their mean utilization, and
-from two other means; each trace is predicted by a line fitted to the other two. Then the energy of each run against
-exclusive on its trace: power of the shipped model times the published makespan (model); the published mean power times
-that makespan, with no model at all (measured W); and the model for the part of the makespan in which GPUs had work, as
-it follows from published energy, power and makespan, and idle power for the rest (with idle). The last is a check of
-watts and not of energy, for it takes that part from the energy itself. What whole simulations give, makespans included,
-is in the results of `benchmarks/reproductions/chapter6.py`.
+Power: the mean power of 18 published runs (AEGIS: three traces, six policies, A100-40GB) is predicted from their mean
+utilization and from two other means; each trace is predicted by a line fitted to the other two. Energy: each run is
+compared with exclusive on its trace in three ways. `model`: power of the shipped model times the published makespan.
+`measured W`: published mean power times that makespan. `with idle`: the model for the busy share of the makespan, idle
+power for the rest. The busy share follows from the published energy, so `with idle` validates watts and not energy.
+Energies of whole simulations, makespans included, are in the results of `benchmarks/reproductions/chapter6.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ MAKESPANS = {
     "AEGIS+peak mem": "AEGIS + measured peak mem (oracle-MAGM)",
     "AEGIS EstimatorFree": "AEGIS EstimatorFree (OR-MAGM)",
 }
-"""Names of the same policies in the two tables of the source."""
-EXPLAINED_BY = ("active_gpu_util_mean", "active_smact_mean", "active_drama_mean")
+"""Policy names in the energy table -> names in the makespan table of the source."""
+PREDICTORS = ("active_gpu_util_mean", "active_smact_mean", "active_drama_mean")
 
 
 class Measured(NamedTuple):
@@ -51,7 +50,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of results.csv")
     args = parser.parse_args()
     if not (args.data / "results.csv").is_file():
-        print(f"skipped: no published results at `{args.data}`; say --data FOLDER")
+        print(f"skipped: no published results at `{args.data}`; set --data FOLDER")
         return
     runs = published(args.data / "results.csv")
     lines = [*power_lines(runs), "", *energy_lines(runs), ""]
@@ -79,7 +78,7 @@ def published(path: Path) -> list[Measured]:
             found.setdefault((row["experiment"].split()[0], row["policy"]), {})[row["metric"]] = float(row["value"])
     runs = []
     for (trace, policy), values in found.items():
-        activity = {name: values[name] / (100 if "util" in name else 1) for name in EXPLAINED_BY}
+        activity = {name: values[name] / (100 if "util" in name else 1) for name in PREDICTORS}
         makespan_s = makespans[trace, MAKESPANS.get(policy, policy)]
         runs.append(
             Measured(trace, policy, values["active_power_mean"], values["total_gpu_energy"], makespan_s, activity)
@@ -88,9 +87,9 @@ def published(path: Path) -> list[Measured]:
 
 
 def power_lines(runs: Sequence[Measured]) -> list[str]:
-    lines = ["## Mean power of a GPU with work, 18 runs", "", "| explained by | line | rms, trace left out | worst |"]
+    lines = ["## Mean power of a busy GPU, 18 runs", "", "| predictor | line | RMSE, trace held out | max error |"]
     lines.append("| --- | --- | --- | --- |")
-    for name in EXPLAINED_BY:
+    for name in PREDICTORS:
         off = []
         for trace in sorted({run.trace for run in runs}):
             start, slope = line([run for run in runs if run.trace != trace], name)
@@ -102,7 +101,7 @@ def power_lines(runs: Sequence[Measured]) -> list[str]:
 
 
 def line(runs: Sequence[Measured], name: str) -> tuple[float, float]:
-    """Start and slope of the least-squares line of power."""
+    """Intercept and slope of the least-squares line of power."""
     found = statistics.linear_regression([run.activity[name] for run in runs], [run.power_w for run in runs])
     return found.intercept, found.slope
 
@@ -112,39 +111,40 @@ GPUS = 3
 
 
 def energy_lines(runs: Sequence[Measured]) -> list[str]:
-    head = " | ".join(f"{way} | off" for way in WAYS)
-    lines = ["## Energy against exclusive", "", f"| trace | policy | published | {head} | GPUs with work |"]
+    head = " | ".join(f"{way} | error" for way in WAYS)
+    lines = ["## Energy against exclusive", "", f"| trace | policy | published | {head} | busy share |"]
     lines.append("| --- " * (4 + 2 * len(WAYS)) + "|")
     off: dict[str, list[float]] = {way: [] for way in WAYS}
     for run in runs:
         base = next(candidate for candidate in runs if candidate.trace == run.trace and candidate.policy == "Exclusive")
         if run is base:
             continue
-        told = run.energy_mj / base.energy_mj - 1
-        mine, theirs = energies(run), energies(base)
+        published_change = run.energy_mj / base.energy_mj - 1
+        run_energy, base_energy = energies(run), energies(base)
         cells = []
         for way in WAYS:
-            said = mine[way] / theirs[way] - 1
-            off[way].append(100 * (said - told))
-            cells.append(f"{said:+.1%} | {100 * (said - told):+.1f}")
-        lines.append(f"| {run.trace} | {run.policy} | {told:+.1%} | {' | '.join(cells)} | {with_work(run):.0%} |")
+            change = run_energy[way] / base_energy[way] - 1
+            off[way].append(100 * (change - published_change))
+            cells.append(f"{change:+.1%} | {100 * (change - published_change):+.1f}")
+        row = f"{run.trace} | {run.policy} | {published_change:+.1%} | {' | '.join(cells)}"
+        lines.append(f"| {row} | {busy_share(run):.0%} |")
     lines.append("")
     for way, found in off.items():
         close = sum(1 for error in found if abs(error) <= 2.0)
-        lines.append(f"- {way}: within 2 points for {close} of {len(found)}, worst {max(map(abs, found)):.1f}.")
+        lines.append(f"- {way}: {close} of {len(found)} within 2 points, max error {max(map(abs, found)):.1f}.")
     return lines
 
 
 def energies(run: Measured) -> dict[str, float]:
-    """What the run took, in watts of a GPU times seconds, told in each way."""
+    """Energy of the run per GPU in joules, by each of `WAYS`."""
     model = power_model("A100-40GB")
-    working_w, part = model.watts(1, run.activity[EXPLAINED_BY[0]]), with_work(run)
+    working_w, part = model.watts(1, run.activity[PREDICTORS[0]]), busy_share(run)
     watts = (working_w, run.power_w, part * working_w + (1 - part) * model.idle_w)
     return {way: run.makespan_s * mean_w for way, mean_w in zip(WAYS, watts, strict=True)}
 
 
-def with_work(run: Measured) -> float:
-    """Part of the makespan in which a GPU had work: the published mean power is of that part, the energy of all."""
+def busy_share(run: Measured) -> float:
+    """Share of the makespan in which a GPU was busy: published power covers that share, energy the whole makespan."""
     idle_w = power_model("A100-40GB").idle_w
     mean_w = run.energy_mj * 1e6 / GPUS / run.makespan_s
     return (mean_w - idle_w) / (run.power_w - idle_w)

@@ -1,11 +1,11 @@
-"""How fast kinds of GPU are beside each other, from published run times; makes the table that the simulator charges by.
+"""Relative speeds of GPU types from published run times; generates the simulator's table of speeds.
 
     python -m benchmarks.simulator.gpu_speeds [--quick] [--write] [--write-table] [--data FOLDER]
 
-Speeds are of one job alone on a whole GPU, as a part of its speed on a V100 (AEGIS: on an A100). A kind's speed is the
-median over the workloads that were measured on both. Its error is what a workload left out gets from the median of the
-others: of the speed, relative, median and 90th percentile; beside it that of taking both for equally fast.
-`--write-table` writes the table into the package.
+Speeds are those of one job alone on a whole GPU, relative to its speed on a V100 (AEGIS: on an A100). The speed of a
+GPU type is the median over the workloads measured on both types. Its error is leave-one-out: each workload is predicted
+by the median of the others; the table gives the median and the 90th percentile of the relative error, and for
+comparison the error of assuming equal speed. `--write-table` writes the table into the package.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ gpu,workload,speed,source
 """
 
 Ratios = Mapping[str, Mapping[str, float]]
-"""By kind of GPU and workload, the speed there over the speed on a V100."""
+"""GPU type -> workload -> speed relative to a V100."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="as without: it takes a second")
+    parser.add_argument("--quick", action="store_true", help="no effect: the full run takes a second")
     add_write_option(parser)
     parser.add_argument("--write-table", action="store_true", help="write the table into the package")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the published files")
@@ -66,7 +66,7 @@ def main() -> None:
 
 def heading() -> list[str]:
     return [
-        "# Kinds of GPU beside each other",
+        "# Relative speeds of GPU types",
         "",
         f"{today()}, {platform.machine()}, Python {platform.python_version()}, cotenant {version('cotenant')}.",
         "Command: `python -m benchmarks.simulator.gpu_speeds --write`.",
@@ -77,7 +77,7 @@ def heading() -> list[str]:
 
 
 def of_gavel(folder: Path) -> Ratios:
-    """26 job types on one GPU, named as in the table of pairs."""
+    """26 job types on one GPU, named as in the table of co-located pairs."""
     steps: dict[str, dict[str, float]] = {}
     for row in csv.DictReader((folder / "gavel_isolated.csv").open()):
         if row["n_gpus"] == "1" and float(row["steps_per_s"]) > 0:
@@ -90,7 +90,7 @@ def of_gavel(folder: Path) -> Ratios:
 
 
 def of_zeus(folder: Path) -> Ratios:
-    """Networks by batch size and optimizer, each at the highest power limit of its GPU."""
+    """Networks by batch size and optimizer, at the highest power limit of each GPU."""
     epochs: dict[str, dict[str, tuple[float, float]]] = {}
     with gzip.open(folder / "zeus_power.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
@@ -107,7 +107,7 @@ def of_zeus(folder: Path) -> Ratios:
 
 
 def of_hydra(folder: Path) -> Ratios:
-    """15,000 jobs of PAI 2020 with their run times on three kinds of GPU; many have one workload's relation."""
+    """15,000 jobs of PAI 2020 with their run times on three GPU types; jobs of one workload share one ratio."""
     found: dict[str, dict[str, float]] = {"A100": {}, "RTX2080Ti": {}}
     with gzip.open(folder / "hydra_pai2020_cases.csv.gz", "rt") as file:
         for number, row in enumerate(csv.DictReader(file)):
@@ -140,7 +140,7 @@ def table(gavel: Ratios, zeus: Ratios, hydra: Ratios) -> Iterator[tuple[str, str
 
 
 def medians(gavel: Ratios, zeus: Ratios, hydra: Ratios) -> Iterator[tuple[str, str, list[float]]]:
-    """For each kind of GPU what its median is of, and the source."""
+    """(GPU type, source, ratios whose median is its speed)."""
     yield "A100", "Hydra", list(hydra["A100"].values())
     yield "RTX2080Ti", "Hydra", list(hydra["RTX2080Ti"].values())
     yield "P100", "Gavel and Zeus", [*gavel["P100"].values(), *zeus["P100"].values()]
@@ -151,10 +151,10 @@ def medians(gavel: Ratios, zeus: Ratios, hydra: Ratios) -> Iterator[tuple[str, s
 
 def errors(gavel: Ratios, zeus: Ratios, hydra: Ratios) -> list[str]:
     lines = [
-        "| GPU | source | known | slowest, median, fastest | error of the median | error of 1.0 |",
+        "| GPU | source | workloads | min, median, max | error of the median | error of 1.0 |",
         "|---|---|---|---|---|---|",
     ]
-    every = [*medians(gavel, zeus, hydra), ("RTX2080Ti", "AEGIS, of an A100", list(of_aegis().values()))]
+    every = [*medians(gavel, zeus, hydra), ("RTX2080Ti", "AEGIS, relative to an A100", list(of_aegis().values()))]
     every += [
         ("P100", "Gavel alone", list(gavel["P100"].values())),
         ("P100", "Zeus alone", list(zeus["P100"].values())),
@@ -165,7 +165,7 @@ def errors(gavel: Ratios, zeus: Ratios, hydra: Ratios) -> list[str]:
         plain = [abs(1.0 / count - 1.0) for count in counts]
         span = f"{min(ratios):.2f}, {statistics.median(ratios):.2f}, {max(ratios):.2f}"
         lines.append(f"| {kind} | {source} | {len(ratios)} | {span} | {_errors(missed)} | {_errors(plain)} |")
-    return [*lines, "", "Errors: median and 90th percentile, over distinct relations."]
+    return [*lines, "", "Errors: median and 90th percentile over distinct ratios."]
 
 
 def left_out(ratios: list[float], counts: Counter[float], value: float) -> float:

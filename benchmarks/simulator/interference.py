@@ -1,11 +1,11 @@
-"""How well speeds of jobs that share a GPU are predicted where they were not measured; makes the shipped fits.
+"""Held-out accuracy of predicted speeds of co-located jobs; generates the shipped fits.
 
     python -m benchmarks.simulator.interference [--quick] [--write] [--write-fits] [--data FOLDER]
 
-Every error is of rows left out, with hyperparameters fitted without them too. "A pair left out": both of its speeds.
-"Unseen job": all rows with the job, as victim or partner; it is predicted as a victim, from its activity alone. "Unseen
-family": all rows with its model and data set at any batch size. Truth counts speeds above 1 as 1, except in the last
-column. `--write-fits` fits all rows and writes them into the package.
+All errors are of held-out rows; hyperparameters are fitted without them, too. "Pair held out": both of its speeds.
+"Unseen job": all rows with the job, as victim or partner; the job is predicted as a victim, from its activity alone.
+"Unseen family": all rows with the job's model and data set at any batch size. Measured speeds are clipped to 1, except
+in the last column. `--write-fits` fits all rows and writes the fits into the package.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from cotenant.sim.interference.tables import FITS_PATH, PairRow, pair_rows, trai
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "traces"
 SEED = 0
-SEARCH_STEPS = 40  # of the hyperparameters in a fold; the shipped fits take 80
+SEARCH_STEPS = 40  # iterations of the hyperparameter search per fold; the shipped fits take 80
 
 Predict = Callable[[list[PairSpeed], list[PairSpeed]], list[float]]
-"""From training rows and rows left out, the speeds of these."""
+"""(Training rows, held-out rows) -> predicted speeds of the held-out rows."""
 Folds = list[list[int]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the A100 pairs in 3 folds, nothing else")
+    parser.add_argument("--quick", action="store_true", help="only the A100 pairs, in 3 folds")
     add_write_option(parser)
     parser.add_argument("--write-fits", action="store_true", help="fit all rows and write them into the package")
-    parser.add_argument("--only-lucid", action="store_true", help="the RTX 3090 pairs and nothing else")
+    parser.add_argument("--only-lucid", action="store_true", help="only the RTX 3090 pairs")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of lucid_*.csv")
     args = parser.parse_args()
     if args.write_fits:
@@ -58,7 +58,7 @@ def main() -> None:
 def heading() -> list[str]:
     versions = ", ".join(f"{name} {version(name)}" for name in ("cotenant", "numpy", "scipy", "scikit-learn"))
     return [
-        "# Speeds of jobs that share a GPU: errors of what was left out",
+        "# Speeds of co-located jobs: held-out errors",
         "",
         f"{today()}, {platform.machine()}, Python {platform.python_version()}, {versions}; seed {SEED}.",
         "Command: `python -m benchmarks.simulator.interference --write`.",
@@ -93,7 +93,7 @@ def a100(*, quick: bool) -> list[str]:
         "boosted trees on the activity of both": trees(known),
     }
     lines = report(
-        "A100-40GB, 218 pairs (AEGIS), a pair left out (10 folds)" if not quick else "A100, 3 folds",
+        "A100-40GB, 218 pairs (AEGIS), pair held out (10 folds)" if not quick else "A100, 3 folds",
         rows,
         pair_folds(rows, 3 if quick else 10),
         {**baselines, "**kernel fit (ours)**": kernel},
@@ -119,13 +119,13 @@ def others() -> list[str]:
         rows = directed(pair_rows(family))
         methods = {"mean of all": mean_of_all, "victim + partner effects on log speed": effects}
         methods["**kernel fit (ours)**"] = kernel_fit(traits(family), smact_law=False)
-        title = f"{family}, {len(rows) // 2} pairs ({source}), a pair left out (5 folds)"
+        title = f"{family}, {len(rows) // 2} pairs ({source}), pair held out (5 folds)"
         lines += report(title, rows, pair_folds(rows, 5), methods)
     return lines
 
 
 def lucid(folder: Path) -> list[str]:
-    """The RTX 3090 pairs of Lucid: read from the given place, not shipped (non-commercial licence)."""
+    """The RTX 3090 pairs of Lucid, which are not shipped (non-commercial license) and are read from `folder`."""
     if not (folder / "lucid_colocation_rtx3090.csv").is_file():
         return [f"Lucid's pairs (RTX 3090): skipped, not at `{folder.name}`.", ""]
     known: dict[str, Traits] = {}
@@ -145,13 +145,13 @@ def lucid(folder: Path) -> list[str]:
         for row in csv.DictReader((folder / "lucid_colocation_rtx3090.csv").open())
     ]
     rows = directed(pairs)
-    # Likelihood is searched on a part of the training rows: the rest changes the hyperparameters little, the time much.
+    # Hyperparameters are searched on 600 training rows: more rows change them little and take much longer.
     methods: dict[str, Predict] = {"mean of all": mean_of_all, "victim + partner effects on log speed": effects}
     methods["**kernel fit (ours)**"] = kernel_fit(known, smact_law=False, search_on=600)
-    methods["**kernel fit, speeds above 1 believed**"] = kernel_fit(
+    methods["**kernel fit, speeds not clipped**"] = kernel_fit(
         known, smact_law=False, search_on=600, max_speed=math.inf
     )
-    return report(f"RTX3090, {len(pairs)} pairs (Lucid), a pair left out (5 folds)", rows, pair_folds(rows, 5), methods)
+    return report(f"RTX3090, {len(pairs)} pairs (Lucid), pair held out (5 folds)", rows, pair_folds(rows, 5), methods)
 
 
 def lucid_name(row: Mapping[str, str], number: str) -> str:
@@ -189,23 +189,23 @@ def report(
     methods: Mapping[str, Predict],
     family: Callable[[str], str] = str,
 ) -> list[str]:
-    """A table of errors; training rows share no job of a fold's victims where the folds are by job."""
+    """A table of errors; where folds are by job, no training row contains a victim of the held-out fold."""
     by_job = len({family(rows[i].victim) for i in folds[0]}) == 1 and len(folds) > 10
     lines = [
         f"## {title}",
         "",
-        "| | R2 | mean error | median, relative | P90, relative | mean error, speeds above 1 kept |",
+        "| | R2 | MAE | median relative error | P90 relative error | MAE, not clipped |",
     ]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for name, predict in methods.items():
         found = [math.nan] * len(rows)
         for fold in folds:
-            out = set(fold)
-            kept = [row for i, row in enumerate(rows) if i not in out]
+            held_out = set(fold)
+            training = [row for i, row in enumerate(rows) if i not in held_out]
             if by_job:
                 unseen = family(rows[fold[0]].victim)
-                kept = [row for row in kept if unseen not in (family(row.victim), family(row.partner))]
-            for i, value in zip(fold, predict(kept, [rows[i] for i in fold]), strict=True):
+                training = [row for row in training if unseen not in (family(row.victim), family(row.partner))]
+            for i, value in zip(fold, predict(training, [rows[i] for i in fold]), strict=True):
                 found[i] = value
         lines.append(f"| {name} | {errors(found, rows)} |")
         print(title, "|", lines[-1], flush=True)
@@ -226,46 +226,52 @@ def errors(found: Sequence[float], rows: Sequence[PairSpeed]) -> str:
 def kernel_fit(
     known: Mapping[str, Traits], *, smact_law: bool, search_on: int | None = None, max_speed: float = 1.0
 ) -> Predict:
-    def predict(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
+    def predict(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]:
         hyper = None
         if search_on is not None:
-            part = random.Random(SEED).sample(kept, min(search_on, len(kept)))
+            part = random.Random(SEED).sample(training, min(search_on, len(training)))
             hyper = fit(part, known, smact_law=smact_law, iterations=SEARCH_STEPS, max_speed=max_speed)[1]
         options = {"hyper": hyper, "iterations": SEARCH_STEPS, "max_speed": max_speed}
-        fitted = fit(kept, known, smact_law=smact_law, **options)[0]
-        return [fitted.speed(row.victim, known[row.victim], row.partner, known[row.partner]) for row in out]
+        fitted = fit(training, known, smact_law=smact_law, **options)[0]
+        return [fitted.speed(row.victim, known[row.victim], row.partner, known[row.partner]) for row in held_out]
 
     return predict
 
 
 def law_only(known: Mapping[str, Traits]) -> Predict:
-    def predict(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
-        nothing = fit(kept, known, smact_law=True, iterations=0)[0].law or (0.0, 1.0)
-        return [1.0 / (1.0 + nothing[0] * known[row.partner].values[0] ** nothing[1]) for row in out]
+    def predict(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]:
+        factor, power = fit(training, known, smact_law=True, iterations=0)[0].law or (0.0, 1.0)
+        return [1.0 / (1.0 + factor * known[row.partner].values[0] ** power) for row in held_out]
 
     return predict
 
 
-def mean_of_all(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
-    return [statistics.mean(min(1.0, row.speed) for row in kept)] * len(out)
+def mean_of_all(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]:
+    return [statistics.mean(min(1.0, row.speed) for row in training)] * len(held_out)
 
 
 def sum_of_smact(known: Mapping[str, Traits]) -> Predict:
-    return lambda _kept, out: [1 / max(1.0, known[r.victim].values[0] + known[r.partner].values[0]) for r in out]
+    return lambda _training, held_out: [
+        1 / max(1.0, known[r.victim].values[0] + known[r.partner].values[0]) for r in held_out
+    ]
 
 
-def effects(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
-    """Fit log speed = mean + victim's effect + partner's effect, each drawn towards 0 by as much as half a row."""
-    logs = [math.log(min(1.0, row.speed)) for row in kept]
+def effects(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]:
+    """Fit log speed = mean + victim effect + partner effect, each shrunk towards 0 with the weight of half a row."""
+    logs = [math.log(min(1.0, row.speed)) for row in training]
     mean = statistics.mean(logs)
     victims: dict[str, float] = {}
     partners: dict[str, float] = {}
     for _ in range(30):
-        victims = centered(kept, [x - mean - partners.get(r.partner, 0.0) for r, x in zip(kept, logs, strict=True)], 0)
-        partners = centered(kept, [x - mean - victims.get(r.victim, 0.0) for r, x in zip(kept, logs, strict=True)], 1)
+        victims = centered(
+            training, [x - mean - partners.get(r.partner, 0.0) for r, x in zip(training, logs, strict=True)], 0
+        )
+        partners = centered(
+            training, [x - mean - victims.get(r.victim, 0.0) for r, x in zip(training, logs, strict=True)], 1
+        )
     return [
         min(1.0, max(MIN_SPEED, math.exp(mean + victims.get(row.victim, 0.0) + partners.get(row.partner, 0.0))))
-        for row in out
+        for row in held_out
     ]
 
 
@@ -277,13 +283,13 @@ def centered(rows: Sequence[PairSpeed], rest: Sequence[float], key: int) -> dict
 
 
 def trees(known: Mapping[str, Traits]) -> Predict:
-    def predict(kept: list[PairSpeed], out: list[PairSpeed]) -> list[float]:
+    def predict(training: list[PairSpeed], held_out: list[PairSpeed]) -> list[float]:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         model = HistGradientBoostingRegressor(max_iter=150, learning_rate=0.06, min_samples_leaf=6, random_state=SEED)
         table = lambda rows: [[*known[r.victim].values, *known[r.partner].values] for r in rows]  # noqa: E731
-        model.fit(table(kept), [min(1.0, row.speed) for row in kept])
-        return [min(1.0, max(MIN_SPEED, float(value))) for value in model.predict(table(out))]
+        model.fit(table(training), [min(1.0, row.speed) for row in training])
+        return [min(1.0, max(MIN_SPEED, float(value))) for value in model.predict(table(held_out))]
 
     return predict
 

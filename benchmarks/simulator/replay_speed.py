@@ -1,11 +1,11 @@
-"""How fast traces are replayed, beside a simulator that ticks.
+"""Speed of the simulator, compared with a time-stepped one.
 
     python -m benchmarks.simulator.replay_speed [--quick] [--write] [--data FOLDER] [--repeat 5]
 
-R1: the 82,247 jobs of Philly on its 552 servers, exclusive, first come, first served. R2: the same on 600 GPUs, up to
-four jobs on one (`most-memory` with backfill and a history), slowing each other down. R3: every job ten times, on
-25,000 GPUs, as R2. R4: the 60 jobs of CARMA's t1 on 4 GPUs, 20 runs over all policies. Each runs in its own process, so
-that memory is its own.
+R1: the 82,247 jobs of Philly on its 552 servers, exclusive, FIFO. R2: the same jobs on 600 GPUs with interference, up
+to four jobs per GPU (`most-memory` with backfill and a history). R3: as R2 with every job ten times, on 25,000 GPUs.
+R4: the 60 jobs of CARMA's t1 on 4 GPUs, 20 runs over all policies. Each benchmark runs in a process of its own, so that
+peak memory is separate.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ TICKED = (40_000, 48_000)
 TICKED_SERVERS = 135
 QUICK_JOBS = 4000
 
-# Seconds: what must be reached, what is aimed at.
+# CPU seconds: (required, goal).
 GOALS = {"R1": (10.0, 2.0), "R2": (30.0, 5.0), "R3": (300.0, 60.0), "R4": (10.0, 2.0)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_JOBS} jobs, and no R3")
+    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_JOBS} jobs, without R3")
     add_write_option(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of philly_jobs.csv.gz")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each, of which the median counts")
-    parser.add_argument("--only", help="one of R1 to R4, and `ticks`; prints JSON")
+    parser.add_argument("--repeat", type=int, default=5, help="runs per benchmark; the median counts")
+    parser.add_argument("--only", help="run one of R1 to R4 or `ticks` in this process and print JSON")
     args = parser.parse_args()
     if args.only:
         print(json.dumps(one(args.only, args.data, quick=args.quick)))
         return 0
     if not (args.data / "philly_jobs.csv.gz").is_file():
-        print(f"skipped: no Philly trace in `{args.data}`; say --data FOLDER")
+        print(f"skipped: no Philly trace in `{args.data}`; set --data FOLDER")
         return 0
     report = "\n".join(lines(args))
     print(report)
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def one(name: str, data: Path, *, quick: bool) -> dict[str, float]:
-    """Seconds, jobs and memory of one benchmark, in this process."""
+    """Run one benchmark in this process; returns its CPU seconds, jobs and memory."""
     if name == "R4":
         return run_r4()
     trace = traces.load(str(data / "philly_jobs.csv.gz"))
@@ -81,12 +81,12 @@ def one(name: str, data: Path, *, quick: bool) -> dict[str, float]:
 
 
 def cut(trace: Trace, first: int, end: int) -> Trace:
-    """Those jobs, from the submission of the first on."""
+    """Jobs `first` to `end`, with time 0 at the first submission."""
     return trace.derived(from_zero(trace[number] for number in range(first, end)))
 
 
 def timed(trace: Trace, gpus: str, policy: str, **options: object) -> dict[str, float]:
-    """What is kept of a run; its seconds are those of the processor, for the machine is shared."""
+    """Simulate and return the figures of the run; `seconds` is CPU time, since the machine is shared."""
     began_s = time.process_time()
     run = simulate(trace, cluster.parse(gpus), policy, options=options)
     seconds = time.process_time() - began_s
@@ -104,10 +104,10 @@ def timed(trace: Trace, gpus: str, policy: str, **options: object) -> dict[str, 
 
 
 def run_r4() -> dict[str, float]:
-    """Twenty runs of t1: every policy, over and over."""
+    """Twenty runs of t1, cycling through the policies."""
     trace, gpus = traces.load("t1"), cluster.parse("4xA100-40GB")
     names = policies.policies()
-    simulate(trace, gpus, "most-memory")  # loads tables
+    simulate(trace, gpus, "most-memory")  # warm-up: loads the tables
     began_s = time.process_time()
     runs = [simulate(trace, gpus, names[number % len(names)]) for number in range(19)]
     seconds = time.process_time() - began_s
@@ -121,7 +121,7 @@ def run_r4() -> dict[str, float]:
 
 
 def run_ticks(trace: Trace) -> dict[str, float]:
-    """The same jobs, ticked through with and without samples, and by ours; all first come, first served."""
+    """Run the same jobs FIFO on the time-stepped simulator, with and without samples, and on ours."""
     ticked_s, bare_s, ticks, ends_s = 0.0, 0.0, 0, [0.0]
     for sampled in (True, False):
         nodes = [Node(number, 8) for number in range(TICKED_SERVERS)]
@@ -161,54 +161,54 @@ def lines(args: argparse.Namespace) -> list[str]:
     """The tables."""
     names = ["R1", "R2", "R4"] if args.quick else list(GOALS)
     out = [
-        "| | jobs | ended | CPU seconds (median) | min to max | floor | goal | jobs/s | mean wait h | MiB |",
+        "| | jobs | ended | CPU seconds (median) | min to max | required | goal | jobs/s | mean wait h | MiB |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in names:
         runs = measure(name, args, 1 if name == "R3" else args.repeat)
         seconds = [run["seconds"] for run in runs]
-        typical, last, (floor, goal) = statistics.median(seconds), runs[-1], GOALS[name]
+        typical, last, (required, goal) = statistics.median(seconds), runs[-1], GOALS[name]
         out.append(
             f"| {name} | {last['jobs']:.0f} | {last['ended']:.0f} | {typical:.2f} | {min(seconds):.2f} to "
-            f"{max(seconds):.2f} | {floor:g} | {goal:g} | {last['jobs'] / typical:.0f} | {last['mean_wait_h']:.2f} | "
-            f"{last['rss_mib']:.0f} |"
+            f"{max(seconds):.2f} | {required:g} | {goal:g} | {last['jobs'] / typical:.0f} | "
+            f"{last['mean_wait_h']:.2f} | {last['rss_mib']:.0f} |"
         )
     return [*out, "", *beside_ticks(measure("ticks", args, 1)[0])]
 
 
 def beside_ticks(found: dict[str, float]) -> list[str]:
-    """Ours beside a simulator that ticks."""
+    """The comparison with the time-stepped simulator."""
     jobs, ours_s = found["jobs"], found["seconds"]
     rows = (
-        ("ticking, as published", found["ticked_s"]),
-        ("ticking, without samples", found["bare_s"]),
-        ("ours", ours_s),
+        ("time-stepped, as published", found["ticked_s"]),
+        ("time-stepped, without samples", found["bare_s"]),
+        ("cotenant", ours_s),
     )
     return [
-        f"{jobs:.0f} jobs from the middle of Philly on {TICKED_SERVERS} servers of 8 GPUs, exclusive, first come,",
-        f"first served, in one process one after the other; {found['ticks']:.0f} simulated seconds. Ends of the three",
-        f"differ by at most {found['largest_difference_s']:.1f} s.",
+        f"{jobs:.0f} jobs from the middle of Philly on {TICKED_SERVERS} servers of 8 GPUs, exclusive, FIFO, in one",
+        f"process in sequence; {found['ticks']:.0f} simulated seconds. End times of the jobs differ by at most",
+        f"{found['largest_difference_s']:.1f} s.",
         "",
-        "| | CPU seconds | jobs/s | ours is faster by |",
+        "| | CPU seconds | jobs/s | speedup of cotenant |",
         "| --- | ---: | ---: | ---: |",
         *[f"| {name} | {spent_s:.2f} | {jobs / spent_s:.0f} | {spent_s / ours_s:.0f} x |" for name, spent_s in rows],
         "",
-        "`ticking.py` says what it does in a tick: it follows the published simulators of Helios and Lucid. Lucid's",
-        "own was measured apart at 98 jobs/s on 8,000 jobs of Philly and as many GPUs, on the same kind of machine.",
-        "Most of the time goes into a sample of the whole cluster each simulated minute; without these it does less",
-        "than any published one.",
+        "`ticking.py` follows the published simulators of Helios and Lucid and documents its work per tick. Lucid's",
+        "own simulator was measured separately at 98 jobs/s on 8,000 jobs of Philly and as many GPUs, on the same type",
+        "of machine. Most of its time goes into sampling the cluster every simulated minute; without samples it does",
+        "less than any published simulator.",
     ]
 
 
 def write(report: str, *, quick: bool) -> None:
-    """Keep the report under benchmarks/results."""
+    """Write the report to benchmarks/results."""
     head = [
         f"# Speed of the simulator, {today()}",
         "",
         f"Commit {commit()}; Python {platform.python_version()}; {os.cpu_count()} cores, shared, no GPU. Seed 0.",
-        "Seconds are those of the processor, one core.",
+        "Seconds are CPU time on one core.",
         f"Repeat with `python -m benchmarks.simulator.replay_speed --write{' --quick' if quick else ''}`.",
-        "Trace: Philly as Pollux kept it (82,247 jobs); workloads drawn for R2 and R3 by run time, seed 0.",
+        "Trace: Philly as published with Pollux (82,247 jobs); R2 and R3 draw workloads by run time, seed 0.",
         "",
     ]
     write_result("simulator", "\n".join([*head, report, ""]))

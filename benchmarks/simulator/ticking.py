@@ -1,18 +1,18 @@
-"""A cluster simulator that ticks, written as the published ones are: for comparison, not for use.
+"""A time-stepped cluster simulator in the style of the published ones, as a baseline for speed.
 
-What the simulators of Helios and Lucid (policy `fifo.py`, `cluster.py`) do, and this does in the same way, with none of
-their lines:
+It does the same work as the simulators of Helios and Lucid (policy `fifo.py`, `cluster.py`), and shares no code with
+them:
 
-- each simulated second, a copy of the list of running jobs is walked for those that end; new arrivals are taken from
-  the trace; the queue is sorted by submission and copied; the first in it asks for its GPUs, and the first that gets
-  none stops the rest;
-- a job is a dictionary; a server keeps a list of jobs for each of its GPUs, and counts those without any whenever
-  somebody wants to know how many are free. Who is to be placed has all servers counted, and sorted by what is free;
-- each minute the cluster is sampled: GPUs that are free, jobs that run and wait, servers with one and with several
-  jobs, and means of the utilization and the memory of the GPUs, of all and of those in use, by server with numpy.
+- every simulated second it scans a copy of the list of running jobs for those that end, takes new arrivals from the
+  trace, sorts and copies the queue, and places jobs in order of submission until one does not fit;
+- a job is a dictionary; a server has a list of jobs per GPU and counts its free GPUs on each query. Placing a job
+  counts the free GPUs of all servers and sorts the servers by them;
+- every simulated minute it samples the cluster: free GPUs, running and waiting jobs, servers with one and with several
+  jobs, and per server, with numpy, mean utilization and memory of all GPUs and of those in use.
 
-It does less: one cluster in place of virtual ones, and no log. `sampled=False` leaves the samples out, too, which is
-less than any published one does. A job may be spread over any servers, so that ends can be compared with ours.
+It does less than they do: one cluster instead of virtual clusters, and no log. `sampled=False` also omits the samples,
+which is less than any published simulator does. A job can span any servers, so that its end can be compared with that
+of `cotenant.sim`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLE_EVERY_S = 60
 
 
 class Node:
-    """A server: who is on each of its GPUs, and what that does to the GPU."""
+    """A server: the jobs on each of its GPUs, and the utilization and memory of each GPU."""
 
     def __init__(self, name: int, gpus: int) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Node:
         return count
 
     def take(self, job: TickedJob, wanted: int) -> list[int]:
-        """So many of its free GPUs."""
+        """Place the job on `wanted` free GPUs; returns their indices."""
         taken = [index for index, jobs in self.jobs_on.items() if not jobs][:wanted]
         for index in taken:
             self.jobs_on[index].append(job)
@@ -64,7 +64,7 @@ class Node:
 
 
 def replay(trace: Trace, nodes: Sequence[Node], *, sampled: bool = True) -> tuple[list[float], int]:
-    """End of every job, and how many seconds were ticked through."""
+    """Simulate the trace; returns the end time of every job and the number of ticks."""
     jobs = [_job(trace, number) for number in range(len(trace))]
     waiting: list[TickedJob] = []
     running: list[TickedJob] = []
