@@ -117,7 +117,7 @@ class AdmissionControl:
         if self._queue_ids is None:
             self._queue_ids = sorted(self._table.queued)
         place = bisect_right(self._queue_ids, job_id)
-        return f"number {place} of {len(self._queue_ids)} in the queue, looked at with the next reading of the GPUs"
+        return f"position {place} of {len(self._queue_ids)} in the queue, considered at the next GPU sample"
 
 
 class _RunningCounts:

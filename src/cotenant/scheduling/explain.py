@@ -68,7 +68,7 @@ def _live_text(job: Job, indices: Mapping[str, int], peak_bytes: int) -> str:
     verb = "starts" if isinstance(job.state, Starting) else "runs"
     noun = "GPU" if len(place.gpu_uuids) == 1 else "GPUs"
     again = f", attempt {attempt.number}" if attempt.number > 1 else ""
-    over = f", outgrown: {format_bytes(peak_bytes)} seen" if peak_bytes > place.promised_bytes else ""
+    over = f", exceeded: {format_bytes(peak_bytes)} observed" if peak_bytes > place.promised_bytes else ""
     stop = f", being stopped ({attempt.stop_reason})" if attempt.stop_reason else ""
     return (
         f"{verb} on {noun} {names} ({place.sharing}), {format_bytes(place.promised_bytes)} promised{over}{again}{stop}"

@@ -127,7 +127,7 @@ def _same_again(job: Job, reason: str) -> Retry:
 
 def _after_failure(job: Job, end: AttemptExit) -> Retry | Finish:
     if end.mps_fault:
-        return _same_again(job, "retry, without MPS: its MPS server failed under it, by a fault of any of its clients")
+        return _same_again(job, "retry without MPS: its MPS server failed after a fault of one of its clients")
     code = 128 + end.signal if end.signal is not None else end.exit_code
     reason = end.detail or (f"ended by signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
     if failures(job) > job.spec.retries:
@@ -232,7 +232,7 @@ def _after_oom(job: Job, attempt: Attempt, oom: OomEvidence) -> Retry | Finish:
     if counted >= job.spec.max_attempts:
         return Finish(outcome="oom", code=_code(attempt), reason=f"out of memory in {_attempts(counted)}")
     if exclusive and (not is_victim or _exclusive_ooms(job) >= MAX_EXCLUSIVE_OOMS):
-        reason = f"out of memory alone on its GPU, {_memory_text(oom, attempt)}"
+        reason = f"out of memory on an exclusive GPU, {_memory_text(oom, attempt)}"
         return Finish(outcome="oom", code=_code(attempt), reason=reason)
     minimum = job.min_memory_bytes if is_victim else next_min_memory_bytes(job, attempt, wanted)
     if not is_victim and oom.total_bytes is not None:

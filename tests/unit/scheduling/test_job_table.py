@@ -250,9 +250,9 @@ def test_an_update_of_the_memory_has_it_estimated_again():
     life.submit(1, hold=True)
     life.send(EstimateReady, 1, estimate=None, error="none")
     assert life.send(JobUpdated, 1, spec=a_spec(declared_bytes=GiB, priority=1)) == []
-    (asked,) = life.send(JobUpdated, 1, spec=a_spec(declared_bytes=3 * GiB))
-    assert isinstance(asked, RequestEstimate)
-    assert asked.spec.declared_bytes == 3 * GiB
+    (request,) = life.send(JobUpdated, 1, spec=a_spec(declared_bytes=3 * GiB))
+    assert isinstance(request, RequestEstimate)
+    assert request.spec.declared_bytes == 3 * GiB
 
 
 def test_an_update_takes_dependencies_away_and_adds_others():
@@ -287,7 +287,7 @@ def test_requeue_of_a_running_job_stops_it_first():
     (stop,) = life.send(JobRequeued)
     assert isinstance(stop, Stop)
     assert (stop.job_id, stop.cause) == (1, "requeue")
-    assert life.send(JobRequeued) == []  # asked already
+    assert life.send(JobRequeued) == []  # the stop is already requested
     life.exit(1, OK)  # a job that saves its work on SIGTERM and ends well goes on later, too
     assert (life.running(), len(life.manager.jobs[1].attempts)) == ([1], 2)
     assert dict(life.replayed().jobs) == dict(life.manager.jobs)

@@ -206,7 +206,7 @@ def test_in_a_long_queue_a_new_job_is_looked_at_with_the_next_reading():
     life.submit(2, 30)
     life.submit(3, 30)
     assert launches(life.submit(4, 1)) == []
-    assert life.manager.explain(4).reason == "number 3 of 3 in the queue, looked at with the next reading of the GPUs"
+    assert life.manager.explain(4).reason == "position 3 of 3 in the queue, considered at the next GPU sample"
     assert launches(life.sample()) == [4]
 
 

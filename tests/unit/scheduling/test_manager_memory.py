@@ -1,4 +1,4 @@
-"""What is full: promises, readings, strangers, and what running out of memory leads to."""
+"""What is full: promises, samples, foreign memory, and the effects of running out of memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_peak_counts_after_it_has_passed():
 
 
 @pytest.mark.parametrize(
-    ("observed", "strangers"),
+    ("observed", "foreign_gib"),
     [
         pytest.param([(1, 1, 0, 8)], 4, id="ours is not a stranger's"),
         pytest.param([(1, 1, 0, 14)], 0, id="read a moment later: ours exceeds the total"),
@@ -47,11 +47,11 @@ def test_a_peak_counts_after_it_has_passed():
         pytest.param([(1, 1, 0, -8)], 12, id="nonsense"),
     ],
 )
-def test_strangers(observed, strangers):
+def test_foreign_memory(observed, foreign_gib):
     life = Life()
     life.submit()
     life.sample(used=[12], observed=observed, at_s=1.0)
-    assert life.manager.server_snapshot(1.0).gpus[0].foreign_bytes == strangers * GiB
+    assert life.manager.server_snapshot(1.0).gpus[0].foreign_bytes == foreign_gib * GiB
 
 
 def test_a_job_that_strayed_to_another_gpu_is_a_stranger_there():
@@ -153,8 +153,8 @@ def test_witnessed_adds_what_samples_showed():
     full = life.manager.with_telemetry(bare)
     assert full.peak_observed_bytes == {"GPU-0": 9 * GiB}
     assert full.exit.oom == OomEvidence(exception=True, free_bytes=GiB, total_bytes=40 * GiB)
-    told = replace(full, peak_observed_bytes={"GPU-0": 1}, exit=replace(OOM, oom=OomEvidence(free_bytes=5)))
-    assert life.manager.with_telemetry(told) == told
+    complete = replace(full, peak_observed_bytes={"GPU-0": 1}, exit=replace(OOM, oom=OomEvidence(free_bytes=5)))
+    assert life.manager.with_telemetry(complete) == complete
     assert life.manager.with_telemetry(replace(bare, attempt=2)).exit == OOM
     late = life.manager.with_telemetry(replace(bare, at_s=60.0))
     assert late.exit.oom.free_bytes is None

@@ -1,4 +1,4 @@
-"""The manager and its policy at work: what is told when, and what follows from it."""
+"""The manager and its policy at work: what the policy is offered, and how its answers are checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def test_a_job_that_outgrows_its_promise_is_reported_and_counts_with_what_it_tak
     life.submit(1, gib=8)
     life.start(1, holds=30)
     life.pass_(60)
-    assert life.manager.explain(1).reason == "runs on GPU 0 (time-sliced), 8.0 GiB promised, outgrown: 30.0 GiB seen"
+    assert (
+        life.manager.explain(1).reason == "runs on GPU 0 (time-sliced), 8.0 GiB promised, exceeded: 30.0 GiB observed"
+    )
     assert life.submit(2, gib=11) == []
     assert life.manager.explain(2).rejections[0].reason == "needs 11.0 GiB, 10.0 GiB available"
 
@@ -79,7 +81,7 @@ def test_a_time_slot_ends_when_others_wait():
     life.submit(2)
     (stop,) = [command for command in life.pass_(1) if isinstance(command, Stop)]
     assert (stop.job_id, stop.cause, stop.grace_s) == (1, "time slice over", 100.0)
-    assert life.pass_(30) == [], "asked once"
+    assert life.pass_(30) == [], "one stop"
     assert launches(life.end(1, AttemptExit(exit_code=0, signal=None, reason="stopped"))) == [2]
     job = life.manager.jobs[1]
     assert job.state == Queued(since_s=life.at_s, reason="its time slice was over")
@@ -114,15 +116,15 @@ def test_a_policy_that_only_decides_is_asked():
 
 
 def test_one_that_is_asked_counts_what_it_gave_away():
-    asked = SnapshotPolicyAdapter(Odd())
-    asked.update(a_snapshot(0))
+    adapter = SnapshotPolicyAdapter(Odd())
+    adapter.update(a_snapshot(0))
     for job_id in (1, 2):
-        asked.add(a_job(job_id, at_s=float(job_id)))
-    assert [placement.job_id for placement in asked.decide(0.0)] == [2]
-    assert asked.decide(1.0) == []
-    assert (asked.waiting, asked.explain(1, 1.0).reason) == (1, "taken")
-    asked.release(2)
-    assert [placement.job_id for placement in asked.decide(2.0)] == [1]
+        adapter.add(a_job(job_id, at_s=float(job_id)))
+    assert [placement.job_id for placement in adapter.decide(0.0)] == [2]
+    assert adapter.decide(1.0) == []
+    assert (adapter.waiting, adapter.explain(1, 1.0).reason) == (1, "taken")
+    adapter.release(2)
+    assert [placement.job_id for placement in adapter.decide(2.0)] == [1]
 
 
 def test_promises_are_whole_steps():
@@ -155,7 +157,7 @@ def test_jobs_of_other_users_have_no_id():
 
 
 @pytest.mark.parametrize(
-    ("mates", "words"),
+    ("neighbor_ids", "words"),
     [
         ((3,), "job 3"),
         ((3, 4), "jobs 3, 4"),
@@ -164,8 +166,8 @@ def test_jobs_of_other_users_have_no_id():
         ((3, None), "job 3 and 1 of other users"),
     ],
 )
-def test_who_is_there(mates, words):
-    assert name_neighbors(mates) == words
+def test_neighbors_are_named(neighbor_ids, words):
+    assert name_neighbors(neighbor_ids) == words
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ def an_exit(code=1, reason="exited", signal=None, oom=None, detail=""):
     return AttemptExit(exit_code=code, signal=signal, reason=reason, detail=detail, oom=oom or OomEvidence())
 
 
-def ended(end, *, promised=8, sharing="time-sliced", earlier=(), peak=None, floor=0, ran_s=10.0, asked=None, **spec):
+def ended(
+    end, *, promised=8, sharing="time-sliced", earlier=(), peak=None, floor=0, ran_s=10.0, stop_reason=None, **spec
+):
     """A job whose last attempt came to `end`; `earlier` are the exits before it."""
     attempts = tuple(
         Attempt(
@@ -31,7 +33,7 @@ def ended(end, *, promised=8, sharing="time-sliced", earlier=(), peak=None, floo
             started_at_s=100.0,
             ended_at_s=100.0 + ran_s,
             exit=attempt_exit,
-            stop_reason=asked,
+            stop_reason=stop_reason,
             peak_observed_bytes={} if peak is None else {"GPU-0": int(peak * GiB)},
         )
         for number, attempt_exit in enumerate([*earlier, end], start=1)
@@ -150,7 +152,7 @@ def test_the_last_attempt_is_alone():
         pytest.param(ended(an_exit(1, oom=PROOF), max_attempts=1), "out of memory in 1 attempt", id="no more attempts"),
         pytest.param(
             ended(an_exit(1, oom=PROOF), sharing="exclusive", promised=40),
-            "out of memory alone on its GPU, more than the 40.0 GiB promised",
+            "out of memory on an exclusive GPU, more than the 40.0 GiB promised",
             id="alone",
         ),
     ],
@@ -175,7 +177,7 @@ def test_alone_for_the_third_time_no_stranger_is_blamed():
 
     assert isinstance(after([own_limit]), Retry)
     assert isinstance(after([own_limit, an_exit(None, "lost")]), Retry)
-    reason = "out of memory alone on its GPU, held 3.0 GiB, tried 1.0 GiB more, 40.0 GiB promised"
+    reason = "out of memory on an exclusive GPU, held 3.0 GiB, tried 1.0 GiB more, 40.0 GiB promised"
     assert after([own_limit, own_limit]) == Finish(outcome="oom", code=1, reason=reason)
     job = ended(own_limit, earlier=[own_limit, own_limit], sharing="exclusive", promised=40, max_attempts=100)
     assert isinstance(next_step(replace(job, uncounted_attempts=1)), Retry), "requeued since"
@@ -199,18 +201,18 @@ def test_the_time_limit(end, ran_s, outcome):
 
 @pytest.mark.parametrize("end", [an_exit(0), an_exit(1, oom=PROOF), an_exit(None, "timeout", 15)])
 def test_a_job_that_was_cancelled_stays_so(end):
-    found = next_step(ended(end, asked="cancelled"))
+    found = next_step(ended(end, stop_reason="cancelled"))
     assert isinstance(found, Finish)
     assert found.outcome == "cancelled"
 
 
-# Retries that were asked for, poison, time slots.
+# Requested retries, crash loops, time slices.
 
 
 @pytest.mark.parametrize(
     ("retries", "earlier", "ran_s", "expected"),
     [
-        pytest.param(0, [], 600.0, ("failed", "exit code 3"), id="not asked for"),
+        pytest.param(0, [], 600.0, ("failed", "exit code 3"), id="not requested"),
         pytest.param(1, [], 600.0, (None, "retry as requested: exit code 3"), id="the first"),
         pytest.param(1, [], 5.0, (None, "retry as requested: exit code 3"), id="one quick failure is no poison"),
         pytest.param(1, [an_exit(3)], 600.0, ("failed", "exit code 3"), id="used up"),
@@ -246,7 +248,7 @@ def test_attempts_before_a_requeue_are_forgiven():
 @pytest.mark.parametrize(
     ("end", "ran_s", "time_slice_s", "back"),
     [
-        pytest.param(an_exit(None, "stopped", 15), 3600.0, 3600.0, True, id="asked to make room"),
+        pytest.param(an_exit(None, "stopped", 15), 3600.0, 3600.0, True, id="stopped to make room"),
         pytest.param(an_exit(0, "stopped"), 3700.0, 3600.0, True, id="saved its state and ended well"),
         pytest.param(an_exit(None, "stopped", 15), 3599.0, 3600.0, False, id="stopped before"),
         pytest.param(an_exit(None, "stopped", 15), 3600.0, None, False, id="it has no slot"),
@@ -260,6 +262,6 @@ def test_the_end_of_a_time_slot(end, ran_s, time_slice_s, back):
 
 
 def test_a_cancelled_job_does_not_come_back_for_its_slot():
-    what = next_step(ended(an_exit(None, "stopped", 15), ran_s=3700.0, time_slice_s=3600.0, asked="cancelled"))
+    what = next_step(ended(an_exit(None, "stopped", 15), ran_s=3700.0, time_slice_s=3600.0, stop_reason="cancelled"))
     assert isinstance(what, Finish)
     assert what.outcome == "cancelled"

@@ -90,7 +90,7 @@ def test_never_fits_without_instances():
     assert "the largest has 5.0 GiB" in never_fits(a_job(gib=12, sharing="mig"), [5 * GiB])
 
 
-# -- MPS has failed under it
+# After an MPS fault.
 
 
 def ended(*ends, share="auto", forgiven=0, sharing="mps", **spec):

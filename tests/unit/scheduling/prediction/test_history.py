@@ -68,7 +68,7 @@ def gib_of(value):
         pytest.param([(4, FAILED, 600)], (None, 5), None, id="below what is stated"),
         pytest.param([(8, FAILED, 600)] * 2, (None, None), None, id="of which no need follows"),
         pytest.param([(8, OK, 59)] * 2, (10, None), None, id="too short to have shown its peak"),
-        pytest.param([(9, OOM, 600)], (10, None), 11.55, id="what it asked for when it ran out"),
+        pytest.param([(9, OOM, 600)], (10, None), 11.55, id="what it requested when it ran out"),
         pytest.param([(0, OK, 600)] * 2, (10, None), None, id="never seen on a GPU"),
     ],
 )
@@ -232,12 +232,12 @@ def test_what_happened_in_each_company_is_kept_as_a_mean_and_the_shortest_forgot
         history.learn(mate, jobs)
     for round_ in range(2):
         for number in list(jobs)[: MAX_CO_RUN_RECORDS + 3]:
-            spell = CoRun(neighbor_ids=(number,), seconds=30.0 + number, smact=0.9, steps_hz=5.0 - 3 * round_)
-            job = ran(100 * (round_ + 1) + number, co_runs=[spell])
+            co_run = CoRun(neighbor_ids=(number,), seconds=30.0 + number, smact=0.9, steps_hz=5.0 - 3 * round_)
+            job = ran(100 * (round_ + 1) + number, co_runs=[co_run])
             history.learn(job, {**jobs, job.id: job})
-    kept = history.record(waits()).beside
-    assert len(kept) == MAX_CO_RUN_RECORDS
-    seconds, steps_hz, slowdown = kept["python /tmp/18.py"]
+    records = history.record(waits()).beside
+    assert len(records) == MAX_CO_RUN_RECORDS
+    seconds, steps_hz, slowdown = records["python /tmp/18.py"]
     assert (seconds, steps_hz, slowdown) == (96.0, 3.5, pytest.approx((2 + 5) / 2))
     assert WorkloadHistory.restored(history.state()).state() == history.state()
 

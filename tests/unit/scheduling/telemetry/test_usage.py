@@ -16,7 +16,7 @@ JOBS = {job_id: a_job(job_id, command=("python", f"{job_id}.py")) for job_id in 
 NAN = math.nan
 
 
-class Card:
+class MeteredGpu:
     """One GPU, read by a meter; times in seconds, power in W."""
 
     def __init__(self, *watched, alone=None, pace=1.0, stale_after_s=5.0):
@@ -24,28 +24,28 @@ class Card:
         for job_id in watched or (1, 2, 3):
             self.meter.watch((job_id, 1))
 
-    def read(self, at_s, who=(), *, sm=None, others=False, other_sm=None, **sample):
-        """A reading with the jobs `who` there, 100 bytes each, and what the driver tells of their SM times."""
+    def read(self, at_s, who=(), *, sm=None, foreign=False, foreign_sm=None, **sample):
+        """A reading with the jobs `who` there, 100 bytes each, and the SM shares that the driver reports."""
         sm = sm or {}
         present = [
             AttemptSample(job_id=job_id, attempt=1, gpu_uuid="GPU-0", used_bytes=100, sm=sm.get(job_id))
             for job_id in who
         ]
         processes = [GpuProcess(pid=job_id, used_bytes=100, sm=sm.get(job_id)) for job_id in who]
-        processes += [GpuProcess(pid=99, used_bytes=9, sm=other_sm)] if others else []
+        processes += [GpuProcess(pid=99, used_bytes=9, sm=foreign_sm)] if foreign else []
         reading = GpuSample(at_s=at_s, used_bytes=0, processes=tuple(processes), **sample)
-        self.meter.note("GPU-0", reading, present, JOBS, has_foreign=others)
+        self.meter.note("GPU-0", reading, present, JOBS, has_foreign=foreign)
 
     def energy(self, *jobs):
         return tuple(None if (u := self.meter.usage((job, 1))) is None else round(u.energy_j, 6) for job in jobs)
 
 
 def test_a_job_alone_has_all_of_it():
-    card = Card()
-    card.read(0.0, power_w=50.0, energy_j=1000.0)
-    card.read(1.0, (1,), power_w=200.0, energy_j=1300.0, smact=0.4)
-    card.read(3.0, (1,), power_w=200.0, energy_j=1700.0, smact=0.4)
-    usage = card.meter.usage((1, 1))
+    gpu = MeteredGpu()
+    gpu.read(0.0, power_w=50.0, energy_j=1000.0)
+    gpu.read(1.0, (1,), power_w=200.0, energy_j=1300.0, smact=0.4)
+    gpu.read(3.0, (1,), power_w=200.0, energy_j=1700.0, smact=0.4)
+    usage = gpu.meter.usage((1, 1))
     assert (usage.gpu_s, usage.gpu_share_s, usage.byte_s, usage.metered_s) == (3.0, 3.0, 300.0, 3.0)
     assert (usage.energy_j, usage.idle_energy_j) == (700.0, 150.0), "50 W for 3 s is what it draws without work"
     assert usage.power_w == pytest.approx(700 / 3)
@@ -54,7 +54,7 @@ def test_a_job_alone_has_all_of_it():
 
 
 @pytest.mark.parametrize(
-    ("told", "alone", "shares", "smacts"),
+    ("reported", "alone", "shares", "smacts"),
     [
         pytest.param({1: 0.6, 2: 0.2}, {}, (0.75, 0.25), (0.6, 0.2), id="as the driver tells of the processes"),
         pytest.param({1: 0.6}, {1: 0.3, 2: 0.1}, (0.75, 0.25), (0.6, 0.2), id="by what is known of each alone"),
@@ -63,11 +63,11 @@ def test_a_job_alone_has_all_of_it():
         pytest.param({1: 0.0, 2: 0.0}, {}, (0.5, 0.5), (None, None), id="nobody did, says the driver: who then"),
     ],
 )
-def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(told, alone, shares, smacts):
-    card = Card(alone=alone)
-    card.read(0.0, power_w=40.0, energy_j=0.0)
-    card.read(2.0, (1, 2), sm=told, power_w=240.0, energy_j=480.0, smact=0.8)
-    usages = [card.meter.usage((job_id, 1)) for job_id in (1, 2)]
+def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(reported, alone, shares, smacts):
+    gpu = MeteredGpu(alone=alone)
+    gpu.read(0.0, power_w=40.0, energy_j=0.0)
+    gpu.read(2.0, (1, 2), sm=reported, power_w=240.0, energy_j=480.0, smact=0.8)
+    usages = [gpu.meter.usage((job_id, 1)) for job_id in (1, 2)]
     assert [usage.idle_energy_j for usage in usages] == [40.0, 40.0], "40 W for 2 s, half each"
     assert [usage.energy_j for usage in usages] == pytest.approx([40.0 + 400.0 * share for share in shares])
     assert [usage.smact and round(usage.smact, 6) for usage in usages] == list(smacts)
@@ -75,12 +75,12 @@ def test_work_is_charged_by_sm_share_and_idling_in_equal_parts(told, alone, shar
 
 
 def test_strangers_take_their_part_and_nobody_is_charged_with_it():
-    card = Card()
-    card.read(0.0, power_w=40.0, energy_j=0.0)
-    card.read(1.0, (1,), sm={1: 0.3}, others=True, other_sm=0.1, power_w=240.0, energy_j=240.0)
-    assert card.energy(1) == (20.0 + 0.75 * 200.0,)
-    card.read(2.0, (1,), sm={1: 0.3}, others=True, other_sm=None, power_w=240.0, energy_j=480.0)
-    assert card.energy(1) == (20.0 + 0.75 * 200.0 + 120.0,), "nobody knows what the stranger does: half"
+    gpu = MeteredGpu()
+    gpu.read(0.0, power_w=40.0, energy_j=0.0)
+    gpu.read(1.0, (1,), sm={1: 0.3}, foreign=True, foreign_sm=0.1, power_w=240.0, energy_j=240.0)
+    assert gpu.energy(1) == (20.0 + 0.75 * 200.0,)
+    gpu.read(2.0, (1,), sm={1: 0.3}, foreign=True, foreign_sm=None, power_w=240.0, energy_j=480.0)
+    assert gpu.energy(1) == (20.0 + 0.75 * 200.0 + 120.0,), "SM share of the foreign process unknown: half"
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_strangers_take_their_part_and_nobody_is_charged_with_it():
     ],
 )
 def test_energy_of_a_reading(first, second, spent):
-    card = Card()
-    card.read(0.0, (1,), energy_j=first[0], power_w=first[1])
-    card.read(2.0, (1,), energy_j=second[0], power_w=second[1])
-    usage = card.meter.usage((1, 1))
+    gpu = MeteredGpu()
+    gpu.read(0.0, (1,), energy_j=first[0], power_w=first[1])
+    gpu.read(2.0, (1,), energy_j=second[0], power_w=second[1])
+    usage = gpu.meter.usage((1, 1))
     assert usage.energy_j == spent
     assert usage.gpu_s == 2.0
     assert usage.metered_s == (2.0 if spent else 0.0), "what is not known is not nothing"
@@ -115,50 +115,50 @@ def test_energy_of_a_reading(first, second, spent):
     ],
 )
 def test_after_a_gap(before, after, charged, seconds):
-    card = Card()
-    card.read(0.0, before, energy_j=0.0, power_w=1.0)
-    card.read(600.0, after, energy_j=600.0, power_w=1.0)
-    assert card.energy(1, 2) == charged
-    assert tuple((u := card.meter.usage((job_id, 1))) and u.gpu_s for job_id in (1, 2)) == seconds
+    gpu = MeteredGpu()
+    gpu.read(0.0, before, energy_j=0.0, power_w=1.0)
+    gpu.read(600.0, after, energy_j=600.0, power_w=1.0)
+    assert gpu.energy(1, 2) == charged
+    assert tuple((u := gpu.meter.usage((job_id, 1))) and u.gpu_s for job_id in (1, 2)) == seconds
 
 
 def test_after_a_gap_without_a_counter_energy_is_not_known():
-    card = Card()
-    card.read(0.0, (1,), power_w=100.0)
-    card.read(600.0, (1,), power_w=100.0)
-    usage = card.meter.usage((1, 1))
+    gpu = MeteredGpu()
+    gpu.read(0.0, (1,), power_w=100.0)
+    gpu.read(600.0, (1,), power_w=100.0)
+    usage = gpu.meter.usage((1, 1))
     assert (usage.gpu_s, usage.energy_j, usage.metered_s) == (600.0, 0.0, 0.0)
 
 
 def test_a_reading_that_comes_late_or_twice_changes_nothing():
-    card = Card()
+    gpu = MeteredGpu()
     for at_s, joules in ((0.0, 0.0), (1.0, 100.0), (1.0, 100.0)):
-        card.read(at_s, (1,), energy_j=joules)
-    assert card.energy(1) == (100.0,)
+        gpu.read(at_s, (1,), energy_j=joules)
+    assert gpu.energy(1) == (100.0,)
 
 
 def test_an_attempt_that_is_over_or_was_never_watched_is_not_kept():
-    card = Card(1)
-    card.read(0.0, (1, 2), energy_j=0.0)
-    card.read(1.0, (1, 2), energy_j=100.0)
-    assert card.energy(1, 2) == (50.0, None)
-    card.meter.forget((1, 1))
-    assert card.meter.usage((1, 1)) is None
+    gpu = MeteredGpu(1)
+    gpu.read(0.0, (1, 2), energy_j=0.0)
+    gpu.read(1.0, (1, 2), energy_j=100.0)
+    assert gpu.energy(1, 2) == (50.0, None)
+    gpu.meter.forget((1, 1))
+    assert gpu.meter.usage((1, 1)) is None
 
 
 def test_time_of_a_simulated_server_runs_faster():
-    card = Card(pace=60.0)
-    card.read(0.0, (1,), energy_j=0.0, power_w=100.0)
-    card.read(1.0, (1,), energy_j=6000.0, power_w=100.0)
-    usage = card.meter.usage((1, 1))
+    gpu = MeteredGpu(pace=60.0)
+    gpu.read(0.0, (1,), energy_j=0.0, power_w=100.0)
+    gpu.read(1.0, (1,), energy_j=6000.0, power_w=100.0)
+    usage = gpu.meter.usage((1, 1))
     assert (usage.gpu_s, usage.energy_j, usage.power_w) == (60.0, 6000.0, 100.0)
 
 
 def test_state_survives_a_restart_and_the_counter_covers_the_time_between():
-    first = Card(1, 2)
+    first = MeteredGpu(1, 2)
     first.read(0.0, power_w=50.0, energy_j=0.0)
     first.read(1.0, (1, 2), energy_j=100.0)
-    second = Card(1)
+    second = MeteredGpu(1)
     second.meter.restore(json.loads(json.dumps(first.meter.state())))
     assert second.meter.usage((1, 1)) == first.meter.usage((1, 1))
     assert second.meter.usage((2, 1)) is None, "it is over"
@@ -171,20 +171,20 @@ def test_state_survives_a_restart_and_the_counter_covers_the_time_between():
 
 @pytest.mark.parametrize("state", [{}, {"usage": [[1, 1, [0.0]]], "last": {}, "idle_w": {}}, {"usage": 3}])
 def test_a_state_that_is_none_changes_nothing(state):
-    card = Card(1)
+    gpu = MeteredGpu(1)
     with pytest.raises((ValueError, TypeError, KeyError)):
-        card.meter.restore(state)
-    assert card.meter.usage((1, 1)) is None
+        gpu.meter.restore(state)
+    assert gpu.meter.usage((1, 1)) is None
 
 
 def test_the_parts_add_up_to_what_the_gpu_used():
-    card = Card()
-    card.read(0.0, power_w=50.0, energy_j=0.0)
+    gpu = MeteredGpu()
+    gpu.read(0.0, power_w=50.0, energy_j=0.0)
     joules = 0.0
     for second, who in enumerate([(1,), (1, 2), (1, 2, 3), (2, 3), (3,)] * 4, start=1):
         joules += 40.0 + 20.0 * len(who)
-        card.read(float(second), who, sm={job_id: 0.1 * job_id for job_id in who}, energy_j=joules, smact=0.5)
-    usages = [card.meter.usage((job_id, 1)) for job_id in (1, 2, 3)]
+        gpu.read(float(second), who, sm={job_id: 0.1 * job_id for job_id in who}, energy_j=joules, smact=0.5)
+    usages = [gpu.meter.usage((job_id, 1)) for job_id in (1, 2, 3)]
     assert sum(usage.energy_j for usage in usages) == pytest.approx(joules)
     assert sum(usage.gpu_share_s for usage in usages) == pytest.approx(20.0)
     assert sum(usage.sm_s for usage in usages) == pytest.approx(10.0)
