@@ -1,4 +1,4 @@
-"""The parser of settings against the parser inside the torch that is installed; no GPU is needed for it."""
+"""Allocator settings are parsed as the installed torch parses them; this needs no GPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ entries = st.lists(
 
 @given(entries=entries, rest=st.one_of(st.none(), st.sampled_from([0, 1, 2, 8])))
 @settings(max_examples=100, deadline=None)
-def test_lists_of_divisions(divisions_of, entries, rest):
+def test_divisions_are_parsed_as_by_torch(divisions_of, entries, rest):
     listed = ",".join([f"{boundary}:{value}" for boundary, value in entries] + ([] if rest is None else [f">:{rest}"]))
     text = f"roundup_power2_divisions:[{listed}]"
     SET(text)
@@ -101,7 +101,7 @@ def is_accepted(text):
     return True
 
 
-def test_accepts_what_torch_accepts():
+def test_settings_are_accepted_or_refused_as_by_torch():
     if SET is None:
         pytest.skip(f"torch {VERSION} has no settings shared by all accelerators")
     done = subprocess.run([sys.executable, "-c", TRY_EACH, *TEXTS], capture_output=True, text=True, check=True)

@@ -88,7 +88,7 @@ def from_cache(answer):
     return answer["trace"]["from_cache"]
 
 
-def test_the_same_question_is_answered_from_the_cache(estimate):
+def test_a_second_estimate_of_the_same_script_uses_the_cached_trace(estimate):
     first, second = estimate(), estimate()
     assert (from_cache(first), from_cache(second)) == (False, True)
     for answer in (first, second):
@@ -96,7 +96,7 @@ def test_the_same_question_is_answered_from_the_cache(estimate):
     assert first == second
 
 
-def test_other_estimators_take_the_options_of_the_run(job, capsys):
+def test_other_estimators_accept_run_options_and_refuse_trace_options(job, capsys):
     assert main(["estimate", "train.py", "--estimator", "params16", "--python", "/absent/python"]) == 2
     assert "no interpreter `/absent/python`" in capsys.readouterr().err
     assert main(["estimate", "train.py", "--estimator", "params16", "--fits-on"]) == 2
@@ -105,7 +105,7 @@ def test_other_estimators_take_the_options_of_the_run(job, capsys):
     assert "cannot read lengths from `absent.csv`" in capsys.readouterr().err
 
 
-def test_utilization_is_told_on_request(cached_trace, estimate, capsys):
+def test_utilization_is_in_the_answer_only_with_its_option(cached_trace, estimate, capsys):
     pytest.importorskip("numpy", reason="learned models need it")
     answer = estimate("--utilization")["utilization"]
     assert 0 < answer["smocc"] < answer["smact"] <= 1
@@ -117,12 +117,12 @@ def test_utilization_is_told_on_request(cached_trace, estimate, capsys):
     assert "`--utilization` is for `--estimator traced`" in capsys.readouterr().err
 
 
-def test_no_cache_keeps_nothing(estimate, tmp_path):
+def test_no_cache_writes_no_cache(estimate, tmp_path):
     estimate("--no-cache")
     assert not (tmp_path / "cache").exists()
 
 
-def test_no_cache_is_not_asked_for_what_is_kept(cached_trace, estimate):
+def test_no_cache_ignores_a_cached_trace(cached_trace, estimate):
     assert from_cache(estimate())
     assert not from_cache(estimate("--no-cache"))
 
@@ -141,14 +141,14 @@ def test_other_arguments_are_traced_again(cached_trace, estimate):
     assert not from_cache(estimate("--", "--seed", "1"))
 
 
-def test_another_gpu_of_the_same_capability_is_a_replay(cached_trace, estimate):
+def test_another_gpu_of_the_same_capability_replays_the_cached_trace(cached_trace, estimate):
     answer = estimate("--gpu", "A100-80GB:1g.10gb")
     assert from_cache(answer)
     assert answer["gpu"] == "A100-80GB:1g.10gb"
     assert not from_cache(estimate("--gpu", "H100-80GB"))
 
 
-def test_another_setting_is_a_replay(cached_trace, estimate, monkeypatch):
+def test_another_allocator_setting_replays_the_cached_trace(cached_trace, estimate, monkeypatch):
     before = estimate()
     monkeypatch.setenv(CONF, "roundup_power2_divisions:1,max_split_size_mb:20")
     after = estimate()
@@ -157,7 +157,7 @@ def test_another_setting_is_a_replay(cached_trace, estimate, monkeypatch):
     assert after["peak_reserved_bytes"] != before["peak_reserved_bytes"]
 
 
-def test_a_setting_of_the_script_itself_counts(estimate, monkeypatch):
+def test_allocator_settings_made_by_the_script_are_in_force(estimate, monkeypatch):
     monkeypatch.setenv("OWN_CONF", "expandable_segments:True")
     assert estimate()["trace"]["alloc_conf"] == "expandable_segments:True"
     assert from_cache(estimate())
@@ -167,7 +167,7 @@ def test_a_setting_of_the_script_itself_counts(estimate, monkeypatch):
     assert answer["trace"]["alloc_conf"] == "expandable_segments:True"
 
 
-def test_a_backend_that_is_not_modeled_is_told(cached_trace, estimate, monkeypatch):
+def test_an_allocator_backend_without_a_model_adds_a_warning(cached_trace, estimate, monkeypatch):
     monkeypatch.setenv(CONF, "backend:cudaMallocAsync")
     assert any("cudaMallocAsync" in warning for warning in estimate()["warnings"])
 
@@ -177,7 +177,7 @@ def test_a_setting_that_torch_refuses_is_an_error(estimate, monkeypatch):
     assert "nonsense" in estimate(code=2)["error"]["message"]
 
 
-def test_the_interval_holds_the_answer_and_the_margin_covers_it(cached_trace, estimate):
+def test_the_interval_contains_the_peak_and_the_bound_exceeds_it(cached_trace, estimate):
     answer = estimate()
     interval = answer["interval"]
     assert interval["low_bytes"] <= answer["peak_reserved_bytes"] <= interval["high_bytes"]
@@ -186,14 +186,14 @@ def test_the_interval_holds_the_answer_and_the_margin_covers_it(cached_trace, es
     assert answer["trace"]["workspaces"] is None
 
 
-def test_tables(cached_trace, estimate):
+def test_fits_on_and_what_if_are_in_the_json(cached_trace, estimate):
     answer = estimate("--fits-on", "--what-if")
     assert {fit["gpu"]: fit["verdict"] for fit in answer["fits_on"]}["A100-40GB"] == "fits"
     assert answer["what_if"][0]["name"] == "expandable_segments:True"
 
 
 @pytest.mark.parametrize("given", [(), ("--", "--batch-size", "3"), ("--", "--batch-size=64")])
-def test_find_batch_size(trials, estimate, given):
+def test_find_batch_size_returns_the_largest_that_fits(trials, estimate, given):
     limit = 2000 * MiB
     answer = estimate("--find-batch-size", "--memory-limit", "2000MiB", *given)
     found = answer["batch_size"]
@@ -203,16 +203,16 @@ def test_find_batch_size(trials, estimate, given):
     assert bounds[found["smallest_misfit"]] > limit
 
 
-def test_find_batch_size_needs_an_argument_that_matters(estimate):
+def test_find_batch_size_refuses_an_argument_without_effect(estimate):
     answer = estimate("--find-batch-size", "--batch-arg=--seed", code=2)
     assert "`--seed` does not change the memory" in answer["error"]["message"]
 
 
-def test_find_batch_size_where_nothing_fits(trials, estimate):
+def test_find_batch_size_fails_if_no_batch_fits(trials, estimate):
     assert "no batch fits" in estimate("--find-batch-size", "--memory-limit", "300MiB", code=1)["error"]["message"]
 
 
-def test_text(trials, job, estimate, capsys):
+def test_the_text_report_has_all_tables(trials, job, estimate, capsys):
     estimate()
     assert main(["estimate", "train.py", "--what-if", "--fits-on", "--find-batch-size", "--memory-limit", "2G"]) == 0
     out, err = capsys.readouterr()
@@ -241,23 +241,23 @@ def test_snapshot_is_read_by_torch(cached_trace, estimate, job, monkeypatch, con
     assert sum(segment["total_size"] for segment in data["segments"]) == answer["peak_reserved_bytes"]
 
 
-def test_files_that_cannot_be_written_are_refused_at_once(estimate, tmp_path):
+def test_an_unwritable_output_file_is_refused_before_tracing(estimate, tmp_path):
     answer = estimate("--snapshot", "nowhere/s.pickle", code=2)
     assert "no folder `nowhere`" in answer["error"]["message"]
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("option", ["--what-if", "--fits-on", "--find-batch-size", "--plot=x.png", "--snapshot=x"])
-def test_what_needs_a_trace_is_refused_without_one(estimate, option):
+def test_options_of_a_trace_are_refused_for_other_estimators(estimate, option):
     answer = estimate("--estimator", "declared", "--gpu-mem", "3G", option, code=2)
     assert "is for `--estimator traced`" in answer["error"]["message"]
 
 
-def test_limit_alone_is_refused(estimate):
+def test_a_memory_limit_needs_find_batch_size(estimate):
     assert "--find-batch-size" in estimate("--memory-limit", "3G", code=2)["error"]["message"]
 
 
-def test_explain_from_python(job):
+def test_explain_reuses_the_cached_trace(job):
     first, second = explain("train.py"), explain("train.py")
     assert (first.from_cache, second.from_cache) == (False, True)
     assert first.estimate == second.estimate

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_all_estimators_on_one_run(folder, capsys):
+def test_all_estimators_answer_from_one_trace(folder, capsys):
     assert main(["compare", "train.py", "--gpu", "h100", "--json", "--", "--batch-size", "64"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (folder / "runs.txt").read_text() == "run\n"
@@ -56,7 +56,7 @@ def test_all_estimators_on_one_run(folder, capsys):
     assert "no decoder-only" in found["llmem"]["problem"]
 
 
-def test_table(folder, capsys):
+def test_the_table_has_a_row_per_estimator(folder, capsys):
     assert main(["compare", "train.py"]) == 0
     out, err = capsys.readouterr()
     title, blank, header, *rows = out.splitlines()
@@ -72,7 +72,7 @@ def test_table(folder, capsys):
     assert "the batch size is unknown" in err
 
 
-def test_a_script_that_fails_is_told_with_its_last_words(folder, capsys):
+def test_a_failing_script_is_reported_with_the_end_of_its_output(folder, capsys):
     (folder / "train.py").write_text("print('opening the data set'); raise KeyError('x')")
     assert main(["compare", "train.py"]) == 1
     err = capsys.readouterr().err

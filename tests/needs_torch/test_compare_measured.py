@@ -1,4 +1,4 @@
-"""`benchmarks/estimator/compare_measured.py` over a campaign whose figures are the estimate's own, and then are not."""
+"""`benchmarks/estimator/compare_measured.py` on campaigns that equal the estimate and that differ from it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def entries(events, *, skip=(), extra=None):
     return found
 
 
-def test_errors_bounds_and_where_the_histories_part(bench, tmp_path, monkeypatch, capsys):
+def test_the_report_has_errors_bounds_and_the_first_difference_of_histories(bench, tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "jobs.toml").write_text('[[job]]\nname = "a"\nscript = "train.py"\nsteps = 3\n')
     (job,) = read_jobs(tmp_path / "jobs.toml").jobs

@@ -1,4 +1,4 @@
-"""The paper's neural networks: what they see, their size, and that weights say the same without torch."""
+"""The paper's neural networks: inputs, size, training, and the same predictions without torch."""
 # ruff: noqa: E402 - what is imported last needs what may not be installed
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def table():
 
 @pytest.mark.parametrize("sequence", [False, True], ids=["mlp ensemble", "sequence ensemble"])
 @apart
-def test_weights_say_the_same_without_torch(table, tmp_path, sequence):
+def test_weights_predict_the_same_without_torch(table, tmp_path, sequence):
     kind = ensembles.SequenceEnsemble if sequence else ensembles.MlpEnsemble
     model = kind(ensembles.TrainingSettings(epochs=4))
     model.fit(table, seed=0)
@@ -42,7 +42,7 @@ def test_weights_say_the_same_without_torch(table, tmp_path, sequence):
 
 
 @apart
-def test_attention_is_across_layers_not_across_the_batch(table):
+def test_attention_is_over_layers_and_not_over_the_batch(table):
     model = ensembles.SequenceEnsemble(ensembles.TrainingSettings(epochs=1))
     model.fit(table, seed=0)
     inputs = model._inputs(table)
@@ -54,7 +54,7 @@ def test_attention_is_across_layers_not_across_the_batch(table):
 
 
 @apart
-def test_training_stops_when_the_validation_part_is_no_better(table):
+def test_training_stops_when_the_validation_loss_stalls(table):
     model = ensembles.MlpEnsemble(ensembles.TrainingSettings(epochs=100, patience=2, rate=0.0))
     model.fit(table, seed=0)
     best = model.losses.index(min(model.losses))
@@ -62,7 +62,7 @@ def test_training_stops_when_the_validation_part_is_no_better(table):
 
 
 @apart
-def test_the_weights_that_were_best_are_kept(table):
+def test_training_returns_the_best_weights(table):
     how = ensembles.TrainingSettings(epochs=12, patience=12, rate=0.3)
     model = ensembles.MlpEnsemble(how)
     model.fit(table, seed=1)

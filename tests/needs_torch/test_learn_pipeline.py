@@ -1,4 +1,4 @@
-"""From ranges to tables without a GPU, by the command line; and the process that trains on one, on the CPU."""
+"""The pipeline from ranges to tables by the command line, and the training process of measured runs, on the CPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cotenant.learn.networks.building import layers_of  # noqa: E402
 FAMILIES = {"mlp": 20, "cnn": 15, "transformer": 15}
 
 
-def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatch):
+def test_fifty_configurations_become_tables(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for family, count in FAMILIES.items():
         assert main(["learn", "generate", f"{family}-small", "--count", str(count), "--out", f"{family}.txt"]) == 0
@@ -54,7 +54,7 @@ def test_fifty_configurations_from_ranges_to_tables(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().err.endswith("nothing to do in 0.0s\n")
 
 
-def test_a_worker_whose_parent_was_killed_says_nothing(tmp_path):
+def test_a_worker_of_a_killed_parent_prints_nothing(tmp_path):
     config = generate(load_ranges("mlp-small"), count=1, seed=0)[0]
     command = [
         sys.executable,
@@ -86,7 +86,7 @@ def labeler(request):
         yield made
 
 
-def test_what_does_not_fit_is_out_of_memory_with_its_need_and_a_dead_tracer_is_replaced(labeler):
+def test_a_run_without_room_is_oom_with_its_peak_and_a_dead_tracer_is_replaced(labeler):
     run = labeler.label(parse_id(LARGE))
     assert (run.status, run.source) == ("oom", "traced")
     assert run.peak_bytes > 4 * 128 * 1024 * 200_000 > run.capacity_bytes
@@ -103,7 +103,7 @@ def test_a_trace_that_takes_too_long_is_a_timeout(labeler):
     assert run.layers
 
 
-def test_a_tracer_that_dies_of_a_network_is_a_crash(labeler):
+def test_a_tracer_killed_by_a_network_is_a_crash(labeler):
     labeler._command = [sys.executable, "-c", "import os, sys; sys.stdin.readline(); os._exit(5)"]
     run = labeler.label(small())
     assert (run.status, run.peak_bytes) == ("crash", None)
@@ -138,7 +138,7 @@ def small():
     return replace(generate(load_ranges("mlp-small"), 1, 0)[0], precision="fp32")
 
 
-def test_a_measured_run_is_a_process_of_its_own(watch):
+def test_a_measured_run_has_its_own_process(watch):
     config = small()
     run = MeasuringLabeler(watch, seconds=1, device="cpu").label(config)
     assert (run.status, run.source, run.gpu) == ("ok", "measured", "Card")
@@ -151,7 +151,7 @@ def test_a_measured_run_is_a_process_of_its_own(watch):
     assert run.layers.startswith("linear:")
 
 
-def test_a_measured_run_that_ends_badly_is_told_as_that(watch, monkeypatch):
+def test_a_failed_measured_run_has_its_status(watch, monkeypatch):
     config = small()
     run = MeasuringLabeler(watch, steps=2, device="no-such-device").label(config)
     assert (run.status, run.steps) == ("crash", None)

@@ -16,7 +16,7 @@ def plain(module, *inputs, **more):
     ]
 
 
-def test_a_convolutional_network_is_left_as_it_was():
+def test_a_summary_leaves_the_network_unchanged():
     nn = torch.nn
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
     assert plain(net, torch.ones(4, 3, 8, 8)) == [
@@ -31,7 +31,7 @@ def test_a_convolutional_network_is_left_as_it_was():
     assert not any(module._forward_hooks for module in net.modules())
 
 
-def test_attention_is_one_layer_with_its_projections():
+def test_attention_and_its_projections_are_one_layer():
     net = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     first = plain(net, torch.ones(4, 7, 16))[0]
     assert first == ("attention", (7, 16), 3 * 16 * 16 + 3 * 16 + 16 * 16 + 16)
@@ -40,7 +40,7 @@ def test_attention_is_one_layer_with_its_projections():
     )
 
 
-def test_a_module_that_is_meta_already_and_samples_in_the_second_dimension():
+def test_a_meta_module_with_the_batch_in_the_second_dimension_is_summarized():
     with torch.device("meta"):
         net = torch.nn.LSTM(6, 10)
         batch = torch.ones(7, 4, 6)
@@ -60,7 +60,7 @@ class Tied(torch.nn.Module):
         return self.head(self.words(words) * self.scale)
 
 
-def test_tied_weights_count_once_and_own_weights_count():
+def test_parameters_are_counted_once_where_tied_and_include_direct_ones():
     words = torch.ones(2, 5, dtype=torch.long)
     assert plain(Tied(), words) == [("embedding", (5, 8), 400), ("linear", (5, 50), 0), ("other", (), 8)]
 
@@ -70,7 +70,7 @@ class Looks(torch.nn.Module):
         return x if x.sum().item() > 0 else -x
 
 
-def test_a_network_that_looks_at_values_is_refused():
+def test_a_network_that_depends_on_values_is_refused():
     with pytest.raises(UsageError, match=r"`Looks` cannot be summarized for these inputs") as error:
         summarize_module(Looks(), (torch.ones(2),))
     assert "estimate its training script" in error.value.hint

@@ -1,4 +1,4 @@
-"""Synthetic traces, event by event beside traces of the same networks training on fake tensors."""
+"""Synthetic traces equal the traces of the same networks, event by event."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def comparable(trace: MemoryTrace) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("activation", ["relu", "prelu"])
-def test_the_synthetic_trace_of_an_mlp_is_the_real_one(activation):
+def test_the_synthetic_trace_of_an_mlp_equals_the_traced_one(activation):
     real = comparable(
         traced(
             "mlp_row.py",
@@ -86,7 +86,7 @@ def test_the_synthetic_trace_of_an_mlp_is_the_real_one(activation):
     assert ours[: len(real) - 60] == real[: len(real) - 60]
 
 
-def test_the_synthetic_trace_of_a_cnn_is_the_real_one():
+def test_the_synthetic_trace_of_a_cnn_equals_the_traced_one():
     activation = "prelu"
     layers = "conv3x3:16x32;bn;act;dropout;conv3x3:24x32;bn;act;dropout;gap:24x1;linear:10x1;softmax"
     real = comparable(
@@ -143,7 +143,7 @@ def train_from_layers(row: DatasetRow) -> None:
 
 
 @pytest.mark.parametrize("group", ["residual", "dense"])
-def test_the_synthetic_trace_of_a_branched_cnn_is_near_the_real_one(group):
+def test_the_synthetic_trace_of_a_branched_cnn_is_near_the_traced_one(group):
     from cotenant.tracing.process.trace_function import trace_function
 
     row = branched(group)
@@ -154,7 +154,7 @@ def test_the_synthetic_trace_of_a_branched_cnn_is_near_the_real_one(group):
     assert ours.reserved_bytes == pytest.approx(real.reserved_bytes, rel=0.1)
 
 
-def test_the_synthetic_trace_of_a_transformer_is_the_real_one():
+def test_the_synthetic_trace_of_a_transformer_equals_the_traced_one():
     real = comparable(
         traced(
             "transformer_row.py",
@@ -170,7 +170,7 @@ def test_the_synthetic_trace_of_a_transformer_is_the_real_one():
     assert ours[:first_step] == real[:first_step]
 
 
-def test_layers_of_a_trace_make_the_features_of_the_described_network():
+def test_layers_of_a_trace_have_the_features_of_the_configuration():
     from cotenant.estimators.learned.network_features import byte_features, network_of, paper_features
 
     numpy = pytest.importorskip("numpy")
@@ -185,7 +185,7 @@ def test_layers_of_a_trace_make_the_features_of_the_described_network():
     assert [layer.positions for layer in seen.layers] == [layer.positions for layer in described.layers]
 
 
-def test_layers_are_those_of_one_batch_with_attention_in_one(loaded):
+def test_layers_are_counted_for_one_batch_with_attention_as_one_layer(loaded):
     from cotenant.tracing.process.trace_function import trace_function
 
     nn = loaded.nn

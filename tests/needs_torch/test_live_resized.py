@@ -31,7 +31,7 @@ class Card:
         return sum(self.blocks.values())
 
 
-def test_the_old_block_goes_and_a_new_one_comes():
+def test_a_resize_frees_the_old_block_and_allocates_a_new_one():
     card = Card()
     recorder = AllocatingRecorder([card], blas=SimpleNamespace(), conv=lambda op: 0, pace=None)
     tensor, stranger = torch.empty(100), torch.empty(5)

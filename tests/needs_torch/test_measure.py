@@ -1,4 +1,4 @@
-"""The probe and a campaign over real processes; no GPU, so its figures come from a `torch.cuda` made of numbers."""
+"""The probe and a measurement campaign with real processes; a fake `torch.cuda` supplies the figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def record(tmp_path, job, repeat=1):
     return json.loads((tmp_path / "out" / job / f"run-{repeat}.json").read_text())
 
 
-def test_it_stops_as_the_tracer_does(campaign, tmp_path):
+def test_the_probe_stops_after_the_same_step_as_the_tracer(campaign, tmp_path):
     rows, _ = campaign({"train": TRAIN}, steps=3)
     log = (tmp_path / "out" / "train" / "run-1.log").read_text().splitlines()
     # Three batches, then the loader is dry; a validation pass gets two; the next epoch begins to train: over.
@@ -52,14 +52,14 @@ def test_it_stops_as_the_tracer_does(campaign, tmp_path):
     assert (rows[0]["outcome"], rows[0]["steps"], rows[0]["steps_timed"]) == ("no-cuda", 3, 1)
 
 
-def test_a_script_that_ends_by_itself_is_noted(campaign, tmp_path):
+def test_an_early_end_of_the_script_is_recorded(campaign, tmp_path):
     campaign({"train": TRAIN.replace("else 9", "else 0")}, steps=3)
     campaign({"short": TRAIN.replace("400", "8")}, steps=500, resume=True)
     assert record(tmp_path, "train")["outcome"] == "no-step"
     assert "ended after 18 optimizer steps" in record(tmp_path, "short")["notes"][0]
 
 
-def test_phases_times_and_history(campaign, tmp_path):
+def test_a_row_has_peaks_of_phases_times_and_a_history(campaign, tmp_path):
     rows, _ = campaign({"numbers": FAKE_CUDA}, steps=5, snapshot=True)
     row, stored = rows[0], record(tmp_path, "numbers")
     assert stored["notes"] == []
@@ -84,7 +84,7 @@ def test_phases_times_and_history(campaign, tmp_path):
         pytest.param("import os; print('bye', flush=True); os.abort()", "crashed", "signal 6", id="crashes"),
     ],
 )
-def test_failures_are_rows_with_their_kind(campaign, line, outcome, message):
+def test_a_failed_run_is_a_row_with_its_outcome(campaign, line, outcome, message):
     rows, _ = campaign({"bad": f"import torch\n{line}\n"})
     assert rows[0]["outcome"] == outcome
     assert message in rows[0]["message"]
@@ -107,14 +107,14 @@ def test_resume_runs_only_what_is_missing(campaign, tmp_path):
     assert said == []
 
 
-def test_a_campaign_over_its_limit_says_what_is_left(campaign, tmp_path):
+def test_a_campaign_over_its_time_limit_reports_the_remaining_runs(campaign, tmp_path):
     rows, said = campaign({"slow": "import time\ntime.sleep(600)\n"}, limit_s=1.0)
     assert rows == []
     assert "stopped slow at the limit of the campaign" in said[0]
     assert read_rows(tmp_path / "out" / "rows.csv") == []
 
 
-def test_pairs_wait_for_each_other(campaign, tmp_path):
+def test_co_located_runs_overlap(campaign, tmp_path):
     endless = TRAIN.replace("else 9", "else 10**9")
     rows = campaign({"a": endless, "b": endless}, pairs=(("a", "b"),), seconds=0.5)
     found = [(row["mode"], row["job"], row["partner"]) for row in rows]
@@ -127,7 +127,7 @@ def test_pairs_wait_for_each_other(campaign, tmp_path):
     assert min(interval[2] for interval in ended) >= max(interval[1] for interval in ended)
 
 
-def test_a_partner_that_dies_does_not_hold_up_the_other(campaign):
+def test_a_failing_run_does_not_block_its_co_located_run(campaign):
     rows = campaign({"a": TRAIN, "bad": "raise SystemExit(1)"}, pairs=(("a", "bad"),), seconds=0.2)
     outcomes = {(row["mode"], row["job"]): (row["outcome"], row["step_s"] is None) for row in rows}
     assert outcomes["time-sliced", "a"] == ("no-cuda", True)
@@ -173,6 +173,6 @@ def test_dry_run_estimates_every_job(tmp_path, capsys):
         ([], "no file of jobs"),
     ],
 )
-def test_options_that_do_not_go_together(argv, message, capsys):
+def test_conflicting_options_are_refused(argv, message, capsys):
     assert main(["measure", *argv]) == 2
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What we derive as MemTracker's maximum, beside MemTracker itself on the CPU."""
+"""The `memtracker` estimator gives the maximum that MemTracker itself reports on the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SCALARS_BYTES = 16 * 1024
         pytest.param("SGD", False, 8192, id="activations dominate"),
     ],
 )
-def test_maximum_is_that_of_memtracker(tmp_path, optimizer, foreach, batch):
+def test_the_estimate_equals_the_maximum_of_memtracker(tmp_path, optimizer, foreach, batch):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(optimizer=optimizer, foreach=foreach, batch=batch))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Networks of every shape learn, as their shape says."""
+"""Generated networks train, and their layers match their configuration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = [
 
 @pytest.mark.parametrize("config", SMALL, ids=config_id)
 @apart
-def test_it_trains_and_its_layers_hold_all_its_weights(config):
+def test_a_network_trains_and_its_layers_have_all_parameters(config):
     torch.set_num_threads(1)  # a thread pool does not survive a fork
     torch.manual_seed(0)
     training = Training(config, "cpu")
@@ -47,7 +47,7 @@ def test_it_trains_and_its_layers_hold_all_its_weights(config):
 
 
 @pytest.mark.parametrize("config", SMALL, ids=config_id)
-def test_it_ends_in_logits(config):
+def test_a_network_has_no_softmax(config):
     network = build(config).eval()
     inputs, wanted = make_batch(config, "cpu")
     logits = network(*inputs)
@@ -70,7 +70,7 @@ def test_a_residual_block_adds_its_input():
     assert ResidualBlock(config, 8, 16, stride=2)(x).shape == (2, 16, 3, 3)
 
 
-def test_a_dense_layer_keeps_its_input():
+def test_a_dense_layer_concatenates_its_input():
     x = torch.randn(2, 8, 6, 6)
     grown = DenseLayer(one("cnn-small", norm="nonorm", shape="dense"), 8, 4)(x)
     assert grown.shape == (2, 12, 6, 6)
@@ -90,7 +90,7 @@ def predict(config, *inputs):
     return build(config).eval()(*inputs)
 
 
-def test_gpt_does_not_see_what_comes():
+def test_gpt_attention_is_causal():
     config = one("transformer-small", shape="gpt", vocabulary=50, classes=50, length=8, width=32, heads=4)
     tokens = torch.arange(8)[None]
     changed = tokens.clone()
@@ -101,7 +101,7 @@ def test_gpt_does_not_see_what_comes():
 
 
 @pytest.mark.parametrize("shape", ["decoder", "encdec"])
-def test_a_decoder_uses_its_memory(shape):
+def test_a_decoder_attends_to_the_encoder_output(shape):
     config = one("transformer-small", shape=shape, vocabulary=50, length=8, width=32, heads=4, depth=2)
     tokens = torch.arange(8)[None]
     assert not torch.allclose(predict(config, tokens, tokens), predict(config, tokens, tokens + 9), atol=1e-4)
@@ -110,7 +110,7 @@ def test_a_decoder_uses_its_memory(shape):
     assert kinds.count("TransformerEncoderLayer") == (0 if shape == "decoder" else 1)
 
 
-def test_a_convolution_over_tokens_sees_its_neighbors_only():
+def test_a_convolution_over_tokens_is_local():
     config = one("transformer-small", shape="conv1d", heads=1, vocabulary=50, length=16, depth=1, width=32)
     torch.manual_seed(0)
     body = build(config).eval()[:2]
@@ -130,7 +130,7 @@ def test_tied_weights_of_gpt_are_counted_once():
     assert [layer.name for layer in layers].count("Conv1D") == 4
 
 
-def test_layers_of_a_large_network_take_no_memory():
+def test_layers_of_a_large_network_are_listed_without_allocating_it():
     config = parse_id(
         "transformer_encoder_batch128_classes1000_gelu_dropout100_adam_fp32_vocabulary262144_length1024_width2048_depth39"
         "_heads16_feedforward8192"

@@ -60,7 +60,7 @@ def acme(tmp_path):
     return tmp_path
 
 
-def test_the_contract_finds_the_table_and_it_passes(acme):
+def test_the_contract_tests_cover_a_registered_table(acme):
     done = run(
         acme, "pytest", "-p", "no:cacheprovider", "-q", "-k", "acme", str(TESTS / "contracts/test_shape_functions.py")
     )
@@ -68,20 +68,20 @@ def test_the_contract_finds_the_table_and_it_passes(acme):
     assert done.stdout.startswith("....")
 
 
-def test_a_script_with_its_operator_is_estimated(acme, script):
+def test_a_script_with_the_operator_of_a_plugin_is_estimated(acme, script):
     done = run(acme, "cotenant", "estimate", script, "--gpu", "A100-40GB", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["bound_bytes"] > 0
 
 
-def test_without_the_table_the_operator_is_named(tmp_path, script):
+def test_without_its_plugin_an_operator_is_named_in_the_error(tmp_path, script):
     done = run(tmp_path, "cotenant", "estimate", script, "--gpu", "A100-40GB")
     assert done.returncode != 0
     assert "`acme::pairwise` cannot be traced: it has no meta kernel, and no shape function in" in done.stderr
     assert "(train.py, line 12)" in done.stderr
 
 
-def test_a_table_that_replaces_a_function_by_chance_is_refused_with_both_names(tmp_path, script):
+def test_a_table_with_a_duplicate_function_is_refused_with_both_names(tmp_path, script):
     source = """
         from cotenant.tracing.operators.registry import OperatorTable
 

@@ -50,7 +50,7 @@ def cases() -> list[object]:
     any(importlib.util.find_spec(name) is None for name in NEEDS), reason=f"not all of {', '.join(NEEDS)} are installed"
 )
 @pytest.mark.parametrize("jobs", cases())
-def test_estimate_is_near_a_measurement(jobs):
+def test_the_estimate_is_near_the_published_peak(jobs):
     (result,) = estimate_scripts(jobs[:1], ROOT / "examples", gpu="A100-40GB")
     assert result.problem is None
     limit = next(limit for start, limit in LIMITS.items() if result.measured.title.startswith(start))

@@ -52,7 +52,7 @@ def chosen(
         pytest.param(A100, torch.float64, {}, "math", id="fp64"),
     ],
 )
-def test_the_selected_kernel(gpu, dtype, options, kernel):
+def test_the_attention_kernel_depends_on_shapes_dtype_and_gpu(gpu, dtype, options, kernel):
     assert chosen(gpu, dtype, **options) == kernel
 
 
@@ -72,11 +72,11 @@ def test_disabled_kernels_are_not_selected(allowed, kernel):
         assert chosen(H100, BRAIN) == kernel
 
 
-def test_other_than_four_dimensions_selects_math():
+def test_inputs_without_four_dimensions_use_the_math_kernel():
     three = torch.empty(2, 16, 64, dtype=BRAIN)
     assert choose(three, three, three, None, 0.0, False, False, capability=A100, cudnn=91900) == "math"
 
 
-def test_an_old_cudnn_is_not_preferred():
+def test_flash_attention_is_preferred_to_cudnn_9_10():
     query = torch.empty(2, 8, 16, 64, dtype=BRAIN)
     assert choose(query, query, query, None, 0.0, False, False, capability=H100, cudnn=91000) == "flash"

@@ -1,4 +1,4 @@
-"""Scripts that do what a tracer would rather not meet: each is traced, or ended with a sentence that names its line."""
+"""Unusual, wrong and slow scripts are traced, or end with an error that names the line."""
 
 from __future__ import annotations
 
@@ -136,19 +136,19 @@ sys.excepthook = lambda *_: None
         ),
     ],
 )
-def test_is_traced(tmp_path, lines):
+def test_unusual_but_valid_scripts_are_traced_completely(tmp_path, lines):
     trace = trained(tmp_path, lines)
     assert (trace.partial, trace.warnings, trace.header.steps) == (False, (), 3)
     assert {path.name for path in tmp_path.iterdir()} <= {"train.py", "answer", "log", "scratch"}
 
 
-def test_a_script_that_leaves_by_itself_is_complete(tmp_path):
+def test_a_script_that_exits_after_two_steps_is_complete(tmp_path):
     lines = TRAIN.format(steps=2) + "import sys\nsys.exit(0)\n"
     assert not traced(tmp_path, MODEL + lines).partial
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5])
-def test_a_share_of_the_card_is_all_that_there_is(tmp_path, share):
+def test_a_memory_fraction_set_by_the_script_limits_allocation(tmp_path, share):
     lines = f"""
 import torch
 torch.cuda.set_per_process_memory_fraction({share})
@@ -168,18 +168,18 @@ del x
     assert trace.header.memory_fraction == share
 
 
-def test_no_share_beyond_all(tmp_path):
+def test_a_memory_fraction_above_1_is_an_error_with_its_line(tmp_path):
     with failing("raised", "Invalid fraction value: 2. Allowed range: 0~1 (train.py, line 3)"):
         traced(tmp_path, "import torch\n\ntorch.cuda.set_per_process_memory_fraction(2)\n")
 
 
-def test_a_layout_that_a_weight_cannot_have(tmp_path):
+def test_channels_last_for_a_five_dimensional_weight_is_an_error(tmp_path):
     lines = "from torch import nn\nimport torch\nnn.Conv3d(3, 8, 3).cuda().to(memory_format=torch.channels_last)\n"
     with failing("raised", "required rank 4 tensor to use channels_last format (train.py, line 3)"):
         traced(tmp_path, lines)
 
 
-def test_settings_that_a_script_makes_are_those_of_its_replay(tmp_path):
+def test_allocator_settings_made_by_a_script_are_recorded(tmp_path):
     lines = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
     trace = traced(tmp_path, lines + MODEL + TRAIN.format(steps=3))
     assert trace.header.settings["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
@@ -195,26 +195,26 @@ def until_over(folder, source):
     return traced(folder, source + OVER, deadline={"at_s": time.monotonic() + 3600, "timeout_s": 3600.0})
 
 
-def test_too_long_is_told_with_its_line(tmp_path):
+def test_a_timeout_before_a_step_is_an_error_with_the_current_line(tmp_path):
     words = "had not finished 1h00m after it started, without an optimizer step; it was at train.py, line 4"
     with failing("timeout", words):
         until_over(tmp_path, "import torch\nx = torch.ones(3, device='cuda')")
 
 
-def test_what_was_seen_until_the_limit_is_a_lower_bound(tmp_path):
+def test_a_timeout_after_too_few_steps_gives_a_partial_trace(tmp_path):
     found = until_over(tmp_path, MODEL + TRAIN.format(steps=2))
     assert (found.partial, found.header.steps) == (True, 2)
     assert "was stopped 1h00m after it started (`--timeout`); it was at train.py, line 13" in found.warnings[0]
 
 
-def test_enough_was_seen_before_the_limit(tmp_path):
+def test_a_timeout_after_the_traced_steps_gives_a_complete_trace(tmp_path):
     loader = "loader = torch.utils.data.DataLoader(torch.ones(64, 64), 8)\nx = next(iter(loader))\n"
     found = until_over(tmp_path, MODEL + loader + TRAIN.format(steps=3))
     assert not found.partial
     assert "the work after training was not traced to its end within 1h00m (`--timeout`)" in found.warnings[0]
 
 
-def test_parameters_keep_what_a_script_attached_to_them(tmp_path):
+def test_moved_parameters_retain_their_class_and_attributes(tmp_path):
     trace = trained(
         tmp_path,
         """
@@ -236,7 +236,7 @@ assert layer(torch.ones(2, 8)).sum().item() == layer(torch.ones(2, 8)).sum().ite
     assert not trace.partial
 
 
-def test_data_that_is_put_into_a_parameter_by_hand(tmp_path):
+def test_a_parameter_whose_data_is_replaced_is_on_the_gpu(tmp_path):
     trace = trained(
         tmp_path,
         """
@@ -257,7 +257,7 @@ assert plain.is_cuda and not isinstance(plain, nn.Parameter)
     assert by_category(trace)["optimizer state"] == 2 * 4000
 
 
-def test_routers_by_one_hot_and_by_sorting(tmp_path):
+def test_expert_routers_get_equal_counts(tmp_path):
     trace = trained(
         tmp_path,
         """
@@ -281,7 +281,7 @@ assert (best == 3).nonzero().shape == (64 * 8, 2)  # all eight are taken: nothin
     assert any("every element is found" in warning for warning in trace.warnings)
 
 
-def test_flex_attention_is_taken_for_its_kernel(tmp_path):
+def test_flex_attention_is_traced_as_its_kernel(tmp_path):
     trace = trained(
         tmp_path,
         """
@@ -316,7 +316,7 @@ assert q.grad.shape == q.shape and k.grad.shape == k.shape
         ),
     ],
 )
-def test_an_error_that_may_come_of_unknown_values_names_where_they_were_read(tmp_path, lines, message):
+def test_an_error_after_reading_unknown_values_names_the_read(tmp_path, lines, message):
     with failing("raised", message):
         traced(tmp_path, "import torch\n" + lines)
 
@@ -329,13 +329,13 @@ def test_an_error_that_may_come_of_unknown_values_names_where_they_were_read(tmp
         pytest.param("x.tolist()\nx.nothing\n", id="of another kind"),
     ],
 )
-def test_an_error_of_another_cause_blames_no_values(tmp_path, lines):
+def test_an_error_of_another_cause_names_no_read(tmp_path, lines):
     with pytest.raises(TraceError) as caught:
         traced(tmp_path, "import torch\nx = torch.randn(3).cuda()\n" + lines)
     assert "maybe" not in caught.value.message
 
 
-def test_training_on_the_cpu_is_no_job_of_0_bytes(tmp_path):
+def test_training_on_the_cpu_is_an_error(tmp_path):
     lines = """
 import torch
 model = torch.nn.Linear(64, 64)

@@ -1,4 +1,4 @@
-"""`torch.compile` is ignored: which warnings say so, and when."""
+"""`torch.compile` is ignored, with a warning if compiled code is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def trained(folder, lines):
     return traced(folder, source + lines + loop)
 
 
-def test_compile_is_left_out_and_told(tmp_path):
+def test_compiled_code_is_traced_as_eager_with_a_warning(tmp_path):
     lines = (
         "model = torch.compile(model)\nassert '_orig_mod.weight' in model.state_dict() and model.in_features == 16\n"
     )
@@ -42,13 +42,13 @@ def test_compile_is_left_out_and_told(tmp_path):
         ),
     ],
 )
-def test_a_compiled_step_is_told_to_be_an_upper_bound(tmp_path, lines, messages):
+def test_a_compiled_step_adds_an_upper_bound_warning(tmp_path, lines, messages):
     warnings = trained(tmp_path, lines).warnings
     assert len(warnings) == len(messages)
     assert all(words in warning for words, warning in zip(messages, warnings, strict=True))
 
 
-def test_what_is_compiled_and_never_called_is_not_told(tmp_path):
+def test_compiled_code_that_is_never_called_adds_no_warning(tmp_path):
     lines = "@torch.compile\ndef f(x):\n    return x * 2\n"
     assert trained(tmp_path, lines).warnings == ()
     called = trained(tmp_path, lines + "assert f(torch.ones(3).cuda()).shape == (3,) and f.__name__ == 'f'\n")

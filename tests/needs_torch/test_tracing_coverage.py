@@ -1,4 +1,4 @@
-"""Scripts as people write them: what each needs of a GPU that is not there."""
+"""Layers, operators and torch features that scripts use on a GPU are traced without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         pytest.param("", id="made there"),
     ],
 )
-def test_layers_without_a_shape_get_it_on_the_gpu(tmp_path, move):
+def test_lazy_layers_are_materialized_on_the_gpu(tmp_path, move):
     lazy = "nn.LazyConv2d(8, 3{d}), nn.LazyBatchNorm2d({e}), nn.Flatten(), nn.LazyLinear(10{d})"
     device = ", device='cuda'" if not move else ""
     source = HEAD + f"model = nn.Sequential({lazy.format(d=device, e=device[2:])}){move}\n"
@@ -45,7 +45,7 @@ def test_layers_without_a_shape_get_it_on_the_gpu(tmp_path, move):
 
 
 @pytest.mark.parametrize("length", ["torch.tensor([9, 7])", "torch.tensor([9, 7]).cuda()", "(9, 7)"])
-def test_ctc_reads_its_lengths_on_the_cpu(tmp_path, length):
+def test_ctc_loss_accepts_lengths_on_the_cpu(tmp_path, length):
     source = HEAD + "model = nn.Linear(16, 5).cuda()\n" + SGD
     source += f"""
 for _ in range(3):
@@ -59,7 +59,7 @@ for _ in range(3):
     assert 4 * 2 * 12 * (2 * 9 + 1) in allocations(trace, "forward")  # forward variables, as long as the longest
 
 
-def test_checks_of_soundness_pass_and_mere_comparisons_do_not(tmp_path):
+def test_validity_checks_pass_and_other_comparisons_stay_unknown(tmp_path):
     source = HEAD + "model = nn.Linear(8, 8).cuda()\n" + SGD
     source += """
 from torch.distributions import Categorical, Normal, Dirichlet
@@ -83,7 +83,7 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize(("cell", "values_per_step"), [("GRUCell", 3 + 3 + 5 + 1), ("LSTMCell", 4 + 4 + 4 + 1 + 1)])
-def test_a_cell_is_one_call(tmp_path, cell, values_per_step):
+def test_a_recurrent_cell_is_one_fused_kernel(tmp_path, cell, values_per_step):
     """Both gates, for a second backward pass; what the first needs; and the states. Source: ATen/native/cuda/RNN.cu."""
     source = (
         HEAD
@@ -151,7 +151,7 @@ for _ in range(3):
         pytest.param("loss = torch.func.hessian(lambda x: (x**3).sum())(x[0]).sum()", id="forward over reverse"),
     ],
 )
-def test_what_kernels_give_that_meta_kernels_do_not_know(tmp_path, lines):
+def test_operators_with_incomplete_meta_kernels_are_traced(tmp_path, lines):
     source = (
         HEAD
         + "model = nn.Linear(16, 16).cuda()\n"
@@ -199,14 +199,14 @@ assert batch == 500_000, batch
         ),
     ],
 )
-def test_a_script_that_waits_for_out_of_memory_gets_it(tmp_path, error):
+def test_a_script_that_catches_out_of_memory_sees_it(tmp_path, error):
     trace = traced(tmp_path, HEAD + HALVES + CATCHES.format(error=error))
     assert peak(trace) <= 40 * 2**30
     assert trace.header.oom_raised
     assert "catches out-of-memory errors" in trace.warnings[0]
 
 
-def test_a_script_that_does_not_wait_for_it_has_no_limit(tmp_path):
+def test_a_script_that_does_not_catch_out_of_memory_has_no_limit(tmp_path):
     unrelated = "try:\n    pass\nexcept torch.cuda.OutOfMemoryError:\n    pass\n"
     trace = traced(tmp_path, HEAD + HALVES + unrelated + "for _ in range(3):\n    step(batch)\n")
     assert peak(trace) > 500 * 2**30
@@ -214,7 +214,7 @@ def test_a_script_that_does_not_wait_for_it_has_no_limit(tmp_path):
 
 
 @pytest.mark.parametrize("product", ["torch.sparse.mm(near, x)", "torch.spmm(near, x)", "near @ x"])
-def test_a_sparse_matrix_times_a_dense_one(tmp_path, product):
+def test_sparse_times_dense_matrix_products_are_traced(tmp_path, product):
     source = f"""{HEAD}
 model = nn.Linear(32, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -252,7 +252,7 @@ assert found[0]["boxes"].shape[1] == 4
 """
 
 
-def test_detection_with_proposals(tmp_path):
+def test_a_detector_with_proposals_is_traced(tmp_path):
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("needs torchvision")
     trace = traced(tmp_path, DETECTION.format(model="fasterrcnn_resnet50_fpn"), steps=1)
@@ -262,7 +262,7 @@ def test_detection_with_proposals(tmp_path):
     assert any("depends on the data" in warning for warning in trace.warnings)
 
 
-def test_profilers_see_nothing_and_cost_nothing(tmp_path):
+def test_profilers_run_and_allocate_nothing(tmp_path):
     source = (
         HEAD
         + "model = nn.Linear(8, 8).cuda()\n"
@@ -285,7 +285,7 @@ torch.cuda.memory._dump_snapshot("snapshot.pickle")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answer", "log", "scratch", "train.py"]
 
 
-def test_loaders_with_persistent_workers_begin_again(tmp_path):
+def test_loaders_with_persistent_workers_restart_every_epoch(tmp_path):
     source = (
         HEAD
         + "model = nn.Linear(8, 8).cuda()\n"
@@ -303,7 +303,7 @@ for _ in range(3):
     assert (trace.partial, trace.warnings) == (False, ())
 
 
-def test_a_parameter_that_moves_under_inference_mode(tmp_path):
+def test_a_parameter_can_move_under_inference_mode(tmp_path):
     source = (
         HEAD
         + "model = nn.Linear(8, 8).cuda()\n"
@@ -317,7 +317,7 @@ with torch.inference_mode():
     assert not traced(tmp_path, source).partial
 
 
-def test_storages_that_change_their_size(tmp_path):
+def test_resized_storages_are_reallocated(tmp_path):
     source = (
         HEAD
         + """
@@ -351,12 +351,12 @@ model = nn.Linear(8, 8).cuda()
         ),
     ],
 )
-def test_errors_name_the_line(tmp_path, lines, kind, words):
+def test_errors_name_the_line_of_the_script(tmp_path, lines, kind, words):
     with failing(kind, words):
         traced(tmp_path, HEAD + lines)
 
 
-def test_a_copied_model_runs_on_the_gpu_too(tmp_path):
+def test_a_deep_copied_model_runs_on_the_gpu(tmp_path):
     source = (
         HEAD
         + "import copy\nmodel = nn.Linear(8, 8).cuda()\n"
@@ -382,7 +382,7 @@ with torch.no_grad():
     assert not traced(tmp_path, source).partial
 
 
-def test_a_library_that_thinks_about_shapes_adds_nothing(tmp_path):
+def test_shapes_computed_in_a_librarys_fake_mode_allocate_nothing(tmp_path):
     source = (
         HEAD
         + "model = nn.Linear(8, 8).cuda()\n"

@@ -196,7 +196,7 @@ def test_storages_have_the_current_stream_of_their_gpu(tmp_path):
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_machine_code_fits_its_slot(machine, monkeypatch):
+def test_the_patched_machine_code_fits_its_slot(machine, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     codes = libtorch_patch._machine_code(127, 1023, 2**63, 2**63)
     assert {len(code) <= libtorch_patch._FUNCTION_BYTES for code in codes.values()} == {True}

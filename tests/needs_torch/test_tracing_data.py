@@ -1,4 +1,4 @@
-"""Data that are not here, and samples of varying length."""
+"""Synthetic data in place of missing data, and samples of varying length."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TABLES = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason
         ),
     ],
 )
-def test_absent_data_are_made_up_on_request(tmp_path, data, values, monkeypatch):
+def test_absent_data_are_synthesized_on_request(tmp_path, data, values, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
@@ -78,7 +78,7 @@ def test_absent_data_are_an_error_that_names_the_option(tmp_path):
     assert "`--synthetic-data SHAPE`" in caught.value.hint
 
 
-def test_data_that_are_here_are_used(tmp_path):
+def test_existing_data_are_used(tmp_path):
     torch.save(torch.zeros(5), tmp_path / "here.pt")
     source = TRAIN.format(data="data = [torch.load('here.pt')] * 50\n", more="")
     trace = traced(tmp_path, source, synthetic_data=["3x24x32"])
@@ -86,14 +86,14 @@ def test_data_that_are_here_are_used(tmp_path):
     assert trace.warnings == ()
 
 
-def test_an_ordinary_error_gets_no_such_hint(tmp_path):
+def test_an_unrelated_error_has_no_hint_about_data(tmp_path):
     with failing("raised", "KeyError") as caught:
         traced(tmp_path, "{}['x']\n")
     assert "stand-in" not in caught.value.hint
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
-def test_a_sample_is_of_the_type_that_was_asked_for(dtype):
+def test_synthetic_samples_have_the_requested_type(dtype):
     found = synthetic_data.synthetic_tensor(parse_sample(f"3x2:{dtype}:5"))
     assert (found.shape, found.dtype) == ((3, 2), getattr(torch, dtype))
 
@@ -101,7 +101,7 @@ def test_a_sample_is_of_the_type_that_was_asked_for(dtype):
 @pytest.mark.parametrize(
     ("which", "length"), [pytest.param("longest", 109, id="longest"), pytest.param("p50", 59, id="percentile")]
 )
-def test_batches_of_a_chosen_length(tmp_path, which, length):
+def test_batches_have_the_given_sequence_length(tmp_path, which, length):
     data = "data = [torch.ones(10 + index) for index in range(100)]\n"
     source = TRAIN.format(data=data, more=", collate_fn=torch.stack")
     trace = traced(tmp_path, source, sequence_lengths=which)
@@ -111,7 +111,7 @@ def test_batches_of_a_chosen_length(tmp_path, which, length):
     assert warning.endswith("shortest 10, median 60, P95 105, longest 109")
 
 
-def test_lengths_that_grow(tmp_path):
+def test_growing_lengths_are_traced_in_ascending_order(tmp_path):
     data = "data = [torch.ones(10 + index) for index in range(100)]\n"
     source = TRAIN.format(data=data, more=", collate_fn=torch.stack").replace("LazyLinear(3)", "Linear(1, 3)")
     trace = traced(tmp_path, source.replace("x.flatten(1)", "x.unsqueeze(-1)"), sequence_lengths="growing")
@@ -129,7 +129,7 @@ data = [torch.ones(10 + index % 2) for index in range(100)]
 """
 
 
-def test_varying_lengths_are_told(tmp_path):
+def test_varying_lengths_add_a_warning(tmp_path):
     more = ", collate_fn=pad"
     warnings = traced(tmp_path, TRAIN.format(data=PADDED, more=more).replace("shuffle=True", "shuffle=False")).warnings
     assert len(warnings) == 1
@@ -155,7 +155,7 @@ data = [{{"text": "word " * (5 + index % 7), "name": f"file{{index}}.png"}} for 
         pytest.param("16 if len({row['name'] for row in rows}) > 1 else missing", 0, id="unreadable"),
     ],
 )
-def test_texts_of_varying_length_are_told_where_batches_show_it(tmp_path, longest, count):
+def test_varying_text_lengths_add_a_warning_where_batches_vary(tmp_path, longest, count):
     source = TRAIN.format(data=WORDS.format(longest=longest), more=", collate_fn=tokens")
     source = source.replace("LazyLinear(3)", "Linear(1, 3)").replace("x.flatten(1)", "x.unsqueeze(-1)")
     assert len(traced(tmp_path, source).warnings) == count
@@ -164,7 +164,7 @@ def test_texts_of_varying_length_are_told_where_batches_show_it(tmp_path, longes
         assert warning.startswith("batches are made of samples of length 11; of 60 samples")
 
 
-def test_a_short_part_that_varies_beside_a_long_one_is_told(tmp_path):
+def test_a_short_varying_field_adds_a_warning(tmp_path):
     data = """
 from torch.nn.utils.rnn import pad_sequence
 data = [{"sound": torch.ones(30), "text": torch.ones(5 + index % 3)} for index in range(20)]
@@ -178,12 +178,12 @@ def both(rows):
     assert 4 * 4 * (30 + 7) in allocations(traced(tmp_path, source, sequence_lengths="longest"), category="input")
 
 
-def test_a_wrong_option_is_told(tmp_path):
+def test_an_invalid_length_option_is_an_error(tmp_path):
     with failing("usage", "`--sequence-lengths`: `short` is no length"):
         traced(tmp_path, "", sequence_lengths="short")
 
 
-def test_lengths_of_samples():
+def test_the_length_of_a_sample_is_that_of_its_sequence():
     assert sample_lengths.length_of({"ids": [1, 2, 3], "label": 1}) == 3
     assert sample_lengths.length_of((torch.ones(7), torch.ones(3, 8, 8))) == 7
     assert sample_lengths.length_of(torch.ones(3, 8, 8)) == 0
@@ -191,7 +191,7 @@ def test_lengths_of_samples():
     assert sample_lengths.length_of(("one", "of four words here"), words=False) == 0
 
 
-def test_batches_by_a_histogram(tmp_path):
+def test_a_histogram_sets_the_lengths_of_batches(tmp_path):
     (tmp_path / "lengths.csv").write_text("length,count\n# tokens\n20,6\n40, 3\n200\t1\n40\n")
     which = length_histogram.inline_histogram("lengths.csv", str(tmp_path))
     assert which == "histogram:20x6,40x4,200x1"
@@ -210,7 +210,7 @@ def collate(rows):
     assert warning.endswith("shortest 20, median 20, P95 200, longest 200")
 
 
-def test_a_histogram_of_samples_without_a_length_is_told(tmp_path):
+def test_a_histogram_for_samples_without_a_length_adds_a_warning(tmp_path):
     source = TRAIN.format(data="data = [torch.ones(3, 4, 4)] * 8\n", more="")
     (warning,) = traced(tmp_path, source, sequence_lengths="histogram:5x1").warnings
     assert "no part of a sample varies in length" in warning
@@ -226,13 +226,13 @@ def test_a_histogram_of_samples_without_a_length_is_told(tmp_path):
         pytest.param("1 2 3\n", "line 1", id="too many"),
     ],
 )
-def test_a_wrong_histogram_is_refused(tmp_path, text, words):
+def test_an_invalid_histogram_is_refused(tmp_path, text, words):
     (tmp_path / "lengths.txt").write_text(text)
     with pytest.raises(UsageError, match=words):
         length_histogram.inline_histogram("lengths.txt", str(tmp_path))
 
 
-def test_what_names_no_file_of_lengths_stays_as_it_is(tmp_path):
+def test_a_length_statistic_is_no_histogram_file(tmp_path):
     assert length_histogram.inline_histogram("p95", str(tmp_path)) == "p95"
     assert length_histogram.parse_histogram("p95") is None
     with pytest.raises(UsageError, match="cannot read lengths"):

@@ -1,4 +1,4 @@
-"""The examples are traced to their end, small: each row of the coverage table has one."""
+"""Every example is traced completely at a small size; each row of the coverage table has one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def needs(*names):
         "hf_trainer_bf16.py --hidden-size 64 --layers 1 --seq-len 16 --batch-size 2 --gradient-checkpointing",
     ],
 )
-def test_those_without_a_test_of_their_own(tmp_path, words):
+def test_remaining_examples_are_traced(tmp_path, words):
     name, *args = words.split()
     if name.startswith("hf_"):
         needs("transformers", "accelerate")
@@ -44,7 +44,7 @@ def test_those_without_a_test_of_their_own(tmp_path, words):
     assert (trace.partial, trace.header.steps) == (False, 3)
 
 
-def test_a_decoder_on_several_gpus(tmp_path):
+def test_the_decoder_example_on_several_gpus_is_traced(tmp_path):
     launcher = ["torchrun", "--nproc-per-node", "4"]
     copied = example(tmp_path, "ddp.py", *SMALL, launcher=launcher)
     sharded = example(tmp_path, "ddp.py", *SMALL, "--shard", launcher=launcher)
@@ -53,7 +53,7 @@ def test_a_decoder_on_several_gpus(tmp_path):
     assert states[0] == pytest.approx(4 * states[1], rel=0.01)
 
 
-def test_a_detector(tmp_path):
+def test_the_detector_example_is_traced(tmp_path):
     needs("torchvision")
     trace = example(tmp_path, "detection.py", "--side", "96", "--model", "ssdlite320_mobilenet_v3_large")
     assert (trace.partial, trace.header.steps) == (False, 3)
@@ -62,7 +62,7 @@ def test_a_detector(tmp_path):
 TIMM = ("--model", "resnet18", "--side", "64", "-b", "16", "-vb", "32", "--classes", "10")
 
 
-def test_timm_in_channels_last_and_half_the_bytes(tmp_path):
+def test_amp_and_channels_last_reduce_the_activations_of_timm(tmp_path):
     needs("timm", "torchvision")
     plain = example(tmp_path, "timm_train.py", *TIMM, "--tf32", "--opt", "sgd")
     half = example(tmp_path, "timm_train.py", *TIMM, "--amp", "bfloat16", "--channels-last", "--opt", "sgd")
@@ -77,7 +77,7 @@ def test_timm_in_channels_last_and_half_the_bytes(tmp_path):
     assert allocations(plain, "forward").count(2 * first) > 0
 
 
-def test_timm_with_averaged_weights(tmp_path):
+def test_averaged_weights_of_timm_are_held_as_a_copy(tmp_path):
     needs("timm", "torchvision")
     optimizer = ("--opt", "sgd", "--amp", "float16")
     without = example(tmp_path, "timm_train.py", *TIMM, *optimizer)
@@ -86,7 +86,7 @@ def test_timm_with_averaged_weights(tmp_path):
     assert peak(averaged) - peak(without) == pytest.approx(weights, rel=0.05)
 
 
-def test_segmentation_with_a_matrix_of_integers(tmp_path):
+def test_the_segmentation_example_is_traced(tmp_path):
     needs("torchvision")
     small = ("--model", "lraspp_mobilenet_v3_large", "--side", "64", "--batch-size", "2")
     trace = example(tmp_path, "segmentation.py", *small)
@@ -98,7 +98,7 @@ def test_segmentation_with_a_matrix_of_integers(tmp_path):
 LLM = ("--width", "128", "--layers", "2", "--words", "1000", "--length", "64", "--batch-size", "2")
 
 
-def test_a_language_model_in_bf16(tmp_path):
+def test_the_language_model_example_is_traced_in_bf16(tmp_path):
     needs("transformers")
     trace = example(tmp_path, "finetune_llm.py", *LLM, "--no-checkpointing")
     saving = example(tmp_path, "finetune_llm.py", *LLM)
@@ -107,7 +107,7 @@ def test_a_language_model_in_bf16(tmp_path):
     assert by_category(saving)["activation"] < 0.5 * by_category(trace)["activation"]
 
 
-def test_a_language_model_without_its_weights(tmp_path):
+def test_a_language_model_is_traced_without_its_weights(tmp_path):
     needs("transformers")
     config = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 4, "vocab_size": 1000, "architectures": ["LlamaForCausalLM"]}
@@ -118,13 +118,13 @@ def test_a_language_model_without_its_weights(tmp_path):
     assert "the weights of `model` are not here" in trace.warnings[0]
 
 
-def test_adapters_are_all_that_is_trained(tmp_path):
+def test_only_adapters_have_gradients_and_states(tmp_path):
     needs("transformers", "peft")
     trace = example(tmp_path, "finetune_llm.py", *LLM, "--lora")
     assert by_category(trace)["optimizer state"] < 0.2 * by_category(trace)["parameter"]
 
 
-def test_states_of_eight_bits(tmp_path):
+def test_optimizer_states_can_have_8_bits(tmp_path):
     needs("bitsandbytes")
     small = ("--width", "512", "--layers", "4", "--batch-size", "2")
     whole = example(tmp_path, "optimizers.py", *small)
@@ -134,7 +134,7 @@ def test_states_of_eight_bits(tmp_path):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_a_translator(tmp_path, cell):
+def test_the_translation_example_is_traced(tmp_path, cell):
     small = ("--words", "500", "--width", "32", "--layers", "1", "--batch-size", "8", "--cell", cell)
     trace = example(tmp_path, "translate_rnn.py", *small)
     assert not trace.partial
@@ -145,7 +145,7 @@ def test_a_translator(tmp_path, cell):
     assert any("vary in length" in warning for warning in trace.warnings)
 
 
-def test_speech_of_the_longest_kind(tmp_path):
+def test_the_speech_example_is_traced_at_maximum_length(tmp_path):
     trace = example(
         tmp_path, "speech.py", "--width", "32", "--layers", "1", "--batch-size", "4", sequence_lengths="longest"
     )
@@ -154,7 +154,7 @@ def test_speech_of_the_longest_kind(tmp_path):
     assert any("recurrent" in warning for warning in trace.warnings)
 
 
-def test_videos(tmp_path):
+def test_the_video_example_is_traced(tmp_path):
     trace = example(tmp_path, "video.py", "--width", "8", "--frames", "16", "--side", "64", "--batch-size", "2")
     assert not trace.partial
     groups = {op.params["groups"] for op in trace.ops if op.kind == "conv_forward"}
@@ -162,7 +162,7 @@ def test_videos(tmp_path):
     assert all(op.params["channels_last"] for op in trace.ops if op.kind == "conv_forward")
 
 
-def test_two_networks_with_an_optimizer_each(tmp_path):
+def test_the_gan_example_has_two_optimizers(tmp_path):
     trace = example(tmp_path, "gan.py", "--width", "8", "--side", "16", "--batch-size", "4", steps=6)
     assert (trace.partial, trace.header.steps) == (False, 6)
     assert any(op.params["transposed"] for op in trace.ops if op.kind == "conv_dgrad")
@@ -170,7 +170,7 @@ def test_two_networks_with_an_optimizer_each(tmp_path):
     assert by_category(trace)["optimizer state"] == 2 * by_category(trace)["parameter"]
 
 
-def test_experts_share_the_tokens(tmp_path):
+def test_experts_get_equal_numbers_of_tokens(tmp_path):
     small = ("--width", "64", "--layers", "1", "--length", "16", "--batch-size", "4", "--words", "100")
     trace = example(tmp_path, "moe.py", *small, "--experts", "4", "--chosen", "2")
     hidden = 4 * (4 * 16) * 2 // 4 * (4 * 64)  # two of four experts for 64 tokens: 32 of them each
@@ -179,7 +179,7 @@ def test_experts_share_the_tokens(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["zero1", "zero2", "zero3", "fsdp1", "fsdp2", "tp", "ddp-static", "ddp-unused"])
-def test_a_model_spread_over_four(tmp_path, how):
+def test_a_sharded_model_is_divided_over_four_gpus(tmp_path, how):
     pytest.importorskip("torch.distributed.tensor", reason="needs a torch with DTensor")
     small = ("--width", "256", "--layers", "2", "--batch-size", "4", "--how", how)
     trace = example(tmp_path, "sharded.py", *small, launcher=["torchrun", "--nproc-per-node", "4"])
@@ -194,7 +194,7 @@ def test_a_model_spread_over_four(tmp_path, how):
     assert found == pytest.approx(2 * weights / shares, rel=tolerance)
 
 
-def test_weights_in_flat_pieces_are_gathered_for_a_block(tmp_path):
+def test_fsdp_gathers_the_weights_of_one_block_at_a_time(tmp_path):
     small = ("--width", "256", "--layers", "2", "--batch-size", "4")
     launcher = ["torchrun", "--nproc-per-node", "4"]
     block = 4 * (8 * 256**2 + 7 * 256)
@@ -206,7 +206,7 @@ def test_weights_in_flat_pieces_are_gathered_for_a_block(tmp_path):
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_engine_of_deepspeed(tmp_path, stage):
+def test_the_deepspeed_example_is_traced(tmp_path, stage):
     needs("deepspeed")
     small = ("--width", "256", "--layers", "4", "--batch-size", "2", "--bucket", "2000000", "--stage", str(stage))
     trace = example(tmp_path, "deepspeed_zero.py", *small, launcher=["deepspeed", "--num_gpus", "4"])
@@ -216,12 +216,12 @@ def test_the_engine_of_deepspeed(tmp_path, stage):
     assert 2 * 2_000_000 in allocations(trace)  # a bucket, however few gradients there are
 
 
-def test_processes_that_a_script_starts(tmp_path):
+def test_the_example_that_spawns_processes_is_traced(tmp_path):
     trace = example(tmp_path, "sharded.py", "--width", "64", "--layers", "1", "--how", "spawn", gpus=2)
     assert (trace.partial, trace.header.processes, trace.header.nccl.group_sizes) == (False, 2, (2,))
 
 
-def test_replicas_of_one_process(tmp_path):
+def test_the_data_parallel_example_is_traced(tmp_path):
     trace = example(tmp_path, "sharded.py", "--width", "64", "--layers", "1", "--how", "data-parallel", gpus=2)
     assert (trace.partial, trace.header.nccl.group_sizes) == (False, (2,))
     assert {event.device for event in trace.events} == {0, 1}
@@ -241,13 +241,13 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_states_of_optimizers(tmp_path, name):
+def test_optimizers_have_their_documented_states(tmp_path, name):
     trace = example(tmp_path, "optimizers.py", "--width", "64", "--layers", "2", "--optimizer", name)
     weights = 4 * 2 * (64 * 64 + 64)
     assert by_category(trace)["optimizer state"] == OPTIMIZERS[name] * weights
 
 
-def test_factored_states(tmp_path):
+def test_adafactor_has_factored_states(tmp_path):
     trace = example(tmp_path, "optimizers.py", "--width", "64", "--layers", "2", "--optimizer", "adafactor")
     assert by_category(trace)["optimizer state"] == 4 * 2 * (64 + 64 + 64)  # rows, columns, biases
 
@@ -256,14 +256,14 @@ def test_factored_states(tmp_path):
     ("kind", "more"),  # all that is as big as the weights, beside weights, gradients and states, at the peak of a step
     [("for-loop", 2 / 8), ("foreach", 1), ("fused", 0)],
 )
-def test_what_a_step_takes_beside_its_states(tmp_path, kind, more):
+def test_optimizer_steps_have_their_temporary_memory(tmp_path, kind, more):
     small = ("--width", "256", "--layers", "8", "--batch-size", "1", "--kind", kind)
     trace = example(tmp_path, "optimizers.py", *small, "--zero-grad", "to-zero")
     weights = 4 * 8 * (256**2 + 256)
     assert peak(trace, "step") == pytest.approx((4 + more) * weights, rel=0.03)
 
 
-def test_gradients_that_are_kept_are_there_in_forward(tmp_path):
+def test_gradients_zeroed_in_place_are_live_in_forward(tmp_path):
     def lowest(when):
         small = ("--width", "256", "--layers", "8", "--batch-size", "1", "--zero-grad", when)
         trace = example(tmp_path, "optimizers.py", *small)
@@ -295,7 +295,7 @@ def test_gradients_that_are_kept_are_there_in_forward(tmp_path):
         ("window", "bfloat16", False),
     ],
 )
-def test_kernels_of_attention(tmp_path, how, dtype, quadratic):
+def test_the_attention_kernel_decides_saved_bytes(tmp_path, how, dtype, quadratic):
     small = ("--width", "256", "--layers", "1", "--length", "512", "--batch-size", "2", "--how", how, "--dtype", dtype)
     trace = example(tmp_path, "attention.py", *small, "--compile")
     assert not trace.partial
@@ -304,13 +304,13 @@ def test_kernels_of_attention(tmp_path, how, dtype, quadratic):
     assert any("torch.compile" in warning for warning in trace.warnings)
 
 
-def test_lightning(tmp_path):
+def test_the_lightning_example_is_traced(tmp_path):
     needs("lightning")
     trace = example(tmp_path, "lightning_mlp.py", "--width", "64")
     assert (trace.partial, trace.warnings) == (False, ())  # early stopping found what validation logged
 
 
-def test_accelerate(tmp_path):
+def test_the_accelerate_example_is_traced(tmp_path):
     needs("accelerate", "transformers")
     launcher = ["accelerate", "--multi_gpu", "--num_processes", "2", "--mixed_precision", "bf16"]
     small = ("--layers", "1", "--width", "64", "--length", "16", "--batch-size", "4")
@@ -318,14 +318,14 @@ def test_accelerate(tmp_path):
     assert (trace.partial, trace.header.processes, trace.header.nccl.group_sizes) == (False, 2, (2,))
 
 
-def test_learning_from_a_memory(tmp_path):
+def test_the_example_with_a_replay_buffer_is_traced(tmp_path):
     trace = example(tmp_path, "dqn.py", "--width", "16", "--batch-size", "8")
     assert not trace.partial
     weights = 4 * (2 * 16 + 16 + 16 * 2 + 2)
     assert by_category(trace)["optimizer state"] == 3 * weights
 
 
-def test_a_script_that_looks_for_its_batch(tmp_path):
+def test_the_example_that_searches_its_batch_size_is_traced(tmp_path):
     trace = example(tmp_path, "largest_batch.py", "--width", "1024", "--share", "0.1")
     assert not trace.partial
     assert trace.header.memory_fraction == 0.1

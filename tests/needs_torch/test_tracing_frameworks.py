@@ -1,4 +1,4 @@
-"""What frameworks that train do in ways of their own: classes of tensors, loaders, optimizers, layers that thaw."""
+"""Training frameworks: their tensor classes, loaders and optimizers, and layers that are unfrozen later."""
 
 import textwrap
 
@@ -23,7 +23,7 @@ optimizer.step()
 BODY, TOP = 4 * (64 * 32 + 32), 4 * (32 * 8 + 8)
 
 
-def test_numbers_of_the_data_are_known_and_no_others(tmp_path):
+def test_values_from_the_data_are_known_and_computed_ones_are_not(tmp_path):
     checks = """
 boxes = torch.tensor([[0.0, 3.0], [0.0, 4.0], [2.0, 5.0]]).cuda()
 _, counts = boxes[:, 0].unique(return_counts=True)
@@ -45,7 +45,7 @@ assert norm.running_mean.sum().item() == 1.0  # changed, though its operator doe
     assert not traced(tmp_path, HEAD + checks + ONE_STEP).partial
 
 
-def test_images_of_a_library_stay_its_own_on_the_gpu(tmp_path):
+def test_tensor_subclasses_of_a_library_retain_their_class_on_the_gpu(tmp_path):
     checks = """
 class Image(torch.Tensor):
     def __new__(cls, x, **kwargs):
@@ -141,13 +141,13 @@ for epoch in range(1000):
 """
 
 
-def test_layers_that_thaw_in_the_next_epoch_are_seen(tmp_path):
+def test_layers_unfrozen_in_the_next_epoch_are_traced(tmp_path):
     trace = traced(tmp_path, HEAD + THAWS.replace("epoch == 2", "epoch == 1"))
     assert by_category(trace)["optimizer state"] == 2 * (BODY + TOP)
     assert trace.header.steps == 6
 
 
-def test_layers_that_stay_frozen_ask_for_no_more_steps(tmp_path):
+def test_permanently_frozen_layers_add_no_steps(tmp_path):
     trace = traced(tmp_path, HEAD + THAWS.replace("epoch == 2", "False"))
     assert by_category(trace)["optimizer state"] == 2 * TOP
     assert trace.header.steps == 3
@@ -205,7 +205,7 @@ for epoch in range(1000):
 """
 
 
-def test_loaders_and_optimizers_of_fastai_are_seen(tmp_path):
+def test_loaders_and_optimizers_of_fastai_are_observed(tmp_path):
     (tmp_path / "fastai" / "data").mkdir(parents=True)
     (tmp_path / "fastai" / "optimizer.py").write_text(textwrap.dedent(FASTAI_OPTIMIZER))
     (tmp_path / "fastai" / "data" / "load.py").write_text(textwrap.dedent(FASTAI_LOADER))
@@ -216,7 +216,7 @@ def test_loaders_and_optimizers_of_fastai_are_seen(tmp_path):
     assert sum(event.bytes == 100 * 64 * 4 for event in trace.events if event.action == "alloc") == 2
 
 
-def test_files_that_a_script_wrote_are_found_by_readers_of_archives(tmp_path):
+def test_archives_written_by_a_script_can_be_opened(tmp_path):
     checks = """
 import bz2
 import os

@@ -1,4 +1,4 @@
-"""Training on texts that the model generates: they have the maximum length."""
+"""Texts that a model generates during training have the maximum length."""
 
 import importlib.util
 
@@ -105,7 +105,7 @@ for _ in range(3):
     assert len(trace.warnings) == 1
 
 
-def test_a_choice_among_other_than_a_vocabulary_stays_unknown(tmp_path):
+def test_a_sample_from_something_other_than_a_vocabulary_stays_unknown(tmp_path):
     classify = """
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""CUDA graphs, TorchScript, pipelines, and training in several parts: what a script runs that is not run here."""
+"""CUDA graphs, TorchScript, pipeline parallelism, and training in several parts."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def stage(folder, monkeypatch, schedule, rank, *args):
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
-def test_a_stage_keeps_what_its_schedule_has_in_flight(tmp_path, monkeypatch, rank):
+def test_a_pipeline_stage_holds_the_activations_of_its_microbatches_in_flight(tmp_path, monkeypatch, rank):
     """GPipe has all 8 microbatches between forward and backward, 1F1B as many as there are stages from here on."""
     whole = peak(stage(tmp_path, monkeypatch, "ScheduleGPipe", rank, "shapes"))
     taking_turns = peak(stage(tmp_path, monkeypatch, "Schedule1F1B", rank, "shapes"))
@@ -136,7 +136,7 @@ def test_a_stage_keeps_what_its_schedule_has_in_flight(tmp_path, monkeypatch, ra
     assert whole - taking_turns == pytest.approx((8 - (4 - rank)) * for_one, rel=0.15)
 
 
-def test_the_first_stage_needs_no_shapes_and_later_ones_do(tmp_path, monkeypatch):
+def test_later_pipeline_stages_need_shapes_and_the_first_does_not(tmp_path, monkeypatch):
     trace = stage(tmp_path, monkeypatch, "Schedule1F1B", 0)
     assert (trace.partial, trace.header.steps) == (False, 3)
     assert any("stage 0 of 4 of a pipeline is traced" in warning for warning in trace.warnings)
@@ -144,7 +144,7 @@ def test_the_first_stage_needs_no_shapes_and_later_ones_do(tmp_path, monkeypatch
         stage(tmp_path, monkeypatch, "Schedule1F1B", 2)
 
 
-def test_a_pipeline_of_decoders(tmp_path):
+def test_a_pipeline_of_decoder_layers_is_traced(tmp_path):
     small = ("--width", "64", "--layers", "1", "--length", "16", "--batch-size", "8", "--microbatches", "4")
     launcher = ["torchrun", "--nproc-per-node", "2"]
     trace = traced(tmp_path, (EXAMPLES / "pipeline.py").read_text(), *small, launcher=launcher)
@@ -175,11 +175,11 @@ UNSEEN = "the training at train.py, line 10, runs only after the traced part; it
         pytest.param("nn.Linear(8, 8).train()", (), id="a mode of modules"),
     ],
 )
-def test_training_that_comes_later_is_told(tmp_path, more, warnings):
+def test_later_training_adds_a_warning(tmp_path, more, warnings):
     assert traced(tmp_path, HEAD + TWICE.format(more=more)).warnings == warnings
 
 
-def test_a_students_training_after_its_teachers_is_seen(tmp_path):
+def test_training_of_a_student_after_its_teacher_is_traced(tmp_path):
     source = (
         HEAD
         + """

@@ -59,7 +59,7 @@ step()
     )
 
 
-def test_a_large_copy_leaves_the_target_as_it_is(tmp_path):
+def test_a_large_copy_does_not_write_the_target(tmp_path):
     traced(
         tmp_path,
         f"""{STEP}

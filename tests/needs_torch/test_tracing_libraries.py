@@ -1,4 +1,4 @@
-"""What libraries around torch do: classes of weights, operators and files of their own."""
+"""Libraries around torch: their parameter classes, operators and files."""
 
 import importlib.util
 import json
@@ -44,7 +44,7 @@ optimizer = torch.optim.SGD(head.parameters(), 0.1)
 """
 
 
-def test_weights_of_a_library_keep_their_class_when_made_again(tmp_path):
+def test_rebuilt_parameters_retain_their_library_class(tmp_path):
     checks = """
 model.to("cuda")
 model.to("cuda")
@@ -58,7 +58,7 @@ assert type(type(model.weight)(torch.zeros(4))) is Packed
     assert by_category(trace)["parameter"] == 1024 * 4096 // 2 + 4 * 4 * 1024 + 4 * 4
 
 
-def test_data_given_to_a_parameter_on_the_gpu_is_a_parameter(tmp_path):
+def test_data_assigned_to_a_gpu_parameter_count_as_parameter(tmp_path):
     cast = "\nmodel.half().cuda()\nmodel.weight.data = model.weight.data.to(torch.float32)\n"
     plain = PACKED.replace("model.weight = Packed(model.weight.data)", "")
     assert by_category(traced(tmp_path, plain + cast + TRAIN))["parameter"] >= 1024 * 4096 * 4
@@ -93,7 +93,7 @@ def bitsandbytes(tmp_path):
     return "import bitsandbytes.functional as F\n"
 
 
-def test_paged_states_take_nothing_and_are_told(tmp_path, bitsandbytes):
+def test_paged_optimizer_states_take_no_gpu_memory_and_add_a_warning(tmp_path, bitsandbytes):
     if importlib.util.find_spec("bitsandbytes") is not None:
         pytest.skip("the library itself is installed, whose place a stand-in would take")
     make = """
@@ -109,7 +109,7 @@ assert state.shape == (1 << 20, 1 << 10) and state.is_paged and state.page_devic
     assert max(event.bytes for event in trace.events) < 32 * MiB
 
 
-def test_values_that_bitsandbytes_looks_at(tmp_path, bitsandbytes):
+def test_values_that_bitsandbytes_reads_are_known(tmp_path, bitsandbytes):
     if importlib.util.find_spec("bitsandbytes") is not None:
         pytest.skip("the library itself is installed, whose place a stand-in would take")
     quantize = """
@@ -144,7 +144,7 @@ library.impl("found", lambda x: x, "CUDA")
 """
 
 
-def test_an_operator_written_in_others_is_followed_into_them(tmp_path):
+def test_an_operator_composed_of_others_is_decomposed(tmp_path):
     use = 'assert torch.ops.mine.halves(torch.zeros(64, 64, device="cuda")).shape == (2048,)\n'
     assert not traced(tmp_path, PACKED + OPERATOR + use + TRAIN).partial
 
@@ -172,7 +172,7 @@ assert Tokenizer.from_file("checkpoint/step/tokenizer.json").get_vocab() == {"a"
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_tables_of_arrow_are_read_where_the_script_wrote_them(tmp_path):
+def test_arrow_files_written_by_the_script_are_read(tmp_path):
     if importlib.util.find_spec("pyarrow") is not None:
         pytest.skip("the library itself is installed, whose place a stand-in would take")
     (tmp_path / "pyarrow.py").write_text(
@@ -189,7 +189,7 @@ assert open("other.arrow").read() == "more"
     assert not list(tmp_path.glob("*.arrow"))
 
 
-def test_transformers_may_use_tf32_where_the_gpu_has_it(tmp_path):
+def test_transformers_can_use_tf32_if_the_gpu_has_it(tmp_path):
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("needs transformers")
     lines = """
@@ -200,7 +200,7 @@ assert is_torch_tf32_available() == (torch.cuda.get_device_capability()[0] > 7)
     assert not traced(tmp_path, PACKED + lines + TRAIN, capability=(7, 5)).partial
 
 
-def test_generation_ends_where_its_length_does_whatever_was_generated(tmp_path):
+def test_generation_ends_at_its_maximum_length(tmp_path):
     generate = """
 head = nn.Linear(64, 64).cuda()
 
@@ -227,7 +227,7 @@ optimizer = torch.optim.SGD(head.parameters(), 0.1)
     assert not traced(tmp_path, PACKED + generate + TRAIN).partial
 
 
-def test_a_metric_that_is_not_here_gives_nothing_and_is_told(tmp_path):
+def test_a_missing_metric_returns_nothing_and_adds_a_warning(tmp_path):
     if importlib.util.find_spec("evaluate") is not None:
         pytest.skip("the library itself is installed, whose place a stand-in would take")
     (tmp_path / "evaluate").mkdir()
@@ -251,7 +251,7 @@ else:
     assert trace.warnings == ("the metric `accuracy` is not on this machine: its result is 0",)
 
 
-def test_zero_3_places_what_scripts_make_and_not_what_the_tracer_does(tmp_path):
+def test_zero_3_partitions_tensors_of_the_script_and_not_of_the_tracer(tmp_path):
     if importlib.util.find_spec("deepspeed") is not None:
         pytest.skip("the library itself is installed, whose place a stand-in would take")
     folder = tmp_path / "deepspeed" / "runtime" / "zero"
@@ -279,7 +279,7 @@ torch.empty = plain
     assert not traced(tmp_path, PACKED + use + TRAIN).partial
 
 
-def test_a_model_made_from_its_configuration_knows_where_it_is_from(tmp_path):
+def test_a_model_built_from_its_configuration_has_its_name(tmp_path):
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("needs transformers")
     config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50}
@@ -346,12 +346,12 @@ assert small + half < torch.cuda.memory_allocated() - before < small + half + 16
     assert "not here" in traced(tmp_path, PACKED + load + TRAIN).warnings[0]
 
 
-def test_a_parameter_is_not_all_zeros(tmp_path):
+def test_parameters_are_not_all_zeros(tmp_path):
     lines = "assert head.weight.any() and not (head.weight != head.weight).any()\n"
     assert not traced(tmp_path, PACKED + lines + TRAIN).partial
 
 
-def test_an_import_that_failed_of_another_tells_of_which(tmp_path):
+def test_a_failed_nested_import_names_its_cause(tmp_path):
     (tmp_path / "library.py").write_text(
         "try:\n    import absent_module\nexcept ImportError as error:\n"
         "    raise ImportError('cannot import Trainer') from error\n"
@@ -360,7 +360,7 @@ def test_an_import_that_failed_of_another_tells_of_which(tmp_path):
         traced(tmp_path, "import library")
 
 
-def test_triplets_of_labels_are_counted(tmp_path):
+def test_triplets_of_labels_found_by_nonzero_add_a_warning(tmp_path):
     source = """
     import torch
     from torch import nn

@@ -1,4 +1,4 @@
-"""What a loaded process imports beforehand keeps nothing that a trace replaces: else a fork would trace otherwise."""
+"""Preloaded modules hold no reference to an object that a trace patches: a fork traces as a new process does."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def look(folder, *more):
     return found["replaced"], [name for name in found["stale"] if not name.startswith(COMPILER)]
 
 
-def test_nothing_loaded_beforehand_keeps_what_is_replaced(tmp_path):
+def test_preloaded_modules_hold_no_reference_to_a_patched_object(tmp_path):
     replaced, stale = look(tmp_path)
     assert (replaced > 100, stale) == (True, [])
 
 
-def test_what_keeps_something_is_found(tmp_path):
+def test_a_stale_reference_is_detected(tmp_path):
     (tmp_path / "keeper.py").write_text("from torch.cuda import is_available\n")
     assert look(tmp_path, "keeper")[1] == ["keeper.is_available is torch.cuda.is_available"]

@@ -1,4 +1,4 @@
-"""Loops whose condition depends on unknown values, and what a script reads of such values."""
+"""Loops whose condition depends on unknown values, and comparisons of such values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ error, other = x.sum(), x.mean()
     assert [("values that are not known" in warning) for warning in trace.warnings] == [True] * warning_count
 
 
-def test_training_until_a_loss_is_small_continues(tmp_path):
+def test_a_loop_until_a_small_loss_continues(tmp_path):
     loop = "rounds = 0\nwhile loss > limit:\n  loss = model(torch.ones(4, 64, device='cuda')).sum()\n"
     loop += "  loss.backward(); optimizer.step(); optimizer.zero_grad()"
     trace = traced(tmp_path, HEAD + WAITS.format(loop=loop))

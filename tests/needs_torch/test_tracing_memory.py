@@ -50,7 +50,7 @@ def mlp(optimizer="torch.optim.Adam(model.parameters())", *, zero_grad="", after
         ),
     ],
 )
-def test_peak_of_a_step(tmp_path, optimizer, copies, scratch):
+def test_the_peak_of_a_step_matches_a_hand_calculation(tmp_path, optimizer, copies, scratch):
     trace = traced(tmp_path, mlp(optimizer))
     assert peak(trace, "step") == WEIGHTS * (1 + copies) + scratch + BATCH + RESULTS
 
@@ -60,7 +60,7 @@ def test_capturable_counters_are_on_the_gpu(tmp_path):
     assert by_category(trace)["optimizer state"] == 2 * WEIGHTS + 4 * 4
 
 
-def test_bytes_by_category(tmp_path):
+def test_bytes_by_category_match_a_hand_calculation(tmp_path):
     totals = by_category(traced(tmp_path, mlp()))
     assert totals["parameter"] == WEIGHTS
     assert totals["optimizer state"] == 2 * WEIGHTS
@@ -75,7 +75,7 @@ def test_optimizer_made_before_the_model_moves_gets_states(tmp_path):
     assert len(allocations(trace, "step", "optimizer state")) == 2 * 4
 
 
-def test_gradients_kept_by_zero_grad_are_still_there_in_the_next_forward(tmp_path):
+def test_zeroed_gradients_are_live_in_the_next_forward(tmp_path):
     retained = traced(tmp_path, mlp(zero_grad="set_to_none=False"))
     assert len(allocations(retained, category="gradient")) == 4  # made once
 
@@ -161,7 +161,7 @@ def test_accumulated_gradients_are_added_in_place(tmp_path):
     assert square * 3 <= peak(trace, "backward") < square * 3 + 4096
 
 
-def test_dropout_keeps_a_mask_of_one_byte_each(tmp_path):
+def test_dropout_saves_one_byte_per_element(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -197,7 +197,7 @@ for step in range(3):
 
 
 @pytest.mark.parametrize(("dtype", "scaled"), [("float16", True), ("bfloat16", False)])
-def test_autocast_keeps_half_copies_of_weights(tmp_path, dtype, scaled):
+def test_autocast_caches_half_precision_weights(tmp_path, dtype, scaled):
     trace = traced(tmp_path, AMP.format(dtype=dtype, scaled=scaled))
     assert trace.header.steps == 3  # a scaler that saw an overflow would not have stepped
     forward = allocations(trace, "forward")
@@ -226,7 +226,7 @@ for _ in range(3):
 ROWS = 4 * 1024 * 32
 
 
-def test_checkpoints_keep_only_what_enters_a_block(tmp_path):
+def test_checkpointing_saves_only_the_inputs_of_blocks(tmp_path):
     def peaks(call):
         trace = traced(tmp_path, BLOCKS.format(call=call))
         return peak(trace, "forward") // ROWS, peak(trace, "backward") // ROWS  # the weights are a fraction of one
@@ -240,13 +240,13 @@ def test_checkpoints_keep_only_what_enters_a_block(tmp_path):
     assert reentrant == (1 + 1 + 5 + 2, 1 + 1 + 6 + 2 + 2)
 
 
-def test_the_order_of_phases(tmp_path):
+def test_phases_are_in_the_order_of_a_step(tmp_path):
     trace = traced(tmp_path, mlp())
     phases = [event.phase for event in trace.events if event.action == "phase"]
     assert phases == ["forward", "backward", "forward", "step"] * 3 + ["forward"]
 
 
-def test_modules_have_their_dotted_names(tmp_path):
+def test_events_have_the_dotted_names_of_modules(tmp_path):
     trace = traced(tmp_path, mlp())
     named = {event.module for event in trace.events if event.action == "alloc" and event.phase == "forward"}
     assert {"0", "1", "2"} <= named
@@ -272,7 +272,7 @@ def test_channels_last_is_recorded_with_the_convolution(tmp_path):
         assert ops[0].params["x"] == (2, 3, 16, 16)
 
 
-def test_a_bigger_validation_batch_is_seen(tmp_path):
+def test_a_larger_validation_batch_is_traced(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -295,7 +295,7 @@ def test_a_bigger_validation_batch_is_seen(tmp_path):
     assert 4 * 320 * 16 in allocations(trace)
 
 
-def test_an_epoch_ends_with_its_smaller_batch_and_validation_too(tmp_path):
+def test_an_epoch_ends_with_its_last_batch_and_validation(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -339,7 +339,7 @@ def test_storages_have_the_stream_of_their_allocation(tmp_path):
 
 @pytest.mark.parametrize("around", ["torch.enable_grad()", "torch.no_grad()", "torch.inference_mode()"])
 @pytest.mark.parametrize("lead", ["", ".transpose(0, 1)"], ids=["contiguous", "transposed"])
-def test_adding_a_bias_makes_no_second_product(tmp_path, around, lead):
+def test_adding_a_bias_allocates_no_second_result(tmp_path, around, lead):
     lines = (
         f"\nwith {around}:\n    sequence = torch.randn(7, 3, 32).cuda(){lead}\n    nn.Linear(32, 1000).cuda()(sequence)"
     )

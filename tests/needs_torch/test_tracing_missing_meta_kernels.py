@@ -69,7 +69,7 @@ for _ in range(3):
         ),
     ],
 )
-def test_operators_without_a_meta_kernel(tmp_path, lines):
+def test_operators_without_a_meta_kernel_have_the_shapes_of_their_results(tmp_path, lines):
     source = HEAD + f"def step(x):\n    {lines}\n" + TRAINS
     assert not traced(tmp_path, source).partial
 

@@ -1,4 +1,4 @@
-"""What official example scripts do, as a stranger runs them: without their data, or with a handful of samples."""
+"""Official example scripts without their data, or with a handful of samples."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ assert data[0][1].shape == (1, 8, 9)
         pytest.param(SAMPLES, "3x8x9:uint8:5", 3 * 8 * 9, id="named files"),
     ],
 )
-def test_made_up_data_sets_hold_what_scripts_read(tmp_path, data, shape, values):
+def test_synthetic_datasets_have_the_fields_that_scripts_read(tmp_path, data, shape, values):
     trace = traced(tmp_path, TRAIN.format(data=data, batch=4), synthetic_data=[shape])
     assert 4 * 4 * values in allocations(trace, category="input")
     assert f"is not on this machine; replaced by synthetic data: {shape}" in trace.warnings[0]
@@ -114,13 +114,13 @@ FEW = "data = torch.utils.data.TensorDataset(torch.zeros({count}, 8))\n"
         pytest.param(64, 64, (), id="a whole one"),
     ],
 )
-def test_too_few_samples_for_a_batch_are_told(tmp_path, count, batch, expected_warnings):
+def test_too_few_samples_for_a_batch_add_a_warning(tmp_path, count, batch, expected_warnings):
     more = "with torch.no_grad():\n    [model(x.cuda()) for x, in DataLoader(data, batch_size=100)]\n"
     trace = traced(tmp_path, TRAIN.format(data=FEW.format(count=count), batch=batch) + more)
     assert trace.warnings == expected_warnings
 
 
-def test_no_batch_at_all_is_told(tmp_path):
+def test_a_loader_without_a_batch_is_an_error(tmp_path):
     batch = "64, drop_last=True"
     with failing("no-step") as caught:
         traced(tmp_path, TRAIN.format(data=FEW.format(count=12), batch=batch))
@@ -150,7 +150,7 @@ for _ in range(3):
         pytest.param("as_tensor([loss.detach() * 0 + 1, correct]).cuda()", [1.0, 2.0], id="one nobody knows"),
     ],
 )
-def test_values_on_the_gpu_become_a_tensor_of_them(tmp_path, make, values):
+def test_gpu_scalars_are_stacked_into_a_tensor(tmp_path, make, values):
     trace = traced(tmp_path, AVERAGES.format(make=make, values=values))
     assert not trace.partial
     assert trace.warnings == ()
@@ -190,7 +190,7 @@ class COCO:
 
 
 @VISION
-def test_annotations_of_coco_are_made_up(tmp_path):
+def test_coco_annotations_are_synthesized(tmp_path):
     package = tmp_path / "pycocotools"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -211,7 +211,7 @@ def test_annotations_of_coco_are_made_up(tmp_path):
         pytest.param("nothing", "", {"text": 64, "sentence": 64}, 2, id="one nobody knows"),
     ],
 )
-def test_tables_have_the_columns_that_examples_ask_for(name, part, texts, classes):
+def test_synthetic_tables_have_the_columns_that_examples_read(name, part, texts, classes):
     columns, found = synthetic_hf_datasets.synthetic_columns([parse_sample("64:int64:30000")], name, part)
     assert {text: len(columns[text][0].split()) for text in texts} == texts
     assert found == classes
@@ -219,7 +219,7 @@ def test_tables_have_the_columns_that_examples_ask_for(name, part, texts, classe
     assert {len(column) for column in columns.values()} == {synthetic_hf_datasets.ROWS}
 
 
-def test_translations_are_of_the_languages_asked_for():
+def test_synthetic_translations_have_the_requested_languages():
     columns, _ = synthetic_hf_datasets.synthetic_columns([parse_sample("8:int64")], "wmt16", "ro-en")
     assert columns["translation"][0] == {"ro": " ".join(["word"] * 8), "en": " ".join(["word"] * 8)}
 
@@ -263,7 +263,7 @@ for _ in range(3):
 """
 
 
-def test_tables_of_the_hub_are_made_up_with_names_of_classes(tmp_path):
+def test_synthetic_hub_datasets_have_class_names(tmp_path):
     (tmp_path / "datasets.py").write_text(LIBRARY_OF_TABLES)
     trace = traced(tmp_path, LABELS, synthetic_data=["64:int64:30000"])
     assert trace.warnings == (
@@ -295,7 +295,7 @@ for epoch in range(100):
         pytest.param("DataLoader([torch.zeros(8)] * 4000, batch_size=4)", True, id="batches of a loader"),
     ],
 )
-def test_weights_that_a_script_changes_itself(tmp_path, batches, validated):
+def test_weights_updated_without_an_optimizer_are_traced(tmp_path, batches, validated):
     trace = traced(tmp_path, BY_HAND.format(batches=batches))
     assert not trace.partial
     assert trace.warnings[0] == "the script has no optimizer: 20 backward passes were traced instead"
@@ -320,7 +320,7 @@ for _ in range(3):
 """
 
 
-def test_a_sparse_matrix_moves_to_the_gpu(tmp_path):
+def test_a_sparse_matrix_can_move_to_the_gpu(tmp_path):
     trace = traced(tmp_path, GRAPH)
     assert not trace.partial
     loaded = allocations(trace, "load")
@@ -351,7 +351,7 @@ for _ in range(3):
 """
 
 
-def test_a_sharded_model_without_memory_gets_it(tmp_path):
+def test_a_sharded_meta_model_is_materialized(tmp_path):
     pytest.importorskip("torch.distributed.tensor", reason="needs a torch with DTensor")
     trace = traced(tmp_path, SHARDED)
     assert not trace.partial
@@ -374,7 +374,7 @@ for _ in range(3):
 
 
 @VISION
-def test_weights_that_cannot_be_fetched_are_the_models_own(tmp_path):
+def test_missing_weights_are_replaced_by_initial_ones(tmp_path):
     trace = traced(tmp_path, WEIGHTS)
     assert [warning.split("`")[1] for warning in trace.warnings] == ["resnet18-f37072fd.pth", "other.pth"]
     assert all(

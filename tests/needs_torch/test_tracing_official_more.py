@@ -1,4 +1,4 @@
-"""What more official example scripts do: policies of one state, folders and weights of timm that are not here."""
+"""Official example scripts: reinforcement learning, and missing data and weights of timm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else: raise SystemExit("a wrong value passed")
         pytest.param("OneHotCategorical(scores.softmax(-1))", 3, id="of one kind"),
     ],
 )
-def test_policies_of_one_state_are_sound(tmp_path, made, width):
+def test_policies_for_a_single_state_have_valid_probabilities(tmp_path, made, width):
     trace = traced(tmp_path, ONE_STATE.format(made=made, width=width))
     assert not trace.partial
     assert trace.warnings == ()
@@ -87,7 +87,7 @@ def _with_readers(folder: Path) -> None:
     (package / "dataset.py").write_text(READERS)
 
 
-def test_folders_of_timm_are_made_up(tmp_path):
+def test_image_folders_of_timm_are_synthesized(tmp_path):
     pytest.importorskip("PIL", reason="needs Pillow")
     _with_readers(tmp_path)
     trace = traced(tmp_path, FOLDER, synthetic_data=["3x8x9:uint8:5"])
@@ -95,7 +95,7 @@ def test_folders_of_timm_are_made_up(tmp_path):
     assert trace.warnings[0] == "`gone` is not on this machine; replaced by synthetic data: 3x8x9:uint8:5"
 
 
-def test_an_assertion_without_words_is_told_as_it_is_written(tmp_path):
+def test_a_failed_assertion_without_a_message_is_quoted(tmp_path):
     _with_readers(tmp_path)
     with failing("raised", "AssertionError: assert os.path.exists(root)") as caught:
         traced(tmp_path, "from timm.data.dataset import ImageDataset\nImageDataset('gone')\n")
@@ -121,7 +121,7 @@ for _ in range(3):
 """
 
 
-def test_weights_of_timm_that_are_not_here_are_the_models_own(tmp_path):
+def test_missing_timm_weights_are_replaced_by_initial_ones(tmp_path):
     package = tmp_path / "timm" / "models"
     package.mkdir(parents=True)
     for path in (package.parent / "__init__.py", package / "__init__.py"):
@@ -148,7 +148,7 @@ for _ in range(3):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("evaluate") is not None, reason="the library itself would be found")
-def test_a_metric_that_is_not_here_has_any_result(tmp_path):
+def test_a_missing_metric_returns_any_requested_result(tmp_path):
     package = tmp_path / "evaluate"
     package.mkdir()
     (package / "__init__.py").write_text("from evaluate.loading import load\n")
@@ -176,6 +176,6 @@ for x, _ in DataLoader(data, batch_size=4):
 
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 @pytest.mark.parametrize("kind", ["KMNIST", "CIFAR100"])
-def test_made_up_data_sets_have_as_many_samples_as_they_are_known_for(tmp_path, kind):
+def test_synthetic_datasets_have_the_published_number_of_samples(tmp_path, kind):
     trace = traced(tmp_path, SPLIT.format(kind=kind), synthetic_data=["1x28x28:uint8:10"])
     assert 4 * 4 * 28 * 28 in allocations(trace, category="input")

@@ -1,4 +1,4 @@
-"""Shape functions against FakeTensorMode: shape, strides, dtype, device, and whose storage a result has."""
+"""Shape functions agree with FakeTensorMode in shape, strides, dtype, device and shared storage."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_functions_that_sources_name_exist(rows):
             assert function.strip("`").split(".")[-1] in path.read_text(), row.source
 
 
-def test_the_list_applies_nothing():
+def test_listing_patches_applies_none():
     before = torch.cuda.is_available, torch.save, torch.nn.Module._apply
     catalog.list_patches()
     assert (torch.cuda.is_available, torch.save, torch.nn.Module._apply) == before

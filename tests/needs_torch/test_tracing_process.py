@@ -1,4 +1,4 @@
-"""The tracing process itself: what it is given, how it ends, and that nothing stays behind."""
+"""The tracing process: its environment, how it ends, and that it leaves no process or file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ print("never reached")
 """
 
 
-def test_runs_as_python_would(tmp_path, capfd):
+def test_a_script_runs_with_the_environment_of_python(tmp_path, capfd):
     (tmp_path / "helper.py").write_text("WIDTH = 8\n")
     (tmp_path / "data.txt").write_text("here")
     found = run(tmp_path, TRAIN, "--lr", "1", env={**os.environ, "MINE": "kept", "CUDA_VISIBLE_DEVICES": "0"})
@@ -73,7 +73,7 @@ def test_runs_as_python_would(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_module_with_relative_imports(tmp_path):
+def test_a_module_with_relative_imports_is_traced(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -86,7 +86,7 @@ def test_a_module_with_relative_imports(tmp_path):
     )
 
 
-def test_too_slow_is_a_timeout_and_leaves_no_process(tmp_path):
+def test_a_timeout_leaves_no_process(tmp_path):
     source = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -100,7 +100,7 @@ time.sleep(600)
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_killed_parent_takes_the_tracing_process_along(tmp_path):
+def test_the_tracing_process_dies_with_its_parent(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.rename('part', 'pid')\ntime.sleep(600)\n"
     )
@@ -178,7 +178,7 @@ def test_a_script_changes_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_an_estimate_that_is_told_to_end_leaves_nothing(tmp_path, number):
+def test_a_terminated_estimate_leaves_no_process_or_file(tmp_path, number):
     own = tmp_path / "own"
     own.mkdir()
     script = tmp_path / "script.py"
@@ -195,7 +195,7 @@ def test_an_estimate_that_is_told_to_end_leaves_nothing(tmp_path, number):
     assert list(own.iterdir()) == []
 
 
-def test_files_can_be_written_for_real(tmp_path):
+def test_files_are_written_if_writes_are_allowed(tmp_path):
     body = "open('by_hand', 'w').write('x')\ntorch.save(torch.ones(1, device='cuda'), 'by_torch')\n"
     body = "import torch\n" + body + "assert torch.load('by_torch').is_cuda\nraise SystemExit('done')\n"
     with failing("raised", "done"):
@@ -203,7 +203,7 @@ def test_files_can_be_written_for_real(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["by_hand", "train.py"]
 
 
-def test_the_network_is_out_of_reach_and_the_line_is_named(tmp_path):
+def test_network_access_is_refused_with_the_line(tmp_path):
     source = "import urllib.request\n\nurllib.request.urlopen('http://example.com/weights.pt')\n"
     with failing("raised", "`example.com` is out of reach") as caught:
         run(tmp_path, source)
@@ -211,18 +211,18 @@ def test_the_network_is_out_of_reach_and_the_line_is_named(tmp_path):
     assert "--allow-network" in str(caught.value)
 
 
-def test_an_interpreter_without_torch(tmp_path):
+def test_an_interpreter_without_torch_is_an_error(tmp_path):
     venv.create(tmp_path / "bare", with_pip=False)
     with failing("missing-torch", "cannot import torch"):
         run(tmp_path, "", python=str(tmp_path / "bare" / "bin" / "python"), env={})
 
 
-def test_no_such_interpreter(tmp_path):
+def test_a_missing_interpreter_is_an_error(tmp_path):
     with failing("crashed", "cannot start `/no/python`"):
         run(tmp_path, "", python="/no/python")
 
 
-def test_a_crash_is_told_with_its_last_words(tmp_path):
+def test_a_crash_is_reported_with_the_end_of_the_output(tmp_path):
     with pytest.raises(TraceError) as caught:
         run(tmp_path, "import os, sys\nprint('about to die', flush=True)\nos.kill(os.getpid(), 11)\n")
     assert caught.value.kind == "crashed"
@@ -252,7 +252,7 @@ def a_model():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_the_function_form_leaves_this_process_as_it_was():
+def test_tracing_a_function_restores_the_process():
     model, step = a_model()
     before = torch.cuda.is_available()
     estimate = cotenant.estimate(step)
@@ -264,7 +264,7 @@ def test_the_function_form_leaves_this_process_as_it_was():
 
 @apart
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_function_is_traced_after_training_in_the_same_process():
+def test_a_function_can_be_traced_after_training_in_the_same_process():
     torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward()  # autograd counts GPUs now, and none is there
     _, step = a_model()
     assert cotenant.estimate(step).peak_allocated_bytes >= 4 * 4 * (16 * 16 + 16)
@@ -272,6 +272,6 @@ def test_a_function_is_traced_after_training_in_the_same_process():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_function_that_never_steps_ends():
+def test_a_function_without_a_step_is_an_error():
     with failing("timeout"):
         cotenant.estimate(lambda: time.sleep(600), timeout_s=3)

@@ -65,7 +65,7 @@ def test_the_parameters_of_a_reduction_are_recorded(tmp_path, line, wanted):
 @pytest.mark.parametrize(
     "line", ["made(255, 8).sum(0)", "made(300, 8).sum(1)", "made(0, 8).sum(0)", "made(300).cumsum(0)"]
 )
-def test_reductions_that_are_never_split_are_left_out(tmp_path, line):
+def test_reductions_that_are_never_split_are_not_recorded(tmp_path, line):
     assert reductions(tmp_path, line) == []
 
 

@@ -1,4 +1,4 @@
-"""What research code does that libraries do not: old defaults, CUDA code of its own, errors that a GPU would raise."""
+"""Research code: old defaults, its own CUDA extensions, and errors that a GPU would raise."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ for _ in range(4):
         pytest.param("torch.zeros(10, 64, device='cuda')[4:].copy_(torch.ones(8, 64))", id="a copy from the CPU"),
     ],
 )
-def test_shapes_that_do_not_fit_in_place_are_an_error(tmp_path, wrong):
+def test_in_place_results_of_another_shape_are_an_error(tmp_path, wrong):
     head = "import torch\np = torch.nn.Parameter(torch.ones(65, 64, device='cuda'))\nforward = lambda: p * 2\n"
     with pytest.raises(TraceError, match=r"RuntimeError.*train.py, line 4"):
         traced(tmp_path, f"{head}{wrong}\n{TRAINS}")
 
 
-def test_shapes_that_are_spread_in_place_take_nothing(tmp_path):
+def test_in_place_broadcasting_allocates_nothing(tmp_path):
     source = """
 import torch
 p = torch.nn.Parameter(torch.ones(64, 64, device="cuda"))
@@ -48,7 +48,7 @@ def forward():
     assert not [size for size in allocations(trace) if size > 64 * 64 * 4]
 
 
-def test_the_default_kind_of_tensors_is_one_of_cuda(tmp_path):
+def test_the_default_tensor_type_can_be_a_cuda_type(tmp_path):
     source = """
 import numpy, torch
 torch.set_default_tensor_type("torch.cuda.FloatTensor")
@@ -84,13 +84,13 @@ BUILDS = [
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_cuda_code_that_a_script_compiles_is_told(tmp_path, build):
+def test_compiling_cuda_code_is_an_error_that_names_it(tmp_path, build):
     with pytest.raises(TraceError, match=r"the CUDA extension `up` cannot be traced.*train.py, line 8"):
         traced(tmp_path, COMPILES.replace("BUILD", build) + "build()\n")
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_what_a_script_does_without_its_cuda_code_is_traced(tmp_path, build):
+def test_a_script_that_falls_back_from_cuda_code_is_traced(tmp_path, build):
     source = """
 def forward():
     try:
@@ -122,19 +122,19 @@ forward = lambda: p * 2
 """
 
 
-def test_views_of_parts_have_the_strides_of_pytorch_and_take_the_fast_way(tmp_path):
+def test_views_have_the_strides_of_pytorch_on_the_fast_path(tmp_path):
     traced(tmp_path, VIEWS + TRAINS)
 
 
 @pytest.mark.parametrize("shape", [(8, 10), (-1, 7), (2, 5, 3, 3)])
-def test_parts_that_cannot_be_viewed_so_are_an_error(tmp_path, shape):
+def test_an_impossible_view_is_an_error(tmp_path, shape):
     source = f"import torch\ntorch.empty(2, 5, 24, device='cuda')[:, :, :8].transpose(0, 1).view({shape})\n"
     with pytest.raises(TraceError, match=r"train.py, line 2"):
         traced(tmp_path, source)
 
 
 @pytest.mark.parametrize("shared", ["", "torch.distributed.all_reduce(overflowed, torch.distributed.ReduceOp.MAX)"])
-def test_no_gradient_overflows_where_a_script_scales_by_itself(tmp_path, shared):
+def test_manual_loss_scaling_sees_no_overflow(tmp_path, shared):
     source = """
 import torch
 if SHARED:
@@ -156,7 +156,7 @@ for _ in range(4):
     assert by_category(trace)["optimizer state"] >= 2 * 64 * 64 * 4
 
 
-def test_a_tensor_of_numbers_is_pinned(tmp_path):
+def test_a_cpu_tensor_can_be_pinned(tmp_path):
     source = """
 import torch
 window = torch.tensor([3, 4], dtype=torch.int32, pin_memory=True).cuda(non_blocking=True)
@@ -193,7 +193,7 @@ USES = "import sys, torch\nsys.path.insert(0, 'site-packages')\n"
         pytest.param("torch.hub.load('nobody/nothing', 'model')", id="by PyTorch"),
     ],
 )
-def test_parts_of_models_that_are_not_here_are_not_made_up(tmp_path, monkeypatch, line, given):
+def test_missing_model_files_are_not_synthesized(tmp_path, monkeypatch, line, given):
     a_library(tmp_path, monkeypatch)
     with pytest.raises(TraceError, match=r"train.py, line 3") as caught:
         traced(tmp_path, USES + line, synthetic_data=given)
@@ -213,7 +213,7 @@ def test_parts_of_models_that_are_not_here_are_not_made_up(tmp_path, monkeypatch
         pytest.param("import datasets; datasets.load_dataset('gone')", id="a data set of a hub"),
     ],
 )
-def test_data_that_are_not_here_can_be_made_up(tmp_path, monkeypatch, line):
+def test_missing_data_can_be_synthesized(tmp_path, monkeypatch, line):
     a_library(tmp_path, monkeypatch)
     with pytest.raises(TraceError, match=r"FileNotFoundError|OSError") as caught:
         traced(tmp_path, USES + line)
@@ -230,7 +230,7 @@ def a_library(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("allow_network", "said"), [(False, "offline: 1"), (True, "offline: none")])
-def test_a_script_that_may_use_the_network_may_ask_the_hub(tmp_path, allow_network, said):
+def test_a_script_with_network_access_can_query_the_hub(tmp_path, allow_network, said):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "offline: ${HF_HUB_OFFLINE-none}"\n')
     python.chmod(0o755)
@@ -255,7 +255,7 @@ def test_a_script_that_may_use_the_network_may_ask_the_hub(tmp_path, allow_netwo
         pytest.param("try:\n  open('gone')\nexcept OSError as e:\n  raise ValueError('no') from e", "no", id="both"),
     ],
 )
-def test_the_last_words_of_a_script_are_its_own(tmp_path, line, last):
+def test_the_log_tail_is_the_output_of_the_script(tmp_path, line, last):
     with pytest.raises(TraceError):
         traced(tmp_path, f"import torch\n{line}\n")
     said = (tmp_path / "log").read_text()
@@ -285,14 +285,14 @@ def forward():
         pytest.param("torch.rand(16, 64).cuda()", id="on the CPU"),
     ],
 )
-def test_places_drawn_for_a_mask_are_no_choice_of_a_router(tmp_path, drawn):
+def test_a_random_mask_is_no_router(tmp_path, drawn):
     trace = traced(tmp_path, DRAWS.replace("DRAWN", drawn) + TRAINS)
     assert trace.warnings == ()
     assert 16 * 8 * 4 in allocations(trace, "forward")
 
 
 @pytest.mark.parametrize("scores", ["p * 3 + torch.randn_like(p)", "torch.randn_like(p).add_(p)"])
-def test_scores_with_noise_are_of_a_router(tmp_path, scores):
+def test_a_topk_of_noisy_scores_is_a_router(tmp_path, scores):
     trace = traced(tmp_path, DRAWS.replace("DRAWN", scores) + TRAINS)
     assert ["every expert gets the same number" in warning for warning in trace.warnings] == [True]
     assert 16 * 8 * 4 in allocations(trace, "forward")

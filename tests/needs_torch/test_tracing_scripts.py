@@ -1,4 +1,4 @@
-"""What ordinary scripts do beside training, and what becomes of it while they are traced."""
+"""Ordinary scripts: checkpoints, data, masks, recurrent layers, and errors under tracing."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         ),
     ],
 )
-def test_runs_as_on_a_gpu(tmp_path, lines):
+def test_ordinary_scripts_run_as_on_a_gpu(tmp_path, lines):
     import textwrap
 
     trace = traced(tmp_path, MODEL + textwrap.dedent(lines) + TRAIN)
@@ -166,14 +166,14 @@ def test_runs_as_on_a_gpu(tmp_path, lines):
     assert trace.header.steps == 3
 
 
-def test_unknown_sizes_are_the_largest_and_told(tmp_path):
+def test_unknown_sizes_are_assumed_maximal_with_a_warning(tmp_path):
     trace = traced(
         tmp_path, MODEL + "x = torch.randn(6, 2, device='cuda')\nassert x[x[:, 0] > 0].shape == (6, 2)\n" + TRAIN
     )
     assert trace.warnings == ("the size that `index` gives depends on the data; assumed: every element is found",)
 
 
-def test_checkpoints_are_kept_in_memory_only(tmp_path):
+def test_saved_checkpoints_stay_in_memory(tmp_path):
     (tmp_path / "old.pt").write_bytes(b"precious")
     lines = """
 state = {"model": model.state_dict(), "epoch": 3, "here": torch.arange(3)}
@@ -190,7 +190,7 @@ model.load_state_dict(again["model"])
     assert not (tmp_path / "best.pt").exists()
 
 
-def test_real_files_are_loaded(tmp_path):
+def test_existing_checkpoints_are_loaded(tmp_path):
     torch.save({"weight": torch.ones(8, 8), "bias": torch.zeros(8)}, tmp_path / "pretrained.pt")
     lines = "found = torch.load('pretrained.pt', map_location='cuda')\nassert found['weight'].is_cuda\n"
     traced(tmp_path, MODEL + lines + "model.load_state_dict(found)\n" + TRAIN)
@@ -241,14 +241,14 @@ for batch in LOADER:
         pytest.param("DataLoader(Words(), batch_size=None)", [1, 1, 1], id="no batches"),
     ],
 )
-def test_batches_have_their_true_shape(tmp_path, loader, rows):
+def test_batches_have_the_shape_of_the_data(tmp_path, loader, rows):
     trace = traced(tmp_path, LOADER.replace("LOADER", loader))
     assert trace.header.steps == 3
     found = [nbytes for nbytes in allocations(trace, category="input") if nbytes % (4 * 8) == 0]
     assert found[:3] == [4 * 8 * row for row in rows]
 
 
-def test_a_batch_mixes_lengths(tmp_path):
+def test_a_batch_can_mix_sequence_lengths(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -268,7 +268,7 @@ def test_a_batch_mixes_lengths(tmp_path):
     assert trace.header.steps == 3
 
 
-def test_recurrent_layers_are_one_call_of_cudnn(tmp_path):
+def test_recurrent_layers_are_one_cudnn_call(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -311,7 +311,7 @@ def test_sparse_gradients_hold_rows_not_tables(tmp_path):
     assert allocations(trace).count(4 * 10_000 * 16) == 3  # weights and two states, no gradient
 
 
-def test_masks_of_ones_are_left_out_and_padded_ones_not(tmp_path):
+def test_attention_masks_of_ones_are_dropped_and_padded_masks_are_not(tmp_path):
     pytest.importorskip("transformers", reason="needs transformers")
     source = """
     import torch
@@ -330,7 +330,7 @@ def test_masks_of_ones_are_left_out_and_padded_ones_not(tmp_path):
     assert 2 * 24 * 24 in padded
 
 
-def test_one_process_of_a_distributed_job(tmp_path):
+def test_one_process_of_a_distributed_job_is_traced(tmp_path):
     plain = traced(tmp_path, MODEL + TRAIN)
     lines = """
 import os
@@ -348,7 +348,7 @@ torch.distributed.barrier()
     assert any("distributed" in warning for warning in wrapped.warnings)
 
 
-def test_data_parallel_on_one_gpu(tmp_path):
+def test_data_parallel_on_one_gpu_is_traced(tmp_path):
     assert not traced(tmp_path, MODEL + "model = nn.DataParallel(model)\n" + TRAIN).partial
 
 
@@ -365,12 +365,12 @@ def test_data_parallel_on_one_gpu(tmp_path):
         pytest.param("input()", "raised", "EOFError", id="wants input"),
     ],
 )
-def test_errors(tmp_path, source, kind, words):
+def test_errors_have_a_kind_and_a_message(tmp_path, source, kind, words):
     with failing(kind, words):
         traced(tmp_path, source)
 
 
-def test_what_was_traced_before_an_error_is_partial(tmp_path):
+def test_an_error_after_a_step_gives_a_partial_trace(tmp_path):
     trace = traced(
         tmp_path, MODEL + TRAIN.replace("    optimizer.step()", "    optimizer.step()\n    raise OSError('disk')")
     )

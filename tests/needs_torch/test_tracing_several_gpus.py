@@ -1,4 +1,4 @@
-"""Several GPUs: each gets what a GPU would hold, counted by hand."""
+"""Traces of several GPUs match calculations by hand for each GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def live_at_peak(trace: MemoryTrace, device: int) -> int:
     return peak(on_device(trace, device))
 
 
-def test_layers_on_two_gpus(tmp_path):
+def test_layers_allocate_on_their_own_gpus(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -94,12 +94,12 @@ def test_data_parallel_gathers_on_the_first_gpu(tmp_path):
         assert allocations(on_second, "forward").count(32 * width * 4) >= 3  # half of the batch
 
 
-def test_a_gpu_that_is_not_there(tmp_path):
+def test_a_gpu_index_beyond_the_count_is_an_error(tmp_path):
     with failing("raised", "the script uses `cuda:1` and has 1 GPU; give it more with `--gpus 2`"):
         traced(tmp_path, "import torch\ntorch.ones(3, device='cuda:1')\n")
 
 
-def test_memory_is_told_for_each_gpu(tmp_path):
+def test_memory_queries_are_per_gpu(tmp_path):
     traced(
         tmp_path,
         """
@@ -142,7 +142,7 @@ def test_a_gpu_without_a_number_is_the_current_one(tmp_path):
     )
 
 
-def test_ddp_keeps_buckets_beside_the_gradients(tmp_path):
+def test_ddp_allocates_buckets_beside_the_gradients(tmp_path):
     plain = layers(tmp_path, setup="")
     wrapped = layers(tmp_path, wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])")
     assert wrapped.header.processes == 2
@@ -150,7 +150,7 @@ def test_ddp_keeps_buckets_beside_the_gradients(tmp_path):
 
 
 @pytest.mark.parametrize(("views", "buckets_mib"), [(False, 4), (True, 4)])
-def test_ddp_whose_gradients_are_pieces_of_its_buckets(tmp_path, views, buckets_mib):
+def test_ddp_gradients_can_be_views_of_buckets(tmp_path, views, buckets_mib):
     wrap = f"model = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view={views})"
     trace = layers(tmp_path, wrap=wrap, optimizer="torch.optim.SGD(model.parameters(), lr=0.1)")
     gradients = 0 if views else 4
@@ -187,7 +187,7 @@ def test_zero_1_shards_the_states_only(tmp_path):
     assert by_category(trace)["optimizer state"] == 2 * (4 * MiB // 2)
 
 
-def test_states_of_others_are_collected_to_be_saved(tmp_path):
+def test_sharded_states_are_gathered_for_a_checkpoint(tmp_path):
     source = LAYERS.format(
         setup=GROUP + "; from torch.distributed.optim import ZeroRedundancyOptimizer as Zero",
         wrap="model = nn.parallel.DistributedDataParallel(model, device_ids=[0])",
@@ -248,13 +248,13 @@ if __name__ == "__main__":
         pytest.param("chosen = torch.device('cuda')", "chosen", "Worker(rank, queue)", id="a class"),
     ],
 )
-def test_processes_started_by_hand_are_one(tmp_path, head, device, worker):
+def test_processes_started_by_hand_are_traced_as_one(tmp_path, head, device, worker):
     trace = traced(tmp_path, BY_HAND.format(head=head, device=device, worker=worker))
     assert (trace.header.steps, trace.partial) == (1, False)
     assert trace.warnings == ("of the processes that the script starts for the GPU, only the first was traced",)
 
 
-def test_spawned_processes_are_one(tmp_path):
+def test_spawned_processes_are_traced_as_one(tmp_path):
     trace = traced(
         tmp_path,
         """
@@ -276,7 +276,7 @@ def test_spawned_processes_are_one(tmp_path):
 
 
 @pytest.mark.parametrize("launcher_flags", [("--multi_gpu",), ()])  # without the flag it counts GPUs
-def test_accelerate_is_told_what_its_launcher_says(tmp_path, launcher_flags):
+def test_accelerate_gets_the_options_of_its_launcher(tmp_path, launcher_flags):
     pytest.importorskip("accelerate", reason="needs accelerate")
     trace = traced(
         tmp_path,
@@ -297,7 +297,7 @@ def test_accelerate_is_told_what_its_launcher_says(tmp_path, launcher_flags):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_an_estimate_has_a_number_for_each_gpu():
+def test_an_estimate_has_a_peak_per_gpu():
     def step():
         first = torch.nn.Linear(512, 512, bias=False).to("cuda:0")
         second = torch.nn.Linear(512, 2048, bias=False).to("cuda:1")
@@ -316,7 +316,7 @@ def an_event(action, number, device, nbytes=0):
     return MemoryEvent(action, number, nbytes, "temporary" if action == "alloc" else "", "load", "", 0, device)
 
 
-def test_a_trace_taken_apart():
+def test_a_trace_is_split_by_gpu():
     trace = MemoryTrace(
         events=(
             an_event("alloc", 0, 0, 10),

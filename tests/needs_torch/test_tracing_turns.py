@@ -1,4 +1,4 @@
-"""Several optimizers, and tensors of uneven rows: scripts of kinds that no example shows."""
+"""Several optimizers, optimizer steps in backward, nested tensors, and periodic work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ while True:
     assert trace.header.steps == 7  # the critic's sixth sees all states and all gradients
 
 
-def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(tmp_path):
+def test_the_wait_for_an_optimizer_that_never_steps_is_limited(tmp_path):
     source = (
         HEAD
         + """
@@ -47,7 +47,7 @@ while True:
     assert traced(tmp_path, source).header.steps == 3 + 2 * 5
 
 
-def test_steps_within_backward_reach_all_parameters(tmp_path):
+def test_optimizer_steps_in_backward_hooks_update_all_parameters(tmp_path):
     source = (
         HEAD
         + """
@@ -69,7 +69,7 @@ while True:
 
 
 @pytest.mark.parametrize("made", ["device='cuda')", ").cuda()"])
-def test_rows_of_uneven_length_take_what_they_hold(tmp_path, made):
+def test_nested_tensors_allocate_the_sum_of_their_rows(tmp_path, made):
     source = (
         HEAD
         + f"""
@@ -90,7 +90,7 @@ for _ in range(4):
     assert not [size for size in forward if size in (4 * 2 * 7 * 32, 4 * 2 * 7 * 96)]
 
 
-def test_quasi_newton_keeps_all_the_pairs_of_its_history(tmp_path):
+def test_lbfgs_holds_its_whole_history(tmp_path):
     source = (
         HEAD
         + """
@@ -111,7 +111,7 @@ while True:
     assert by_category(trace)["optimizer state"] >= 2 * 10 * 4 * 32 * 32
 
 
-def test_quasi_newton_has_its_tolerances_back_after_a_step(tmp_path):
+def test_lbfgs_tolerances_are_restored_after_a_step(tmp_path):
     source = (
         HEAD
         + """
@@ -178,13 +178,13 @@ BIG = 4 * 5000 * 64
         ),
     ],
 )
-def test_work_that_comes_soon_is_waited_for(tmp_path, loop, steps):
+def test_periodic_work_within_the_limit_is_traced(tmp_path, loop, steps):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
     assert BIG in allocations(trace, "forward")
     assert (trace.header.steps, trace.warnings) == (steps, ())
 
 
-def test_work_that_comes_late_is_told(tmp_path):
+def test_periodic_work_beyond_the_limit_adds_a_warning(tmp_path):
     loop = f"for i in range(9999):\n    {STEP}\n    if i % 1000 == 999:\n        evaluate(model, 64)"
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop))
     assert (trace.header.steps, BIG in allocations(trace, "forward")) == (3, False)
@@ -207,12 +207,12 @@ def test_work_that_comes_late_is_told(tmp_path):
         pytest.param("for i in range(99):\n    {step}\n    if model is None: evaluate(model, 64)", id="not known"),
     ],
 )
-def test_other_conditions_change_nothing(tmp_path, loop):
+def test_unrelated_conditions_add_no_steps(tmp_path, loop):
     trace = traced(tmp_path, HEAD + RARE.format(loop=loop.format(step=STEP)))
     assert (trace.header.steps, trace.warnings) == (3, ())
 
 
-def test_looking_for_such_work_keeps_no_tensor_alive(tmp_path):
+def test_the_search_for_periodic_work_holds_no_tensor(tmp_path):
     loop = f"""
 def main():
     for i in range(99):

@@ -1,4 +1,4 @@
-"""A tracing process with torch loaded, which forks for every script: the same answers, and nothing left behind."""
+"""The fork server, which has torch loaded: forked traces equal those of new processes and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def gone(pid):
     return True
 
 
-def test_traces_are_the_same_as_in_a_process_of_their_own(tmp_path, warm):
+def test_a_forked_trace_equals_that_of_a_new_process(tmp_path, warm):
     for batch in ("4", "64"):
         assert run(tmp_path, TRAIN, batch, warm=warm).events == run(tmp_path, TRAIN, batch).events
     assert warm.pid is not None
 
 
-def test_one_process_serves_scripts_with_other_variables_and_folders(tmp_path, warm):
+def test_the_fork_server_serves_scripts_with_other_variables_and_folders(tmp_path, warm):
     def peak(width):
         folder = tmp_path / width
         folder.mkdir()
@@ -81,7 +81,7 @@ def test_a_variable_that_torch_reads_at_its_import_needs_another_process(tmp_pat
     assert gone(process)
 
 
-def test_a_package_that_comes_needs_another_process(tmp_path, warm):
+def test_a_newly_installed_package_needs_another_process(tmp_path, warm):
     packages = tmp_path / "site-packages"
     packages.mkdir()
     env = {**os.environ, "PYTHONPATH": str(packages)}
@@ -95,14 +95,14 @@ def test_a_package_that_comes_needs_another_process(tmp_path, warm):
     assert gone(process)
 
 
-def test_errors_are_the_scripts_own(tmp_path, warm):
+def test_errors_of_a_forked_script_are_its_own(tmp_path, warm):
     with pytest.raises(TraceError, match="ValueError: not today") as failed:
         run(tmp_path, "print('last words'); raise ValueError('not today')", warm=warm)
     assert "last words" in failed.value.log_tail
     assert run(tmp_path, TRAIN, "4", warm=warm).events
 
 
-def test_a_script_that_goes_on_ends_itself_and_the_next_one_is_served(tmp_path, warm):
+def test_a_script_over_its_deadline_ends_and_the_next_one_is_served(tmp_path, warm):
     run(tmp_path, TRAIN, "4", warm=warm)
     process = warm.pid
     with pytest.raises(TraceError, match="had not finished"):
@@ -111,7 +111,7 @@ def test_a_script_that_goes_on_ends_itself_and_the_next_one_is_served(tmp_path, 
     assert run(tmp_path, TRAIN, "4", warm=warm).events
 
 
-def test_a_script_that_lets_nothing_else_run_is_ended(tmp_path, warm):
+def test_a_script_that_holds_the_interpreter_is_killed(tmp_path, warm):
     run(tmp_path, TRAIN, "4", warm=warm)
     process = warm.pid
     with pytest.raises(TraceError, match="had not finished"):
@@ -121,7 +121,7 @@ def test_a_script_that_lets_nothing_else_run_is_ended(tmp_path, warm):
     assert run(tmp_path, TRAIN, "4", warm=warm).events
 
 
-def test_what_a_script_starts_ends_with_it(tmp_path, warm):
+def test_processes_of_a_script_end_with_it(tmp_path, warm):
     source = """
 import os, sys, time
 read_end, write_end = os.pipe()
@@ -140,13 +140,13 @@ raise SystemExit(3)
     assert gone(int(failed.value.log_tail.split()[0]))
 
 
-def test_a_script_that_kills_its_parent_is_told_as_usual(tmp_path, warm):
+def test_a_script_that_kills_the_fork_server_is_an_error(tmp_path, warm):
     with pytest.raises(TraceError):
         run(tmp_path, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); os._exit(1)", warm=warm, timeout_s=5)
     assert run(tmp_path, TRAIN, "4", warm=warm).events
 
 
-def test_without_torch_another_process_says_so(tmp_path, warm):
+def test_an_interpreter_without_torch_is_reported_by_a_new_process(tmp_path, warm):
     (tmp_path / "torch.py").write_text("raise ImportError('none here')")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_without_torch_another_process_says_so(tmp_path, warm):
     assert warm.pid is None
 
 
-def test_an_interpreter_that_does_not_start_is_told(tmp_path, warm):
+def test_an_interpreter_that_does_not_start_is_an_error(tmp_path, warm):
     program = Program(python=str(tmp_path / "none"), kind="script", target="train.py", args=())
     with pytest.raises(TraceError, match="cannot start"):
         trace_script(program, gpu=A100, workdir=str(tmp_path), env=os.environ, forkserver=warm)

@@ -1,4 +1,4 @@
-"""Pools, best fit, splitting, merging, a full card: one rule of c10/cuda/CUDACachingAllocator.cpp a test."""
+"""Pools, best fit, splitting, merging, a full GPU: each test has one rule of c10/cuda/CUDACachingAllocator.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of the allocator and what a setting changes: one rule of c10/cuda/CUDACachingAllocator.cpp a test."""
+"""Limits and settings of the allocator: each test has one rule of c10/cuda/CUDACachingAllocator.cpp."""
 
 from __future__ import annotations
 

@@ -53,18 +53,18 @@ def test_settings_that_every_version_accepts(version, text, options):
     ("version", "last_listed"),
     [("2.4.1", 1), ("2.5.1", 1), ("2.6.0", 1), ("2.8.0", 1), ("2.9.1", 1), ("2.10.0", 4), ("2.13.0", 4)],
 )
-def test_where_the_rest_of_a_list_begins_by_version(version, last_listed):
+def test_the_rest_of_a_list_begins_where_the_version_says(version, last_listed):
     text = "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]"
     divisions = parse_options(text, version).roundup_power2_divisions
     assert divisions == (8, 8, 8, 8, 8, 8, 8, 2, 4, 2, last_listed, 1, 1, 1, 1, 1)
 
 
-def test_list_without_rest_leaves_larger_sizes_alone():
+def test_a_list_without_a_rest_does_not_affect_larger_sizes():
     assert parse_options("roundup_power2_divisions:[2:4]", NEW).roundup_power2_divisions == (4, 4, *(0,) * 14)
 
 
 @pytest.mark.parametrize("boundary", [32768, 65536, 2**40])
-def test_boundaries_beyond_the_last_interval(boundary):
+def test_a_boundary_beyond_the_last_interval_sets_all_intervals(boundary):
     divisions = parse_options(f"roundup_power2_divisions:[{boundary}:2]", NEW).roundup_power2_divisions
     assert divisions == (2,) * 16
 
@@ -164,5 +164,5 @@ def test_a_fraction_out_of_range_is_refused(text):
         ("2.13.0", {}, ""),
     ],
 )
-def test_which_environment_variable_counts_by_version(version, environment, text):
+def test_the_environment_variable_depends_on_the_version(version, environment, text):
     assert settings_text(environment, version) == text

@@ -1,4 +1,4 @@
-"""Traces through the allocator: peaks, breakdown, phases, and what is no trace."""
+"""Traces are replayed through the allocator: peaks, breakdown, phases, and refused traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*events, text="", **more):
     return replay(events, options=parse_options(text, VERSION), rules=rules_for(VERSION), **more)
 
 
-def test_a_trace_without_events():
+def test_a_trace_without_events_has_a_peak_of_0():
     result = run()
     assert (result.peak_allocated_bytes, result.peak_reserved_bytes, result.peak_event_index) == (0, 0, None)
     assert result.oom is None
@@ -37,7 +37,7 @@ def test_a_trace_without_events():
     assert result.phase_peaks == {}
 
 
-def test_peaks_and_final_bytes():
+def test_the_replay_has_peaks_and_final_bytes():
     result = run(alloc(1, 30), alloc(2, 12), free(1), alloc(3, 9), free(2))
     assert result.peak_allocated_bytes == 42 * MiB
     assert result.peak_requested_bytes == 42 * MiB
@@ -73,7 +73,7 @@ def test_breakdown_at_the_first_of_equal_peaks():
     assert result.peak_event_index == 0
 
 
-def test_peaks_by_phase():
+def test_each_phase_has_its_own_peak():
     result = run(
         alloc(1, 30, phase="load"),
         event("phase", "forward"),
@@ -98,7 +98,7 @@ def test_empty_cache_releases_segments():
     assert (result.peak_reserved_bytes, result.reserved_bytes) == (30 * MiB, 12 * MiB)
 
 
-def test_a_storage_of_zero_bytes():
+def test_a_storage_of_zero_bytes_reserves_nothing():
     result = run(alloc(1, 0), alloc(2, 0), free(1), free(2))
     assert result.peak_reserved_bytes == 0
 

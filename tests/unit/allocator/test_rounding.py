@@ -26,14 +26,14 @@ def test_blocks_are_multiples_of_512(request_bytes, size):
         pytest.param(9 * MiB, 0, 9 * MiB, id="off"),
     ],
 )
-def test_power_of_two_divisions(request_bytes, divisions, size):
+def test_sizes_are_rounded_up_by_power_of_two_divisions(request_bytes, divisions, size):
     assert block_bytes(request_bytes, (divisions,) * 16) == size
 
 
 @pytest.mark.parametrize(
     ("mib", "interval"), [(0.5, 0), (1, 0), (1.9, 0), (2, 1), (1023, 9), (1024, 10), (40000, 15), (200000, 15)]
 )
-def test_the_interval_of_divisions_for_a_size(mib, interval):
+def test_a_size_uses_the_divisions_of_its_interval(mib, interval):
     request_bytes = int(mib * MiB) + 1
     only = tuple(2 if index == interval else 0 for index in range(16))
     power = 1 << (request_bytes.bit_length() - 1)
@@ -53,7 +53,7 @@ def test_the_interval_of_divisions_for_a_size(mib, interval):
         (33 * MiB, 34 * MiB),
     ],
 )
-def test_segment_size_of_a_request(size, segment):
+def test_the_segment_size_depends_on_the_request(size, segment):
     assert segment_bytes(size) == segment
 
 

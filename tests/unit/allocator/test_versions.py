@@ -1,4 +1,4 @@
-"""The version table: which row a version gets, and what the rows say."""
+"""The version table: the row of a version, and the rules in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cotenant.core.errors import UsageError
         ("2.15.0", (2, 15)),
     ],
 )
-def test_rules_of_a_version(version, since):
+def test_a_version_has_the_rules_of_its_row(version, since):
     rules = rules_for(version)
     assert rules.since == since
     assert not rules.beyond_table
@@ -54,7 +54,7 @@ def test_the_table_is_in_order_and_names_its_sources():
     assert all(row.sources for row in RULES_BY_VERSION)
 
 
-def test_keys_are_only_added():
+def test_later_versions_have_all_earlier_keys():
     for older, newer in itertools.pairwise(RULES_BY_VERSION):
         assert older.option_keys <= newer.option_keys
 

@@ -1,4 +1,4 @@
-"""`cotenant.estimate`: what it refuses before anything is run."""
+"""`cotenant.estimate` refuses invalid arguments before it runs a script."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_largest_batch_is_found_where_memory_is_linear(start):
         pytest.param(lambda size: 500 + 20 * (73 * size // 20), id="in steps"),
     ],
 )
-def test_the_answer_was_tried_and_one_more_does_not_fit(bound):
+def test_the_result_was_tried_and_one_more_does_not_fit(bound):
     found = search(bound)
     by_size = {trial.batch_size: trial for trial in found.trials}
     assert by_size[found.largest].fits
@@ -45,7 +45,7 @@ def test_the_answer_was_tried_and_one_more_does_not_fit(bound):
     assert len(by_size) == len(found.trials) <= 16
 
 
-def test_one_that_fits_to_the_byte_is_below_the_limit():
+def test_a_bound_equal_to_the_limit_fits():
     found = search(line, limit_mib=line(130), start=130)
     assert [trial.batch_size for trial in found.trials] == [130, 260, 131]
     assert found.largest == 130
@@ -57,12 +57,12 @@ def test_large_batches_are_exact_to_a_hundredth():
     assert found.smallest_misfit - found.largest <= found.largest // 100
 
 
-def test_not_even_one_fits():
+def test_a_search_in_which_no_batch_fits_has_no_result():
     found = search(line, limit_mib=550)
     assert (found.largest, found.smallest_misfit) == (None, 1)
 
 
-def test_just_one_fits():
+def test_a_batch_of_one_can_be_the_largest():
     assert search(line, limit_mib=600).largest == 1
 
 
@@ -73,7 +73,7 @@ def test_an_argument_that_does_not_change_memory_is_refused():
     assert "--batch-arg" in caught.value.hint
 
 
-def test_small_batches_may_look_alike():
+def test_equal_peaks_of_small_batches_do_not_end_the_search():
     assert search(lambda size: 500 + 20 * (size // 40), limit_mib=600).largest in range(237, 240)
     assert search(lambda size: 500 + 2 * (size // 1000), limit_mib=600).largest in range(50_000, 51_000)
 
@@ -96,7 +96,7 @@ def test_a_script_that_fails_with_a_large_batch_bounds_it():
     assert found.remark.startswith("with 101 it is not memory that is missing: the script ended")
 
 
-def test_from_far_above_the_line_leads_down():
+def test_a_start_far_above_the_limit_searches_downward():
     assert [trial.batch_size for trial in search(line, start=1000).trials] == [1000, 500, 130, 131]
 
 
@@ -170,6 +170,6 @@ def test_every_trial_is_reported():
         (["--batch", "many"], "--batch", None, ["--batch", "5"]),
     ],
 )
-def test_the_argument_in_a_command_line(args, name, value, changed):
+def test_the_batch_argument_is_set_in_the_command_line(args, name, value, changed):
     assert value_of(args, name) == value
     assert list(with_value(args, name, 5)) == changed

@@ -1,4 +1,4 @@
-"""Whether a job fits: with room, only just, perhaps, or not."""
+"""The verdict on whether a job fits: `fits`, `tight`, `unsure`, `no`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verdict(trace, mib, *, margin_mib=0, conf=""):
         pytest.param(598, 0, "no", 1, id="not at all"),
     ],
 )
-def test_the_verdict_by_free_memory(mib, margin_mib, expected, retries):
+def test_the_verdict_depends_on_free_memory(mib, margin_mib, expected, retries):
     fit, _ = verdict(refit(), mib, margin_mib=margin_mib)
     assert (fit.verdict, fit.retries) == (expected, retries)
     assert (fit.oom is None) == (expected in {"fits", "tight"})
@@ -80,7 +80,7 @@ def test_the_estimate_is_for_the_gpu_where_it_fits_else_for_unlimited_memory():
         ),
     ],
 )
-def test_the_sentence_of_each_verdict(mib, sentence):
+def test_every_verdict_has_its_sentence(mib, sentence):
     assert verdict(refit(), mib)[0].sentence == sentence
 
 
@@ -99,21 +99,21 @@ def test_a_memory_fraction_limits_the_replay():
     assert verdict(refit(), 3500, conf="per_process_memory_fraction:0.5")[0].verdict == "fits"
 
 
-def test_where_it_fits_only_just_the_bound_is_the_whole_gpu():
+def test_the_bound_of_a_tight_fit_is_the_whole_gpu():
     found = TracedEstimator(coverage=0.5).on(refit(), a_card(700))
     assert found.fit.verdict == "tight"
     assert found.estimate.bound_bytes == 1200 * MiB
     assert any("only just" in warning and "1000.0 MiB" in warning for warning in found.estimate.warnings)
 
 
-def test_where_it_may_not_fit_the_bound_does_not_either():
+def test_the_bound_of_a_possible_fit_exceeds_the_gpu():
     found = TracedEstimator().on(refit(), a_card(601))
     assert found.fit.verdict == "unsure"
     assert found.estimate.bound_bytes == found.fit.bound_bytes > found.fit.usable_bytes
     assert found.estimate.peak_reserved_bytes == 600 * MiB
 
 
-def test_where_it_does_not_fit_the_estimate_is_for_unlimited_memory():
+def test_the_estimate_without_a_fit_is_for_unlimited_memory():
     found = TracedEstimator().on(refit(), a_card(500))
     assert found.estimate.peak_reserved_bytes == 1000 * MiB
     assert any("unlimited memory" in warning and "step of `head`" in warning for warning in found.estimate.warnings)

@@ -58,7 +58,7 @@ def test_a_reduction_takes_its_buffers_together():
     assert found == [("alloc", 90), ("alloc", 4), ("free", 0), ("free", 0)] * 2
 
 
-def test_a_reduction_cannot_do_without():
+def test_the_buffer_of_a_reduction_is_not_optional():
     optional_storages: set[int] = set()
     trace = MemoryTrace(events=(event("op", 0),), ops=(REDUCTION,), header=TraceHeader(torch_version="2.13.0"))
     blas = BlasWorkspaces(handle_bytes=100, lt_bytes=0)
@@ -68,7 +68,7 @@ def test_a_reduction_cannot_do_without():
     assert optional_storages == set()
 
 
-def test_a_convolution_can_do_without_and_a_handle_cannot():
+def test_only_the_workspace_of_a_convolution_is_optional():
     optional_storages: set[int] = set()
     trace = MemoryTrace(
         events=tuple(event("op", i) for i in (0, 1, 2)),
@@ -113,6 +113,6 @@ def test_new_storage_ids_differ_from_those_of_the_trace():
         pytest.param("2.13.0", ":0:0", 0, 0, id="none at all"),
     ],
 )
-def test_blas_workspaces(version, config, handle, lt):
+def test_blas_workspaces_depend_on_the_version_and_the_setting(version, config, handle, lt):
     found = blas_workspaces(8519680, version, config)
     assert (found.handle_bytes, found.lt_bytes) == (handle, lt)

@@ -1,4 +1,4 @@
-"""The margin: a quantile of our own errors, by family."""
+"""The margin is a quantile of the estimator's errors, by family."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_quantile_covers_another_draw_with_its_probability():
     assert 0.88 < covered / 4000 < 0.92
 
 
-def test_margin_is_the_spread_and_the_quantile(scores):
+def test_the_margin_is_the_spread_plus_the_quantile(scores):
     trace = with_ops()
     free = make_replay_input(trace, A100, software_stack(trace.header)).replay()
     context = A100.context.high_bytes - A100.context.typical_bytes
@@ -138,7 +138,7 @@ def test_a_negative_quantile_gives_no_negative_margin(monkeypatch):
     assert margin_of(trace, A100, free, 0, 0.5).bytes == context
 
 
-def test_scale_follows_what_is_uncertain():
+def test_the_scale_depends_on_the_uncertain_bytes():
     assert scale_bytes(DENSE, 1000 * MiB, 900 * MiB, 50 * MiB) == 116 * MiB
     assert scale_bytes(KNOWN, 1000 * MiB, 900 * MiB, 50 * MiB) == 1128 * MiB
     assert scale_bytes(GUESSED, 1000 * MiB, 900 * MiB, 0) == 3048 * MiB
@@ -155,7 +155,7 @@ def test_scale_follows_what_is_uncertain():
         pytest.param(GUESSED, 0.0, 30, id="nothing is below the interval"),
     ],
 )
-def test_the_bytes_of_a_score(family, score, above):
+def test_a_score_scales_to_bytes(family, score, above):
     assert above_bytes(family, score, 30, 100) == above
 
 

@@ -1,4 +1,4 @@
-"""The picture of a replay."""
+"""The plot of a replay."""
 
 from __future__ import annotations
 

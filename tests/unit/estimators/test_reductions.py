@@ -45,7 +45,7 @@ def test_a_smaller_gpu_has_smaller_buffers():
 
 
 @pytest.mark.parametrize(("capability", "threads"), [((7, 0), 2048), ((7, 5), 1024), ((8, 9), 1536), ((9, 0), 2048)])
-def test_threads_of_a_multiprocessor(capability, threads):
+def test_the_threads_of_a_multiprocessor_depend_on_the_capability(capability, threads):
     assert threads_of_sm(capability) == threads
 
 
@@ -80,16 +80,16 @@ def test_halves_are_added_up_in_float32():
 
 
 @pytest.mark.parametrize("rows", [64, 512, 1020])
-def test_few_rows_are_no_reason_to_share(rows):
+def test_few_rows_are_not_split_over_blocks(rows):
     assert A100(call((rows, 256), (0,))) == ()
 
 
-def test_enough_rows_are():
+def test_enough_rows_are_split_over_blocks():
     # Each of four warps has 256 rows, or 16 of 16 blocks.
     assert A100(call((1024, 256), (0,)))[0] == 4 * 256 * 16 * 128
 
 
-def test_a_part_of_sixteen_values_is_a_block_too():
+def test_the_last_block_may_have_sixteen_values():
     assert A100(call((8200, 256), (0,)))[0] == 4 * 256 * 129 * 128
 
 
@@ -98,12 +98,12 @@ def test_no_thread_adds_up_more_than_256_values_of_a_large_matrix():
     assert A100(call((100_000, 4096), (0,)))[0] == 4 * 4096 * 98 * 128
 
 
-def test_where_one_row_of_blocks_fills_the_gpu():
+def test_one_row_of_blocks_can_fill_the_gpu():
     assert A100(call((2048, 1728 * 128), (0,)))[0] == 4 * (1728 * 128) * 2 * 128
     assert A100(call((2048, 1729 * 128), (0,))) == ()
 
 
-def test_many_results_fill_the_gpu_by_themselves():
+def test_many_results_are_not_split():
     assert A100(call((4096, 1 << 20), (0,))) == ()
 
 
@@ -112,7 +112,7 @@ def test_long_rows_leave_one_number_for_each_block():
     assert A100(call((4, 1_000_000), (1,))) == (4 * 4 * 108, 4 * 4)
 
 
-def test_dimensions_that_follow_each_other_are_one():
+def test_contiguous_dimensions_are_merged():
     assert A100(call((64, 128, 256), (0, 1))) == A100(call((8192, 256), (0,)))
     assert A100(call((64, 1, 128, 256), (0, 1, 2))) == A100(call((8192, 256), (0,)))
     for odd in (7, 10**9 + 1):
@@ -125,7 +125,7 @@ def test_dimensions_that_follow_each_other_are_one():
     assert A100(turned) == A100(call((8192, 256), (0,)))
 
 
-def test_images_in_both_layouts():
+def test_buffers_depend_on_the_memory_format_of_images():
     planes = call((32, 64, 56, 56), (0, 2, 3))
     assert A100(planes) == ()  # 196 values for each of 512 threads
     pixels = call((32, 64, 56, 56), (0, 2, 3), strides=(64 * 56 * 56, 1, 64 * 56, 64))
@@ -133,12 +133,12 @@ def test_images_in_both_layouts():
     assert A100(pixels)[0] == 4 * 64 * 784 * (16 * 4)
 
 
-def test_a_sum_over_all_elements():
+def test_a_sum_over_all_elements_has_one_value_per_block():
     # 512 threads have 2,048 values each; 432 blocks would fill the GPU, but each thread keeps 16 values.
     assert A100(call((1024, 1024), (0, 1)))[0] == 4 * 128
 
 
-def test_what_32_bits_do_not_reach_is_summed_in_parts():
+def test_tensors_beyond_32_bit_indexing_are_summed_in_parts():
     whole, half = call((1 << 20, 1000), (0,)), call((1 << 19, 1000), (0,))
     assert A100(whole) == A100(half)
     assert A100(call((1 << 22, 256), (0,))) == A100(call((1 << 21, 256), (0,)))
@@ -148,5 +148,5 @@ def test_what_32_bits_do_not_reach_is_summed_in_parts():
     assert A100(call(((1 << 20) + 1, 1000), (0,)))[0] == 4 * 1000 * 513 * 128
 
 
-def test_a_scalar_has_nothing_to_divide():
+def test_a_scalar_needs_no_buffer():
     assert A100(call((1,), (0,))) == ()

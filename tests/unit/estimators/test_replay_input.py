@@ -32,7 +32,7 @@ def test_settings_of_the_environment_apply_unless_the_script_set_them(before, af
     assert software_stack(header, env=env).alloc_conf == expected
 
 
-def test_settings_of_a_trace_without_an_environment():
+def test_a_trace_without_an_environment_has_its_own_settings():
     assert software_stack(replace(HEADER, settings={OLD: SPLIT})).alloc_conf == SPLIT
     assert software_stack(replace(HEADER, alloc_conf=SPLIT, cublas_workspace_config=":16:8")).cublas_config == ":16:8"
 
@@ -62,7 +62,7 @@ def test_settings_that_torch_refuses_are_refused():
         pytest.param("A100-40GB:3g.20gb", 0, id="a MIG instance has what it has"),
     ],
 )
-def test_usable_bytes(gpu, kept_mib):
+def test_usable_bytes_exclude_what_the_driver_reserves(gpu, kept_mib):
     known = gpu_spec(gpu)
     assert known.memory_total_bytes - known.usable_bytes == pytest.approx(kept_mib * MiB, abs=MiB / 2)
 

@@ -55,7 +55,7 @@ def test_the_range_is_deterministic():
     assert interval(steps()) == interval(steps())
 
 
-def test_a_stray_block_needs_room():
+def test_stray_blocks_take_memory():
     # Nothing is ever free in here, so wherever the stray block appears it needs a segment.
     reserved, found = interval(a_trace([alloc(i, 50) for i in range(40)]))
     assert reserved == 2000 * MiB

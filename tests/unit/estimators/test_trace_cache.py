@@ -1,4 +1,4 @@
-"""A trace is found again while what it came from is the same, and only then."""
+"""The trace cache: an entry is valid while the sources of its trace are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the estimators of others are told of a script, from hand-made traces."""
+"""Features of a script for published estimators, from hand-made traces."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_model_of_one_module_is_its_layer():
         pytest.param("float16", True, 4, id="autocast copies most weights"),
     ],
 )
-def test_bytes_of_a_parameter(dtype, copies, item_bytes):
+def test_parameters_have_the_bytes_of_their_dtype(dtype, copies, item_bytes):
     script = training(dtype=dtype, steps=1, trial=False)
     if copies:
         at = next(i for i, event in enumerate(script.events) if event.module == "body.0")
@@ -158,7 +158,7 @@ def test_the_batch_comes_from_the_first_convolution():
         pytest.param("t.py", None, id="no option"),
     ],
 )
-def test_batch_of_a_command(command, batch):
+def test_the_batch_size_is_read_from_the_command(command, batch):
     assert batch_option(command.split()) == batch
     assert features_of(training().trace(), command.split()).batch == batch
 

@@ -1,4 +1,4 @@
-"""What a change would save."""
+"""The memory that a change of settings would save."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fragmented():
     return a_trace([*pieces, alloc(9, 500, "temporary", "step")])
 
 
-def test_expandable_segments_save_what_lies_in_pieces():
+def test_expandable_segments_save_fragmented_memory():
     result, found = changes(fragmented())
     assert result.fit.reserved_bytes == 900 * MiB
     change = found["expandable_segments:True"]
@@ -46,7 +46,7 @@ def test_a_setting_that_costs_memory_saves_a_negative_amount():
     assert changes(trace)[1]["max_split_size_mb:128"].saves_bytes < 0
 
 
-def test_settings_in_force_stay():
+def test_a_change_retains_the_settings_in_force():
     conf = "roundup_power2_divisions:[256:1,>:8],expandable_segments:False"
     assert merged(conf, "expandable_segments:True") == "roundup_power2_divisions:[256:1,>:8],expandable_segments:True"
     assert merged(conf, "roundup_power2_divisions:8") == "expandable_segments:False,roundup_power2_divisions:8"
@@ -71,7 +71,7 @@ def test_8bit_states_shrink_to_a_quarter_and_their_scales():
         pytest.param(4096 * 4, "gradient", 4096 * 4, id="nothing else"),
     ],
 )
-def test_8bit_sizes(nbytes, category, left):
+def test_8bit_states_have_one_byte_per_value_and_scales(nbytes, category, left):
     event = alloc(0, 0, category)._replace(bytes=nbytes)
     assert with_8bit_states(a_trace([event])).events[0].bytes == left
 

@@ -1,4 +1,4 @@
-"""What `cotenant learn` prints, and what it says when it is asked for what cannot be."""
+"""The output and the error messages of `cotenant learn`."""
 
 from __future__ import annotations
 

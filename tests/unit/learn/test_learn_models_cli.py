@@ -1,4 +1,4 @@
-"""From a table to weights and scores, by the command line."""
+"""`cotenant learn` trains, tests and reports models from a table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def json_output(capsys):
     return json.loads(capsys.readouterr().out)
 
 
-def test_folds_have_the_baselines_beside_every_model(table, capsys):
+def test_cross_validation_prints_baselines_for_every_fold(table, capsys):
     assert main(["learn", "cross-validate", str(table), "--models", "extra-trees", "--folds", "4", "--json"]) == 0
     found = json_output(capsys)["families"]["mlp"]
     assert [result["model"] for result in found] == ["majority", "line", "extra-trees"]
@@ -93,7 +93,7 @@ def test_the_utilization_verb_cross_validates_and_writes_weights(tmp_path, capsy
     assert "`--by`: `luck` is not one of" in capsys.readouterr().err
 
 
-def test_analyse_and_report_write_pages(table, tmp_path, capsys):
+def test_analyze_and_report_write_pages(table, tmp_path, capsys):
     assert main(["learn", "analyze", str(table), "--out", str(tmp_path / "pages")]) == 0
     (page,) = capsys.readouterr().out.splitlines()
     assert "40 jobs: 40 ok" in Path(page).read_text()

@@ -76,7 +76,7 @@ def test_without_cudnn_there_is_no_library(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_the_query_of_a_convolution(call, changes):
+def test_a_query_has_shapes_strides_and_dtype(call, changes):
     assert query_of(call).items() >= changes.items()
 
 
@@ -149,7 +149,7 @@ def test_without_queries_no_worker_starts(tmp_path):
 
 
 @pytest.mark.parametrize(("channels_last", "strides"), [(False, [60, 20, 5, 1]), (True, [60, 1, 15, 3])])
-def test_strides_of_both_layouts(channels_last, strides):
+def test_strides_follow_the_memory_format(channels_last, strides):
     assert strides_of((2, 3, 4, 5), channels_last=channels_last) == strides
 
 

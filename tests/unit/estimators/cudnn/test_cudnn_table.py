@@ -1,4 +1,4 @@
-"""cuDNN's answers, as shipped."""
+"""The shipped table of cuDNN workspaces."""
 
 from __future__ import annotations
 

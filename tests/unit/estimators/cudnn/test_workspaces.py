@@ -1,4 +1,4 @@
-"""What a convolution takes, by the rule read off cuDNN's heuristics."""
+"""Workspaces of convolutions, by the rule derived from cuDNN's heuristics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned estimators: networks from traces, what is taken off and put on, warnings, the margin."""
+"""Learned estimators: networks from traces, the context, warnings, the margin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The estimators that others published: their own examples, and small cases by hand."""
+"""Published estimators: their own examples, and small calculations by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of configurations rebuild them, and say what no network can be."""
+"""The id of a configuration rebuilds it; impossible configurations are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws are seeded, different, spread evenly, and possible."""
+"""Drawn configurations are seeded, distinct, spread evenly, and valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner: one after the other, resumable, failures kept; and what it leaves on the disk."""
+"""The runner: sequential and resumable, with failures recorded, and its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would spoil a dataset is found, and nothing else."""
+"""Checks find the rows that would spoil a dataset, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw runs to tables."""
+"""Raw runs become tables."""
 
 from __future__ import annotations
 

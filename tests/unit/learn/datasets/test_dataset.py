@@ -1,4 +1,4 @@
-"""Tables on disk say what was written, and refuse what cannot be."""
+"""Dataset files are read back as written; invalid ones are refused."""
 
 from __future__ import annotations
 

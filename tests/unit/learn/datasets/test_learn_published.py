@@ -1,4 +1,4 @@
-"""Readers of the published sets."""
+"""Readers of the published datasets."""
 
 from __future__ import annotations
 

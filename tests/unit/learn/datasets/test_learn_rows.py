@@ -1,4 +1,4 @@
-"""What a row of a dataset may be."""
+"""Rows of a dataset are validated."""
 
 from __future__ import annotations
 

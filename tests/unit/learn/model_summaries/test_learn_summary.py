@@ -1,4 +1,4 @@
-"""Summaries of models to layers: small ones by hand, the published ones, and broken ones."""
+"""Printed model summaries are parsed into layers; broken ones are refused."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_published_summaries_are_parsed(path):
         assert sum(layer.outputs for layer in found.layers) == int(per_sample.group(1).replace(",", ""))
 
 
-def test_published_summaries_are_there():
+def test_the_published_summaries_exist():
     if not DATA.is_dir():
         pytest.skip("the published summaries are not part of the repository")
     assert len(PUBLISHED) == 37 + 35 + 35
@@ -241,5 +241,5 @@ def test_a_printed_torchsummary_is_parsed_back(layers, batch):
         ("Conv2dNormActivation", "other"),
     ],
 )
-def test_kinds_of_layer_classes(name, kind):
+def test_layer_classes_have_their_kinds(name, kind):
     assert layer_kind(name) == kind

@@ -1,4 +1,4 @@
-"""Splits, scores, and models over tables."""
+"""Splits, scores, and cross-validation of models."""
 # ruff: noqa: E402 - what is imported last needs what may not be installed
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_a_fresh_model_for_every_fold_learns_from_its_training_part_only(table):
     assert found.overall.mae_mib is None
 
 
-def test_baselines_stand_beside_every_result_and_the_simulation_is_exact_here(table):
+def test_results_have_baselines_and_the_simulation_predicts_its_own_rows(table):
     majority, line, simulation = cross_validate(table, ["simulation"], folds=4)
     assert (majority.model, line.model) == ("majority", "line")
     assert majority.overall.accuracy == majority.overall.majority
@@ -123,11 +123,11 @@ def test_every_model_predicts_every_row(table, name):
         pytest.param(-5.0, False, "cnn", 0, id="a line may say less than nothing"),
     ],
 )
-def test_memory_classes_of_both_widths(mib, oom, family, expected):
+def test_memory_classes_have_the_width_of_their_family(mib, oom, family, expected):
     assert classes_of(np.array([mib]), np.array([oom]), family).tolist() == [expected]
 
 
-def test_scores_of_a_prediction(table):
+def test_a_prediction_is_scored_by_class_and_mib(table):
     true = table.classes()
     predicted = true.copy()
     predicted[0] = true[0] - 1
@@ -145,7 +145,7 @@ def test_macro_f1_weights_all_classes_equally():
     assert macro_f1(np.array([[8, 0, 0], [2, 0, 0], [0, 0, 0]])) == pytest.approx((16 / 18 + 0) / 2)
 
 
-def test_r2_of_perfect_and_constant_predictions():
+def test_r2_is_1_for_perfect_and_0_for_constant_predictions():
     true = np.array([1.0, 2.0, 3.0])
     assert r2(true, true) == 1
     assert r2(true, np.full(3, 2.0)) == 0

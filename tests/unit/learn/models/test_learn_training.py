@@ -1,4 +1,4 @@
-"""Models written as weights and read again, margins, pages, and the commands on small data."""
+"""Models are trained, written and read back; margins and reports."""
 # ruff: noqa: E402 - what is imported last needs what may not be installed
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def test_the_margin_is_the_quantile_that_covers_a_new_error(count, coverage, exp
     assert upper_quantile(np.arange(1.0, count + 1), coverage) == expected
 
 
-def test_margin_is_never_negative():
+def test_the_margin_is_never_negative():
     assert upper_quantile(np.full(50, -3.0), 0.9)[0] == 0
 
 
-def test_train_then_test_on_the_same_rows(table, folder, tmp_path):
+def test_a_trained_model_predicts_its_training_rows(table, folder, tmp_path):
     trained = train_command([folder / "mlp.csv"], model="extra-trees", out=tmp_path, folds=3)
     assert trained.weights.name == "extra-trees-mlp.npz"
     assert trained.weights.stat().st_size < 200 * 1024

@@ -1,4 +1,4 @@
-"""The picture of what was drawn."""
+"""The plot of how drawn configurations are spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Described jobs through the allocator, against what was measured, and the tape below them."""
+"""Synthetic traces are replayed through the allocator and compared with measured peaks."""
 
 from __future__ import annotations
 

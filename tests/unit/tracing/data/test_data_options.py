@@ -17,7 +17,7 @@ from cotenant.tracing.data import data_options
         pytest.param(" 7:bfloat16", (7,), "bfloat16", 10, id="with a blank"),
     ],
 )
-def test_stand_ins(text, shape, dtype, classes):
+def test_a_synthetic_data_option_sets_shape_dtype_and_classes(text, shape, dtype, classes):
     found = data_options.parse_sample(text)
     assert (found.shape, found.dtype, found.classes) == (shape, dtype, classes)
 
@@ -25,7 +25,7 @@ def test_stand_ins(text, shape, dtype, classes):
 @pytest.mark.parametrize(
     "text", ["", "3x", "-3", "0", "3x0x2", "3x4:what8", "3x4:float32:many", "3x4:int64:0", "3x4:load"]
 )
-def test_what_is_no_stand_in_is_refused(text):
+def test_an_invalid_synthetic_data_option_is_refused(text):
     with pytest.raises(UsageError) as caught:
         data_options.validate_options(["3x4", text], "")
     assert caught.value.message == f"`--synthetic-data`: `{text}` describes no sample"
@@ -43,18 +43,18 @@ def test_what_is_no_stand_in_is_refused(text):
         ("growing", (0.8, 0.9, 1)),
     ],
 )
-def test_lengths(which, shares):
+def test_a_sequence_length_option_sets_shares_of_lengths(which, shares):
     data_options.validate_options([], which)
     assert data_options.length_quantiles(which) == shares
 
 
 @pytest.mark.parametrize("which", ["short", "p", "p101", "p-1", "p95%", "95"])
-def test_what_names_no_length_is_refused(which):
+def test_an_invalid_sequence_length_option_is_refused(which):
     with pytest.raises(UsageError) as caught:
         data_options.validate_options([], which)
     assert caught.value.message == f"`--sequence-lengths`: `{which}` is no length"
     assert "p95" in caught.value.hint
 
 
-def test_a_file_of_lengths_was_read_before():
+def test_an_inlined_histogram_is_a_valid_length_option():
     data_options.validate_options([], "histogram:20x6,40x3")

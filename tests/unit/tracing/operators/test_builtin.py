@@ -1,4 +1,4 @@
-"""The tables of this package name operators that exist."""
+"""The built-in tables name operators of the installed torch."""
 
 from __future__ import annotations
 

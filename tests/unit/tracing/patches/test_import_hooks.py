@@ -1,4 +1,4 @@
-"""Calls before and after the import of a module."""
+"""Callbacks before and after the import of a module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def package(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_all_calls_come_once_after_the_module_was_executed(package):
+def test_callbacks_run_once_after_the_module_was_executed(package):
     values = []
     when_imported("hooked_package.inner", lambda module: values.append(module.value))
     when_imported("hooked_package.inner", lambda module: values.append(module.value + 1))
@@ -34,14 +34,14 @@ def test_all_calls_come_once_after_the_module_was_executed(package):
     assert values == [1, 2]
 
 
-def test_a_module_that_is_there_is_given_at_once(package):
+def test_a_callback_for_an_imported_module_runs_at_once(package):
     module = importlib.import_module("hooked_package.inner")
     found = []
     when_imported("hooked_package.inner", found.append)
     assert found == [module]
 
 
-def test_looking_for_a_module_calls_nothing(package):
+def test_finding_a_module_runs_no_callback(package):
     found = []
     when_imported("hooked_package.inner", found.append)
     assert importlib.util.find_spec("hooked_package.inner") is not None
@@ -50,7 +50,7 @@ def test_looking_for_a_module_calls_nothing(package):
     assert len(found) == 1
 
 
-def test_an_import_that_fails_is_waited_for_again(package, tmp_path):
+def test_a_callback_survives_a_failed_import(package, tmp_path):
     found = []
     when_imported("hooked_package.late", found.append)
     with pytest.raises(ModuleNotFoundError):
@@ -67,7 +67,7 @@ def test_an_import_that_fails_is_waited_for_again(package, tmp_path):
     sys.modules.pop("hooked_package.late")
 
 
-def test_a_call_can_be_taken_back(package):
+def test_a_callback_can_be_removed(package):
     found = []
     take_back = when_imported("hooked_package.inner", found.append)
     take_back()
@@ -75,7 +75,7 @@ def test_a_call_can_be_taken_back(package):
     assert found == []
 
 
-def test_a_call_before_the_import_comes_first_and_once(package):
+def test_a_callback_before_the_import_runs_first_and_once(package):
     order = []
     before_import("hooked_package.inner", lambda: order.append("hooked_package.inner" in sys.modules))
     when_imported("hooked_package.inner", lambda module: order.append(module.value))

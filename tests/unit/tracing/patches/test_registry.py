@@ -151,7 +151,7 @@ def test_a_patch_waits_for_the_import_of_its_module(unloaded):
     assert late_library.read() == "original"
 
 
-def test_a_table_that_is_undone_waits_no_more(unloaded):
+def test_an_undone_table_ignores_later_imports(unloaded):
     table = PatchTable([patch("late_library:read", lambda: "new")])
     table.apply()
     table.undo()

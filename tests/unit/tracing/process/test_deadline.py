@@ -1,4 +1,4 @@
-"""When a trace begins to answer before its starter ends it."""
+"""A trace answers early enough before its deadline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cotenant.tracing.process import deadline
         pytest.param(10.0, 10**9, 7.0, id="half of the time is the script's, but for the usual"),
     ],
 )
-def test_the_time_kept_grows_with_the_events(timeout_s, events, seconds):
+def test_the_reserved_time_grows_with_the_number_of_events(timeout_s, events, seconds):
     assert deadline.reserve_s(timeout_s, events) == pytest.approx(seconds)
 
 
-def test_events_that_come_meanwhile_bring_the_answer_forward():
+def test_events_recorded_meanwhile_advance_the_answer():
     called = threading.Event()
     polls = []
 
@@ -41,7 +41,7 @@ def test_events_that_come_meanwhile_bring_the_answer_forward():
     assert sleeps[0] <= 1800.0
 
 
-def test_without_a_deadline_nothing_watches():
+def test_no_thread_watches_without_a_deadline():
     before = threading.active_count()
     deadline.start_deadline(None, lambda limit_s, place: None, lambda: 0)
     assert threading.active_count() == before

@@ -1,4 +1,4 @@
-"""Which process of a launched job is traced, and what it is told of the others."""
+"""One process of a launched job is traced; the launcher's options become its environment."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_module_behind_a_launcher_is_found(folder):
         pytest.param("torchrun gone.py", "no script `gone.py`", id="no such file"),
     ],
 )
-def test_what_starts_nothing_is_refused(folder, command, words):
+def test_a_launcher_without_a_script_is_refused(folder, command, words):
     with pytest.raises(UsageError, match=words):
         find(folder, command)
 
@@ -88,14 +88,14 @@ def test_what_starts_nothing_is_refused(folder, command, words):
         pytest.param("deepspeed", "", 4, 4, id="deepspeed takes every GPU"),
     ],
 )
-def test_how_many_processes(name, options, local, total):
+def test_the_number_of_processes_is_read_from_the_launcher(name, options, local, total):
     made = plan_launch(name, options.split(), gpus=4)
     assert (made.local, made.total) == (local, total)
     if total > 1:
         assert (made.env["RANK"], made.env["WORLD_SIZE"], made.env["LOCAL_WORLD_SIZE"]) == ("0", str(total), str(local))
 
 
-def test_what_is_passed_on():
+def test_launcher_options_become_environment_variables():
     assert plan_launch("deepspeed", [], 2).more_args == ("--local_rank=0",)
     assert plan_launch("deepspeed", ["--no_local_rank"], 2).more_args == ()
     env = plan_launch("accelerate", ["--mixed_precision", "bf16"], 1).env
@@ -103,10 +103,10 @@ def test_what_is_passed_on():
     assert "WORLD_SIZE" not in env
 
 
-def test_a_number_that_is_none():
+def test_an_invalid_process_count_is_refused():
     with pytest.raises(UsageError, match="expected a whole number from 1 to 65536"):
         plan_launch("torchrun", ["--nproc-per-node", "many"], 1)
 
 
-def test_flags_take_no_value():
+def test_launcher_flags_take_no_value():
     assert split("torchrun", ["--standalone", "train.py"]) == (("--standalone",), False, ("train.py",))

@@ -31,7 +31,7 @@ def find(folder, *command):
         pytest.param([sys.executable, "-m", "pkg.train", "-e", "2"], "module", "pkg.train", ("-e", "2"), id="module"),
     ],
 )
-def test_finds_the_program(folder, command, kind, target, args):
+def test_the_program_of_a_command_is_found(folder, command, kind, target, args):
     found = find(folder, *command)
     assert (found.kind, found.target, found.args) == (kind, target, args)
 
@@ -40,7 +40,7 @@ def test_a_bare_script_runs_with_the_given_python(folder):
     assert find(folder, "train.py").python == "/the/python"
 
 
-def test_an_interpreter_in_the_command_is_kept(folder):
+def test_an_interpreter_in_the_command_is_used(folder):
     assert find(folder, sys.executable, "train.py").python == sys.executable
 
 
@@ -58,6 +58,6 @@ def test_an_interpreter_in_the_command_is_kept(folder):
         pytest.param(["/no/such/python3", "train.py"], "no interpreter", id="no such interpreter"),
     ],
 )
-def test_says_what_cannot_be_traced(folder, command, words):
+def test_a_command_without_a_program_is_refused_with_a_reason(folder, command, words):
     with pytest.raises(UsageError, match=words):
         find(folder, *command)

@@ -1,4 +1,4 @@
-"""What a trace says of its origin."""
+"""The provenance of a trace: source files, settings and site folders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_module_of_an_installed_package_is_not(tmp_path, monkeypatch):
     assert str(site) in recorded.site_folders
 
 
-def test_settings_that_are_set(monkeypatch):
+def test_only_settings_that_are_set_are_recorded(monkeypatch):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     assert provenance().settings == {}
@@ -58,14 +58,14 @@ def test_settings_that_are_set(monkeypatch):
     assert provenance().settings == {"PYTORCH_ALLOC_CONF": "x"}
 
 
-def test_site_folders_exist_and_are_named_so(tmp_path):
+def test_site_folders_exist_and_have_their_standard_names(tmp_path):
     for name in ("site-packages", "dist-packages", "other"):
         (tmp_path / name).mkdir()
     path = [str(tmp_path / name) for name in ("site-packages", "dist-packages", "other")]
     assert site_folders([*path, "/nowhere/site-packages", ""]) == sorted(path[:2])
 
 
-def test_digest_of(tmp_path):
+def test_a_digest_is_that_of_the_file(tmp_path):
     library = tmp_path / "x.so"
     library.write_bytes(b"1")
     before = file_digest(library)

@@ -1,4 +1,4 @@
-"""When conditions on counters will be true."""
+"""Conditions on loop counters are predicted."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ NAMES = {
         pytest.param("while True: i += 1", "i == 0", None, id="is over"),
     ],
 )
-def test_when(loop, test, rounds):
+def test_the_round_in_which_a_counter_condition_is_true_is_predicted(loop, test, rounds):
     counters = Counters.of(ast.parse(loop).body[0], NAMES)
     assert when_true(ast.parse(test, mode="eval").body, counters, NAMES, first=1) == rounds
