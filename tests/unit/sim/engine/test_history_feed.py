@@ -86,8 +86,8 @@ def test_spells_tell_how_large_the_gpu_is():
 
     class Noting(Remembering):
         def placer(self, facts=None):
-            learn = facts.take_in
-            facts.take_in = lambda job, ended, jobs: (seen.extend(ended), learn(job, ended, jobs))[1]
+            learn = facts.learn_attempts
+            facts.learn_attempts = lambda job, ended, jobs: (seen.extend(ended), learn(job, ended, jobs))[1]
             return super().placer(facts)
 
     run(a_trace(2, duration_s=300.0), Noting("most-memory", warmup_s=0.0), estimator="oracle")
