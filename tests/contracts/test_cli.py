@@ -85,20 +85,22 @@ def test_help_begins_with_a_sentence(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_has_json(command):
+def test_verbs_have_a_json_option(command):
     assert any("--json" in option.opts for option in options_of(command))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_parameter_has_a_help_text(command):
     visible = [param for param in command.params if not getattr(param, "hidden", False)]
-    assert [each.name for each in visible if not getattr(each, "help", None)] == []
+    assert [param.name for param in visible if not getattr(param, "help", None)] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_value_has_a_name(command):
     """`--gpu-mem SIZE`, not `--gpu-mem TEXT`; flags and lists of choices need none."""
-    valued = [each for each in options_of(command) if not each.is_flag and not isinstance(each.type, click.Choice)]
+    valued = [
+        option for option in options_of(command) if not option.is_flag and not isinstance(option.type, click.Choice)
+    ]
     assert [option.name for option in valued if option.metavar is None] == []
 
 

@@ -142,7 +142,7 @@ def test_stop_reaches_grandchildren_in_other_sessions(bench, tmp_path):
     assert not is_running(pid)
 
 
-def test_what_a_job_leaves_running_ends_with_it(bench, tmp_path):
+def test_processes_left_by_a_job_are_killed(bench, tmp_path):
     bench.launch("sh", "-c", f"(setsid sleep 1000 & echo $! >{tmp_path}/pid); exit 4")
     assert bench.wait(AttemptExited).exit.exit_code == 4
     assert not is_running((tmp_path / "pid").read_text().strip())
@@ -189,7 +189,7 @@ def test_an_oom_exit_has_evidence(bench, tmp_path):
     assert (evidence.tried_bytes, evidence.in_use_bytes) == (2 * 2**30, 3 * 2**30)
 
 
-def test_words_of_an_earlier_attempt_in_the_same_log_are_no_evidence(bench, tmp_path):
+def test_oom_output_of_an_earlier_attempt_is_no_evidence(bench, tmp_path):
     log = tmp_path / "log"
     log.write_text("Traceback (most recent call last):\n  x\ntorch.OutOfMemoryError: CUDA out of memory.\n")
     bench.launch("sh", "-c", "exit 1", stdout_path=str(log), stderr_path=str(log))

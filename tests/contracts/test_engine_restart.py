@@ -103,7 +103,7 @@ def test_recovers_the_exit_of_an_attempt_that_ended_meanwhile(killed_daemon, tmp
     assert bench.reported == []
 
 
-def test_lost_when_the_runner_was_killed_too(killed_daemon, tmp_path):
+def test_an_attempt_is_lost_if_its_runner_was_killed_too(killed_daemon, tmp_path):
     inner = f"echo $$ >{tmp_path}/pid; while :; do sleep 1; done"
     bench = killed_daemon("sh", "-c", f"setsid sh -c '{inner}' & wait")
     pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
@@ -116,7 +116,7 @@ def test_lost_when_the_runner_was_killed_too(killed_daemon, tmp_path):
         assert not is_running(pid)
 
 
-def test_lost_when_the_runner_is_killed_while_watched(bench):
+def test_a_watched_attempt_is_lost_if_its_runner_is_killed(bench):
     bench.launch("sh", "-c", "echo $$; while :; do sleep 1; done")
     pid = wait_until(lambda: bench.output().exists() and bench.output().read_text().strip())
     os.kill(bench.wait(AttemptStarted).process.pid, signal.SIGKILL)

@@ -58,12 +58,12 @@ def estimate(name, request_):
     return create(name).estimate(request_)
 
 
-def test_goes_by_its_name(name):
+def test_the_estimate_carries_the_estimators_name(name):
     assert create(name).name == name
     assert create(name).version
 
 
-def test_numbers_are_in_order(name, estimate):
+def test_estimate_bytes_are_in_order(name, estimate):
     assert 0 < (estimate.peak_allocated_bytes or 1) <= estimate.peak_reserved_bytes
     assert estimate.peak_reserved_bytes <= estimate.device_bytes <= estimate.bound_bytes
     assert 0 < estimate.coverage <= 1
@@ -75,18 +75,18 @@ def test_the_breakdown_adds_up(estimate):
         assert sum(estimate.breakdown_bytes.values()) == estimate.peak_allocated_bytes
 
 
-def test_survives_the_journal(estimate):
+def test_an_estimate_round_trips_through_the_journal(estimate):
     assert decode(Estimate, json.loads(json.dumps(encode(estimate)))) == estimate
 
 
-def test_refuses_what_it_cannot_say(name, tmp_path):
+def test_an_estimate_without_input_is_refused(name, tmp_path):
     nothing = EstimateRequest(command=("nope.py",), workdir=str(tmp_path), gpu="A100-40GB")
     with pytest.raises(CotenantError) as caught:
         create(name).estimate(nothing)
     assert caught.value.hint
 
 
-def test_says_the_same_again_in_a_process_of_its_own(name, request_, estimate):
+def test_estimates_repeat_in_a_separate_process(name, request_, estimate):
     asked = json.dumps({**encode(request_), "estimator": name})
     done = subprocess.run(
         [sys.executable, "-m", "cotenant.estimators"], input=asked, capture_output=True, text=True, check=True
@@ -94,7 +94,7 @@ def test_says_the_same_again_in_a_process_of_its_own(name, request_, estimate):
     assert decode(Estimate, json.loads(done.stdout)["estimate"]) == estimate
 
 
-def test_tells_an_error_in_a_process_of_its_own(request_):
+def test_errors_are_reported_from_a_separate_process(request_):
     asked = json.dumps({**encode(request_), "estimator": "nobody"})
     done = subprocess.run(
         [sys.executable, "-m", "cotenant.estimators"], input=asked, capture_output=True, text=True, check=True
@@ -102,6 +102,6 @@ def test_tells_an_error_in_a_process_of_its_own(request_):
     assert "no estimator named `nobody`" in json.loads(done.stdout)["error"]["message"]
 
 
-def test_an_unknown_name_lists_the_known():
+def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(UnknownName, match="accelerate, boosting, declared"):
         create("tracd")

@@ -79,7 +79,7 @@ def test_a_plug_in_that_cannot_be_imported_names_its_distribution(environment):
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_compare_lists_plug_ins_that_answer_from_a_trace(environment):
     done = run(environment, "cotenant", "compare", "train.py", "--json")
-    found = {each["name"]: each for each in json.loads(done.stdout)["estimators"]}
+    found = {row["name"]: row for row in json.loads(done.stdout)["estimators"]}
     assert found["per-event"]["peak_reserved_bytes"] % 1000 == 0
     assert found["per-event"]["leaves_out"] == "everything"
     assert "no licence" in found["broken"]["problem"]

@@ -30,7 +30,7 @@ def case(request, monkeypatch, tmp_path):
     case.backend.close()
 
 
-def test_inventory(case):
+def test_the_inventory_lists_gpus(case):
     gpus = case.backend.inventory()
     assert [gpu.index for gpu in gpus] == [0, 1]
     assert len({gpu.uuid for gpu in gpus}) == 2
@@ -39,7 +39,7 @@ def test_inventory(case):
     assert case.backend.inventory() == gpus
 
 
-def test_sample(case):
+def test_samples_cover_all_gpus(case):
     _, second = case.backend.inventory()
     case.hold(os.getpid(), 3 * GIB)
     samples = case.backend.sample(12.5)

@@ -29,12 +29,12 @@ def residents(draw: st.DrawFn, place: int) -> tuple[Resident, ...]:
         a_resident(
             draw(st.sampled_from([2, 8, 16])),
             draw(st.sampled_from([None, 1, 9, 30])),
-            job_id=1000 + 10 * place + each,
+            job_id=1000 + 10 * place + i,
             sharing=sharing,
             placed_at_s=draw(st.sampled_from([0.0, NOW_S - 5])),
             first_active_at_s=draw(st.sampled_from([None, 10.0, NOW_S - 1])),
         )
-        for each in range(count)
+        for i in range(count)
     )
 
 
@@ -54,7 +54,7 @@ def gpus(draw: st.DrawFn, place: int) -> GpuSnapshot:
 
 @st.composite
 def servers(draw: st.DrawFn) -> ServerSnapshot:
-    return a_server(*(draw(gpus(each)) for each in range(draw(st.integers(0, 5)))), at_s=NOW_S)
+    return a_server(*(draw(gpus(place)) for place in range(draw(st.integers(0, 5)))), at_s=NOW_S)
 
 
 @st.composite
@@ -73,7 +73,7 @@ def jobs(draw: st.DrawFn, job_id: int) -> Job:
 
 @st.composite
 def queues(draw: st.DrawFn) -> list[Job]:
-    return [draw(jobs(each)) for each in range(1, draw(st.integers(1, 7)) + 1)]
+    return [draw(jobs(job_id)) for job_id in range(1, draw(st.integers(1, 7)) + 1)]
 
 
 @pytest.fixture(params=policies(), scope="module")
@@ -82,33 +82,33 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 
 def placements(policy: Policy, queue: list[Job], server: ServerSnapshot) -> list[Placement]:
-    return [each for each in policy.decide(queue, server) if isinstance(each, Placement)]
+    return [answer for answer in policy.decide(queue, server) if isinstance(answer, Placement)]
 
 
 @FEW
 @given(queues(), servers())
-def test_gives_each_job_exactly_one_answer(policy, queue, server):
+def test_each_job_gets_exactly_one_answer(policy, queue, server):
     answers = policy.decide(queue, server)
-    assert sorted(answer.job_id for answer in answers) == [each.id for each in queue]
+    assert sorted(answer.job_id for answer in answers) == [job.id for job in queue]
 
 
 @FEW
 @given(queues(), servers())
-def test_promises_no_more_than_a_gpu_has(policy, queue, server):
+def test_promises_do_not_exceed_available_memory(policy, queue, server):
     promised = Counter[str]()
     for placement in placements(policy, queue, server):
         assert placement.promised_bytes > 0
         for uuid in placement.gpu_uuids:
             promised[uuid] += placement.promised_bytes
-    available = {each.gpu.uuid: each.available_bytes or 0 for each in server.gpus}
+    available = {view.gpu.uuid: view.available_bytes or 0 for view in server.gpus}
     for uuid, total in promised.items():
         assert total <= available[uuid]
 
 
 @FEW
 @given(queues(), servers())
-def test_promises_a_job_at_least_its_bound_unless_it_is_alone(policy, queue, server):
-    bounds = {each.id: each.estimate.bound_bytes if each.estimate else None for each in queue}
+def test_a_sharing_job_is_promised_at_least_its_bound(policy, queue, server):
+    bounds = {job.id: job.estimate.bound_bytes if job.estimate else None for job in queue}
     for placement in placements(policy, queue, server):
         bound = bounds[placement.job_id]
         assert placement.sharing == "exclusive" or (bound is not None and placement.promised_bytes >= bound)
@@ -116,9 +116,9 @@ def test_promises_a_job_at_least_its_bound_unless_it_is_alone(policy, queue, ser
 
 @FEW
 @given(queues(), servers())
-def test_exclusive_holds_both_ways(policy, queue, server):
+def test_an_exclusive_job_has_no_neighbors(policy, queue, server):
     answers = placements(policy, queue, server)
-    tenants = {each.gpu.uuid: [mate.sharing for mate in each.residents] for each in server.gpus}
+    tenants = {view.gpu.uuid: [mate.sharing for mate in view.residents] for view in server.gpus}
     crowded = {uuid for uuid, found in tenants.items() if found.count("exclusive") and len(found) > 1}
     assert not crowded, "the generator itself must not mix"
     for answer in answers:
@@ -130,8 +130,8 @@ def test_exclusive_holds_both_ways(policy, queue, server):
 
 @FEW
 @given(queues(), servers())
-def test_a_job_that_asked_to_be_alone_is(policy, queue, server):
-    must = {each.id for each in queue if each.spec.exclusive or each.exclusive_retry or each.estimate is None}
+def test_an_exclusive_request_is_honored(policy, queue, server):
+    must = {job.id for job in queue if job.spec.exclusive or job.exclusive_retry or job.estimate is None}
     assert all(
         placement.sharing == "exclusive" for placement in placements(policy, queue, server) if placement.job_id in must
     )
@@ -139,9 +139,9 @@ def test_a_job_that_asked_to_be_alone_is(policy, queue, server):
 
 @FEW
 @given(queues(), servers())
-def test_a_job_shares_as_it_asked_or_not_at_all(policy, queue, server):
-    asked = {each.id: each.spec.sharing for each in queue}
-    instances = {each.gpu.uuid for each in server.gpus if each.gpu.mig_profile is not None}
+def test_a_job_shares_as_requested_or_waits(policy, queue, server):
+    asked = {job.id: job.spec.sharing for job in queue}
+    instances = {view.gpu.uuid for view in server.gpus if view.gpu.mig_profile is not None}
     for placement in placements(policy, queue, server):
         share = asked[placement.job_id]
         ways = {"time": {"time-sliced", "exclusive"}, "mps": {"mps", "exclusive"}, "mig": {"exclusive"}}
@@ -152,25 +152,25 @@ def test_a_job_shares_as_it_asked_or_not_at_all(policy, queue, server):
 @FEW
 @given(queues(), servers())
 def test_gangs_get_all_of_their_gpus_or_none(policy, queue, server):
-    wanted = {each.id: each.spec.gpus for each in queue}
+    wanted = {job.id: job.spec.gpus for job in queue}
     for placement in placements(policy, queue, server):
         assert len(set(placement.gpu_uuids)) == len(placement.gpu_uuids) == wanted[placement.job_id]
 
 
 @FEW
 @given(queues(), servers())
-def test_every_wait_has_a_reason_and_one_verdict_per_gpu(policy, queue, server):
-    for each in policy.decide(queue, server):
-        if isinstance(each, Deferral):
-            assert each.reason
-            assert [verdict.gpu_uuid for verdict in each.rejections] == [gpu.gpu.uuid for gpu in server.gpus]
-            assert all(verdict.rule and verdict.reason for verdict in each.rejections)
+def test_every_deferral_has_a_reason_and_one_rejection_per_gpu(policy, queue, server):
+    for answer in policy.decide(queue, server):
+        if isinstance(answer, Deferral):
+            assert answer.reason
+            assert [verdict.gpu_uuid for verdict in answer.rejections] == [gpu.gpu.uuid for gpu in server.gpus]
+            assert all(verdict.rule and verdict.reason for verdict in answer.rejections)
 
 
 @FEW
 @given(queues(), servers())
 def test_unknown_memory_in_use_admits_nothing(policy, queue, server):
-    blind = ServerSnapshot(at_s=NOW_S, gpus=tuple(replace(each, foreign_bytes=None) for each in server.gpus))
+    blind = ServerSnapshot(at_s=NOW_S, gpus=tuple(replace(view, foreign_bytes=None) for view in server.gpus))
     answers = policy.decide(queue, blind)
     assert all(isinstance(answer, Deferral) for answer in answers)
     first = next(answer for answer in answers if isinstance(answer, Deferral))
@@ -179,7 +179,7 @@ def test_unknown_memory_in_use_admits_nothing(policy, queue, server):
 
 @FEW
 @given(queues(), servers(), st.randoms(use_true_random=False))
-def test_the_same_question_gets_the_same_answer(policy, queue, server, random):
+def test_equal_snapshots_get_equal_answers(policy, queue, server, random):
     shuffled = random.sample(queue, len(queue))
     again = create(policy.name)
     assert policy.decide(queue, server) == policy.decide(shuffled, server) == again.decide(queue, server)
@@ -187,9 +187,9 @@ def test_the_same_question_gets_the_same_answer(policy, queue, server, random):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), st.sampled_from([1, 2, 4]))
-def test_an_empty_server_takes_what_fits(policy, count, gpus):
-    server = a_server(*(a_snapshot(each, at_s=NOW_S) for each in range(4)), at_s=NOW_S)
-    queue = [a_job(each, 8, gpus=gpus) for each in range(1, count + 1)]
+def test_an_empty_server_runs_a_job_that_fits(policy, count, gpus):
+    server = a_server(*(a_snapshot(place, at_s=NOW_S) for place in range(4)), at_s=NOW_S)
+    queue = [a_job(job_id, 8, gpus=gpus) for job_id in range(1, count + 1)]
     assert len(placements(policy, queue, server)) >= min(count, 4 // gpus)
 
 

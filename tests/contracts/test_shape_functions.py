@@ -25,7 +25,7 @@ def parameters(function):
     return tuple(inspect.signature(function).parameters)
 
 
-def test_it_is_a_table_that_registers_something(table):
+def test_a_table_registers_functions(table):
     assert isinstance(table, OperatorTable)
     assert table.shapes or table.sparse_shapes or table.recorders or table.assumptions or table.decomposed
 
@@ -43,7 +43,7 @@ def test_functions_take_what_the_mode_passes(table):
         assert parameters(function) == RECORDED, function
 
 
-def test_it_is_merged_with_the_others(table):
+def test_tables_are_merged(table):
     merged = all_operators()
     assert table.shapes.keys() <= merged.shapes.keys()
     assert table.recorders.keys() <= merged.recorders.keys()

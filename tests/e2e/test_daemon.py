@@ -19,7 +19,7 @@ from cotenant.store.sqlite import SqliteJournal
 TIMEOUT_S = 60
 
 
-def test_second_daemon_is_refused(server):
+def test_a_second_daemon_is_refused(server):
     second = server.cli("daemon", "--simulate", "2xA100-40GB", "--time-scale", "60")
     assert second.returncode == 1
     assert (
@@ -31,12 +31,12 @@ def test_second_daemon_is_refused(server):
     assert server.cli("daemon", "status").returncode == 0
 
 
-def test_a_configuration_that_was_named_must_be_there(site):
+def test_a_missing_configuration_file_is_an_error(site):
     refused = site.cli("daemon", "--simulate", "1xA100-40GB", "--config", "nowhere.toml")
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: no file `nowhere.toml`")
 
 
-def test_stale_socket_is_replaced(site):
+def test_a_stale_socket_is_replaced(site):
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(site.socket))
     left.close()
@@ -46,7 +46,7 @@ def test_stale_socket_is_replaced(site):
     assert site.socket.stat().st_mode & 0o777 == 0o600
 
 
-def test_detached_daemon_answers_and_stops(site):
+def test_a_detached_daemon_answers_and_stops(site):
     started = site.cli("daemon", "--detach", "--simulate", "1xA100-40GB", "--json")
     assert started.returncode == 0, started.stderr
     pid = json.loads(started.stdout)["pid"]
@@ -56,7 +56,7 @@ def test_detached_daemon_answers_and_stops(site):
     assert site.cli("daemon", "status").returncode == 3
 
 
-def test_stopped_daemon_leaves_jobs_to_the_next(server):
+def test_jobs_continue_across_a_restart_of_the_daemon(server):
     gate = server.gate()
     job = server.submit(f"echo one; {gate}; echo two")
     pid = server.started(job)["attempt_list"][0]["pid"]
@@ -69,7 +69,7 @@ def test_stopped_daemon_leaves_jobs_to_the_next(server):
     assert server.cli("logs", str(job)).stdout == "one\ntwo\n"
 
 
-def test_job_that_ends_while_no_daemon_lives(server):
+def test_a_job_that_exits_without_a_daemon_is_recorded_later(server):
     gate = server.gate()
     job = server.submit(f"{gate}; exit 5")
     server.started(job)
@@ -79,7 +79,7 @@ def test_job_that_ends_while_no_daemon_lives(server):
     assert (server.wait(job)["state"], server.client.job(job)["exit_code"]) == ("FAILED", 5)
 
 
-def test_twenty_crashes_lose_nothing_and_run_nothing_twice(site):
+def test_twenty_crashes_lose_no_job_and_run_none_twice(site):
     rng = random.Random(20)
     site.start()
     runs = site.root / "runs"
@@ -108,7 +108,7 @@ def test_twenty_crashes_lose_nothing_and_run_nothing_twice(site):
     assert len(promised) >= 20
 
 
-def test_crash_between_decision_and_launch(server):
+def test_a_crash_between_decision_and_launch_runs_the_job_once(server):
     """An attempt that is in the journal but was never handed to the engine starts anew."""
     gate = server.gate()
     jobs = [server.submit(gate, exclusive=True) for _ in range(2)]
@@ -118,7 +118,7 @@ def test_crash_between_decision_and_launch(server):
     server.kill()
     server.open_gate(gate)
     journal = SqliteJournal(server.root / "state" / "cotenant" / "journal.db")
-    uuid = next(each for each in journal.replay() if isinstance(each, AttemptPlaced)).placement.gpu_uuids[0]
+    uuid = next(event for event in journal.replay() if isinstance(event, AttemptPlaced)).placement.gpu_uuids[0]
     placement = Placement(job_id=waits, gpu_uuids=(uuid,), sharing="time-sliced", promised_bytes=2**30)
     journal.append([AttemptPlaced(at_s=time.time(), cause="test", job_id=waits, attempt=1, placement=placement)])
     journal.close()
@@ -129,7 +129,7 @@ def test_crash_between_decision_and_launch(server):
     assert (server.root / "ran").read_text() == "ran\n"
 
 
-def test_full_disk_refuses_submits_and_loses_no_end(server):
+def test_a_full_disk_refuses_submissions_and_loses_no_exit(server):
     gate = server.gate()
     job = server.submit(f"{gate}; exit 6")
     server.started(job)
@@ -174,7 +174,7 @@ def test_ctrl_c_in_wait_and_logs_leaves_the_job_alone(server):
     assert server.client.job(job)["state"] == "RUNNING"
 
 
-def test_reader_that_goes_away_is_no_error(server):
+def test_a_closed_pipe_is_no_error(server):
     for _ in range(3):
         server.submit("sleep 1000")
     lister = server.popen("ls")
@@ -182,7 +182,7 @@ def test_reader_that_goes_away_is_no_error(server):
     assert (lister.wait(TIMEOUT_S), lister.stderr.read()) == (141, "")
 
 
-def test_daemon_keeps_its_secrets(server):
+def test_state_and_socket_are_private(server):
     server.wait(server.submit("true", env={**server.env, "WANDB_API_KEY": "hunter2"}))
     assert "hunter2" not in server.log.read_text()
     assert "hunter2" not in json.dumps(server.client.job(1)) + json.dumps(server.client.jobs())

@@ -55,26 +55,26 @@ def processes_of(folder: Path) -> list[int]:
             told = [*process.cmdline(), *process.environ().values()]
         except psutil.Error:
             continue
-        if process.pid != os.getpid() and any(f"{folder}/cotenant-demo" in each for each in told):
+        if process.pid != os.getpid() and any(f"{folder}/cotenant-demo" in text for text in told):
             found.append(process.pid)
     return found
 
 
-def test_a_trace_is_run_and_nothing_is_left(folder):
+def test_a_trace_is_run_and_leaves_nothing_behind(folder):
     seen = []
     trace = [a_submission(0), a_submission(1)]
     with demo_server("most-memory", time_scale=300) as server:
         jobs = server.run(trace, seen.append, limit_s=TIMEOUT_S)
         assert list(folder.iterdir()) != []
     assert [job.state.outcome for job in jobs] == ["completed", "completed"]
-    assert [job.spec.declared_bytes for job in jobs] == [each.reported_bytes for each in trace]
+    assert [job.spec.declared_bytes for job in jobs] == [row.reported_bytes for row in trace]
     assert seen[-1].is_over
     assert summarize_run(jobs, time_scale=300).makespan_s >= 140  # `mnist_bs32` alone takes 140 s
     assert list(folder.iterdir()) == []
     assert processes_of(folder) == []
 
 
-def test_a_run_that_takes_too_long_is_ended(folder):
+def test_a_run_over_its_time_limit_is_stopped(folder):
     with (
         pytest.raises(CotenantError, match="1 of 1 jobs are not done"),
         demo_server("exclusive", time_scale=1) as server,

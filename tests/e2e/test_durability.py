@@ -44,14 +44,14 @@ def after_reboot(site):
     assert changed, "no attempt has noted which boot it is of"
 
 
-def test_a_reboot_loses_what_ran_and_nothing_else(server):
+def test_a_reboot_loses_running_attempts_only(server):
     done = server.submit("true")
     server.wait(done)
     gate = server.gate()
     lost = server.submit(f"{gate}; echo never", declared_bytes=20 * 2**30)
     again = server.submit(f"echo run >> runs; {gate}", declared_bytes=20 * 2**30, requeue=True)
-    for each in (lost, again):
-        server.started(each)
+    for job in (lost, again):
+        server.started(job)
     whole = [server.submit("true", exclusive=True) for _ in range(2)]
     after = server.submit("true", after=[lost])
     anyway = server.submit("true", after_any=[lost])
@@ -68,13 +68,13 @@ def test_a_reboot_loses_what_ran_and_nothing_else(server):
     assert (view["state"], view["attempts"]) == ("COMPLETED", 2)
     assert view["attempt_list"][0]["pid"] == pid
     assert (server.root / "runs").read_text() == "run\nrun\n"
-    assert {server.wait(each)["state"] for each in (*whole, anyway)} == {"COMPLETED"}
+    assert {server.wait(job)["state"] for job in (*whole, anyway)} == {"COMPLETED"}
     assert server.wait(after)["state"] == "CANCELLED"
     assert server.client.job(held)["state"] == "HELD"
     assert server.client.job(done)["state"] == "COMPLETED"
 
 
-def test_whoever_has_the_number_of_a_runner_after_a_reboot_is_left_alone(server):
+def test_a_process_with_a_runners_pid_after_a_reboot_is_left_alone(server):
     gate = server.gate()
     job = server.submit(gate)
     pid = server.started(job)["attempt_list"][0]["pid"]
@@ -95,7 +95,7 @@ def test_whoever_has_the_number_of_a_runner_after_a_reboot_is_left_alone(server)
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"exit_co', b"{}", b'{"reason": "exited"}', b"\0" * 300], ids=repr)
-def test_a_result_that_was_torn_is_no_result(server, torn):
+def test_a_partly_written_result_is_ignored(server, torn):
     gate = server.gate()
     job = server.submit(gate)
     server.started(job)
@@ -135,7 +135,7 @@ def small(site):
         subprocess.run(["umount", "-l", str(state)], check=True)
 
 
-def test_a_disk_that_is_really_full(small):
+def test_a_full_disk_refuses_submissions_until_there_is_space(small):
     gate = small.gate()
     small.start()
     job = small.submit(f"{gate}; exit 6")
@@ -161,7 +161,7 @@ def test_a_disk_that_is_really_full(small):
     assert small.client.status()["journal_error"] is None
 
 
-def test_a_start_on_a_full_disk_serves_what_is_known_and_goes_on_when_there_is_room(small):
+def test_startup_on_a_full_disk_serves_queries_and_continues_with_space(small):
     gate = small.gate()
     small.start()
     job = small.submit(f"{gate}; exit 6")

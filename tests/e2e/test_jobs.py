@@ -11,7 +11,7 @@ import pytest
 GiB = 2**30
 
 
-def test_submitted_job_completes_and_shows_it(server):
+def test_a_submitted_job_completes(server):
     done = server.cli("submit", "--gpu-mem", "1G", "-J", "hello", "--", "sh", "-c", "echo to $COTENANT_JOB_ID; pwd")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("submitted job 1 (hello): ")
@@ -36,7 +36,7 @@ def test_python_script_runs_with_the_python_of_the_path(server):
     )
 
 
-def test_job_that_runs_out_of_memory_is_tried_again_with_more(site):
+def test_a_job_that_runs_out_of_memory_is_retried_with_more(site):
     site.start(simulate="1xA100-40GB")
     big = site.simulated("--peak-gib", "30", "--duration", "240", gib=30)
     site.started(big)
@@ -52,7 +52,7 @@ def test_job_that_runs_out_of_memory_is_tried_again_with_more(site):
     assert "learned floor" in shown
 
 
-def test_attribution_of_memory_to_jobs(server):
+def test_memory_is_attributed_to_jobs(server):
     job = server.simulated("--peak-gib", "5", "--duration", "60", gib=6)
     view = server.wait(job)
     assert view["observed_bytes"] == 5 * GiB, view
@@ -72,11 +72,11 @@ def test_cancel_running_and_queued(server):
     again = server.cli("cancel", str(running), str(other), "--json")
     assert again.returncode == 2
     told = json.loads(again.stdout)
-    assert [each["message"] for each in told["errors"]] == [f"job {running} is over (cancelled)"]
-    assert [each["id"] for each in told["jobs"]] == [other]
+    assert [error["message"] for error in told["errors"]] == [f"job {running} is over (cancelled)"]
+    assert [job["id"] for job in told["jobs"]] == [other]
 
 
-def test_cancel_all_takes_who_waits_for_a_job_before_it(server):
+def test_cancel_all_includes_dependent_jobs(server):
     first, second = (
         json.loads(server.cli("submit", "--json", *option, "--gpu-mem", "1G", "--", "true").stdout)["job"]["id"]
         for option in (("--hold",), ("--dependency", "afterok:1"))
@@ -103,7 +103,7 @@ def test_hold_keeps_a_job_until_it_is_released(server):
     assert (refused.returncode, refused.stderr) == (2, f"error: job {job} is over (completed)\n")
 
 
-def test_dependency_waits_and_follows(server):
+def test_a_dependent_job_waits_and_follows(server):
     gate = server.gate()
     first = server.submit(gate)
     after = server.cli("submit", "--parsable", "--gpu-mem", "1G", "-d", f"afterok:{first}", "--", "true").stdout.strip()
@@ -153,7 +153,7 @@ def test_output_files_are_named_after_the_job(server):
         pytest.param("kill -9 $$", 137, "failed: ended by signal 9", id="signal"),
     ],
 )
-def test_wait_gives_the_job_s_own_code(server, script, code, reason):
+def test_wait_exits_with_the_jobs_exit_code(server, script, code, reason):
     job = server.submit(script)
     done = server.cli("wait", str(job))
     assert (done.returncode, done.stdout) == (code, f"job {job}: {reason}\n")
@@ -170,7 +170,7 @@ def test_explain_names_the_rule_and_the_numbers_of_each_gpu(server):
         "  GPU 1  insufficient_memory  needs 20.0 GiB, 10.0 GiB available\n"
     )
     told = json.loads(server.cli("explain", str(waits), "--json").stdout)
-    assert [(each["gpu"], each["rule"]) for each in told["rejections"]] == [
+    assert [(rejection["gpu"], rejection["rule"]) for rejection in told["rejections"]] == [
         (0, "insufficient_memory"),
         (1, "insufficient_memory"),
     ]
@@ -191,7 +191,7 @@ def test_dry_run_says_what_would_happen_and_queues_nothing(server):
     assert len(server.client.jobs()) == 2
 
 
-def test_a_program_that_does_not_exist(server):
+def test_a_missing_program_fails_the_job(server):
     told = server.cli("submit", "no-such-program")
     assert (told.returncode, told.stderr.splitlines()[0]) == (2, "error: no such command: `no-such-program`")
     job = server.submit("/no/such/program", "x")
@@ -207,7 +207,7 @@ def test_unknown_job_is_exit_code_4(server):
         assert done.stderr.startswith("error: no job 42\n")
 
 
-def test_rad_file_declares_what_was_measured(server):
+def test_a_rad_file_declares_measured_memory(server):
     lines = ["# a comment", "true --flag", "m.model", "data", "32", "exclusive", "1", "2048", "1000", "40000", "8000"]
     (server.root / "tiny.rad").write_text("\n".join(lines))
     told = json.loads(server.cli("submit", "--json", "tiny.rad").stdout)["job"]
@@ -220,7 +220,7 @@ def test_rad_file_declares_what_was_measured(server):
     )
 
 
-def test_memory_that_nobody_declared_is_estimated(server):
+def test_undeclared_memory_is_estimated(server):
     pytest.importorskip("torch", reason="tracing needs torch")
     (server.root / "train.py").write_text(
         "import torch\n"
@@ -238,7 +238,7 @@ def test_memory_that_nobody_declared_is_estimated(server):
     assert 0 <= view["attempt_list"][0]["promised_bytes"] - view["estimate"]["bound_bytes"] < 16 * 2**20
 
 
-def test_memory_that_cannot_be_estimated_gets_a_gpu_alone(server):
+def test_a_job_that_cannot_be_estimated_gets_an_exclusive_gpu(server):
     job = server.submit("true", declared_bytes=None)
     view = server.wait(job)
     assert view["estimate"] is None

@@ -55,7 +55,7 @@ def problems(value, schema, place="$"):
     )
 
 
-def test_outputs_have_the_shape_that_is_documented(server):
+def test_json_outputs_have_the_documented_shape(server):
     job = str(server.submit("true"))
     server.wait(int(job))
     calls = {

@@ -25,7 +25,7 @@ def scrape(connection):
     }
 
 
-def test_gpus_and_jobs(site):
+def test_metrics_of_gpus_and_jobs_are_served(site):
     port = free_port()
     site.env["COTENANT_METRICS__LISTEN"] = f"127.0.0.1:{port}"
     site.start(simulate="1xA100-40GB")
@@ -46,7 +46,7 @@ def test_gpus_and_jobs(site):
     site.wait(job)
 
 
-def test_port_that_is_taken(site):
+def test_a_port_in_use_is_an_error(site):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

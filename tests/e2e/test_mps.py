@@ -42,17 +42,17 @@ def test_jobs_share_by_mps(site, notes):
         assert site.started(job)["sharing"] == "mps"
     site.open_gate(gate)
     told = []
-    for each in (*jobs, alone):
-        assert site.wait(each)["state"] == "COMPLETED"
-        told.append(site.cli("logs", str(each)).stdout.split())
+    for job in (*jobs, alone):
+        assert site.wait(job)["state"] == "COMPLETED"
+        told.append(site.cli("logs", str(job)).stdout.split())
     pipe = f"{site.root}/mps/0a8f0f2e-1111-{os.geteuid()}/pipe"
     assert told == [[pipe, "0=1024M", "60"], [pipe, "0=2048M", "60"], []]
-    asked = notes.read_text().splitlines()
-    assert len([each for each in asked if each.startswith("start")]) == 1
+    calls = notes.read_text().splitlines()
+    assert len([line for line in calls if line.startswith("start")]) == 1
     assert not (site.root / "mps" / f"0a8f0f2e-1111-{os.geteuid()}").exists()
 
 
-def test_job_that_cannot_have_mps_says_so(site, notes):
+def test_a_job_fails_with_the_reason_if_mps_does_not_start(site, notes):
     (notes.parent / "broken").touch()
     site.start(simulate=None)
     view = site.wait(site.submit("true"))
@@ -68,15 +68,15 @@ def test_neighbors_of_a_client_that_faults_run_again_and_it_alone_fails(site, no
     server = '"$CUDA_MPS_PIPE_DIRECTORY/servers"'
     culprit = site.submit(f'{fault}; [ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && echo "77 FAULT" > {server}; exit 7')
     victims = [site.submit(f'[ ! -d "$CUDA_MPS_PIPE_DIRECTORY" ] || {{ {gate}; exit 1; }}') for _ in range(2)]
-    for each in (culprit, *victims):
-        assert site.started(each)["sharing"] == "mps"
+    for job in (culprit, *victims):
+        assert site.started(job)["sharing"] == "mps"
     site.open_gate(fault)
     view = site.wait(culprit)
     assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 7, 2)
     site.open_gate(gate)
     for victim in victims:
         view = site.wait(victim)
-        assert (view["state"], [victim["sharing"] for victim in view["attempt_list"]]) == (
+        assert (view["state"], [attempt["sharing"] for attempt in view["attempt_list"]]) == (
             "COMPLETED",
             ["mps", "time-sliced"],
         )
@@ -95,7 +95,7 @@ def test_a_failure_of_its_own_under_mps_is_final(site, notes):
     assert site.wait(neighbor)["attempts"] == 1
 
 
-def test_jobs_share_as_they_ask(site, notes):
+def test_jobs_share_as_requested(site, notes):
     del site.env["COTENANT_POLICY__OPTIONS__SHARING"]  # in turns, unless asked otherwise
     site.start(simulate=None)
     show = ("--", "sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY-unset}")
@@ -105,8 +105,8 @@ def test_jobs_share_as_they_ask(site, notes):
         assert done.returncode == 0, done.stderr
         jobs[share] = int(done.stdout)
     told = {
-        share: (site.wait(each)["attempt_list"][0]["sharing"], site.cli("logs", str(each)).stdout.strip())
-        for share, each in jobs.items()
+        share: (site.wait(job)["attempt_list"][0]["sharing"], site.cli("logs", str(job)).stdout.strip())
+        for share, job in jobs.items()
     }
     assert told == {
         "auto": ("time-sliced", "unset"),
@@ -124,7 +124,7 @@ def test_jobs_share_as_they_ask(site, notes):
         assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
 
-def test_what_a_server_without_mps_says(server):
+def test_a_server_without_mps_explains_why(server):
     done = server.cli("submit", "--gpu-mem", "1G", "--sharing", "mps", "--", "true")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [

@@ -42,7 +42,7 @@ def token(remote, *args):
     return json.loads(made.stdout)["token"]
 
 
-def test_a_job_over_the_network(remote):
+def test_a_job_is_submitted_over_the_network(remote):
     remote.env["COTENANT_TOKEN"] = token(remote, "--name", "laptop")["text"]
     remote.env["COTENANT_HOST"] = remote.address
     done = remote.cli(
@@ -60,14 +60,14 @@ def test_a_job_over_the_network(remote):
     assert f"cancel by {pwd.getpwuid(os.getuid()).pw_name} (token {made['id']})" in story
 
 
-def test_the_option_names_it_too(remote):
+def test_the_host_option_names_the_daemon(remote):
     remote.env["COTENANT_TOKEN"] = token(remote)["text"]
     assert remote.cli("ls", "--host", remote.address).returncode == 0
     both = remote.cli("ls", "--host", remote.address, "--socket", "x")
     assert (both.returncode, both.stderr.splitlines()[0]) == (2, "error: --host and --socket name two daemons")
 
 
-def test_only_a_good_token_opens(remote):
+def test_only_a_valid_token_is_accepted(remote):
     made = token(remote)
     remote.env["COTENANT_HOST"] = remote.address
     without = remote.cli("ls")
@@ -83,7 +83,7 @@ def test_only_a_good_token_opens(remote):
     assert made["text"].rpartition("_")[2] not in remote.log.read_text()
 
 
-def test_a_token_is_no_admin_unless_it_says_so_and_makes_no_tokens(remote):
+def test_a_token_has_admin_rights_only_if_created_with_them(remote):
     remote.env["COTENANT_HOST"] = remote.address
     remote.env["COTENANT_TOKEN"] = token(remote)["text"]
     assert remote.cli("submit", "--gpu-mem", "1G", "--priority", "5", "--", "true").returncode == 5
@@ -126,7 +126,7 @@ def test_tokens_outlive_the_daemon(remote):
     assert remote.cli("ls").returncode == 0
 
 
-def test_off_by_default_and_said_so(site):
+def test_the_network_is_off_by_default_and_the_error_says_so(site):
     site.start()
     assert site.client.status()["tcp"] is None
     assert "network    off" in site.cli("daemon", "status").stdout

@@ -91,7 +91,7 @@ def test_sdist_has_the_source_and_no_tests(built):
     assert not {"tests", "benchmarks", ".ci"} & folders
 
 
-def test_it_runs_from_the_wheel(installed):
+def test_the_cli_runs_from_the_wheel(installed):
     python = str(Path(installed["PATH"].partition(":")[0]) / "python")
     where = run(python, "-c", "import cotenant; print(cotenant.__file__)", env=installed, cwd=installed["HOME"])
     assert str(ROOT) not in where

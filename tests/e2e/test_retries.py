@@ -13,7 +13,7 @@ echo finished
 """
 
 
-def test_a_job_whose_time_slot_is_over_saves_makes_room_and_goes_on_later(site):
+def test_a_job_is_checkpointed_and_requeued_after_its_time_slice(site):
     site.start(simulate="1xA100-40GB")
     long = site.submit("sh", "-c", CHECKPOINTS, "sh", exclusive=True, time_slice_s=1.0)
     site.started(long)
@@ -33,14 +33,14 @@ def test_a_job_whose_time_slot_is_over_saves_makes_room_and_goes_on_later(site):
     assert "time slice over" in site.cli("events", str(long)).stdout
 
 
-def test_a_time_slot_ends_nothing_while_nobody_waits(site):
+def test_a_time_slice_ends_no_attempt_while_no_job_waits(site):
     site.start(simulate="1xA100-40GB")
     long = site.submit("sleep 1", exclusive=True, time_slice_s=0.1)
     view = site.wait(long)
     assert (view["state"], view["attempts"]) == ("COMPLETED", 1)
 
 
-def test_a_failure_is_tried_again_only_if_asked_for(server):
+def test_a_failure_is_retried_only_on_request(server):
     script = 'echo x >> "tries-$COTENANT_JOB_ID"; [ $(wc -l < "tries-$COTENANT_JOB_ID") -ge 2 ] || exit 9'
     asked, not_asked = server.submit(script, retries=1), server.submit(script)
     view = server.wait(asked)
@@ -49,7 +49,7 @@ def test_a_failure_is_tried_again_only_if_asked_for(server):
     assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 9, 1)
 
 
-def test_poison_stops_and_the_queue_goes_on(server):
+def test_a_crash_looping_job_stops_and_the_queue_continues(server):
     job = server.submit("exit 9", retries=50)
     after = server.submit("true", after_any=[job])
     view = server.wait(job)

@@ -34,7 +34,7 @@ def train(site, name, seconds, **fields):
 
 
 def beside(view):
-    return {tuple(each["neighbor_ids"]): each for attempt in view["attempt_list"] for each in attempt["co_runs"]}
+    return {tuple(co_run["neighbor_ids"]): co_run for attempt in view["attempt_list"] for co_run in attempt["co_runs"]}
 
 
 def in_explain(site, job, word):
@@ -66,8 +66,8 @@ def ends_when(site, job, neighbor_ids):
 
 def test_slowdowns_are_measured_and_learned(packed):
     site = packed
-    alone = [ends_when(site, train(site, each, LONG, exclusive=True), ()) for each in (VICTIM, BULLY)]
-    smacts = [each["usage"]["smact"] for each in alone]
+    alone = [ends_when(site, train(site, script, LONG, exclusive=True), ()) for script in (VICTIM, BULLY)]
+    smacts = [attempt["usage"]["smact"] for attempt in alone]
     cold = PriorInterference().slowdowns([GpuActivity(smact=smact) for smact in smacts])[0]
 
     victim = train(site, VICTIM, LONG)
@@ -87,8 +87,8 @@ def test_slowdowns_are_measured_and_learned(packed):
     assert known["sensitivity"] > 1
 
     again = train(site, VICTIM, LONG), train(site, BULLY, LONG)
-    for each in again:
-        site.started(each)
+    for job in again:
+        site.started(job)
     learned = in_explain(site, again[0], "predicted")
     assert abs(math.log(learned / SLOWDOWN)) < 0.5 * abs(math.log(cold / SLOWDOWN)), (cold, learned, SLOWDOWN)
     assert waits_for(lambda: in_explain(site, again[0], "measured")) == pytest.approx(SLOWDOWN, rel=0.1)
@@ -125,7 +125,7 @@ def test_energy_is_charged_to_jobs_and_users_and_survives_a_restart(packed):
     (user,) = site.client.usage("user")
     assert user["energy_j"] == pytest.approx(charged_j)
     assert user["jobs"] == 2
-    spent_j = max(each["energy_j"] for each in site.client.gpus())
+    spent_j = max(gpu["energy_j"] for gpu in site.client.gpus())
     assert charged_j < spent_j
     rows = json.loads(site.cli("history", "--json").stdout)["jobs"]
     assert [row["usage"]["energy_j"] for row in rows] == [view["usage"]["energy_j"] for view in views]
@@ -148,7 +148,7 @@ def test_a_pattern_that_finds_nothing_is_refused(packed):
     assert packed.client.jobs() == []
 
 
-def test_the_past_of_gpus_is_told(packed):
+def test_the_history_of_gpus_is_shown(packed):
     train(packed, BULLY, LONG)
     points = waits_for(lambda: _at_work(packed.client.gpu_history(60.0)))
     assert points[-1]["smact"] == pytest.approx(workload(BULLY).smact, abs=0.02)

@@ -26,12 +26,12 @@ NOBODY = 65534
 
 def public_python():
     """A Python that every user may run, and the environment it needs to find what ours has; None if there is none."""
-    for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         ours = [path for path in sys.path if path.endswith(("site-packages", "src"))]
-        env = {} if each == sys.executable else {"PYTHONPATH": os.pathsep.join(ours)}
+        env = {} if python == sys.executable else {"PYTHONPATH": os.pathsep.join(ours)}
         with contextlib.suppress(OSError):
             done = subprocess.run(
-                [each, "-c", "import cotenant.cli.main, uvicorn"],
+                [python, "-c", "import cotenant.cli.main, uvicorn"],
                 env={"PATH": os.defpath, **env},
                 cwd="/",
                 user=NOBODY,
@@ -39,7 +39,7 @@ def public_python():
                 check=False,
             )
             if done.returncode == 0:
-                return each, env
+                return python, env
     return None
 
 
@@ -65,7 +65,7 @@ def users():
         subprocess.run(["groupadd", group], check=True)
         for name in names:
             subprocess.run(["useradd", "-m", "-s", "/bin/sh", "-G", group, name], check=True, capture_output=True)
-        yield [pwd.getpwnam(each) for each in names]
+        yield [pwd.getpwnam(name) for name in names]
     finally:
         for name in names:
             with contextlib.suppress(KeyError):
@@ -142,7 +142,7 @@ def test_a_job_has_the_mask_and_the_limits_of_the_shell_it_was_submitted_from(pe
     job = ann.run("sh", "-c", shell).stdout.strip()
     assert ann.cli("wait", job).returncode == 0
     assert ann.cli("logs", job).stdout.split() == ["0027", "400", "500", "0"]
-    assert {(ann.home / each).stat().st_mode & 0o777 for each in ("out", "masked")} == {0o640}
+    assert {(ann.home / name).stat().st_mode & 0o777 for name in ("out", "masked")} == {0o640}
 
 
 def test_a_pipe_for_the_output_holds_no_gpu(people, site):
@@ -153,7 +153,7 @@ def test_a_pipe_for_the_output_holds_no_gpu(people, site):
     assert "a pipe that nobody reads" in site.wait(int(job))["reason"]
 
 
-def test_a_job_of_a_user_who_has_left_runs_as_nobody_else(people, site):
+def test_a_job_of_a_deleted_user_does_not_run_as_another(people, site):
     ann, _ = people
     leaving = f"cot{uuid.uuid4().hex[:8]}"
     subprocess.run(["useradd", "-m", leaving], check=True)
@@ -172,7 +172,7 @@ def test_a_job_of_a_user_who_has_left_runs_as_nobody_else(people, site):
     assert ann.cli("show", job).returncode == 5
 
 
-def test_names_that_are_pages_are_refused(people):
+def test_names_with_line_breaks_are_refused(people):
     ann, _ = people
     done = ann.cli("submit", "--gpu-mem", "1G", "-J", "x" * 300, "--", "true")
     assert (done.returncode, done.stderr.splitlines()[0]) == (
@@ -181,7 +181,7 @@ def test_names_that_are_pages_are_refused(people):
     )
 
 
-def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
+def test_users_cannot_see_change_or_read_jobs_of_others(people, site):
     ann, bob = people
     job = ann.submit("--", "sh", "-c", "echo secret; sleep 1000")
     assert ann.cli("ls", "--no-header", "--format", "id").stdout.split() == [job]
@@ -196,7 +196,9 @@ def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
     assert bob.cli("daemon", "stop").returncode == 5
     assert json.loads(bob.cli("daemon", "status", "--json").stdout)["jobs"] == {}
     site.started(int(job))
-    (resident,) = [each for gpu in json.loads(bob.cli("gpus", "--json").stdout)["gpus"] for each in gpu["residents"]]
+    (resident,) = [
+        resident for gpu in json.loads(bob.cli("gpus", "--json").stdout)["gpus"] for resident in gpu["residents"]
+    ]
     assert (resident["job_id"], resident["name"], resident["promised_bytes"]) == (None, None, 2**30)
     # Root may, and it is noted.
     assert site.cli("cancel", job).returncode == 0
@@ -205,7 +207,7 @@ def test_nobody_sees_changes_or_reads_the_job_of_another(people, site):
     assert "cancel by root" in ann.cli("events", job).stdout
 
 
-def test_an_admin_of_the_configuration_may(site, users):
+def test_a_configured_admin_can_manage_jobs_of_others(site, users):
     site.env["COTENANT_ACCESS__ADMINS"] = users[1].pw_name
     site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
     ann, bob = (Person(site, user) for user in users)
@@ -253,13 +255,13 @@ def test_an_estimate_runs_as_the_user(people):
     assert f"I am {who}" in done.stdout, (done.stdout, done.stderr)
 
 
-def test_only_root_can_serve_everybody(site, users):
+def test_only_root_can_serve_all_users(site, users):
     ann = Person(site, users[0])
     done = ann.cli("daemon", "--all-users", "--simulate", "1xA100-40GB", "--socket", f"{ann.home}/s")
     assert (done.returncode, done.stderr.splitlines()[-2]) == (2, "error: only root's daemon can serve all users")
 
 
-def test_users_of_a_machine_have_tokens_of_their_own(site, users):
+def test_each_user_has_separate_tokens(site, users):
     site.env["COTENANT_TCP__LISTEN"] = "127.0.0.1:0"
     site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
     ann, bob = (Person(site, user) for user in users)
@@ -285,7 +287,7 @@ def test_users_of_a_machine_have_tokens_of_their_own(site, users):
     del site.env["COTENANT_HOST"]
 
 
-def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, users):
+def test_jobs_report_steps_as_their_users_without_seeing_others(site, users):
     one_gpu = ("--all-users", "--policy", "most-memory", "--state-dir", str(site.root / "state" / "cotenant"))
     site.start(*one_gpu, simulate="1xA100-40GB")
     ann, bob = (Person(site, user) for user in users)
@@ -310,10 +312,12 @@ def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, 
         time.sleep(0.1)
         for person, job in ((ann, first), (bob, second)):
             view = site.client.job(int(job))
-            told = [each for one in view["attempt_list"] for each in one["co_runs"] if each["steps_hz"]]
+            told = [co_run for one in view["attempt_list"] for co_run in one["co_runs"] if co_run["steps_hz"]]
             rates |= {person.name: told} if told else {}
     seen = json.loads(ann.cli("show", first, "--json").stdout)["job"]["attempt_list"][0]["co_runs"]
-    assert {mate for each in seen for mate in each["neighbor_ids"]} <= {None}, "that bob's job is there, but not which"
+    assert {mate for co_run in seen for mate in co_run["neighbor_ids"]} <= {None}, (
+        "that bob's job is there, but not which"
+    )
     assert "beside another user's job" in ann.cli("explain", first).stdout
     (ours,) = json.loads(ann.cli("history", "--by", "user", "--json").stdout)["user"]
     assert ours["user"] == ann.name
@@ -324,7 +328,7 @@ def test_jobs_tell_their_steps_as_their_users_and_learn_nothing_of_others(site, 
         site.wait(int(job))
 
 
-def test_what_is_told_of_the_end_is_told_as_the_user(site, users):
+def test_notifications_run_as_the_user(site, users):
     site.env["COTENANT_NOTIFICATIONS__ENABLED"] = "true"
     site.start("--all-users", "--state-dir", str(site.root / "state" / "cotenant"))
     ann = Person(site, users[0])

@@ -61,13 +61,13 @@ def test_a_job_updated_held_requeued_and_its_story(server):
     assert server.cli("requeue", job).returncode == 0
     assert server.wait(int(job))["attempts"] == 3
     told = json.loads(server.cli("events", job, "--json").stdout)["events"]
-    kinds = [each["event"] for each in told if each["event"] != "EstimateReady"]
+    kinds = [event["event"] for event in told if event["event"] != "EstimateReady"]
     attempt = ["AttemptPlaced", "AttemptStarted", "AttemptExited"]
     assert kinds == [
         *("JobSubmitted", "JobUpdated", "JobReleased", "AttemptPlaced", "AttemptStarted"),
         *("JobRequeued", "AttemptExited", *attempt, "JobRequeued", *attempt),
     ]
-    (updated,) = [each["text"] for each in told if each["event"] == "JobUpdated"]
+    (updated,) = [event["text"] for event in told if event["event"] == "JobUpdated"]
     assert "memory 1.0 GiB to 2.0 GiB" in updated
     assert told[-1]["state"] == "done"
     assert "requeue by " in server.cli("events", job).stdout
@@ -105,7 +105,7 @@ def test_an_update_is_held_to_what_a_submission_is(site):
     changes = ("--sharing", "time", "--retries", "2", "--time-slice", "1:00:00", "--progress", "tqdm")
     assert site.cli("update", job, *changes).returncode == 0
     (told,) = [
-        each for each in json.loads(site.cli("events", job, "--json").stdout)["events"] if "updated" in each["text"]
+        event for event in json.loads(site.cli("events", job, "--json").stdout)["events"] if "updated" in event["text"]
     ]
     assert "retries 0 to 2, time slice none to 1h00m, progress none to tqdm, sharing auto to time" in told["text"]
     for words, why in (

@@ -33,14 +33,14 @@ def test_any_folder_and_file_can_be_named(server, name):
     assert [path.name for path in folder.iterdir()] == ["out"]  # no shell has read the name
 
 
-def test_slow_and_broken_clients_keep_nobody_waiting(server):
+def test_slow_and_broken_clients_do_not_delay_others(server):
     slow = [socket.socket(socket.AF_UNIX) for _ in range(20)]
-    for i, each in enumerate(slow):
-        each.connect(str(server.socket))
-        each.sendall(b"POST /v1/jobs HTTP/1.1\r\ncontent-length: 1000\r\n\r\n{"[: 20 + i])
+    for i, client in enumerate(slow):
+        client.connect(str(server.socket))
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\ncontent-length: 1000\r\n\r\n{"[: 20 + i])
     assert server.wait(server.submit("true"))["state"] == "COMPLETED"
-    for each in slow:
-        each.close()
+    for client in slow:
+        client.close()
     assert server.wait(server.submit("true"))["state"] == "COMPLETED"
 
 
@@ -51,19 +51,19 @@ def test_long_requests_arrive_whole(server):
     assert server.cli("logs", str(job)).stdout.strip() == str(15 * 100_000 + 14)
 
 
-def test_what_cannot_run_fails_alone_and_says_why(server):
+def test_a_job_that_cannot_start_fails_alone_with_a_reason(server):
     nowhere = server.submit("true", stdout_path="/no/such/folder/out", stderr_path="/no/such/folder/out")
     gone = server.submit("true", workdir="/no/such/folder")
     missing = server.submit("no-such-command-at-all", "x")
     fails = server.submit("exit 1")
     fine = server.submit("true", after_any=[fails])
-    reasons = [server.wait(each)["reason"] for each in (nowhere, gone, missing, fails)]
+    reasons = [server.wait(job)["reason"] for job in (nowhere, gone, missing, fails)]
     assert [reason.partition(":")[0] for reason in reasons] == ["failed"] * 4
     assert "/no/such/folder/out" in reasons[0]
     assert "/no/such/folder" in reasons[1]
     assert "no-such-command-at-all" in reasons[2]
     assert server.wait(fine)["state"] == "COMPLETED"
-    assert [server.client.job(each)["attempts"] for each in (nowhere, gone, missing, fails)] == [1] * 4  # none loops
+    assert [server.client.job(job)["attempts"] for job in (nowhere, gone, missing, fails)] == [1] * 4  # none loops
 
 
 def test_an_incomplete_job_is_refused_before_it_is_taken(server):
@@ -116,14 +116,14 @@ def test_clients_leave_nothing_open(server):
         assert time.monotonic() < give_up_s, (before, open_files())
 
 
-def test_a_user_is_who_the_kernel_says(server):
+def test_the_user_of_a_job_comes_from_the_kernel(server):
     job = server.submit("id -u", user="mallory", uid=4242)
     view = server.wait(job)
     assert (view["state"], view["user"]) == ("COMPLETED", pwd.getpwuid(os.getuid()).pw_name)
     assert server.cli("logs", str(job)).stdout == f"{os.getuid()}\n"
 
 
-def test_a_job_that_empties_its_own_log_is_read_right(server):
+def test_the_log_of_a_job_that_truncates_it_is_read_correctly(server):
     oom = "printf 'Traceback (most recent call last):\\n  x\\ntorch.OutOfMemoryError: CUDA out of memory.\\n' >&2"
     job = server.submit(
         f"{oom}; : > err; echo fine >&2; exit 4", stdout_path=f"{server.root}/out", stderr_path=f"{server.root}/err"
@@ -132,7 +132,7 @@ def test_a_job_that_empties_its_own_log_is_read_right(server):
     assert (view["state"], view["exit_code"], view["attempts"]) == ("FAILED", 4, 1)
 
 
-def test_words_in_the_output_are_no_failure(server):
+def test_oom_words_in_the_output_are_no_failure(server):
     job = server.submit("echo CUDA out of memory RESOURCE_EXHAUSTED OOM unsuccessful >&2; exit 0")
     assert server.wait(job)["state"] == "COMPLETED"
     job = server.submit("echo CUDA out of memory RESOURCE_EXHAUSTED OOM unsuccessful >&2; exit 1")

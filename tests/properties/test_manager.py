@@ -39,7 +39,7 @@ from cotenant.scheduling.manager import Manager, ManagerConfig
 from cotenant.scheduling.policies import create, policies
 
 GPUS = (a_gpu(0, 40), a_gpu(1, 40), a_gpu(2, 24))
-TOTAL = {each.uuid: each.memory_total_bytes for each in GPUS}
+TOTAL = {gpu.uuid: gpu.memory_total_bytes for gpu in GPUS}
 CONFIG = ManagerConfig(stale_after_s=5.0)
 
 LEGAL = {
@@ -132,7 +132,7 @@ class Server(RuleBasedStateMachine):
             assert reading is not None, "placed on a GPU never read"
             assert self.at_s - reading.at_s <= CONFIG.stale_after_s, "placed on a stale reading"
             assert reading.foreign_bytes is not None, "placed on nonsense"
-            mates = [each for each in self.live.values() if uuid in each.placement.gpu_uuids]
+            mates = [attempt for attempt in self.live.values() if uuid in attempt.placement.gpu_uuids]
             held = reading.foreign_bytes + sum(mate.held_bytes(uuid) for mate in mates)
             assert held + placed.placement.promised_bytes <= TOTAL[uuid], "over-promised"
             assert not any(mate.placement.sharing == "exclusive" for mate in mates), "put beside an exclusive job"
@@ -192,7 +192,7 @@ class Server(RuleBasedStateMachine):
         observed = tuple(self.observe(data, strangers))
         samples = {}
         for gpu in GPUS:
-            used = strangers + sum(each.used_bytes for each in observed if each.gpu_uuid == gpu.uuid)
+            used = strangers + sum(sample.used_bytes for sample in observed if sample.gpu_uuid == gpu.uuid)
             told = {"none": None, "negative": -1, "beyond": gpu.memory_total_bytes + 1}.get(quality, used)
             if quality == "missing" and gpu.index == 0:
                 continue
@@ -282,7 +282,7 @@ class Server(RuleBasedStateMachine):
         assert not any(isinstance(command, Launch) for command in commands)
         waiting = {job.id for job in self.manager.jobs.values() if not job.is_done and job.estimate is None}
         asked = {command.job_id for command in commands if isinstance(command, RequestEstimate)}
-        assert asked == {each for each in waiting if self.manager.jobs[each].estimate_error is None}
+        assert asked == {job_id for job_id in waiting if self.manager.jobs[job_id].estimate_error is None}
         self.readings.clear()
         for live in self.live.values():
             live.peaks.clear()
@@ -294,7 +294,7 @@ class Server(RuleBasedStateMachine):
 
     @invariant()
     def no_job_is_lost(self) -> None:
-        submitted = {each.job_id for each in self.journal if isinstance(each, JobSubmitted)}
+        submitted = {event.job_id for event in self.journal if isinstance(event, JobSubmitted)}
         assert set(self.manager.jobs) == submitted
         running = {
             (job.id, job.state.attempt)
@@ -302,7 +302,7 @@ class Server(RuleBasedStateMachine):
             if isinstance(job.state, (Starting, Running))
         }
         assert running == set(self.live)
-        assert all(self.manager.explain(each).reason for each in submitted)
+        assert all(self.manager.explain(job_id).reason for job_id in submitted)
 
     @invariant()
     def states_follow_each_other_legally(self) -> None:
@@ -323,7 +323,7 @@ class Server(RuleBasedStateMachine):
         assert not any(isinstance(job.state, Held) and job.state.reason.startswith("needs") for job in state.jobs)
         jobs = json.loads(json.dumps([encode(job, lean=True) for job in state.jobs]))
         history = json.loads(json.dumps(state.history))
-        self.snapshot = replace(state, jobs=[decode(Job, each) for each in jobs], history=history)
+        self.snapshot = replace(state, jobs=[decode(Job, job) for job in jobs], history=history)
         self.snapshot_events = len(self.journal)
         assert self.snapshot == state
 
@@ -361,10 +361,10 @@ class Server(RuleBasedStateMachine):
 def tenants(server: ServerSnapshot) -> dict[str, list[Resident]]:
     """Residents without what is only known from samples."""
     return {
-        each.gpu.uuid: [
-            replace(mate, observed_bytes=None, first_active_at_s=None, smact=None) for mate in each.residents
+        view.gpu.uuid: [
+            replace(mate, observed_bytes=None, first_active_at_s=None, smact=None) for mate in view.residents
         ]
-        for each in server.gpus
+        for view in server.gpus
     }
 
 

@@ -22,8 +22,8 @@ from cotenant.scheduling.placement.rules import demand_refusal, gpu_refusal
 from cotenant.scheduling.policies import create, policies
 
 SCORES = {
-    each.name: each
-    for each in (
+    score.name: score
+    for score in (
         scores.first,
         scores.most_available_memory,
         scores.least_available_memory,
@@ -50,7 +50,7 @@ class Plain:
         placements = []
         totals = sorted((view.total_bytes for view in self.views.values()), reverse=True)
         stopped = False
-        for job in sorted(self.jobs.values(), key=lambda each: self.policy.order(each, NO_PREDICTIONS)):
+        for job in sorted(self.jobs.values(), key=lambda job: self.policy.order(job, NO_PREDICTIONS)):
             demand = self.policy.demand(job, totals, None)
             if stopped and not demand.ignores_activity:
                 continue
@@ -148,22 +148,22 @@ def as_resident(place: int, view_residents, rng: random.Random, at_s: float):
     st.booleans(),
     st.sampled_from([1, 5, 40]),
 )
-def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gated, gpus):
+def test_incremental_decisions_equal_a_plain_loop(seed, score, backfill, gated, gpus):
     rng = random.Random(seed)
     policy = Ranked(
         name="test", order=orders.fifo, score=SCORES[score], gates=GATES if gated else (), backfill=backfill
     )
     plain = Plain(policy)
-    placers = [policy.placer(linear_scan_max_gpus=each) for each in (0, 10**9)]
+    placers = [policy.placer(linear_scan_max_gpus=limit) for limit in (0, 10**9)]
     at_s, last_id = 100.0, 0
 
-    def tell(place: int, residents) -> None:
+    def update(place: int, residents) -> None:
         snapshot = some_gpu(rng, place, at_s, residents)
-        for each in (plain, *placers):
-            each.update(snapshot)
+        for placer in (plain, *placers):
+            placer.update(snapshot)
 
     for place in range(gpus):
-        tell(place, ())
+        update(place, ())
     for _ in range(40):
         what = rng.random()
         if what < 0.5:
@@ -184,8 +184,10 @@ def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gate
                 placer.remove(job_id)
         elif what < 0.9:
             view = rng.choice(list(plain.views.values()))
-            staying = [each for each in as_resident(view.place, view.residents, rng, at_s) if rng.random() < 0.5]
-            tell(view.place, staying)
+            staying = [
+                resident for resident in as_resident(view.place, view.residents, rng, at_s) if rng.random() < 0.5
+            ]
+            update(view.place, staying)
         else:
             at_s += rng.choice([1.0, 20.0, 70.0])
         expected = plain.decide(at_s)
@@ -198,35 +200,35 @@ def test_followed_state_decides_as_a_plain_loop_does(seed, score, backfill, gate
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(policies()), st.sampled_from([3, 30]))
-def test_every_policy_places_the_same_by_loop_and_by_structure(seed, name, gpus):
+def test_every_policy_places_the_same_by_linear_scan_and_by_index(seed, name, gpus):
     rng = random.Random(seed)
     policy = create(name)
-    placers = [IncrementalPlacer(policy, NO_PREDICTIONS, linear_scan_max_gpus=each) for each in (0, 10**9)]
+    placers = [IncrementalPlacer(policy, NO_PREDICTIONS, linear_scan_max_gpus=limit) for limit in (0, 10**9)]
     at_s, live = 100.0, []
     for place in range(gpus):
         snapshot = some_gpu(rng, place, at_s, ())
-        for each in placers:
-            each.update(snapshot)
+        for placer in placers:
+            placer.update(snapshot)
     for job_id in range(1, 80):
         job = some_job(rng, job_id, at_s)
         job = replace(job, state=Queued(since_s=at_s))
-        ending = [each for each in live if rng.random() < 0.1]
-        for each in placers:
-            each.add(job)
+        ending = [job_id for job_id in live if rng.random() < 0.1]
+        for placer in placers:
+            placer.add(job)
             for ended in ending:
-                each.release(ended)
-        live = [each for each in live if each not in ending]
+                placer.release(ended)
+        live = [job_id for job_id in live if job_id not in ending]
         at_s += rng.choice([0.0, 3.0, 30.0, 900.0])
-        first, second = (each.decide(at_s) for each in placers)
+        first, second = (placer.decide(at_s) for placer in placers)
         assert first == second
-        for each in first:
+        for placement in first:
             for placer in placers:
-                placer.mark_active(each.job_id, at_s + 1)
-            live.append(each.job_id)
+                placer.mark_active(placement.job_id, at_s + 1)
+            live.append(placement.job_id)
 
 
 @pytest.mark.parametrize("name", policies())
-def test_nothing_is_promised_twice_over_a_long_life(name):
+def test_promises_never_exceed_a_gpu_over_400_jobs(name):
     rng = random.Random(7)
     placer = create(name).placer()
     total = {f"GPU-{place}": (24 if place % 3 else 40) * GiB for place in range(6)}
@@ -240,16 +242,16 @@ def test_nothing_is_promised_twice_over_a_long_life(name):
         at_s += 10.0
         waiting.add(job_id)
         placer.add(some_job(rng, job_id, at_s, (None, 2, 8, 12.3, 20)))
-        for ended in [each for each in live if rng.random() < 0.15]:
+        for ended in [job_id for job_id in live if rng.random() < 0.15]:
             placer.release(ended)
             for uuid in live[ended].gpu_uuids:
                 promised[uuid] -= live[ended].promised_bytes
             del live[ended]
-        for each in placer.decide(at_s):
-            waiting.remove(each.job_id)
-            live[each.job_id] = each
-            for uuid in each.gpu_uuids:
-                promised[uuid] += each.promised_bytes
+        for placement in placer.decide(at_s):
+            waiting.remove(placement.job_id)
+            live[placement.job_id] = placement
+            for uuid in placement.gpu_uuids:
+                promised[uuid] += placement.promised_bytes
                 assert promised[uuid] <= total[uuid]
                 mates = [mate for mate in live.values() if uuid in mate.gpu_uuids]
                 assert len(mates) == 1 or all(mate.sharing != "exclusive" for mate in mates)

@@ -41,8 +41,8 @@ def a_retry(job_id: int, gib: float, *, end: AttemptExit = OOM):
 def busy(place: int, promised_gib):
     """A GPU of 40 GiB whose SMs are all active; the newest resident was seen just now."""
     residents = tuple(
-        a_resident(gib, gib, job_id=100 + 10 * place + each, placed_at_s=AT_S - 1, first_active_at_s=AT_S)
-        for each, gib in enumerate(promised_gib)
+        a_resident(gib, gib, job_id=100 + 10 * place + i, placed_at_s=AT_S - 1, first_active_at_s=AT_S)
+        for i, gib in enumerate(promised_gib)
     )
     return a_snapshot(place, residents=residents, at_s=AT_S, smact=1.0, smocc=1.0, drama=1.0)
 
@@ -60,7 +60,7 @@ def test_a_retry_starts_at_once_where_there_is_room_and_as_soon_as_there_is(seed
     need_gib = rng.choice([2, 10, 24, 30])
     placer.add(a_retry(2, need_gib))
     rooms = {place for place, gib in enumerate(promises) if 40 - sum(gib) >= need_gib}
-    placed = {each.job_id: int(each.gpu_uuids[0].removeprefix("GPU-")) for each in placer.decide(AT_S)}
+    placed = {placement.job_id: int(placement.gpu_uuids[0].removeprefix("GPU-")) for placement in placer.decide(AT_S)}
     if rooms:
         assert placed.keys() == {2}
         assert placed[2] in rooms
@@ -68,7 +68,7 @@ def test_a_retry_starts_at_once_where_there_is_room_and_as_soon_as_there_is(seed
     assert placed == {}
     place = rng.randrange(gpus)
     placer.update(busy(place, [4]))
-    assert [each.job_id for each in placer.decide(AT_S)] == [2]
+    assert [placement.job_id for placement in placer.decide(AT_S)] == [2]
 
 
 @pytest.mark.parametrize("name", SHARE)
@@ -79,7 +79,7 @@ def test_a_retry_starts_at_once_where_there_is_room_and_as_soon_as_there_is(seed
         pytest.param(AttemptExit(exit_code=None, signal=None, reason="lost"), id="was lost"),
     ],
 )
-def test_other_retries_keep_to_the_rules(name, end):
+def test_other_retries_follow_the_gates(name, end):
     placer = create(name).placer()
     placer.update(busy(0, [4]))
     placer.add(a_retry(1, 2, end=end))
@@ -87,40 +87,40 @@ def test_other_retries_keep_to_the_rules(name, end):
 
 
 @pytest.mark.parametrize("name", SHARE)
-def test_a_retry_without_room_keeps_nobody_waiting(name):
+def test_an_oom_retry_without_memory_delays_no_other_job(name):
     placer = create(name, {"backfill": False} if name != "marginal-gain" else {}).placer()
     for place in range(2):
         placer.update(busy(place, [19, 19]))
     placer.update(a_snapshot(2, gib=16, at_s=AT_S, smact=0.0))
     placer.add(a_retry(1, 30))
     placer.add(a_job(2, 8, at_s=2.0))
-    assert [(each.job_id, each.gpu_uuids) for each in placer.decide(AT_S)] == [(2, ("GPU-2",))]
+    assert [(placement.job_id, placement.gpu_uuids) for placement in placer.decide(AT_S)] == [(2, ("GPU-2",))]
 
 
 @pytest.mark.parametrize("name", ["best-fit", "most-memory"])
-def test_where_nobody_passes_a_retry_does(name):
+def test_an_oom_retry_passes_a_blocked_head_of_line(name):
     placer = create(name, {"backfill": False}).placer()
     placer.update(busy(0, [19]))
     placer.add(a_job(1, 30, at_s=1.0))
     placer.add(a_retry(2, 4))
     placer.add(a_job(3, 4, at_s=3.0))
-    assert [each.job_id for each in placer.decide(AT_S)] == [2]
+    assert [placement.job_id for placement in placer.decide(AT_S)] == [2]
     assert placer.explain(3, AT_S).reason == "job 1 is ahead, and this policy starts jobs in order"
     placer.add(a_retry(4, 30))
     assert placer.decide(AT_S) == []
     assert placer.explain(4, AT_S).reason == "1 GPU with 30.0 GiB available, none of 1 qualifies"
 
 
-def test_only_the_one_that_ran_out_of_memory_is_let_through():
+def test_only_the_job_that_ran_out_of_memory_bypasses_the_gates():
     """Beside one that asks for the very same and failed by itself."""
     placer = create("most-memory").placer()
     placer.update(busy(0, [4]))
     placer.add(a_retry(1, 2, end=AttemptExit(exit_code=1, signal=None, reason="exited")))
     placer.add(a_retry(2, 2))
-    assert [each.job_id for each in placer.decide(AT_S)] == [2]
+    assert [placement.job_id for placement in placer.decide(AT_S)] == [2]
 
 
-def test_aegis_keeps_its_own_rule():
+def test_aegis_applies_its_own_rule_to_retries():
     placer = create("aegis").placer()
     placer.update(busy(0, [4]))
     placer.add(a_retry(1, 2))
@@ -128,7 +128,7 @@ def test_aegis_keeps_its_own_rule():
     assert [rejection.rule for rejection in placer.explain(1, AT_S).rejections] == ["warming_up"]
 
 
-def test_its_wait_tells_of_memory_alone():
+def test_a_waiting_oom_retry_is_explained_by_memory_only():
     placer = create("most-memory").placer()
     placer.update(busy(0, [19, 19]))
     placer.add(a_retry(1, 4))
@@ -140,7 +140,7 @@ def test_its_wait_tells_of_memory_alone():
     assert [rejection.rule for rejection in placer.explain(2, AT_S).rejections] == ["warming_up"]
 
 
-def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
+def test_max_jobs_and_requested_max_slowdown_hold_an_oom_retry_too():
     crowded = create("most-memory", {"max_jobs": 2}).placer()
     crowded.update(busy(0, [4, 4]))
     crowded.add(a_retry(1, 4))
@@ -154,4 +154,4 @@ def test_limits_on_a_number_and_asked_for_bounds_hold_a_retry_too():
     assert bounded.decide(AT_S) == []
     assert [rejection.rule for rejection in bounded.explain(1, AT_S).rejections] == ["max_slowdown"]
     bounded.update(a_snapshot(0, residents=(replace(resident, max_slowdown=None),), at_s=AT_S, smact=1.0))
-    assert [each.job_id for each in bounded.decide(AT_S)] == [1]
+    assert [placement.job_id for placement in bounded.decide(AT_S)] == [1]

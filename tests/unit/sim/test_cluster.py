@@ -9,7 +9,7 @@ from cotenant.core.units import MiB
 from cotenant.sim import cluster
 
 
-def test_one_server():
+def test_a_description_of_one_server_is_parsed():
     found = cluster.parse("3xA100-40GB,1xT4-16GB")
     assert [slot.gpu_type for slot in found.slots] == ["A100-40GB"] * 3 + ["T4-16GB"]
     assert {slot.server for slot in found.slots} == {0}
@@ -18,7 +18,7 @@ def test_one_server():
     assert found.slots[0].gpu.memory_total_bytes == 40960 * MiB
 
 
-def test_many_servers_and_cards_that_no_table_knows():
+def test_servers_with_gpus_of_unknown_models_are_parsed():
     found = cluster.parse("2*2xV100-32GB,3*1xG2-12.5GB,1xL4-24GB")
     assert [slot.server for slot in found.slots] == [0, 0, 1, 1, 2, 3, 4, 5]
     assert found.slots[4].gpu.memory_total_bytes == int(12.5 * 1024) * MiB
@@ -51,7 +51,7 @@ def test_mig_instances_are_gpus_of_their_own_with_a_parent():
         ("1xA100-40GB/5g.20gb", "no MIG profile of A100-40GB named `5g.20gb`"),
     ],
 )
-def test_what_is_not_understood(text, said):
+def test_a_wrong_description_is_refused(text, said):
     with pytest.raises(CotenantError) as caught:
         cluster.parse(text)
     assert said in caught.value.message

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.builders import a_gpu, a_job
 
 from cotenant.core.job import Attempt, AttemptExit, Done, Held, Running
 from cotenant.core.placement import Placement
@@ -13,6 +12,7 @@ from cotenant.core.units import GiB
 from cotenant.scheduling import policies
 from cotenant.sim import forecast
 from cotenant.sim.engine.config import SimulationConfig
+from tests.builders import a_gpu, a_job
 
 NOW_S = 10_000.0
 NO_DELAY = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0)
@@ -52,10 +52,10 @@ def play(jobs, *, gpus=1, policy="exclusive", assumed_s=3600.0):
     return found, forecast.forecast_starts(found, policies.create(policy), config=NO_DELAY)
 
 
-def test_a_queue_waits_for_what_is_left_of_who_runs():
+def test_a_pending_job_waits_for_the_rest_of_a_running_one():
     jobs = [running(1, began_s=NOW_S - 600, sharing="exclusive"), waiting(2), waiting(3)]
     found, starts = play(jobs)
-    assert [each.duration_s for each in found.placed] == [3000.0]
+    assert [job.duration_s for job in found.placed] == [3000.0]
     assert starts == {2: pytest.approx(3000.0), 3: pytest.approx(6600.0)}
 
 
@@ -66,18 +66,18 @@ def test_a_gang_waits_for_the_last_of_its_gpus():
         waiting(3, gpus=2),
     ]
     found, starts = play(jobs, gpus=2)
-    assert [each.duration_s for each in found.placed] == [3000.0, 1000.0]
+    assert [job.duration_s for job in found.placed] == [3000.0, 1000.0]
     assert starts == {3: pytest.approx(3000.0)}
 
 
-def test_one_more_gpu_takes_who_is_next():
+def test_one_more_gpu_takes_the_next_job():
     jobs = [running(1, began_s=NOW_S - 600, sharing="exclusive"), waiting(2), waiting(3)]
     found, _ = play(jobs)
     starts = forecast.forecast_starts(forecast.with_extra_gpu(found), policies.create("exclusive"), config=NO_DELAY)
     assert starts == {2: 0.0, 3: pytest.approx(3000.0)}
 
 
-def test_what_runs_of_the_same_work_took_is_believed_before_the_time_limit():
+def test_past_durations_of_a_workload_precede_its_time_limit():
     command = ("python", "train.py")
     jobs = [
         done(1, began_s=NOW_S - 900, ended_s=NOW_S - 700, command=command),
@@ -86,7 +86,7 @@ def test_what_runs_of_the_same_work_took_is_believed_before_the_time_limit():
         waiting(4, command=("python", "third.py")),
     ]
     found, starts = play(jobs, assumed_s=100.0)
-    assert [(each.known_from, each.duration_s) for each in found.waiting] == [
+    assert [(job.known_from, job.duration_s) for job in found.waiting] == [
         ("history", 200.0),
         ("time limit", 500.0),
         ("assumed", 100.0),
@@ -94,12 +94,12 @@ def test_what_runs_of_the_same_work_took_is_believed_before_the_time_limit():
     assert starts == {2: 0.0, 3: pytest.approx(200.0), 4: pytest.approx(700.0)}
 
 
-def test_who_has_outrun_its_time_is_about_to_end():
+def test_an_overdue_job_is_expected_to_end_soon():
     jobs = [running(1, began_s=NOW_S - 9000, sharing="exclusive"), waiting(2)]
     assert play(jobs)[1] == {2: pytest.approx(forecast.MIN_REMAINING_S)}
 
 
-def test_memory_of_who_runs_counts_where_gpus_are_shared():
+def test_memory_of_running_jobs_counts_where_gpus_are_shared():
     jobs = [running(1, began_s=NOW_S - 100, gib=30), waiting(2, 8), waiting(3, 8)]
     _, starts = play(jobs, policy="most-memory")
     assert starts[2] == pytest.approx(0.0, abs=30.0)
@@ -113,10 +113,10 @@ def test_held_jobs_and_ended_ones_are_left_out():
     assert found.placed == ()
 
 
-def test_a_gang_that_can_never_start_is_told():
+def test_a_gang_that_can_never_start_is_reported():
     assert play([waiting(2, gpus=3)], gpus=2)[1] == {2: None}
 
 
-def test_an_unknown_card_is_taken_as_the_one_that_was_measured():
+def test_an_unknown_gpu_is_simulated_as_the_measured_one():
     found, _ = play([waiting(2)])
     assert found.cluster.slots[0].gpu_type == "A100-40GB"

@@ -45,21 +45,21 @@ def run_on(gpus, trace, *, reference_gpu=None, policy="exclusive", **config):
         pytest.param("V100-16GB", "T4-16GB", None, 1.0, 1.0, id="unknown reference"),
     ],
 )
-def test_speed_on_one_kind_beside_another(gpu_type, reference_gpu, workload, low, high):
+def test_relative_speeds_of_gpu_types(gpu_type, reference_gpu, workload, low, high):
     assert low <= gpu_speeds.relative_speed(gpu_type, reference_gpu, workload) <= high
 
 
-def test_every_workload_has_a_kind_to_compare_with():
+def test_every_workload_has_a_reference_gpu_type():
     known = gpu_speeds.speeds()
-    for kind, each in known.items():
-        assert 0 < each.median < math.inf, kind
-        for name, speed in each.by_workload.items():
+    for kind, table in known.items():
+        assert 0 < table.median < math.inf, kind
+        for name, speed in table.by_workload.items():
             assert 0 < speed < math.inf
             assert any(other.by_workload.get(name) == 1.0 for other in known.values()), (kind, name)
 
 
 @pytest.mark.skipif(not GAVEL.is_file(), reason="the shared tables are not beside this checkout")
-def test_the_table_expected_what_gavel_measured():
+def test_the_table_agrees_with_gavels_measurements():
     steps = {
         (row["gpu"], f"{row['job']}|{row['batch']}"): float(row["steps_per_s"])
         for row in csv.DictReader(GAVEL.open())
@@ -69,7 +69,7 @@ def test_the_table_expected_what_gavel_measured():
         assert speed == pytest.approx(steps["p100", name] / steps["v100", name], rel=1e-3)
 
 
-def test_a_job_takes_longer_on_a_slower_kind_and_is_not_called_slowed_down():
+def test_a_slower_gpu_type_is_no_co_run_slowdown():
     trace = a_trace((0.0, 100.0, 1), (0.0, 100.0, 1))
     found = run_on("1xV100-16GB,1xK80-12GB", trace)
     slower_s = 100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB")
@@ -78,7 +78,7 @@ def test_a_job_takes_longer_on_a_slower_kind_and_is_not_called_slowed_down():
     assert metrics_of(found).slowdown_mean == pytest.approx(1.0)
 
 
-def test_run_times_may_be_of_a_kind_that_is_not_there():
+def test_durations_may_refer_to_a_gpu_type_outside_the_cluster():
     trace = a_trace((0.0, 100.0, 1))
     found = run_on("1xA100-40GB", trace, reference_gpu="V100-16GB")
     assert found.columns.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("A100-40GB", "V100-16GB"))
@@ -86,7 +86,7 @@ def test_run_times_may_be_of_a_kind_that_is_not_there():
     assert run_on("1xA100-40GB", trace).columns.end_s[0] == 100.0
 
 
-def test_a_gang_goes_at_the_speed_of_its_slowest_kind():
+def test_a_gang_runs_at_the_speed_of_its_slowest_gpu_type():
     found = run_on("1xV100-16GB,1xK80-12GB", a_trace((0.0, 100.0, 2)))
     assert found.columns.end_s[0] == pytest.approx(100.0 / gpu_speeds.relative_speed("K80-12GB", "V100-16GB"))
 
@@ -98,7 +98,7 @@ class Halves:
         return [1.0 / len(members)] * len(members)
 
 
-def test_company_costs_the_same_share_on_a_slower_kind_and_the_gpu_shows_the_same():
+def test_co_run_slowdown_and_activity_are_the_same_on_a_slower_gpu_type():
     trace = a_trace((0.0, 1000.0, 1), (0.0, 1000.0, 1))
     config = SimulationConfig(delay_median_s=0.0, delay_p95_s=0.0, reference_gpu="V100-16GB")
     pace = gpu_speeds.relative_speed("P100-16GB", "V100-16GB")
@@ -111,7 +111,7 @@ def test_company_costs_the_same_share_on_a_slower_kind_and_the_gpu_shows_the_sam
     assert metrics_of(found).slowdown_mean == pytest.approx(2.0, rel=0.01)
 
 
-def test_saved_work_is_worth_the_same_on_another_kind():
+def test_checkpointed_work_keeps_its_value_on_another_gpu_type():
     faults = {"fault_every_s": 400.0, "repair_s": 10.0, "checkpoint_s": 1.0}
     trace = a_trace((0.0, 1000.0, 1))
     found = run_on("1xV100-16GB,1xP100-16GB", trace, **faults)
@@ -120,7 +120,7 @@ def test_saved_work_is_worth_the_same_on_another_kind():
     assert 1000.0 <= found.columns.run_s[0] <= slowest_s + found.columns.attempts[0] * 2.0
 
 
-def test_no_bound_where_run_times_are_of_another_kind():
+def test_there_is_no_bound_if_durations_are_of_another_gpu_type():
     trace = a_trace((0.0, 100.0, 1))
     with pytest.raises(UsageError, match="run times of `V100-16GB`"):
         makespan_bound(trace, cluster.parse("1xA100-40GB"), config=SimulationConfig(reference_gpu="V100-16GB"))
@@ -141,6 +141,6 @@ def test_the_note_names_types_of_unknown_speed(gpus, reference_gpu, expected):
     assert found is None if expected is None else expected in found
 
 
-def test_a_kind_that_does_not_exist_is_an_error():
+def test_an_unknown_gpu_type_is_an_error():
     with pytest.raises(UnknownName, match="no GPU type named `V1OO`"):
         run_on("1xA100-40GB", a_trace((0.0, 100.0, 1)), reference_gpu="V1OO")

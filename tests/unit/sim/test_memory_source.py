@@ -26,6 +26,6 @@ PROFILE = JobProfile(
         pytest.param("horus", 5, None, id="as published"),
     ],
 )
-def test_our_estimate_tells_activity_too(estimator, gib, smact):
+def test_the_traced_estimate_includes_activity(estimator, gib, smact):
     estimate = JobFactory(Trace("t", [TraceJob(submit_s=0.0, duration_s=1.0, profile=PROFILE)]), estimator)(0).estimate
     assert (estimate.bound_bytes, estimate.smact) == (gib * GiB, smact)

@@ -45,7 +45,7 @@ def test_exclusive_first_come_first_served_is_the_published_derivation(name):
 def test_the_derivation_is_that_of_the_table(name):
     with REFERENCE.open(newline="") as file:
         row = next(
-            each for each in csv.DictReader(file) if (each["trace"], each["duration_source"]) == (NAMES[name], "aegis")
+            row for row in csv.DictReader(file) if (row["trace"], row["duration_source"]) == (NAMES[name], "aegis")
         )
     assert DERIVED[name] == (float(row["makespan_min"]), float(row["mean_wait_min"]), float(row["mean_jct_min"]))
 
@@ -66,7 +66,7 @@ def a_run(*, gpus="1xA100-40GB"):
     return simulate(trace, cluster.parse(gpus), policy, interference=Halves(), config=config)
 
 
-def test_two_in_company():
+def test_metrics_of_two_jobs_that_share_a_gpu():
     found = metrics.metrics_of(a_run())
     assert (found.jobs, found.ended, found.makespan_s) == (2, 2, pytest.approx(200.0))
     assert (found.wait_mean_s, found.execution_mean_s, found.jct_mean_s) == (0.0, 200.0, 200.0)
@@ -80,7 +80,7 @@ def test_two_in_company():
     assert found.energy_j == pytest.approx(200 * found.power_mean_w)
 
 
-def test_a_failed_attempt_is_lost_and_its_wait_counts():
+def test_a_failed_attempt_counts_as_lost_time_and_its_wait_as_waiting():
     # Both are told to need 20 GiB; at half its work, after 100 s in company, the first wants 30 and dies. The other has
     # 450 s left then, and it has to wait for these: 650 s in all, of which 100 are its execution.
     grows, steady = (
@@ -120,7 +120,7 @@ def test_a_failed_attempt_is_lost_and_its_wait_counts():
     assert found.lost_gpu_s == pytest.approx(100.0)
 
 
-def test_a_bound_is_a_bound():
+def test_jobs_at_the_max_slowdown_are_within_the_bound():
     assert metrics.metrics_of(a_run(), max_slowdown=2.0).within_bound == 1.0
 
 
@@ -132,17 +132,17 @@ def test_quantiles_lie_between_neighbors(values, q, found):
     assert metrics.quantile(values, q) == pytest.approx(found)
 
 
-def test_nothing_gives_nothing():
+def test_means_and_quantiles_of_nothing_are_nan():
     assert math.isnan(metrics.quantile([], 0.5))
     assert math.isnan(metrics.mean([]))
     assert metrics.interval([math.nan, 2.0]).mean == 2.0
 
 
-def test_series_of_one_gpu_are_means_of_steps():
+def test_a_gpu_series_holds_the_mean_of_each_step():
     series = metrics.gpu_series(a_run(), 0, step_s=150.0)
-    assert [each[0] for each in series] == [0.0, 150.0]
-    assert [each[1] for each in series] == pytest.approx([0.4, 0.4 * 50 / 150])
-    assert [each[2] for each in series] == pytest.approx([0.4, 0.4 * 50 / 150])
+    assert [point[0] for point in series] == [0.0, 150.0]
+    assert [point[1] for point in series] == pytest.approx([0.4, 0.4 * 50 / 150])
+    assert [point[2] for point in series] == pytest.approx([0.4, 0.4 * 50 / 150])
     with pytest.raises(ValueError, match="not recorded"):
         metrics.gpu_series(replace(a_run(), moments=None), 0, step_s=10.0)
 

@@ -14,13 +14,13 @@ from cotenant.sim.workloads import A100_CONTEXT_BYTES, pair_speeds, workload, wo
 SOURCE = Path(__file__).parents[4] / "shared/data/carma/aegis"
 
 
-def test_complete_and_in_range():
+def test_published_workloads_are_complete_and_in_range():
     assert len(workloads()) == 53
-    for each in workloads().values():
-        assert each.gpus in (1, 2)
-        assert A100_CONTEXT_BYTES < each.first_peak_bytes <= each.peak_bytes < 40960 * MiB
-        assert each.solo_s > 0
-        for ratio in (each.smact, each.smocc, each.drama, each.utilization):
+    for known in workloads().values():
+        assert known.gpus in (1, 2)
+        assert A100_CONTEXT_BYTES < known.first_peak_bytes <= known.peak_bytes < 40960 * MiB
+        assert known.solo_s > 0
+        for ratio in (known.smact, known.smocc, known.drama, known.utilization):
             assert 0 < ratio < 1
 
 
@@ -29,14 +29,14 @@ def test_pairs_name_known_workloads():
     assert all(0.1 < speed < 1.3 for speed in pair_speeds().values())
 
 
-def test_unknown_name():
+def test_an_unknown_workload_is_refused():
     with pytest.raises(UnknownName, match="no workload named `unet`") as caught:
         workload("unet")
     assert caught.value.hint == "did you mean `unet_voc`?"
 
 
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="the public measurements are not beside this checkout")
-def test_figures_are_those_of_the_source():
+def test_workloads_and_pairs_equal_the_published_tables():
     with (SOURCE / "workload_profiles_a100.csv").open() as file:
         for row in csv.DictReader(file):
             found = workload(row["spec"])

@@ -101,7 +101,7 @@ def alive(pid):
     return found is not None and found.state != "Z"
 
 
-def test_a_pid_that_was_reused_is_not_killed(tell, tmp_path, monkeypatch):
+def test_a_uid_that_now_belongs_to_another_user_is_not_notified(tell, tmp_path, monkeypatch):
     monkeypatch.setitem(MESSAGE, "user", "somebody-who-left")
     (why,) = tell(f"touch {tmp_path}/told")
     assert why.startswith(f"uid {os.getuid()} belonged to user `somebody-who-left`")

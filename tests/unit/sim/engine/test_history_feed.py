@@ -52,7 +52,7 @@ def run(trace, policy, **changes):
     return simulate(trace, cluster.parse("1xA100-40GB"), policy, **changes)
 
 
-def test_who_waits_is_looked_at_again_when_its_work_is_known():
+def test_pending_jobs_are_reconsidered_once_their_workload_is_known():
     # Nobody knows what they need, so the first has the GPU alone; then its peak is known, and the others share.
     found = run(a_trace(), "most-memory")
     assert list(found.columns.start_s)[:2] == pytest.approx([0.0, 100.0])
@@ -61,7 +61,7 @@ def test_who_waits_is_looked_at_again_when_its_work_is_known():
     assert list(without.columns.start_s) == pytest.approx([0.0, 100.0, 200.0])
 
 
-def test_a_history_holds_what_was_seen_alone():
+def test_the_history_holds_solo_activity():
     trace = a_trace(1)
     policy = Remembering("exclusive")
     run(trace, policy)
@@ -72,7 +72,7 @@ def test_a_history_holds_what_was_seen_alone():
     assert policy.facts.demand_bytes(job) == int(8 * GiB * 1.10)
 
 
-def test_time_in_company_is_not_taken_for_time_alone():
+def test_time_with_neighbors_is_not_counted_as_solo_time():
     trace = a_trace(2, duration_s=300.0)
     policy = Remembering("most-memory", warmup_s=0.0)
     run(trace, policy, estimator="oracle")
@@ -81,7 +81,7 @@ def test_time_in_company_is_not_taken_for_time_alone():
     assert 150.0 < policy.facts.duration_s(job) <= 600.0
 
 
-def test_spells_tell_how_large_the_gpu_is():
+def test_co_runs_record_the_size_of_the_gpu():
     seen = []
 
     class Noting(Remembering):
@@ -94,7 +94,7 @@ def test_spells_tell_how_large_the_gpu_is():
     assert {spell.gpu_memory_bytes for attempt in seen for spell in attempt.co_runs} == {40 * GiB}
 
 
-def test_policies_see_of_residents_what_a_daemon_shows_them():
+def test_policies_see_the_same_of_residents_as_in_a_daemon():
     """Once the first has ended its work is known: the policy sees that in the second, which runs by then."""
     seen = []
 
@@ -115,12 +115,12 @@ def test_policies_see_of_residents_what_a_daemon_shows_them():
     policy = Looking("most-memory")
     run(a_trace(3), policy)
     key = policy.facts.activity(JobFactory(a_trace(), "none")(0)).workload
-    assert {each[:3] for each in seen} <= {(1, 1, key), (2, 1, key), (3, 1, key)}
-    assert {each[3] for each in seen if each[0] == 1} <= {None}
-    assert {round(each[3], 3) for each in seen if each[0] == 2} == {0.3}
+    assert {row[:3] for row in seen} <= {(1, 1, key), (2, 1, key), (3, 1, key)}
+    assert {row[3] for row in seen if row[0] == 1} <= {None}
+    assert {round(row[3], 3) for row in seen if row[0] == 2} == {0.3}
 
 
-def test_a_resident_is_shown_anew_once_its_work_is_known():
+def test_a_resident_is_updated_once_its_workload_is_known():
     answers = [GpuActivity("w"), GpuActivity("w", smact=0.3)]
     placement = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
     attempt = RunningAttempt(0, JobFactory(a_trace(), "oracle")(0), placement, [], 0.0)
@@ -143,10 +143,10 @@ class Glancing:
         return policies.create("first-fit").decide(queue, server)
 
 
-def test_what_a_resident_did_alone_is_shown_while_it_runs():
+def test_the_solo_activity_of_a_resident_is_shown_while_it_runs():
     profile = JobProfile(workload="w", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.3, smocc=0.2, drama=0.1)
     late = JobProfile(workload="v", first_peak_bytes=GiB, peak_bytes=GiB, smact=0.6, smocc=0.2, drama=0.1)
-    jobs = [TraceJob(submit_s=at_s, duration_s=500.0, profile=each) for at_s, each in ((0, profile), (60, late))]
+    jobs = [TraceJob(submit_s=at_s, duration_s=500.0, profile=of_job) for at_s, of_job in ((0, profile), (60, late))]
     jobs.append(TraceJob(submit_s=120.0, duration_s=500.0, profile=late))
     policy = Glancing()
     run(Trace("mixed", jobs), policy, estimator="oracle", learn=True)
@@ -156,14 +156,14 @@ def test_what_a_resident_did_alone_is_shown_while_it_runs():
     assert known[120.0, 2] is None, "never alone"
 
 
-def test_policies_that_share_nothing_learn_nothing_unless_asked_to():
+def test_an_exclusive_policy_decides_the_same_with_a_history():
     trace = a_trace(2)
     alone = run(trace, "exclusive")
     asked = run(trace, "exclusive", learn=True)
     assert list(alone.columns.end_s) == list(asked.columns.end_s)
 
 
-def test_an_oom_teaches_what_a_daemon_learns_from_it():
+def test_an_oom_updates_the_history_as_in_a_daemon():
     """The co-runs before it, and that the job needs more than it held."""
     grows = JobProfile(workload="w", first_peak_bytes=8 * GiB, peak_bytes=60 * GiB, smact=0.3, smocc=0.2, drama=0.1)
     trace = Trace("grows", [TraceJob(submit_s=0.0, duration_s=100.0, profile=grows)])

@@ -39,7 +39,7 @@ def test_a_reading_that_spans_a_change_is_a_mean_of_both_sides():
         (12.0, 1.0, 1, a_profile("c", 4, smact=0.2)),
     )
     simulate(trace, cluster.parse("1xA100-40GB"), eager, interference=Halves(), config=NO_DELAY)
-    at_12 = next(each for each in eager.seen if each.at_s == 12.0)
+    at_12 = next(snapshot for snapshot in eager.seen if snapshot.at_s == 12.0)
     readings = {sample.at_s: sample.smact for sample in at_12.gpus[0].samples}
     assert readings[11.0] == pytest.approx(0.25 * 0.6 + 0.75 * (0.6 + 0.2) / 2)
     assert readings[12.0] == pytest.approx(0.4)

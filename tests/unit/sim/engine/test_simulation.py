@@ -135,7 +135,7 @@ def test_jobs_that_can_never_fit_do_not_block_the_queue():
 
 @pytest.mark.parametrize("policy", ["exclusive", "most-memory", "best-fit"])
 def test_the_same_seed_gives_the_same_run_and_another_does_not(policy):
-    jobs = [(7.0 * each, 300.0 + each, 1 + each % 2, a_profile(f"w{each % 3}", 9, smact=0.3)) for each in range(30)]
+    jobs = [(7.0 * i, 300.0 + i, 1 + i % 2, a_profile(f"w{i % 3}", 9, smact=0.3)) for i in range(30)]
     trace = a_trace(*jobs)
     digests = [
         simulate(trace, cluster.parse("3xA100-40GB"), policy, config=SimulationConfig(seed=seed)).digest()

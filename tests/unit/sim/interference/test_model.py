@@ -15,7 +15,7 @@ def loads(*smacts):
     return [TrueActivity(None, smact) for smact in smacts]
 
 
-def test_alone():
+def test_a_job_alone_runs_at_full_speed():
     assert SmactPowerLaw().speeds(loads(0.9)) == [1.0]
     assert PairTable({}).speeds(loads(1.0)) == [1.0]
     assert PairTable({}).speeds([]) == []
@@ -25,7 +25,7 @@ def test_alone():
     ("partner", "speed"),
     [(0.0, 1.0), (0.5, 0.92), (0.7, 0.72), (0.8, 0.58), (0.9, 0.45)],
 )
-def test_power_law(partner, speed):
+def test_the_power_law_gives_the_cost(partner, speed):
     """The speeds that the policy study gives for these partners."""
     assert SmactPowerLaw().speeds(loads(0.1, partner))[0] == pytest.approx(speed, abs=0.01)
 
@@ -33,17 +33,17 @@ def test_power_law(partner, speed):
 PAIRS_OF_THREE = {(v, p): 0.5 if "a" in (v, p) else 0.8 for v in "abc" for p in "abc" if v != p}
 
 
-def test_costs_add_up():
-    speeds = PairTable(PAIRS_OF_THREE).speeds([TrueActivity(each, 0.1) for each in "abc"])
+def test_costs_of_neighbors_add_up():
+    speeds = PairTable(PAIRS_OF_THREE).speeds([TrueActivity(name, 0.1) for name in "abc"])
     assert speeds == pytest.approx([1 / 3, 1 / 2.25, 1 / 2.25])
 
 
-def test_costs_multiply():
+def test_costs_of_neighbors_multiply():
     model = Collocation([MeasuredCosts(PAIRS_OF_THREE)], combine="multiplicative")
-    assert model.speeds([TrueActivity(each, 0.1) for each in "abc"]) == pytest.approx([1 / 4, 1 / 2.5, 1 / 2.5])
+    assert model.speeds([TrueActivity(name, 0.1) for name in "abc"]) == pytest.approx([1 / 4, 1 / 2.5, 1 / 2.5])
 
 
-def test_no_more_than_all_multiprocessors():
+def test_total_sm_activity_is_at_most_one():
     together = loads(0.9, 0.5)
     speeds = SmactPowerLaw().speeds(together)
     assert sum(load.smact * speed for load, speed in zip(together, speeds, strict=True)) == pytest.approx(1.0)
@@ -59,34 +59,34 @@ def test_no_more_than_all_multiprocessors():
         pytest.param((0.6,) * 5, 1 / 0.6, 1.0, id="the line ends at 1, where five ImageNet jobs were seen at 1.67"),
     ],
 )
-def test_more_than_two_stay_below_a_ceiling(smacts, total, line):
+def test_the_slowdown_of_more_than_two_jobs_is_capped(smacts, total, line):
     assert sum(Collocation([]).speeds(loads(*smacts))) == pytest.approx(total)
     assert sum(Collocation([], ceiling="line").speeds(loads(*smacts))) == pytest.approx(line)
 
 
-def test_heavy_jobs_stay_where_their_costs_put_them():
+def test_heavy_jobs_slow_each_other_below_an_equal_share():
     law = SmactPowerLaw()
     assert law.speeds(loads(0.95, 0.95, 0.95))[0] == pytest.approx(min(1 / (1 + 2 * 1.94 * 0.95**4.44), 1 / 3))
 
 
-def test_hidden_sensitivity_scales_what_partners_cost():
+def test_hidden_sensitivity_scales_the_cost_of_neighbors():
     table = PairTable(PAIRS_OF_THREE)
     tender, other = TrueActivity("a", 0.1, sensitivity=2.0), TrueActivity("b", 0.1)
     assert table.speeds([tender, other]) == pytest.approx([1 / 3, 1 / 2])
 
 
-def test_measured_pair_is_taken_as_it_is():
+def test_a_measured_pair_keeps_its_measured_speed():
     table = PairTable({("a", "b"): 0.9, ("b", "a"): 0.8})
     assert table.speeds([TrueActivity("b", 1.0), TrueActivity("a", 1.0)]) == pytest.approx([0.8, 0.9])
 
 
-def test_no_company_pays_a_job():
+def test_no_neighbor_speeds_a_job_up():
     assert (
         PairTable({("a", "b"): 1.1, ("b", "a"): 1.0}).speeds([TrueActivity("a", 0.1), TrueActivity("b", 0.1)])[0] == 1.0
     )
 
 
-def test_pair_that_was_not_measured_falls_back():
+def test_an_unmeasured_pair_uses_the_fallback():
     known = PairTable({("a", "b"): 0.5, ("b", "a"): 0.5})
     assert known.speeds([TrueActivity("a", 0.3), TrueActivity(None, 0.7)]) == SmactPowerLaw().speeds(loads(0.3, 0.7))
 
@@ -97,7 +97,7 @@ def measured():
         yield TrueActivity(first, known[first].smact), TrueActivity(second, known[second].smact), speed
 
 
-def test_table_gives_what_was_measured():
+def test_the_pair_table_returns_measured_speeds():
     table = PairTable(pair_speeds())
     for first, second, speed in measured():
         assert table.speeds([first, second])[0] == pytest.approx(min(1.0, speed))

@@ -20,14 +20,14 @@ def activity(name):
 
 
 VGG, RESNET, CIFAR = (
-    activity(each) for each in ("vgg16_imagenet_bs128", "resnet50_imagenet_bs64", "resnet18_cifar100_bs32_20e")
+    activity(name) for name in ("vgg16_imagenet_bs128", "resnet50_imagenet_bs64", "resnet18_cifar100_bs32_20e")
 )
 STRANGER = TrueActivity("never_seen", 0.5, 0.3, 0.2, 0.8, 8 * 2**30)
 
 
-def test_a_measured_pair_is_what_was_measured():
+def test_the_standard_model_returns_measured_speeds():
     pair = ("vgg16_imagenet_bs64", "resnet50_imagenet_bs64")
-    speeds = standard().speeds([activity(each) for each in pair])
+    speeds = standard().speeds([activity(name) for name in pair])
     assert speeds == pytest.approx([measured("A100")[pair], measured("A100")[pair[::-1]]])
 
 
@@ -48,7 +48,7 @@ def test_the_origin_of_a_cost_is_its_first_source(victim, partner, gpu, sharing,
     assert standard().origin(victim, partner, gpu, sharing) == origin
 
 
-def test_own_pairs_come_first():
+def test_the_users_pairs_precede_published_ones():
     pair = (VGG.workload, RESNET.workload)
     model = StandardInterference(pairs={"A100": {pair: 0.25, pair[::-1]: 0.5}})
     assert model.speeds([VGG, RESNET]) == [0.25, 0.5]
@@ -57,13 +57,13 @@ def test_own_pairs_come_first():
 def test_gpu_families_do_not_share_pairs():
     """Speeds do not carry over: the same two jobs on another kind of GPU."""
     pair = ("efficientnet_imagenet_bs64", "mobilenet_imagenet_bs32")
-    members = [activity(each) for each in pair]
+    members = [activity(name) for name in pair]
     assert standard().speeds(members, "RTX2080Ti-11GB")[0] == pytest.approx(measured("RTX2080Ti")[pair])
     assert standard().speeds(members, "A100-40GB")[0] > 1.1 * measured("RTX2080Ti")[pair]
 
 
 def test_sizes_and_instances_belong_to_one_family():
-    assert [family_of(each) for each in ("A100-40GB", "A100-40GB/1g.5gb", "K80")] == ["A100", "A100", "K80"]
+    assert [family_of(gpu) for gpu in ("A100-40GB", "A100-40GB/1g.5gb", "K80")] == ["A100", "A100", "K80"]
 
 
 def test_a_job_alone_runs_at_full_speed_except_on_a_slice():

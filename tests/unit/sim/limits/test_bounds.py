@@ -32,7 +32,7 @@ def a_kind(name, gib=10, smact=0.5):
     return JobProfile(workload=name, first_peak_bytes=int(gib * GiB), peak_bytes=int(gib * GiB), smact=smact)
 
 
-def test_one_job_takes_its_time():
+def test_one_job_takes_its_duration():
     found = makespan_bound(a_trace((0.0, 100.0, a_kind("a"))), ONE, config=NO_DELAY)
     assert found.makespan_s == found.critical_path_s == 100.0
     assert found.work_s <= 100.0  # the relaxed program may cut it in two
@@ -43,17 +43,17 @@ def test_critical_path_counts_from_submission():
     assert found.critical_path_s == 150.0
 
 
-def test_two_that_do_not_fit_together_run_in_turn():
+def test_two_jobs_that_do_not_fit_together_run_in_turn():
     jobs = [(0.0, 100.0, a_kind("a", gib=30))] * 2
     found = makespan_bound(a_trace(*jobs), ONE, config=NO_DELAY)
     assert found.makespan_s == pytest.approx(200.0 / found.scale)
     assert found.makespan_s > 150.0
 
 
-def test_a_pair_that_gains_bounds_by_its_gain():
+def test_a_pair_bounds_the_makespan_by_its_joint_speed():
     """Both run at 0.75 together: 1.5 seconds of work a second, unless three or more gain more."""
     table = PairTable({(a, b): 0.75 for a in "xy" for b in "xy"})
-    jobs = [(0.0, 100.0, a_kind(each, gib=15, smact=0.9)) for each in "xy"]
+    jobs = [(0.0, 100.0, a_kind(name, gib=15, smact=0.9)) for name in "xy"]
     found = makespan_bound(a_trace(*jobs), ONE, interference=table, config=NO_DELAY)
     played = simulate(a_trace(*jobs), ONE, "first-fit", interference=table, config=NO_DELAY, learn=False)
     assert 0.9 * 133.3 < found.makespan_s <= 133.4
@@ -80,7 +80,7 @@ def test_later_releases_bound_too():
 
 def some_jobs(seed, count=14):
     drawn = random.Random(seed)
-    known = [each for each in measured_a100().values() if each.solo_s]
+    known = [workload for workload in measured_a100().values() if workload.solo_s]
     picks = drawn.choices(known, k=count)
     arrivals = sorted(drawn.uniform(0, 3000) for _ in picks)
     return Trace("drawn", [pick.job(at_s - arrivals[0]) for at_s, pick in zip(arrivals, picks, strict=True)])
@@ -96,7 +96,7 @@ def test_no_schedule_beats_the_bound(seed):
     assert best_found(trace, gpus, tries=12, seed=seed).value_s >= bound - 1e-6
 
 
-def test_search_betters_every_policy():
+def test_search_finds_shorter_schedules_than_every_policy():
     trace = some_jobs(3)
     gpus = cluster.parse("2xA100-40GB")
     found = best_found(trace, gpus, tries=12)
@@ -129,7 +129,7 @@ def test_search_is_repeatable():
         ("1xA100-40GB", SimulationConfig(sensitivity_sd=0.5), "no bound with sensitivities"),
     ],
 )
-def test_where_there_is_no_bound(text, config, said):
+def test_inputs_without_a_bound_are_refused(text, config, said):
     with pytest.raises(UsageError, match=said):
         makespan_bound(some_jobs(0, count=3), cluster.parse(text), config=config)
 

@@ -29,7 +29,7 @@ def evaluation():
 LIMITS = MakespanLimits(bound_s=3600.0, best_s=4000.0, best_by="a search")
 
 
-def test_page_is_complete_and_needs_nothing_else(evaluation):
+def test_the_page_is_complete_and_self_contained(evaluation):
     page = report(evaluation, LIMITS).text()
     assert page.startswith("<!doctype html>")
     assert "t1 &lt;first ten&gt;" in page
@@ -41,11 +41,11 @@ def test_page_is_complete_and_needs_nothing_else(evaluation):
         ET.fromstring(svg)
 
 
-def test_table_has_the_figures(evaluation):
+def test_the_table_has_the_numbers_of_the_runs(evaluation):
     page = report(evaluation, LIMITS).text()
     carma = evaluation.results[1].metrics
     change = carma.makespan_s / evaluation.results[0].metrics.makespan_s - 1
-    row = next(each for each in re.findall(r"<tr>.*?</tr>", page) if "<th class=name>carma" in each)
+    row = next(html for html in re.findall(r"<tr>.*?</tr>", page) if "<th class=name>carma" in html)
     assert f"<small>{change:+.0%}</small>" in row
     assert f"<td>{carma.within_bound:.0%}</td>" in row
     assert f"<td>{carma.makespan_s / 4000 - 1:.0%}</td><td>{carma.makespan_s / 3600 - 1:.0%}</td>" in row
@@ -56,7 +56,7 @@ def test_table_has_the_figures(evaluation):
     ("longest_s", "unit"),
     [(90_000.0, "hours"), (7200.0, "hours"), (7199.0, "minutes"), (119.0, "seconds"), (0.0, "seconds")],
 )
-def test_axes_have_a_unit_that_suits(longest_s, unit):
+def test_axes_have_a_suitable_unit(longest_s, unit):
     assert unit_of(longest_s).name == unit
 
 
@@ -73,7 +73,7 @@ def test_a_run_of_seconds_is_drawn_in_seconds():
     assert re.search(r'class="line [^"]*" d="M\S+ \S+L', drawn)
 
 
-def test_without_bootstraps_it_says_so(evaluation):
+def test_the_page_says_that_there_are_no_bootstraps(evaluation):
     page = report(evaluate(evaluation.experiment, ["exclusive"]), LIMITS).text()
     assert "One run of one trace" in page
     assert "whisker" not in page.split("</style>")[1]
@@ -87,7 +87,7 @@ def test_limits_are_below_every_policy(evaluation):
     assert all("above the proven bound" in line for line in gap_lines(evaluation, found))
 
 
-def test_limits_without_a_bound():
+def test_without_a_bound_the_best_known_makespan_is_shown():
     found = MakespanLimits(bound_s=None, best_s=100.0, best_by="carma", note="no bound: why")
     assert found.text(125.0) == "25% above the best known"
 
@@ -103,7 +103,7 @@ def test_mig_clusters_have_no_bound(evaluation):
     assert "whole GPUs" in found.note
 
 
-def test_file_that_cannot_be_written(evaluation, tmp_path):
+def test_a_page_that_cannot_be_written_is_an_error(evaluation, tmp_path):
     path = tmp_path / "report.html"
     write_report(evaluate(evaluation.experiment, ["carma"]), path)
     assert path.read_text().count("</html>") == 1

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.builders import a_spec, an_estimate
 
 from cotenant.core.errors import JobFileError, UsageError
 from cotenant.core.events import AttemptExited, AttemptPlaced, EstimateReady, JobSubmitted
@@ -19,6 +18,7 @@ from cotenant.scheduling.prediction.interference import expected_smact
 from cotenant.sim import traces
 from cotenant.sim.traces import arrivals, carma, journal
 from cotenant.store.sqlite import SqliteJournal
+from tests.builders import a_spec, an_estimate
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 
@@ -59,14 +59,14 @@ def table(trace):
     return [(job.submit_s, job.duration_s, job.gpus, job.user, job.failed, job.workload) for job in trace]
 
 
-def test_columns(tmp_path):
+def test_columns_of_a_table_are_mapped(tmp_path):
     assert table(read("columns", tmp_path)) == [
         (0.0, 3600.5, 1, "lab", False, ""),
         (30.0, 120.0, 8, "lab", True, ""),
     ]
 
 
-def test_columns_of_other_tables(tmp_path):
+def test_columns_of_other_tables_are_recognized(tmp_path):
     found = read("columns", tmp_path, "job_name,submit_s,n_gpus,dur_a100_s,dur_v100_s\nx,5,1,10,20\ny,7,1,30,40\n")
     assert table(found) == [(0.0, 10.0, 1, "", False, ""), (2.0, 30.0, 1, "", False, "")]
     assert found.notes == ("durations are `dur_a100_s`",)
@@ -84,14 +84,14 @@ def test_philly_counts_all_attempts_and_the_gpus_of_the_first(tmp_path):
     ]
 
 
-def test_helios(tmp_path):
+def test_helios_jobs_are_read(tmp_path):
     assert table(read("helios", tmp_path)) == [
         (0.0, 3600.0, 1, "vcA", False, ""),
         (390.0, 120.0, 8, "vcA", True, ""),
     ]
 
 
-def test_acme(tmp_path):
+def test_acme_jobs_are_read(tmp_path):
     assert table(read("acme", tmp_path)) == [
         (0.0, 300.0, 8, "u1", False, "Evaluation"),
         (50.0, 3600.0, 256, "u1", True, "Pretrain"),
@@ -109,13 +109,13 @@ def test_pai_multiplies_instances_and_keeps_parts_of_a_gpu(tmp_path):
     assert found[1].profile is None
 
 
-def test_pai_with_titles(tmp_path):
+def test_pai_with_a_header_line_is_read(tmp_path):
     titles = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
     text = titles + traces.TRACE_FORMATS.get("pai").example
     assert read("pai", tmp_path, text).digest() == read("pai", tmp_path).digest()
 
 
-def test_openb_original_and_as_extracted_here(tmp_path):
+def test_openb_is_read_in_both_forms(tmp_path):
     found = read("openb", tmp_path)
     assert [(job.submit_s, job.duration_s, job.gpus, job.failed) for job in found] == [
         (0.0, 12537496.0, 1, False),
@@ -172,18 +172,18 @@ def test_errors_name_the_line_and_the_column(tmp_path):
         pytest.param("0,10,1e10", "on 10000000000 GPUs", id="more GPUs than there are"),
     ],
 )
-def test_what_is_no_job_is_told_apart(tmp_path, row, said):
+def test_rows_with_impossible_values_are_refused(tmp_path, row, said):
     with pytest.raises(UsageError, match=re.escape(said)) as error:
         read("columns", tmp_path, f"submit_s,duration_s,n_gpus\n{row}\n")
     assert error.value.hint == "times are in seconds, up to 1e+10; GPUs from 1 to 1,000,000"
 
 
-def test_times_beyond_reason_in_a_script(tmp_path):
+def test_unreasonable_times_in_a_script_are_refused(tmp_path):
     with pytest.raises(UsageError, match="submits at 1e"):
         read("rad-script", tmp_path, "submit UNet.rad\nsleep 99999999999999999999\nsubmit UNet.rad\n")
 
 
-def test_parts_of_gpus_are_left_out_where_nobody_says_what_they_are(tmp_path):
+def test_rows_with_fractional_gpus_are_left_out(tmp_path):
     trace = read("columns", tmp_path, "submit_s,duration_s,n_gpus\n0,10,1.5\n5,10,2\n")
     assert list(trace.gpus) == [2]
     assert "1 left out: no whole GPU" in trace.notes
@@ -216,14 +216,14 @@ def test_the_window_of_philly_is_the_one_it_says():
     assert traces.default_gpus("t1") == "4xA100-40GB"
 
 
-def test_what_was_told_of_measured_workloads():
+def test_measured_workloads_keep_the_reported_activity():
     unet = carma.measured_a100()["unet_voc"].profile
     assert (unet.first_peak_bytes, unet.peak_bytes) == (5636 * MiB, 9910 * MiB)
     assert unet.reported_bytes["declared"] == 9910 * MiB
     assert unet.reported_bytes["cotenant"] is None
     bert = carma.measured_a100()["bert_base_wiki_bs32"].profile.reported_bytes
     assert (bert["gpumemnet"], bert["faketensor"]) == (32000 * MiB, None)
-    told = {name: each.profile.reported_smact for name, each in carma.measured_a100().items()}
+    told = {name: workload.profile.reported_smact for name, workload in carma.measured_a100().items()}
     assert (told["vgg16_imagenet_bs64"], told["bert_base_wiki_bs32"]) == (0.90, None), "what attends is not told"
     known = carma.measured_a100()
     missed = [abs(smact - known[name].profile.smact) for name, smact in told.items() if smact is not None]
@@ -257,7 +257,7 @@ def an_exit(job_id, at_s, code=0, peak_gib=5.0):
     )
 
 
-def test_our_own_journal_while_a_daemon_holds_it(tmp_path):
+def test_a_journal_is_read_while_a_daemon_holds_its_lock(tmp_path):
     path = tmp_path / "journal.db"
     held = SqliteJournal(path)
     place = Placement(job_id=1, gpu_uuids=("GPU-0",), sharing="time-sliced", promised_bytes=GiB)
@@ -306,7 +306,7 @@ def test_a_journal_counts_the_last_attempt_and_only_if_it_ended(tmp_path):
     assert [(job.duration_s, job.failed) for job in found] == [(70.0, False)]  # the other still runs
 
 
-def test_activity_is_what_was_seen_alone_or_is_expected_from_memory(tmp_path):
+def test_activity_is_measured_solo_or_predicted_from_memory(tmp_path):
     held = SqliteJournal(tmp_path / "journal.db")
     alone = (CoRun(neighbor_ids=(), seconds=40.0, smact=0.9), CoRun(neighbor_ids=(2,), seconds=99.0, smact=0.1))
     events = []
@@ -324,7 +324,7 @@ def test_activity_is_what_was_seen_alone_or_is_expected_from_memory(tmp_path):
     assert "SM activity of 1 jobs is expected from their memory: none was observed alone" in found.notes
 
 
-def test_what_is_no_journal_is_an_error(tmp_path):
+def test_a_file_that_is_no_journal_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="no journal at"):
         journal.read(tmp_path / "absent.db")
     other = tmp_path / "other.db"

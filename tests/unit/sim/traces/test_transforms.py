@@ -33,17 +33,17 @@ def test_assigned_workloads_resemble_the_jobs_and_keep_their_times():
 
 
 def test_recurring_jobs_share_a_workload():
-    again = [(60 * each, 1000 + 10 * each, 1, "ann") for each in range(12)]
+    again = [(60 * i, 1000 + 10 * i, 1, "ann") for i in range(12)]
     assert len(transforms.assign(bare(*again), seed=1).profiles) == 1
-    strangers = [(60 * each, 1000 + 10 * each, 1, "") for each in range(12)]
+    strangers = [(60 * i, 1000 + 10 * i, 1, "") for i in range(12)]
     assert len(transforms.assign(bare(*strangers), seed=1).profiles) > 1
-    apart = [(4000 * each, 1000, 1, "ann") for each in range(12)]
+    apart = [(4000 * i, 1000, 1, "ann") for i in range(12)]
     assert len(transforms.assign(bare(*apart), seed=1).profiles) > 1
 
 
 def test_the_window_is_the_part_that_resembles_the_whole():
-    odd = [(1.0 * each, 9000.0, 8, "") for each in range(40)]
-    usual = [(1000.0 + 60.0 * each, 100.0 + each % 7, 1, "") for each in range(400)]
+    odd = [(1.0 * i, 9000.0, 8, "") for i in range(40)]
+    usual = [(1000.0 + 60.0 * i, 100.0 + i % 7, 1, "") for i in range(400)]
     found = transforms.window(bare(*odd, *usual), 80)
     assert len(found) == 80
     assert found[0].submit_s == 0.0
@@ -65,7 +65,7 @@ def test_distance_of_distributions(first, second, distance):
     assert transforms.ks_distance(first, second) == pytest.approx(distance)
 
 
-def test_repeated_is_the_same_load_on_a_larger_cluster():
+def test_a_repeated_trace_is_the_same_load_on_a_larger_cluster():
     trace = bare((0, 10, 1, "a"), (100, 20, 2, "b"))
     found = transforms.repeated(trace, 5, spread_s=30.0)
     assert len(found) == 10
@@ -74,7 +74,7 @@ def test_repeated_is_the_same_load_on_a_larger_cluster():
     assert {job.gpus for job in found if job.submit_s < 30} == {1}
 
 
-def test_resampled_keeps_arrivals_and_draws_jobs():
+def test_resampling_keeps_arrivals_and_draws_jobs():
     t1 = traces.load("t1")
     found, same, other = (transforms.resampled(t1, seed=seed) for seed in (7, 7, 8))
     assert list(found.submit_s) == list(t1.submit_s)
@@ -83,7 +83,7 @@ def test_resampled_keeps_arrivals_and_draws_jobs():
     assert list(found.duration_s) != list(t1.duration_s)
 
 
-def test_one_group_cut_out():
+def test_one_group_is_cut_out():
     found = transforms.of_user(bare((0, 10, 1, "a"), (100, 20, 2, "b"), (130, 30, 1, "b")), "b")
     assert [(job.submit_s, job.duration_s) for job in found] == [(0, 20), (30, 30)]
     with pytest.raises(UsageError, match="no jobs of `c`") as caught:
@@ -91,19 +91,19 @@ def test_one_group_cut_out():
     assert caught.value.hint == "it has a"
 
 
-def test_laid_on_other_arrivals():
+def test_jobs_are_laid_on_other_arrivals():
     found = transforms.onto_arrivals(bare((0, 10, 1, ""), (5, 20, 1, "")), [0.0, 1.0, 2.0], seed=1)
     assert list(found.submit_s) == [0.0, 1.0, 2.0]
     assert list(found.duration_s) in ([10, 20, 10], [20, 10, 20])
 
 
-def test_stretched_in_time():
+def test_inter_arrival_times_are_scaled():
     assert list(transforms.in_time(bare((0, 1, 1, ""), (10, 1, 1, "")), 0.5).submit_s) == [0.0, 5.0]
     with pytest.raises(UsageError, match="the arrival scale must be > 0, got 0"):
         transforms.in_time(bare((0, 1, 1, "")), 0.0)
 
 
-def test_the_manifest_says_how_it_came_to_be():
+def test_the_manifest_lists_the_transforms():
     found = transforms.manifest(transforms.resampled(transforms.first_jobs(traces.load("t1"), 10), seed=3))
     assert (found["trace"], found["jobs"]) == ("t1", 10)
     assert found["steps"] == ["the first 10 jobs", "jobs drawn with replacement (seed 3)"]
