@@ -1,4 +1,4 @@
-"""What every registered policy honors, on servers and queues that nobody thought of."""
+"""What every registered policy honors, on generated servers and queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's server: real, and gone without a trace, however it ends."""
+"""The demo runs a real daemon and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine does to a daemon: it restarts, its disk fills up, it loses power while a file is written."""
+"""The daemon survives reboots, full disks and power cuts during writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus asks a real daemon, over TCP and over its socket."""
+"""A real daemon serves Prometheus metrics over TCP and over its socket."""
 
 from __future__ import annotations
 

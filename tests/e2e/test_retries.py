@@ -1,4 +1,4 @@
-"""Who runs again, and when: time slots, failures that were to be tried again, and poison."""
+"""Which jobs run again, and when: time slices, retries on request, and crash-looping jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs do to each other and what they use, as a real daemon learns it from a simulated server."""
+"""Resource usage and co-run slowdowns of jobs, as a real daemon measures them on a simulated server."""
 
 from __future__ import annotations
 

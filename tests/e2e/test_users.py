@@ -172,7 +172,7 @@ def test_a_job_of_a_deleted_user_does_not_run_as_another(people, site):
     assert ann.cli("show", job).returncode == 5
 
 
-def test_names_with_line_breaks_are_refused(people):
+def test_names_that_are_too_long_are_refused(people):
     ann, _ = people
     done = ann.cli("submit", "--gpu-mem", "1G", "-J", "x" * 300, "--", "true")
     assert (done.returncode, done.stderr.splitlines()[0]) == (

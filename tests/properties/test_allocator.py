@@ -1,4 +1,4 @@
-"""Invariants of the simulated allocator, whatever is asked of it."""
+"""Invariants of the simulated allocator for generated requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy at work decides as a plain loop over all jobs and all GPUs would, whatever happened before."""
+"""An incremental placer decides as a plain loop over all jobs and GPUs would, after any sequence of updates."""
 
 from __future__ import annotations
 

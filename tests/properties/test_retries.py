@@ -1,4 +1,4 @@
-"""Who ran out of memory starts again with the next decision, wherever there is room, and keeps nobody waiting."""
+"""A job that ran out of memory restarts at the next decision that finds room, and delays no other job."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def tree(**changes):
         tree(part=None, name=None),
     ],
 )
-def test_fast_and_slow_decoder_give_the_same(value):
+def test_the_fast_and_the_slow_decoder_agree(value):
     slow = codec._decode(Tree, value, "value")
     assert decode(Tree, value) == slow
     assert repr(decode(Tree, value)) == repr(slow)
@@ -123,11 +123,11 @@ def test_lean_encoding_omits_defaults():
         {"a": (Leaf(), True)},
     ],
 )
-def test_the_text_is_that_of_what_encode_gives(value):
+def test_json_text_equals_the_encoded_value(value):
     assert to_json(value) == json.dumps(encode(value), separators=(",", ":"))
 
 
 @pytest.mark.parametrize(("value", "error"), [(Tree(count=1, anything={1}), CodecError), (math.nan, ValueError)])
-def test_what_has_no_text(value, error):
+def test_values_without_a_json_form_are_refused(value, error):
     with pytest.raises(error):
         to_json(value)

@@ -11,19 +11,19 @@ from cotenant.core.gpu import Resident
 from cotenant.core.placement import Placement
 
 
-def test_it_is_the_very_same_as_its_own_way_to_make_it():
+def test_a_fast_constructed_object_equals_a_normal_one():
     made = fast_constructor(Placement)(7, ("GPU-0",), "mps", 5)
     assert made == Placement(job_id=7, gpu_uuids=("GPU-0",), sharing="mps", promised_bytes=5)
     assert type(made) is Placement
     assert hash(made) == hash(Placement(job_id=7, gpu_uuids=("GPU-0",), sharing="mps", promised_bytes=5))
 
 
-def test_values_are_taken_in_the_order_of_the_fields():
+def test_values_are_assigned_in_field_order():
     made = fast_constructor(Resident)(1, 2, 3, 4, "mps", 5.0, 6.0, 1.5, 2, "train", 0.5)
     assert (made.attempt, made.observed_bytes, made.first_active_at_s, made.gpus, made.smact) == (2, 4, 6.0, 2, 0.5)
 
 
-def test_it_stays_frozen():
+def test_a_frozen_class_stays_frozen():
     made = fast_constructor(Placement)(7, ("GPU-0",), "mps", 5)
     with pytest.raises(FrozenInstanceError):
         made.job_id = 8

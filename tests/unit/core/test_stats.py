@@ -41,12 +41,12 @@ def test_the_median_is_that_of_the_standard_library(values):
     assert mean(values) == pytest.approx(statistics.fmean(values), abs=1e-6)
 
 
-def test_nothing_has_neither_mean_nor_quantile():
+def test_empty_data_has_no_mean_and_no_quantile():
     assert math.isnan(mean([]))
     assert math.isnan(quantile([], 0.5))
     assert mean_of_known([]) is None
 
 
-def test_unknown_values_do_not_count():
+def test_unknown_values_are_skipped():
     assert mean_of_known([1.0, None, 3.0]) == 2.0
     assert mean_of_known([None, None]) is None

@@ -17,7 +17,7 @@ from cotenant.demo.accuracy import signed_error, summarize_errors
         pytest.param(50, 200, -0.75, id="relative to the measured value"),
     ],
 )
-def test_signed_error(estimated, measured, error):
+def test_the_error_is_signed(estimated, measured, error):
     assert signed_error(estimated, measured) == pytest.approx(error)
 
 
@@ -31,7 +31,7 @@ def test_signed_error(estimated, measured, error):
         pytest.param([1.0, 2.0, 3.0], 0.0, 1.0, id="the smallest"),
     ],
 )
-def test_percentile(values, share, wanted):
+def test_percentiles_interpolate(values, share, wanted):
     assert quantile(values, share) == pytest.approx(wanted)
 
 

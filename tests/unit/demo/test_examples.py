@@ -21,7 +21,7 @@ def a_script(name="a.py", *args, gib=10.0) -> MeasuredScript:
     )
 
 
-def test_a_script_is_asked_for_with_its_arguments():
+def test_a_script_is_estimated_with_its_arguments():
     asked = []
 
     def estimating(script, args, gpu):
@@ -49,7 +49,7 @@ def test_a_script_that_cannot_be_estimated_does_not_stop_the_others():
     ("bound_gib", "exceeded"),
     [pytest.param(9.9, True, id="needs more"), pytest.param(10, False, id="just fits")],
 )
-def test_a_bound_that_is_too_low_is_told(bound_gib, exceeded):
+def test_a_bound_that_is_too_low_is_reported(bound_gib, exceeded):
     (result,) = estimate_scripts([a_script()], Path(), gpu="T4", estimating=lambda *_: an_estimate(bound_gib))
     assert result.exceeds_bound is exceeded
 

@@ -23,7 +23,7 @@ def test_each_script_is_an_example_of_ours():
     assert [script.script for script in scripts if not (ROOT / "examples" / script.script).is_file()] == []
 
 
-def test_titles_tell_the_arguments():
+def test_titles_contain_the_arguments():
     assert demo_scripts()[0].title == "cifar --model resnet34 --batch-size 32"
 
 
@@ -108,11 +108,11 @@ def test_measured_scripts_of_a_table(tmp_path, row, wanted):
     table = tmp_path / "t.csv"
     table.write_text(f"{COLUMNS}\n{row}\n")
     found = measured_scripts(table)
-    assert [(each.script, " ".join(each.args)) for each in found] == ([] if wanted is None else [wanted])
+    assert [(example.script, " ".join(example.args)) for example in found] == ([] if wanted is None else [wanted])
 
 
 @needs_data
 def test_every_measured_job_has_an_example():
     found = measured_scripts(DATA / "gpumemnet" / "realworld_measured.csv")
     assert len(found) == 35
-    assert [each.script for each in found if not (ROOT / "examples" / each.script).is_file()] == []
+    assert [example.script for example in found if not (ROOT / "examples" / example.script).is_file()] == []

@@ -32,7 +32,7 @@ def a_done_job(job_id=1, *, at=0.0, done=10.0, outcome="completed", attempts=Non
     )
 
 
-def test_times_of_a_run():
+def test_a_summary_has_makespan_jct_and_queueing_delay():
     jobs = [
         a_done_job(1, at=100, done=200, attempts=[an_attempt(placed=110)]),
         a_done_job(2, at=120, done=180, attempts=[an_attempt(placed=150)]),
@@ -57,7 +57,7 @@ def test_mean_jct_is_of_completed_jobs():
     assert summary.unfinished == ("bad: failed",)
 
 
-def test_a_recovery_is_told():
+def test_a_recovered_failure_is_reported():
     attempts = [
         an_attempt(1, placed=0, ended=5, oom=True, gib=4),
         an_attempt(2, placed=8, ended=50, gib=12, sharing="exclusive"),
@@ -68,7 +68,7 @@ def test_a_recovery_is_told():
     assert summary.recoveries == (told + "alone on its GPU: completed",)
 
 
-def test_a_failure_that_was_not_recovered_is_told():
+def test_an_unrecovered_failure_is_reported():
     attempts = [an_attempt(1, oom=True), an_attempt(2, placed=12, ended=20, oom=True)]
     summary = summarize_run([a_done_job(3, done=20, outcome="oom", attempts=attempts, name="vgg")])
     assert summary.ooms == 2
@@ -82,7 +82,7 @@ def test_only_jobs_that_are_done_are_summed(jobs):
         summarize_run(jobs)
 
 
-def test_comparison():
+def test_a_comparison_shows_changes_in_percent():
     before = summarize_run([a_done_job(1, done=1000)])
     after = summarize_run([a_done_job(1, done=500), a_done_job(2, at=0, done=400, outcome="failed")])
     rows = {row[0]: row[1:] for row in compare_rows(before, after)}

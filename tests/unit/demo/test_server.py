@@ -20,7 +20,7 @@ from cotenant.demo.server import TICK_S, DemoStatus, window_s
         pytest.param((), 2, False, id="none has come"),
     ],
 )
-def test_a_run_is_over_when_all_came_and_went(states, total, over):
+def test_a_run_ends_when_all_jobs_have_ended(states, total, over):
     jobs = [dataclasses.replace(a_job(i), state=state) for i, state in enumerate(states)]
     assert DemoStatus(elapsed_s=0, total=total, jobs=jobs, gpus=()).is_over is over
 

@@ -150,7 +150,7 @@ def test_an_idle_runner_that_died_is_replaced(bench):
     assert bench.result("b", other)["exit_code"] == 0
 
 
-def test_no_more_idle_runners_are_kept_than_max_idle(bench):
+def test_idle_runners_are_limited_to_max_idle(bench):
     started = [bench.start(f"{i}", "true") for i in range(MAX_IDLE + 1)]
     for i, runner in enumerate(started):
         bench.result(f"{i}", runner)

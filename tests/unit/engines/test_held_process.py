@@ -54,7 +54,7 @@ def runs(pid):
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_it_holds_until_it_is_let_go(tmp_path):
+def test_a_held_process_waits_until_released(tmp_path):
     run = start(tmp_path, ANSWER)
     assert run.wait(60)
     assert run.process.poll() is None
@@ -90,6 +90,6 @@ def test_an_old_answer_does_not_count(tmp_path):
     assert run.release().answer is None
 
 
-def test_an_interpreter_that_is_not_there(tmp_path):
+def test_a_missing_interpreter_is_an_error(tmp_path):
     with pytest.raises(CotenantError, match="cannot start `/no/python`"):
         HeldProcess(["/no/python"], workdir=str(tmp_path), env={}, log=tmp_path / "log", answer=tmp_path / "answer")

@@ -66,7 +66,7 @@ def test_without_a_bare_context_there_is_no_profile():
         profile_text(READINGS[1:], nvml_total_bytes=None)
 
 
-def test_a_file_that_is_no_profile_is_told():
+def test_a_file_that_is_no_profile_is_refused():
     with pytest.raises(UsageError, match="not a GPU specification"):
         parse_gpu_spec("name = 'x'")
 
@@ -84,7 +84,7 @@ def test_the_workspace_is_the_first_allocation_that_is_no_operand(step, sizes, f
     assert workspaces(step, sizes) == found
 
 
-def test_each_step_is_a_fresh_process_and_a_failure_is_told(tmp_path, monkeypatch):
+def test_each_step_is_a_fresh_process_and_failures_are_reported(tmp_path, monkeypatch):
     child = tmp_path / "child.py"
     child.write_text(
         "import json, os, pathlib, sys\n"
@@ -97,10 +97,10 @@ def test_each_step_is_a_fresh_process_and_a_failure_is_told(tmp_path, monkeypatc
     )
     monkeypatch.setattr(module, "CHILD", child)
     found = calibrate(CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None))
-    told = {each.step: (each.outside_bytes, each.by) for each in found}
+    told = {result.step: (result.outside_bytes, result.by) for result in found}
     assert told.pop("cudnn") == (None, "")
     assert set(told.values()) == {(60, "device")}
     assert found[3].problem == "AssertionError: no cudnn"
-    pids = {each.answer["pid"] for each in found if each.answer}
+    pids = {result.answer["pid"] for result in found if result.answer}
     assert len(pids) == 4
     assert os.getpid() not in pids

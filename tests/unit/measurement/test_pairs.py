@@ -14,7 +14,7 @@ def a_run(name, ended, warmup=1, **record):
     return PairRun(job=job, record={"step_ended_s": ended, "warmup_steps": warmup, "outcome": "ok", **record})
 
 
-def test_only_the_time_that_both_train_counts():
+def test_only_overlapping_training_time_counts():
     a, b = a_run("a", [0.0, 1.0, 2.0, 3.0, 4.0]), a_run("b", [1.5, 2.5, 3.5, 9.0])
     assert overlap_of([a, b]) == (1.5, 4.0)
     assert step_times_within(a.record, (1.5, 4.0)) == [1.0, 1.0]
@@ -26,11 +26,11 @@ def test_only_the_time_that_both_train_counts():
     [a_run("b", [5.0, 6.0]), a_run("b", []), PairRun(job=a_run("b", []).job, record={"outcome": "crashed"})],
     ids=["later", "no steps", "crashed"],
 )
-def test_no_overlap(other):
+def test_runs_without_overlap_have_no_slowdown(other):
     assert overlap_of([a_run("a", [0.0, 1.0]), other]) is None
 
 
-def test_rows_tell_the_slowdown():
+def test_rows_contain_the_slowdown():
     a, b = a_run("a", [0.0, 2.0, 4.0]), a_run("b", [0.0, 1.0, 2.0, 3.0, 4.0], peak_reserved_bytes=9)
     rows = pair_rows([a, b], "time-sliced", (0.0, 4.0), MeasuredUsage(smact=0.9, peak_device_bytes=70), {"a": 0.5})
     assert all(list(row) == list(COLUMNS) for row in rows)

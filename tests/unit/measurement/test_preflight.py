@@ -66,7 +66,7 @@ def test_a_gpu_passes(a_python, tmp_path):
     check(a_python("""print('["2.13.0", "13.0", true]')"""), tmp_path)
 
 
-def test_no_such_interpreter_is_a_wrong_request(tmp_path):
+def test_a_missing_interpreter_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="`--python`: cannot start `nope`: no such file"):
         check("nope", tmp_path)
 
@@ -81,7 +81,7 @@ def test_no_such_interpreter_is_a_wrong_request(tmp_path):
         pytest.param("calibrate --out nope/gpu.toml", 2, id="a file that could not be written, first"),
     ],
 )
-def test_nothing_is_run_before(a_python, tmp_path, monkeypatch, capsys, words, code):
+def test_wrong_requests_are_refused_before_any_run(a_python, tmp_path, monkeypatch, capsys, words, code):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.toml").write_text(JOBS)
     (tmp_path / "train.py").touch()

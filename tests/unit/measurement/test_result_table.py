@@ -34,7 +34,7 @@ def test_times_leave_out_the_warm_up():
     assert window_of({"step_ended_s": [1.0], "warmup_steps": 2}) is None
 
 
-def test_row_has_the_columns_and_says_what_is_outside_the_allocator():
+def test_a_row_has_all_columns_and_the_bytes_outside_the_allocator():
     row = row_of(JOB, 1, RECORD, MeasuredUsage(end_process_bytes=600, end_device_bytes=700, smact=0.5), driver="580")
     assert list(row) == list(COLUMNS)
     assert (row["context_bytes"], row["step_s"], row["steps_timed"]) == (510, 1.0, 3)
@@ -54,12 +54,12 @@ def test_context_without_the_bytes_of_processes(process, device, context):
     assert row_of(JOB, 1, RECORD, usage, driver=None)["context_bytes"] == context
 
 
-def test_a_run_without_an_answer_is_a_row_too():
+def test_a_run_without_a_result_is_recorded():
     row = row_of(JOB, 1, {"outcome": "timeout", "message": "late"}, MeasuredUsage(), driver=None)
     assert (row["outcome"], row["peak_reserved_bytes"], row["step_s"]) == ("timeout", None, None)
 
 
-def test_table_adds_to_what_is_there_and_drops_a_torn_line(tmp_path):
+def test_a_table_appends_and_drops_a_partial_line(tmp_path):
     path = tmp_path / "t.csv"
     ResultTable(path, ("a", "b")).add({"a": 1, "b": None})
     with path.open("a") as file:
@@ -69,13 +69,13 @@ def test_table_adds_to_what_is_there_and_drops_a_torn_line(tmp_path):
     assert read_rows(path) == [{"a": "1", "b": ""}, {"a": "3", "b": "x,y"}]
 
 
-def test_table_of_other_columns_is_refused(tmp_path):
+def test_a_table_with_other_columns_is_refused(tmp_path):
     ResultTable(tmp_path / "t.csv", ("a",))
     with pytest.raises(CotenantError, match="other columns"):
         ResultTable(tmp_path / "t.csv", ("a", "b"))
 
 
-def test_results_are_not_overwritten_by_mistake(tmp_path):
+def test_existing_results_are_not_overwritten(tmp_path):
     open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)
     with pytest.raises(UsageError, match="exists already"):
         open_table(tmp_path / "d" / "rows.csv", COLUMNS, resume=False)

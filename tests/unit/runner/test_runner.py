@@ -63,7 +63,7 @@ def test_the_runners_exit_code_says_how_the_job_ended(attempt, script, spec, cod
     assert subprocess.run(attempt("sh", "-c", script, **spec), check=False, timeout=TIMEOUT_S).returncode == code
 
 
-def test_error_that_was_survived_is_no_proof(attempt, tmp_path):
+def test_a_survived_oom_is_no_proof(attempt, tmp_path):
     subprocess.run(attempt("sh", "-c", OOM.replace("exit 1", "exit 0")), check=True, timeout=TIMEOUT_S)
     assert result(tmp_path)["oom"] == {"message": True}
 
@@ -97,7 +97,7 @@ def test_sigterm_alone_stops_with_the_grace_of_the_spec(attempt, tmp_path):
     assert (result(tmp_path)["reason"], result(tmp_path)["detail"]) == ("stopped", "SIGTERM to its runner")
 
 
-def test_stop_that_came_before_the_runner(attempt, tmp_path):
+def test_a_stop_before_the_runner_starts_is_honored(attempt, tmp_path):
     command = attempt("touch", str(tmp_path / "ran"))
     (tmp_path / "attempt/stop.json").write_text(json.dumps({"reason": "cancelled", "grace_s": 1}))
     subprocess.run(command, check=False, timeout=TIMEOUT_S)
@@ -112,7 +112,7 @@ def test_start_is_on_disk_before_the_program_runs(attempt, tmp_path):
     assert told["runner"]["pid"] == told["session"]
 
 
-def test_job_is_known_while_it_runs(attempt, tmp_path):
+def test_the_pid_of_a_running_job_is_recorded(attempt, tmp_path):
     wait = "while ! grep -q pid .result.reserved; do sleep 0.01; done; cat .result.reserved; echo $$"
     subprocess.run(attempt("sh", "-c", wait, cwd=str(tmp_path / "attempt")), check=True, timeout=TIMEOUT_S)
     told, pid = (tmp_path / "attempt/stdout.log").read_text().rsplit(maxsplit=1)
@@ -208,7 +208,7 @@ def test_job_has_default_signals_and_its_own_group(attempt, tmp_path):
 class TestAsAnotherUser:
     """Uid 65534 is `nobody` on Linux."""
 
-    def test_becomes_the_user(self, attempt, tmp_path):
+    def test_the_job_runs_as_its_user(self, attempt, tmp_path):
         subprocess.run(attempt("id", "-u", uid=65534), check=True, timeout=TIMEOUT_S)
         assert (tmp_path / "attempt/stdout.log").read_text() == "65534\n"
 
@@ -223,7 +223,7 @@ class TestAsAnotherUser:
         assert result(tmp_path)["reason"] == "not-started"
         assert "permission denied" in result(tmp_path)["detail"]
 
-    def test_unknown_user(self, attempt, tmp_path):
+    def test_an_unknown_user_is_an_error(self, attempt, tmp_path):
         subprocess.run(attempt("true", uid=3_999_999), check=False, timeout=TIMEOUT_S)
         assert "no user of this machine has the id 3999999" in result(tmp_path)["detail"]
 

@@ -60,7 +60,7 @@ def test_only_the_owner_can_read_it(path):
 
 
 @pytest.mark.parametrize(("option", "level"), [({}, 2), ({"synchronous": "NORMAL"}, 1)])
-def test_is_durable_by_default(path, option, level):
+def test_a_journal_is_durable_by_default(path, option, level):
     journal = SqliteJournal(path, **option)
     journal.append([hold(1)])
     assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -69,7 +69,7 @@ def test_is_durable_by_default(path, option, level):
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM events", "UPDATE events SET at_s = 0"])
-def test_is_append_only(path, statement):
+def test_a_journal_is_append_only(path, statement):
     written(path, hold(1))
     db = sqlite3.connect(path)
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
 # Files that are not ours, newer, or damaged.
 
 
-def test_refuses_a_newer_schema(path):
+def test_a_newer_schema_is_refused(path):
     written(path)
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 99")
@@ -175,7 +175,7 @@ def test_a_damaged_event_is_named_with_its_file(path, damage, message):
         ('{"type":"JobHeld"', "cannot be decoded"),
     ],
 )
-def test_names_an_event_that_it_cannot_decode(path, body, message):
+def test_an_undecodable_event_is_named(path, body, message):
     written(path)
     db = sqlite3.connect(path)
     row = (1.0, "JobHeld", 1, body, zlib.crc32(body.encode()))

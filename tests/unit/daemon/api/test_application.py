@@ -1,4 +1,4 @@
-"""The HTTP API at its edge: who may call, and what a wrong call is answered."""
+"""The HTTP API: permissions, and answers to wrong calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may ask for."""
+"""Validation of the jobs and updates that clients submit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads, by its own parser."""
+"""Prometheus metrics, read with the parser of its client library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's story from its events alone."""
+"""The timeline of a job, built from its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was used, in sums: by job, by user, by kind of work."""
+"""Resource usage, summed by job, by user and by workload."""
 
 from __future__ import annotations
 

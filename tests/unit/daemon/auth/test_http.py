@@ -1,4 +1,4 @@
-"""HTTP on unix sockets, by either parser: who asks is known, and no request is gathered without end."""
+"""HTTP on unix sockets, by either parser: the peer is identified, and the size of requests is bounded."""
 
 from __future__ import annotations
 

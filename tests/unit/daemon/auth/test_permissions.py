@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Permissions of users, admins and tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of who asks, as the kernel tells them."""
+"""Resource limits of the submitting process, read from the kernel."""
 
 from __future__ import annotations
 

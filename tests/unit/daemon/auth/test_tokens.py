@@ -1,4 +1,4 @@
-"""Tokens: what is kept of them, when they are good, and how long anybody may guess."""
+"""Tokens: what is stored, when they are valid, and the throttling of guesses."""
 
 from __future__ import annotations
 

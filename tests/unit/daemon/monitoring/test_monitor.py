@@ -1,4 +1,4 @@
-"""Readings of the GPUs: whose memory it is, and what a reading that fails looks like."""
+"""Readings of the GPUs: attribution of memory to jobs, and failed readings."""
 
 from __future__ import annotations
 

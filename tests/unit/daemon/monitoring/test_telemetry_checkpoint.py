@@ -1,4 +1,4 @@
-"""What telemetry has added up, kept in a file between two daemons."""
+"""Accumulated telemetry is saved in a file and restored by the next daemon."""
 
 from __future__ import annotations
 

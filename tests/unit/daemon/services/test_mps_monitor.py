@@ -1,4 +1,4 @@
-"""MPS under watch: whose failure it was, and control daemons that end."""
+"""The MPS monitor attributes failures and restarts control daemons that exited."""
 
 from __future__ import annotations
 

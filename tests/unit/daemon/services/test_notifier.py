@@ -1,4 +1,4 @@
-"""Owners are told by a process of theirs, within limits, and nothing waits for it."""
+"""Owners are notified by a process of their own, within limits, without blocking the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated runs, worked out by hand: when jobs start and end, and what becomes of them."""
+"""Simulated runs, worked out by hand: start times, end times and outcomes of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the readers make of the rows of each format."""
+"""How the readers convert the rows of each trace format into jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces made of traces."""
+"""Transforms of traces: repeat, resample, cut, scale."""
 
 from __future__ import annotations
 
