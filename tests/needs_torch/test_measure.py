@@ -95,7 +95,7 @@ def test_a_job_over_its_limit_is_a_timeout(tmp_path):
     jobs = (MeasureJob(name="slow", script=str(tmp_path / "slow.py"), limit_s=1.0),)
     setup = CampaignSetup(out=tmp_path / "out", python=sys.executable, watch=None)
     rows = list(run_campaign(JobList(path="jobs.toml", jobs=jobs), setup, resume=False, say=print))
-    assert (rows[0]["outcome"], rows[0]["message"]) == ("timeout", "not done 1.0s after it started")
+    assert (rows[0]["outcome"], rows[0]["message"]) == ("timeout", "not done after 1.0s")
 
 
 def test_resume_runs_only_what_is_missing(campaign, tmp_path):

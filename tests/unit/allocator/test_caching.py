@@ -37,10 +37,10 @@ def test_a_cached_block_is_split_or_used_whole(request_mib, blocks):
     allocator = an_allocator()
     allocator.free(allocator.malloc(20 * MiB))
     allocator.malloc(int(request_mib * MiB))
-    kept_whole = request_mib == 19
-    assert sizes(allocator) == ([[20]] if kept_whole else blocks)
+    stays_whole = request_mib == 19
+    assert sizes(allocator) == ([[20]] if stays_whole else blocks)
     assert allocator.stats.requested_bytes == int(request_mib * MiB)
-    assert allocator.stats.allocated_bytes == (20 * MiB if kept_whole else int(request_mib * MiB))
+    assert allocator.stats.allocated_bytes == (20 * MiB if stays_whole else int(request_mib * MiB))
 
 
 def test_a_block_is_split_from_a_minimum_remainder():

@@ -125,7 +125,7 @@ def test_the_line_is_not_used_where_the_script_fails():
     assert len(found.trials) < 16
 
 
-def test_a_search_that_is_not_done_says_so():
+def test_an_unfinished_search_has_a_remark():
     found = search(lambda size: 500 + size.bit_length())
     assert found.smallest_misfit is None
     assert found.remark == f"larger ones than {found.largest} may fit: the search ended after 16 trials"

@@ -54,7 +54,7 @@ def test_settings_that_torch_refuses_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "kept_mib"),
+    ("gpu", "driver_mib"),
     [
         pytest.param("RTX3060-12GB", 12288 - 12037.4375, id="read by CUDA"),
         pytest.param("V100-32GB", int(0.015 * 32768 * MiB) / MiB, id="a share of a large card"),
@@ -62,9 +62,9 @@ def test_settings_that_torch_refuses_are_refused():
         pytest.param("A100-40GB:3g.20gb", 0, id="a MIG instance has what it has"),
     ],
 )
-def test_usable_bytes_exclude_what_the_driver_reserves(gpu, kept_mib):
+def test_usable_bytes_exclude_what_the_driver_reserves(gpu, driver_mib):
     known = gpu_spec(gpu)
-    assert known.memory_total_bytes - known.usable_bytes == pytest.approx(kept_mib * MiB, abs=MiB / 2)
+    assert known.memory_total_bytes - known.usable_bytes == pytest.approx(driver_mib * MiB, abs=MiB / 2)
 
 
 def test_a_memory_fraction_limits_only_where_there_is_a_limit():

@@ -47,11 +47,11 @@ def test_a_cudnn_beside_torch_is_found_with_its_dependencies(site):
     assert [path.name for path in found.preload] == ["libcublasLt.so.12"]
 
 
-@pytest.mark.parametrize(("minor", "is_asked"), [(1, False), (7, False), (8, True), (20, True)])
-def test_only_cudnn_9_8_and_later_can_be_queried(site, minor, is_asked):
+@pytest.mark.parametrize(("minor", "is_supported"), [(1, False), (7, False), (8, True), (20, True)])
+def test_only_cudnn_9_8_and_later_can_be_queried(site, minor, is_supported):
     text = f"#define CUDNN_MAJOR 9\n#define CUDNN_MINOR {minor}\n"
     (site.parent / "nvidia/cudnn/include/cudnn_version.h").write_text(text)
-    assert (installed_cudnn(str(site)) is not None) == is_asked
+    assert (installed_cudnn(str(site)) is not None) == is_supported
 
 
 def test_without_cudnn_there_is_no_library(tmp_path):

@@ -180,7 +180,7 @@ def test_the_second_guess_changes_the_parts_of_a_weight_gradient(call, parts):
 
 
 @pytest.mark.parametrize("capability", [(8, 6), (8, 9)])
-def test_float32_on_small_ampere_and_ada_copies_nothing_or_at_second_guess_as_on_8_0(capability):
+def test_float32_workspaces_of_small_ampere_and_ada_are_0_or_those_of_8_0(capability):
     rule = replace(A100, capability=capability)
     assert rule(conv()) == 0
     assert replace(rule, second_guess=True)(conv()) == A100(conv()) == 4 * (X + W)
