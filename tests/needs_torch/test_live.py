@@ -1,4 +1,4 @@
-"""Scripts that nobody changed, on the cards of a simulated server: what they hold, and what they die of."""
+"""Unmodified scripts on the GPUs of a simulated server: their memory, their out-of-memory errors, their activity."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_a_neighbor_that_holds_the_memory_causes_an_oom(run, server):
     assert f"Process {os.getpid()} has" in done.stderr
 
 
-def test_caught_error_frees_what_the_script_lets_go(run):
+def test_catching_an_oom_frees_the_locals_of_the_script(run):
     done = run(
         """
         import torch
 
         def grow(size):
-            kept = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-            return torch.empty(size, dtype=torch.uint8, device="cuda"), kept
+            held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+            return torch.empty(size, dtype=torch.uint8, device="cuda"), held
 
         try:
             grow(2**40)
@@ -136,7 +136,7 @@ def test_exit_code_is_the_scripts(run, script, code):
     assert run(script).returncode == code
 
 
-def test_activity_and_pace(run, server):
+def test_a_script_has_the_activity_and_pace_of_its_settings(run, server):
     began_s = server.now_s()
     done = run(TRAIN, 16, COTENANT_SIM_STEP_S="20", COTENANT_SIM_SMACT="0.7")
     assert done.returncode == 0, done.stderr
@@ -145,7 +145,7 @@ def test_activity_and_pace(run, server):
     assert active == [0.7]
 
 
-def test_wrong_setting_ends_the_job(run):
+def test_an_invalid_setting_ends_the_job(run):
     done = run(TRAIN, 16, COTENANT_SIM_SMACT="70")
     assert done.returncode == 2
     assert "COTENANT_SIM_SMACT is `70`, wanted a ratio" in done.stderr
